@@ -15,6 +15,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
+from hpcoll.comm.blocking_objects import BlockingObjects
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
@@ -25,7 +26,7 @@ from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 _NULL: Any = object()  # no argument
 
 
-class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCollectives, Messages, SharedArrays):
+class Communicator(BlockingReductions, BlockingMoves, BlockingObjects, NonBlocking, PersistentCollectives, Messages, SharedArrays):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=`` and ``timeout=``. The time of

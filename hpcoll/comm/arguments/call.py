@@ -64,6 +64,8 @@ class Call(NamedTuple):
         mirrored: Arrays in GPU memory are served by way of host memory.
         purpose: A `hpcoll.comm.plans.signature.Purpose`.
         graph: Graph of a neighbourhood collective, which is the communicator's.
+        objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
+        cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
     """
 
     collective: str
@@ -93,6 +95,8 @@ class Call(NamedTuple):
     mirrored: bool = False
     purpose: int = 0
     graph: Graph | None = None
+    objects: str = ""
+    cells: tuple[int, int] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -113,7 +117,7 @@ class Call(NamedTuple):
         op = self.op and (self.op.name, self.op.function, self.op.commutative)
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
-        kind = self.collective, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
+        kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
         return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold)
 
 

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments import reductions
 from hpcoll.comm.arguments.call import Call, check_root
+from hpcoll.comm.arguments.cells import call_of_cells, collective_of
 from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.runtime.engine.object_layout import HOLDERS
@@ -178,6 +179,15 @@ _ROWS = (
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
 )
+_ON_OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
+
+
+def _of_cells(name: str) -> Method:
+    """Return the row of a method for objects, of whose arguments only the root tells one call from another."""
+    return Method(name, collective_of(name), ("root",), lambda me, root=0: call_of_cells(name, me.root(root), me.rank, me.nranks), root_at=0)
+
+
+OBJECT_METHODS = {name: _of_cells(name) for name in _ON_OBJECTS}
 METHODS = {row.name: row._replace(root_at=row.arguments.index("root") if "root" in row.arguments else None) for row in _ROWS}
 
 
@@ -230,7 +240,7 @@ def _only_native(*arguments: Any) -> None:
 
 def row_of(name: str) -> Method:
     """Return a method's row; one that only MPI serves (``"Neighbor_alltoallv"``) sends its first buffer and fills its second."""
-    return METHODS.get(name) or Method(name, "", _PAIR, _only_native, fills=False)
+    return METHODS.get(name) or OBJECT_METHODS.get(name) or Method(name, "", _PAIR, _only_native, fills=False)
 
 
 BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}  # the method of equal blocks

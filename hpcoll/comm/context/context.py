@@ -5,6 +5,7 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 `hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
 """
 
+from collections import defaultdict
 from functools import cached_property, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,6 +63,7 @@ class Context(CommunicatorCalls):
         turn: Message context that the next call in flight takes, alike on all ranks.
         starting: A thread starts a call in flight, or makes a persistent request.
         token: The byte that a barrier passes round.
+        lanes: Lanes for calls on objects that nobody has (`hpcoll.comm.objects.lane`), by method and root; a method alone: root 0.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
@@ -69,6 +71,7 @@ class Context(CommunicatorCalls):
         self.token = self.caller.token
         self.ledger = ledger
         self.tables, self.on_host = call_cache.CallCache(self.rank, self.nranks), call_cache.CallCache(self.rank, self.nranks)
+        self.lanes: defaultdict[Any, list[Any]] = defaultdict(list)
         self.started = [
             call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
         ]
@@ -118,6 +121,8 @@ class Context(CommunicatorCalls):
             one.forget()
         if "gpu" in self.__dict__:
             self.gpu.forget()
+        for lanes in self.lanes.values():
+            lanes.clear()
 
     def run(
         self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
@@ -167,9 +172,9 @@ class Context(CommunicatorCalls):
     def _go_on_cached(self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]) -> None:
         """Run the call that a table found to its end."""
         served, arguments = table.latest, (*arguments, *table.take_kept())
-        self._go_on(served.plan, served.by, status, limit_s, arguments)
+        self.go_on(served.plan, served.by, status, limit_s, arguments)
         if served.unpacks:
-            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
+            self.go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
 
     def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
@@ -250,11 +255,11 @@ class Context(CommunicatorCalls):
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
-            self._go_on(plan, engine, status, limit_s, arguments, call)
+            self.go_on(plan, engine, status, limit_s, arguments, call)
         prepared.context_pool.end()
         return engine
 
-    def _go_on(
+    def go_on(
         self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, arguments: tuple[Any, ...], call: Call | None = None
     ) -> None:  # fmt: skip
         """Run a call to its end that has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""

@@ -136,7 +136,7 @@ class Planner:
         alike = (*kind, choice.algorithm, choice.segment, why)
         plan = None if sizes else self._plans.get(alike)
         if plan is None:
-            account = self._ledger.account(call.collective, choice.algorithm, _text_of(call.element), why)
+            account = self._ledger.account(call.objects or call.collective, choice.algorithm, _text_of(call.element), why)
             account.ways.update([HOST] if call.mirrored else [])
             title = f"{call.collective}/{choice.algorithm} of {{}} elements of {_text_of(call.dtype)}"
             plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.text import ranks_in_words
-from hpcoll.comm.arguments.methods import METHODS, NUMBERS
+from hpcoll.comm.arguments.methods import METHODS, NUMBERS, row_of
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.comm.status.call_site import in_words, place_of_caller
@@ -34,7 +34,7 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
         CollectiveTimeout: Not all ranks came in time.
         PeerFailed: A rank is known to have ended.
     """
-    row, arguments, root, limit_s = METHODS[beginning.method], beginning.arguments, beginning.root, beginning.limit_s
+    row, arguments, root, limit_s = row_of(beginning.method), beginning.arguments, beginning.root, beginning.limit_s
     root = root if root is None else context.caller.root(root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:

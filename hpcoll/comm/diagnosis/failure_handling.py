@@ -9,7 +9,7 @@ from contextlib import suppress
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
-from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.arguments.methods import row_of
 from hpcoll.comm.diagnosis.last_calls import compare, compare_all
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.signature import Signature
@@ -114,8 +114,8 @@ def _in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
     """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
     method, arguments, described = call.method, call.arguments, None
     with suppress(HpcollError):
-        if method and not METHODS[method].gpu_arrays(arguments, owner.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
-            described = METHODS[method].describe(owner.caller, *arguments)
+        if method and not row_of(method).gpu_arrays(arguments, owner.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
+            described = row_of(method).describe(owner.caller, *arguments)
     return method and written(f"{method}()" if described is None else Signature.of(described).text(described.count), call.form)
 
 

@@ -121,6 +121,8 @@ class EngineBuilder(ABC):
     def _signed(self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways) -> HostEngine:
         """Return an engine with its signature, by which peers compare calls; note its routes in ledger and log."""
         engine.sign(Signature.of(call, choice.algorithm, choice.segment).word, signed_nbytes(call))
+        if call.cells is not None:
+            engine.bind_cells(*call.cells, call.count)
         account.ways.update(ways)
         if log.isEnabledFor(logging.DEBUG):
             peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"

@@ -20,8 +20,10 @@ from hpcoll.schedules.collectives import COLLECTIVES
 
 _ELEMENTS = (
     "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
-    "complex128", "complex64", "float128", "complex256",
+    "complex128", "complex64", "float128", "complex256", "object",
 )  # fmt: skip
+OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")  # methods for objects
+_OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
@@ -56,7 +58,7 @@ class Signature(NamedTuple):
         collective: Position among the collectives.
         varies: Blocks have sizes of their own.
         element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
-        op: Position among `_OPS`, from 1 on; 0: none.
+        op: Position among `_OPS`, from 1 on; 0: none. Of calls on objects, position among `OBJECTS`, from 1 on.
         algorithm: Position among the collective's algorithms.
         segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
@@ -74,7 +76,8 @@ class Signature(NamedTuple):
     def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
         """Return the signature of a call; where no algorithm is named, that of the first."""
         return cls(
-            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
+            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
+            _position(call.objects, OBJECTS) if call.objects else _op(call.op),
             0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), _segment(segment),
             call.root or call.purpose,
         )  # fmt: skip
@@ -109,6 +112,8 @@ class Signature(NamedTuple):
         if self.purpose:
             return self.purpose.text
         collective = _COLLECTIVES[self.collective]
+        if self.element == _OBJECT:
+            return f"{self._objects}(obj, root={self.root})" if COLLECTIVES[collective].rooted else f"{self._objects}(obj)"
         given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
             given.append(f"op={self._operator}")
@@ -119,10 +124,11 @@ class Signature(NamedTuple):
     def record(self, count: int) -> dict[str, object]:
         """Return the call as flight records have it; ``count`` as in `text`."""
         collective, moves = _COLLECTIVES[self.collective], self.collective != _COLLECTIVES.index("barrier")
+        objects = self.element == _OBJECT
         return {
-            "collective": method(collective, varies=bool(self.varies)).lower(),
-            "count": self._elements(count) if self.counts and moves else None, "element": self._element if moves else "",
-            "op": self._operator if moves else "", "root": self.root if COLLECTIVES[collective].rooted else None,
+            "collective": self._objects if objects else method(collective, varies=bool(self.varies)).lower(),
+            "count": self._elements(count) if self.counts and moves and not objects else None, "element": self._element if moves else "",
+            "op": self._operator if moves and not objects else "", "root": self.root if COLLECTIVES[collective].rooted else None,
             "algorithm": self.algorithm_name,
         }  # fmt: skip
 
@@ -130,6 +136,11 @@ class Signature(NamedTuple):
     def purpose(self) -> Purpose:
         """The purpose of a service collective."""
         return Purpose.NONE if COLLECTIVES[_COLLECTIVES[self.collective]].rooted else Purpose(self.root)
+
+    @property
+    def _objects(self) -> str:
+        """The method of a call on objects."""
+        return OBJECTS[self.op - 1]
 
     @property
     def _operator(self) -> str:

@@ -216,6 +216,18 @@ class HostEngine:
         self.state[f.SIGNATURE : f.COUNTED + 1] = other.state[f.SIGNATURE : f.COUNTED + 1]
         self.state[f.ELEMENTS] = other.state[f.ELEMENTS]
 
+    def bind_cells(self, sent: int, received: int, nbytes: int) -> None:
+        """Let messages be as long as their cells say, of which there are so many in INPUT and OUTPUT, of ``nbytes`` at most."""
+        assert len(self.program.lanes) == 1  # which has whole cells
+        self.state[f.FORM : f.CELL_NBYTES + 1] = f.CELLS, sent, received, nbytes
+        self.state[f.LEDGER_NBYTES] = 0  # what cells hold is counted
+
+    def go_on_with(self, other: "HostEngine") -> None:
+        """Let runs be parts of the latest call of another engine."""
+        self.state[f.FORM] = f.PART
+        self.state[f.SIGNATURE : f.CHECKED_TAG + 1] = other.state[f.SIGNATURE : f.CHECKED_TAG + 1]
+        self.state[f.ACCOUNT] = other.state[f.ACCOUNT]
+
     def bind_lock(self, lock: np.ndarray) -> None:
         """Use a lock that is another than the one it was made with."""
         self.lock, self.state[f.LOCK] = lock, lock.ctypes.data

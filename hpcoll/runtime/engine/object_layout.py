@@ -78,6 +78,14 @@ def _holders() -> dict[type[Any], Holder]:
     return found
 
 
+def _bytes_length_at() -> int | None:
+    """Return how far behind the start of a ``bytes`` object its length is, two words before its bytes; None where it is not."""
+    at, sample = bytes.__basicsize__ - 17, b"sixteen and more"
+    words = _words(id(sample) + at, 4)
+    laid_out = sys.implementation.name == "cpython" and words[0] == len(sample) and bytes(np.array(words[2:])) == sample
+    return at if laid_out else None
+
+
 def holder_of(thing: Any) -> Holder:
     """Return the `Holder` of an object of a known type; that of an ``array.array`` also tells its elements."""
     holder = HOLDERS[type(thing)]
@@ -93,3 +101,4 @@ HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes
 HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
 HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
 SUPPORTED = _supported()
+BYTES_LENGTH_AT = _bytes_length_at()

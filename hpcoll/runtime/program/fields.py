@@ -4,6 +4,7 @@
 RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO, PACK, UNPACK = range(12)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
+SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 MORE = -1  # bytes than were awaited
 STRETCH_NS = 30_000_000  # in which a rank sees nothing move, until it returns to Python
@@ -38,8 +39,9 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`. GET_COUNT: address of
-# MPI_Get_count; STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
-# the addresses of the widest reduction's sources.
+# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES; STATUS: room for a
+# status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for the addresses of the widest
+# reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
@@ -48,8 +50,13 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
     SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
-    STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(99)  # fmt: skip
+    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, STATUS, _, _, _, _, _, _, _, OPERANDS,
+) = range(103)  # fmt: skip
+# Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
+# its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
+# take part in it: a message without bytes is none.
+CELLS, PART = 1, 2
+CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY

@@ -47,9 +47,9 @@ class GpuItems(Items):
         self._written.update(dict.fromkeys(item.writes, len(self.list)))
 
     def _message_slot(self, peer: int) -> int:
-        if any(peer == other for _, other in self._used):
+        if any(peer == other for _, other, _ in self._used):
             self._acknowledge_used()
-        return max((slot for slot, _ in self._used + self._unused), default=-1) + 1
+        return max((slot for slot, *_ in self._used + self._unused), default=-1) + 1
 
     def acknowledge(self) -> None:
         """Note that all messages that were awaited have been used."""

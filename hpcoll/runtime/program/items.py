@@ -44,7 +44,7 @@ class Item(NamedTuple):
     reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
     to: int = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
-    nbytes: int = 0  # of the message of an AWAIT
+    nbytes: int = 0  # of the message of an AWAIT; of an ACK, where messages may be empty, else 1
     in_place: InPlace = InPlace.NEVER  # of STAGE and POST
     nfurther: int = 0  # further destinations of a REDUCE
 
@@ -96,7 +96,7 @@ class Items:
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
         self._receiving: dict[bool, deque[int]] = {False: deque(), True: deque()}  # landing slots of receives; key: pinned
         self._staged: dict[tuple[Hashable, ...], tuple[Span, Hashable]] = {}  # chunks that are staged as they are in memory
-        self._unused: list[tuple[int, int]] = []  # messages that were awaited and not yet used, in order: message slot and local peer
+        self._unused: list[tuple[int, int, Any]] = []  # messages awaited and not yet used, in order: message slot, local peer, bytes
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
@@ -204,7 +204,7 @@ class Items:
     def await_message(self, peer: int, pieces: Pieces) -> Pieces:
         """Wait for a message of the sizes of pieces; return its pieces, which last until `acknowledge`."""
         slot = self._message_slot(peer)
-        self._unused.append((slot, peer))
+        self._unused.append((slot, peer, nbytes_of(pieces) if self.keeps_empty else 1))  # empty or not
         self.nmessages = max(self.nmessages, slot + 1)
         self.append(Item(Code.AWAIT, peer, [], [], [], to=slot, nbytes=nbytes_of(pieces)))
         return placed(("message", slot), MESSAGE - slot, pieces)
@@ -217,9 +217,9 @@ class Items:
         self._say_used(self._unused)
         self._unused = []
 
-    def _say_used(self, messages: list[tuple[int, int]]) -> None:
-        for slot, peer in messages:
-            self.append(Item(Code.ACK, peer, [], [("message", slot)], []))
+    def _say_used(self, messages: list[tuple[int, int, Any]]) -> None:
+        for slot, peer, nbytes in messages:
+            self.append(Item(Code.ACK, peer, [], [("message", slot)], [], nbytes=nbytes))
 
     def end(self) -> None:
         """Write what is put off, behind the lane's last step."""

@@ -45,7 +45,7 @@ class Code(IntEnum):
     STAGE = 5  # STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: copy into the staging slot
     POST = 6  # LOCAL_PEER, STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: announce a message; waits for a free ring slot
     AWAIT = 7  # LOCAL_PEER, MESSAGE_SLOT, NBYTES: wait for a message
-    ACK = 8  # LOCAL_PEER: the oldest message that is not acknowledged has been used
+    ACK = 8  # LOCAL_PEER, NBYTES (1 where none is empty): the oldest message that is not acknowledged has been used
     DRAIN = 9  # LOCAL_PEER, BUFFER: wait until messages read in place have been used
     RESERVE = 10  # take room in the staging slot; waits while there is none
     RECORD = 11  # EVENT: record the stream's event, behind the operation before this row

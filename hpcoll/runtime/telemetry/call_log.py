@@ -59,6 +59,12 @@ class CallLog:
         record = self._records[0, number % f.RECORDS_HOT]
         record[f.ITS_END], self._own[f.CALLS_ENDED] = record[f.ITS_BEGIN], number
 
+    def end_parts(self, now_ns: int) -> None:
+        """Note that the latest call has ended, which went on in parts; ``now_ns``: nanoseconds on the clock `time.monotonic_ns`."""
+        number = self.ncalls
+        self._own[f.ENDED_AT] = self._records[0, number % f.RECORDS_HOT][f.ITS_END] = now_ns
+        self._own[f.CALLS_ENDED] = number
+
     @cached_property
     def _histories(self) -> list[tuple[memoryview, memoryview]]:
         """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""

@@ -171,12 +171,13 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
     if state[f.RINGS]:
         begin_shm(address)
     if state[f.LOG]:
-        sign_messages(state)
+        if state[f.FORM] != f.PART:
+            sign_messages(state)
         if alarmed(state):
             state[f.ERROR] = f.ALARMED
     moved = -1 if state[f.ERROR] == f.ALARMED else advance_by_address(address)
     state[f.STARTED] = state[f.STARTED] or clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
-    if state[f.LOG]:
+    if state[f.LOG] and state[f.FORM] != f.PART:
         note_call(state)
     return moved
 
@@ -232,9 +233,27 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
     account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
     if state[f.TURNS] and state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
         end_shm(state, elapsed)
-    note_end(state, state[f.STARTED] + elapsed)
-    account[0] += 1
+    status, nbytes = f.DONE, state[f.LEDGER_NBYTES]
+    if state[f.FORM] == f.CELLS:
+        status, nbytes = _look_at_cells(state)
+    if status == f.DONE and state[f.FORM] != f.PART:
+        note_end(state, state[f.STARTED] + elapsed)
+    account[0] += state[f.FORM] != f.PART
     account[1] += elapsed
-    account[2] += state[f.LEDGER_NBYTES]
+    account[2] += nbytes
     store_release(state[f.LOCK], 0)
-    return f.DONE
+    return status
+
+
+@njit(nogil=True)
+def _look_at_cells(state):  # type: ignore[no-untyped-def]
+    """Return `SPECIAL` where a cell of a call that is over is flagged, else `DONE`; and the bytes that this rank sends, or gets of a root."""
+    words, nbytes = 0, 0
+    for i in range(state[f.CELLS_RECEIVED]):
+        words |= pointer(state[f.OUTPUT] + i * state[f.CELL_NBYTES])[0]
+    if state[f.CELLS_SENT] == 0:
+        nbytes = words & f.CELL_FLAG - 1
+    for i in range(state[f.CELLS_SENT]):
+        word = pointer(state[f.INPUT] + i * state[f.CELL_NBYTES])[0]
+        words, nbytes = words | word, nbytes + (word & f.CELL_FLAG - 1)
+    return f.SPECIAL if words & f.CELL_FLAG else f.DONE, nbytes

@@ -53,6 +53,14 @@ def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
     return state[f.INPUT + buffer] + pointer(state[f.LANES])[3 * lane + 2] + displ
 
 
+@njit(nogil=True, forceinline=True)
+def length(state, row, source):  # type: ignore[no-untyped-def]
+    """Return the bytes of a message at an address: all that its row has, or those of a cell."""
+    if state[f.FORM] != f.CELLS:
+        return row[f.NBYTES]
+    return min(row[f.NBYTES], f.CELL_HEAD_NBYTES + (pointer(source)[0] & f.CELL_FLAG - 1))
+
+
 @njit(nogil=True)
 def clock(function, room, which=CLOCK_MONOTONIC):  # type: ignore[no-untyped-def]
     """Return nanoseconds on a clock that only goes forward; ``function`` is ``clock_gettime``, which needs room for two words."""
@@ -246,5 +254,5 @@ def run_local(address, row, lane):  # type: ignore[no-untyped-def]
         copy_uncached(state, destination, source, row[f.NBYTES])
         fence()
     else:
-        copy(state, destination, source, row[f.NBYTES])
+        copy(state, destination, source, length(state, row, source))
     return 1

@@ -3,7 +3,7 @@
 from numba import njit
 
 from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, pointer, store_release
-from hpcoll.runtime.engine.compiled.local_ops import address_of, clock
+from hpcoll.runtime.engine.compiled.local_ops import address_of, clock, length
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
@@ -34,13 +34,15 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
             if error == 0:
                 _get_count(state[f.GET_COUNT], (status, state[f.BYTE], address + 8 * f.FLAG))
                 state[f.CAME] = state[f.FLAG] & _INT
-                error = state[f.TRUNCATED] if state[f.CAME] != state[f.AWAITED] else 0
+                fits = state[f.CAME] == state[f.AWAITED] or (state[f.FORM] == f.CELLS and state[f.CAME] < state[f.AWAITED])
+                error = 0 if fits else state[f.TRUNCATED]
     elif row[f.NBYTES] == 0:
         return 1  # neither end sends what is empty, and the wait finds no request
     else:
-        function = state[f.ISEND] if row[f.CODE] == _SEND else state[f.IRECV]
-        data = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
-        error = _transfer(function, (data, row[f.NBYTES], state[f.BYTE], row[f.PEER], state[f.CHECKED_TAG] + slot, state[f.COMM], request))
+        sends, data = row[f.CODE] == _SEND, address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+        nbytes = length(state, row, data) if sends else row[f.NBYTES]
+        to = state[f.BYTE], row[f.PEER], state[f.CHECKED_TAG] + slot, state[f.COMM], request
+        error = _transfer(state[f.ISEND] if sends else state[f.IRECV], (data, nbytes, *to))
     if error != 0:
         state[f.ERROR] = error
         return -1

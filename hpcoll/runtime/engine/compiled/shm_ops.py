@@ -6,7 +6,7 @@ from hpcoll.runtime.engine.compiled import local_ops
 from hpcoll.runtime.engine.compiled.checks import CHECK_BITS
 from hpcoll.runtime.engine.compiled.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.compiled.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.compiled.local_ops import SLOW_WRITES, address_of, reads_in_place, staging_of, staging_slot
+from hpcoll.runtime.engine.compiled.local_ops import SLOW_WRITES, address_of, length, reads_in_place, staging_of, staging_slot
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
 from hpcoll.schedules.ir import RING_SLOTS
@@ -52,9 +52,9 @@ def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-unt
 
 
 @njit(nogil=True, forceinline=True)
-def _is_inline(state, row):  # type: ignore[no-untyped-def]
+def _is_inline(state, nbytes):  # type: ignore[no-untyped-def]
     """Say whether a message travels in its ring slot; no GPU reads or writes there."""
-    return row[f.NBYTES] <= INLINE_NBYTES and state[f.GPU] == 0
+    return nbytes <= INLINE_NBYTES and state[f.GPU] == 0
 
 
 @njit(nogil=True)
@@ -66,19 +66,22 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     if number - pointer(rings[f.ACKED])[at] >= RING_SLOTS and _unread(rings, peer, slot) >= RING_SLOTS:
         return 0
     ring_slot = _ring_slot(rings, rings[f.LOCAL_RANK], peer, slot, number)
+    source, nbytes = address_of(state, row[f.BUFFER], row[f.DISPL], lane), row[f.NBYTES]
+    if state[f.FORM]:
+        nbytes = length(state, row, source)
     if state[f.GPU] and row[f.IN_PLACE]:
-        where = where_of(state, address_of(state, row[f.BUFFER], row[f.DISPL], lane))
+        where = where_of(state, source)
         if where < 0:
             state[f.ERROR] = f.UNMAPPED
             return -1
         pointer(ring_slot)[1] = where
-    elif _is_inline(state, row):
-        memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[f.BUFFER], row[f.DISPL], lane), row[f.NBYTES]))
+    elif _is_inline(state, nbytes):
+        memcpy(state[f.MEMCPY], (ring_slot + 8, source, nbytes))
     elif reads_in_place(state, rings, row):
         pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
-    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + (state[f.CHECKED] << _LENGTH_BITS) + row[f.NBYTES])
+    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + (state[f.CHECKED] << _LENGTH_BITS) + nbytes)
     sent[at] = number + 1
     return 1
 
@@ -96,11 +99,11 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
-    if nbytes != row[f.NBYTES]:
+    if nbytes != row[f.NBYTES] and not (state[f.FORM] == f.CELLS and nbytes < row[f.NBYTES]):
         state[f.ERROR], state[f.CAME], state[f.AWAITED] = state[f.TRUNCATED], nbytes, row[f.NBYTES]
         return -1
     data, where = ring_slot + 8, pointer(ring_slot)[1]
-    if not _is_inline(state, row):
+    if not _is_inline(state, nbytes):
         if where >> f.OFFSET_BITS < f.FIRST_SLOT:
             data = pointer(rings[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
         elif where >> f.OFFSET_BITS == f.OWN_MEMORY:
@@ -144,7 +147,8 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     used = pointer(rings[f.USED] + 24 * slot)
     nbytes = state[f.STAGING_OF_LANE]
     end = used[0] + nbytes
-    if end > (rings[f.CAPACITY] if nbytes >= _UNCACHED_NBYTES else _NEAR_NBYTES) and used[0] > 0:
+    far = nbytes >= _UNCACHED_NBYTES and state[f.FORM] != f.CELLS  # cells are short, as a rule
+    if end > (rings[f.CAPACITY] if far else _NEAR_NBYTES) and used[0] > 0:
         unread = 0
         for peer in range(rings[f.NLOCAL]):
             unread += _unread(rings, peer, slot)
@@ -214,6 +218,8 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
     """Run an operation on shared memory: 0 while it has to wait, -1 when it failed."""
     state = pointer(address)
     rings, slot, code = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW]), row[f.CODE]
+    if state[f.FORM] == f.PART and code <= _ACK and row[f.NBYTES] == 0:
+        return 1
     if code == _POST:
         return _post(state, rings, row, lane, slot)
     if code == _AWAIT:
@@ -226,7 +232,9 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
             state[f.HANDED_OUT] = 0
         elif not reads_in_place(state, rings, row):
             source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
-            _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, row[f.NBYTES])
+            nbytes = length(state, row, source)
+            if state[f.FORM] != f.CELLS or nbytes > INLINE_NBYTES:
+                _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, nbytes)
     elif code == _DRAIN:
         return int(state[f.WHERE_INPUT + row[f.BUFFER]] < 0 or _unread(rings, row[f.LOCAL_PEER], slot) == 0)
     elif code == _UNREAD:

@@ -1,0 +1,87 @@
+"""Parts: what does not fit the cells of a call follows in calls of blocks, from where it is to where it stays.
+
+Ranks that neither send nor receive any take no part. So there are as many calls in the log on all ranks, whatever each of them sends.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.context.context import Context
+from hpcoll.comm.objects.cells import Incoming, Message
+from hpcoll.runtime.engine.host_engine import HostEngine
+
+Place = tuple[int, int]  # address and bytes
+_NOTHING: Place = (0, 0)
+_BYTE = np.dtype(np.uint8)
+_OF_PAIRS = ("gather", "scatter", "alltoall")  # of which a rank knows its own blocks
+
+
+class Parts:
+    """The parts of a call whose cells have come.
+
+    Args:
+        context: Context of the communicator.
+        engine: Engine of the call.
+        method: Lower-case method.
+        limit_s: Seconds that each part may take, or None.
+    """
+
+    def __init__(self, context: Context, engine: HostEngine, method: str, limit_s: float | None) -> None:
+        self._context, self._engine, self._method, self._limit_s = context, engine, method, limit_s
+
+    def exchange(self, collective: str, root: int, mine: Sequence[Message], incoming: Sequence[Incoming]) -> None:
+        """Send the blocks of messages, and receive those of others.
+
+        Args:
+            collective: Collective of the cells.
+            root: Its root, or 0.
+            mine: Messages of this rank: one for all, or one for each.
+            incoming: Objects that it receives: of the root, or of each rank.
+        """
+        number, sends = 0, collective != "bcast" or self._context.rank == root
+        while True:
+            sent = [_place(one.blocks[number]) if number < len(one.blocks) else _NOTHING for one in mine] if sends else []
+            blocks = [] if collective == "bcast" and sends else [one.next_block() for one in incoming]
+            received = [_NOTHING if one is None else _place(one) for one in blocks]
+            if not any(nbytes for _, nbytes in (*sent, *received)):
+                break
+            self.run(collective, root, sent, received)
+            number += 1
+        self._context.resources.message_contexts[0].log.end_parts(time.monotonic_ns())
+
+    def run(self, collective: str, root: int, sent: Sequence[Place], received: Sequence[Place]) -> None:
+        """Run one part; arguments as of `exchange`, with a place for each block."""
+        context = self._context
+        if collective == "bcast":
+            (address, nbytes) = (sent or received)[0]
+            call = Call(collective, address, address, nbytes, _BYTE, root=root, in_place=True)
+        else:
+            (send, inputs), (recv, outputs) = _displaced(sent), _displaced(received)
+            sizes = () if collective == "alltoall" else tuple(n for _, n in (inputs if collective == "scatter" else outputs))
+            if collective in ("gather", "scatter") and context.rank != root:
+                sizes = ()
+            count = sum(sizes) or sum(n for _, n in inputs)
+            call = Call(collective, send, recv, count, _BYTE, root=root, blocks=(inputs, outputs, sizes))
+        call = call._replace(native=False, as_given=False, element="object", objects=self._method, start=lambda to: to.go_on_with(self._engine))
+        with context.failure_scope(collective):
+            algorithm = "direct" if collective in _OF_PAIRS else None
+            plan = context.planner.plan(call, "part", (), algorithm, None)
+            engine, status = plan.run(context.resources.begin(), call)
+        if status:
+            context.go_on(plan, engine, status, self._limit_s, (), call)
+
+
+def _place(block: Any) -> Place:
+    memory = MPI.buffer.frombuffer(block, readonly=True)
+    return memory.address, memory.nbytes
+
+
+def _displaced(places: Sequence[Place]) -> tuple[int, tuple[Place, ...]]:
+    """Return the lowest address of some blocks, and their displacements from there with their bytes."""
+    base = min((address for address, nbytes in places if nbytes), default=0)
+    return base, tuple((address - base if nbytes else 0, nbytes) for address, nbytes in places)
