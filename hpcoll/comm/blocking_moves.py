@@ -31,6 +31,10 @@ class BlockingMoves(WithContext):
         if status:
             context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
 
+    def barrier(self, *, timeout: Time = None) -> None:
+        """Return when every rank has called it, as `Barrier`."""
+        self.Barrier(timeout=timeout)
+
     def Bcast(
         self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.lane import DEFAULT, Lane
+from hpcoll.comm.objects.reductions import Op, fold, scanned
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE
 
@@ -50,15 +51,101 @@ class BlockingObjects(WithContext):
         lane.pool.append(lane)
         return made
 
-    def allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
-        """Return every rank's object, in rank order; arguments and errors as of `bcast`."""
+    def scatter(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> Any:
+        """Return this rank's object of those that the root sends.
+
+        Args:
+            sendobj: As many objects as there are ranks, read at the root; None: that many None.
+            root: Rank that sends, equal on all ranks.
+            timeout: As in `bcast`.
+
+        Raises:
+            ValueError: There are more or fewer objects than ranks; other ranks raise `ArgumentError`, which names the root.
+            ArgumentError: As in `bcast`; likewise all others.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["allgather"]
-        lane = pool.pop() if pool else Lane(context, pool, "allgather")
+        pool = context.lanes["scatter" if root == 0 else ("scatter", root)]
+        lane = pool.pop() if pool else Lane(context, pool, "scatter", _checked(root, context.nranks))
+        source = lane.put_all(sendobj) if context.rank == root else lane.target
+        status = call_compiled(RUN, lane.engine, source, lane.target, AS_BEFORE)
+        made = lane.finish(status, timeout)[0] if status or get_referents(MPI.pickle) != DEFAULT else loads(lane.views[0])
+        lane.pool.append(lane)
+        return made
+
+    def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> list[Any] | None:
+        """Return every rank's object, in rank order, at the root, and None elsewhere; arguments and errors as of `bcast`."""
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.lanes["gather" if root == 0 else ("gather", root)]
+        lane = pool.pop() if pool else Lane(context, pool, "gather", _checked(root, context.nranks))
         status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout) if status or lane.data is None else [loads(view) for view in lane.views]
+        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
+        lane.pool.append(lane)
+        return made if context.rank == root else None
+
+    def allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+        """Return every rank's object, in rank order; arguments and errors as of `bcast`."""
+        return self._gathered("allgather", sendobj, timeout)
+
+    def alltoall(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+        """Return what each rank sends to this one, in rank order; arguments and errors as of `scatter`, on every rank."""
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.lanes["alltoall"]
+        lane = pool.pop() if pool else Lane(context, pool, "alltoall")
+        status = call_compiled(RUN, lane.engine, lane.put_all(sendobj), lane.target, AS_BEFORE)
+        made = lane.finish(status, timeout) if status or get_referents(MPI.pickle) != DEFAULT else list(map(loads, lane.views))
+        lane.pool.append(lane)
+        return made
+
+    def reduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None) -> Any:
+        """Return the combination of every rank's object at the root, and None elsewhere.
+
+        Args:
+            sendobj: Any object, as of `bcast`.
+            op: Any function of two objects, or an ``MPI.Op``; applied in mpi4py's order.
+            root: Rank that gets the result, equal on all ranks.
+            timeout: As in `bcast`.
+
+        Raises:
+            Exception: What ``op`` raises. Ranks that do not apply it do not hear of that.
+            ArgumentError: As in `bcast`; likewise all others.
+        """
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.lanes["reduce" if root == 0 else ("reduce", root)]
+        lane = pool.pop() if pool else Lane(context, pool, "reduce", _checked(root, context.nranks))
+        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
+        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
+        lane.pool.append(lane)
+        return fold(made, op) if context.rank == root else None
+
+    def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+        """Return the combination of every rank's object on all ranks; arguments and errors as of `reduce`."""
+        return fold(self._gathered("allreduce", sendobj, timeout), op)
+
+    def scan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+        """Return the combination of the objects of ranks ``0`` to ``r`` on rank ``r``; arguments and errors as of `reduce`."""
+        return scanned(self._gathered("scan", sendobj, timeout), op, self._context.rank, itself=True)
+
+    def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+        """Return the combination of the objects of ranks before this one, None on rank 0; arguments and errors as of `reduce`."""
+        return scanned(self._gathered("exscan", sendobj, timeout), op, self._context.rank, itself=False)
+
+    def _gathered(self, method: str, sendobj: Any, timeout: Time) -> list[Any]:
+        """Return every rank's object for a method."""
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.lanes[method]
+        lane = pool.pop() if pool else Lane(context, pool, method)
+        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
+        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
         lane.pool.append(lane)
         return made
 

@@ -49,7 +49,7 @@ class Lane:
     """
 
     __slots__ = (
-        "_engine", "_message", "_plan", "_sent", "_sent_words", "_words", "buffers", "collective", "context", "data", "engine", "keep", "method", "pool",
+        "_engine", "_messages", "_plan", "_sent", "_sent_words", "_slots", "_words", "buffers", "collective", "context", "data", "engine", "keep", "method", "pool",
         "room", "root", "source", "target", "views",
     )  # fmt: skip
 
@@ -70,12 +70,14 @@ class Lane:
             self._plan.give(on.begin(), self._engine)
         self.engine, self.source, self.target = self._engine.address, self._sent.ctypes.data, received.ctypes.data
         self.room = nbytes - CELL_HEAD_NBYTES
-        whole = memoryview(received)
-        self.views = [whole[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, nreceived * nbytes, nbytes)]
+        self.views, self._slots = (
+            [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]
+            for one, n in ((received, nreceived), (self._sent, max(1, nsent)))
+        )
         self.buffers = list[Any]()
         self.keep = partial(cells.keeps, found=self.buffers)
         self.data: Any = None
-        self._message: Message | None = None
+        self._messages = list[Message]()  # of a call under way that takes the long way
 
     def put(self, obj: Any) -> int:
         """Pickle an object, and return the address of its cell."""
@@ -93,24 +95,36 @@ class Lane:
         self.data = None
         return self._put(cells.message_of(obj, self.room))
 
-    def _put(self, message: Message) -> int:
-        self._message = message
-        self.write(0, message)
+    def put_all(self, objects: Any) -> int:
+        """Pickle an object for each rank, or as many None; return the address of their cells."""
+        messages, nranks = list[Message](), self.context.nranks
+        try:
+            found = [None] * nranks if objects is None else list(objects)
+            if len(found) != nranks:
+                raise ValueError(f"expecting {nranks} items, got {len(found)}")
+            messages += (cells.message_of(one, self.room) for one in found)
+            for message in messages:
+                if message.error is not None:
+                    raise message.error
+        except Exception as error:
+            messages = [cells.refusal(error, self.room)] * nranks
+        for number, message in enumerate(messages):
+            self._sent_words[number] = message.length
+            self._slots[number][: len(message.payload)] = message.payload
+        self._messages = messages
         return self.source
 
-    def write(self, number: int, message: Message) -> None:
-        """Write a message's cell."""
-        at = number * (self.room + CELL_HEAD_NBYTES) + CELL_HEAD_NBYTES
-        self._sent_words[number] = message.length
-        self._sent[at : at + len(message.payload)].data[:] = message.payload
+    def _put(self, message: Message) -> int:
+        self._messages, self._sent_words[0] = [message], message.length
+        self._slots[0][: len(message.payload)] = message.payload
+        return self.source
 
-    def finish(self, status: int, limit_s: float | None, messages: Sequence[Message] = ()) -> list[Any]:
+    def finish(self, status: int, limit_s: float | None) -> list[Any]:
         """End a call that the short way does not; return the objects that have come.
 
         Args:
             status: Answer of the engine.
             limit_s: Seconds that the call may take, or None.
-            messages: What this rank sends to each, where these differ.
         """
         context = self.context
         if status == BUSY:
@@ -118,10 +132,9 @@ class Lane:
         if status not in (DONE, SPECIAL):
             context.go_on(self._plan, self._engine, status, limit_s, (self.data, self._sent))
         incoming = [Incoming(view, self._words[i], self._source_of(i)) for i, view in enumerate(self.views)]
-        mine = messages or [self._message or cells.message(self.data or b"", (), self.room)]
+        mine, self._messages = self._messages or [cells.message(self.data or b"", (), self.room)], []
         if any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)]):
             Parts(context, self._engine, self.method, limit_s).exchange(self.collective, self.root, mine, incoming)
-        self._message = None
         return self._loaded(mine, incoming)
 
     def _source_of(self, number: int) -> int:
