@@ -1,7 +1,7 @@
 """`Communicator`: mpi4py's Intracomm with hpcoll's collectives; methods that make communicators keep the type.
 
 Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
-reductions, neighbourhood collectives, pickled objects, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
+reductions, pickled objects, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
 so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
 """
 
@@ -15,11 +15,12 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
+from hpcoll.comm.blocking_neighbours import Neighbours
 from hpcoll.comm.blocking_objects import BlockingObjects
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
-from hpcoll.comm.point_to_point import Messages, Neighbours
+from hpcoll.comm.point_to_point import Messages
 from hpcoll.comm.shared_arrays import SharedArrays
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 

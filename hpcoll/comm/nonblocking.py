@@ -147,7 +147,7 @@ Returns:
 """
 
 
-def _persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
+def persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
     """Return the method that plans a blocking one, with ``info`` behind its positional arguments as in mpi4py."""
     name, given = blocking.__name__, signature(blocking)
     info = Parameter("info", Parameter.POSITIONAL_OR_KEYWORD, default=MPI.INFO_NULL, annotation=MPI.Info)
@@ -166,10 +166,15 @@ def _persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
         return make_persistent(comm._context, name, tuple(arguments), **{"stream": None} | bound.kwargs)
 
     named: Any = plan
-    named.__name__, named.__qualname__ = f"{name}_init", f"PersistentCollectives.{name}_init"
+    named.__name__, named.__qualname__ = f"{name}_init", f"{blocking.__qualname__.partition('.')[0]}.{name}_init"
     named.__doc__ = _text(_PLAN, blocking).replace("    algorithm:", "    info: Ignored.\n    algorithm:", 1)
     named.__signature__ = with_info
     return plan
+
+
+def document(begins: Callable[..., MPI.Request], blocking: Callable[..., None]) -> None:
+    """Give the method that begins a blocking one its docstring."""
+    begins.__doc__ = _text(_BEGIN, blocking)
 
 
 def _text(form: str, blocking: Callable[..., None]) -> str:
@@ -179,24 +184,24 @@ def _text(form: str, blocking: Callable[..., None]) -> str:
 class PersistentCollectives(WithContext):
     """An intracommunicator whose collectives can be planned once: ``Start()`` and ``Wait()`` of the requests run them."""
 
-    Allreduce_init = _persistent(BlockingReductions.Allreduce)
-    Reduce_init = _persistent(BlockingReductions.Reduce)
-    Reduce_scatter_block_init = _persistent(BlockingReductions.Reduce_scatter_block)
-    Reduce_scatter_init = _persistent(BlockingReductions.Reduce_scatter)
-    Scan_init = _persistent(BlockingReductions.Scan)
-    Exscan_init = _persistent(BlockingReductions.Exscan)
-    Barrier_init = _persistent(BlockingMoves.Barrier)
-    Bcast_init = _persistent(BlockingMoves.Bcast)
-    Allgather_init = _persistent(BlockingMoves.Allgather)
-    Allgatherv_init = _persistent(BlockingMoves.Allgatherv)
-    Gather_init = _persistent(BlockingMoves.Gather)
-    Gatherv_init = _persistent(BlockingMoves.Gatherv)
-    Scatter_init = _persistent(BlockingMoves.Scatter)
-    Scatterv_init = _persistent(BlockingMoves.Scatterv)
-    Alltoall_init = _persistent(BlockingMoves.Alltoall)
-    Alltoallv_init = _persistent(BlockingMoves.Alltoallv)
+    Allreduce_init = persistent(BlockingReductions.Allreduce)
+    Reduce_init = persistent(BlockingReductions.Reduce)
+    Reduce_scatter_block_init = persistent(BlockingReductions.Reduce_scatter_block)
+    Reduce_scatter_init = persistent(BlockingReductions.Reduce_scatter)
+    Scan_init = persistent(BlockingReductions.Scan)
+    Exscan_init = persistent(BlockingReductions.Exscan)
+    Barrier_init = persistent(BlockingMoves.Barrier)
+    Bcast_init = persistent(BlockingMoves.Bcast)
+    Allgather_init = persistent(BlockingMoves.Allgather)
+    Allgatherv_init = persistent(BlockingMoves.Allgatherv)
+    Gather_init = persistent(BlockingMoves.Gather)
+    Gatherv_init = persistent(BlockingMoves.Gatherv)
+    Scatter_init = persistent(BlockingMoves.Scatter)
+    Scatterv_init = persistent(BlockingMoves.Scatterv)
+    Alltoall_init = persistent(BlockingMoves.Alltoall)
+    Alltoallv_init = persistent(BlockingMoves.Alltoallv)
 
 
-for _name in METHODS:
-    _blocking = (vars(BlockingReductions) | vars(BlockingMoves))[_name]
-    getattr(NonBlocking, f"I{_name.lower()}").__doc__ = _text(_BEGIN, _blocking)
+for _name, _blocking in (vars(BlockingReductions) | vars(BlockingMoves)).items():
+    if _name in METHODS:
+        document(getattr(NonBlocking, f"I{_name.lower()}"), _blocking)

@@ -151,10 +151,6 @@ class Messages(MPI.Intracomm):
         return message
 
 
-class Neighbours(MPI.Topocomm):
-    """A communicator with a topology, whose neighbourhood collectives take GPU arrays."""
-
-
 class Message(MPI.Message):
     """A message that `Messages.Mprobe` has found."""
 
@@ -277,7 +273,6 @@ def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> N
         buffers.settle(arrays, stream, rank)
 
 
-_NEIGHBOURLY = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
 _HOST_ONLY = ("Attach_buffer",)
 # By class and mpi4py's class: methods that the host serves, and those that are passed on.
 _TABLE: tuple[tuple[Any, Any, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -285,10 +280,6 @@ _TABLE: tuple[tuple[Any, Any, tuple[str, ...], tuple[str, ...]], ...] = (
         Messages, MPI.Comm, ("Alltoallw",),
         ("Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
          "Ialltoallw", "Alltoallw_init", *_HOST_ONLY),
-    ),
-    (
-        Neighbours, MPI.Topocomm, tuple(f"Neighbor_{what}" for what in _NEIGHBOURLY),
-        tuple(form.format(what) for form in ("Ineighbor_{}", "Neighbor_{}_init") for what in _NEIGHBOURLY),
     ),
 )  # fmt: skip
 

@@ -118,7 +118,7 @@ class Call(NamedTuple):
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
         kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
-        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold)
+        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph)
 
 
 class Reduction(NamedTuple):

@@ -11,13 +11,13 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.object_layout import HOLDERS
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
+from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_EDGES, OF_NONE, OF_RECEIVED, OF_SENT, ONE
 from hpcoll.runtime.transports.mpi import handle
 
 Sides = tuple[BufferPattern, BufferPattern]
 
 
-def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nranks: int) -> Sides | None:
+def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nblocks: tuple[int, int]) -> Sides | None:
     """Return the patterns of the buffers of a call that has passed all checks; None where compiled code cannot read them.
 
     Args:
@@ -25,15 +25,17 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
         arguments: Arguments of the call, as the caller gives them.
         buffers: Send buffer, or ``MPI.IN_PLACE``, and receive buffer, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
         rank: Rank of this process.
-        nranks: Ranks of the communicator.
+        nblocks: Blocks of a send buffer and of a receive buffer that have several.
     """
+    if ABSENT in row.holds:
+        return None
     kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
     if row.holds[0] == BLOCKS and not row.at_root and arguments[0] is MPI.IN_PLACE:
         kinds[1] = BLOCKS  # what is sent lies there
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
         kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
-    sent = _side(buffers[0], kinds[0], nranks, writable=False)
-    received = None if sent is None else _side(buffers[1], kinds[1], nranks, writable=True)
+    sent = _side(buffers[0], kinds[0], nblocks[0], writable=False)
+    received = None if sent is None else _side(buffers[1], kinds[1], nblocks[1], writable=True)
     return None if sent is None or received is None else (sent, received)
 
 
@@ -42,10 +44,15 @@ def whose_sizes(row: Method, call: Call) -> int:
     assert call.blocks is not None
     if call.op is not None:
         return FILLED
+    if call.graph is not None:
+        return OF_EDGES
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED
 
 
-def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> BufferPattern | None:
+def _side(spec: Any, kind: int, nblocks: int, *, writable: bool) -> BufferPattern | None:
+    kind, nblocks = (ABSENT, 1) if kind == MANY and not nblocks else (kind, 1 if kind == ONE else nblocks)
+    if not nblocks:
+        return None
     if kind == ABSENT or spec is MPI.IN_PLACE:
         return BufferPattern(ABSENT if kind == ABSENT else ALIASED)
     buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)
@@ -61,9 +68,9 @@ def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> BufferPattern
         derived = handle(layout.datatype), layout.dtype.itemsize, *reach
     if kind != MANY:
         nbytes = array.nbytes - int(displs or 0) * layout.extent
-        nbytes = nbytes if counts is None else int(counts) * (nranks if kind == BLOCKS else 1) * layout.extent
+        nbytes = nbytes if counts is None else int(counts) * nblocks * layout.extent
         nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
-    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, derived)
+    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived)
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:

@@ -21,7 +21,7 @@ _PIECE_NBYTES = 1 << 30  # one MPI_Pack; Open MPI 5 counts its bytes in 32 bits
 _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
-class _Bytes(NamedTuple):
+class PlainBytes(NamedTuple):
     """A buffer as plain bytes: the caller's own, copied or packed ones.
 
     Attributes:
@@ -41,7 +41,7 @@ class _Bytes(NamedTuple):
     before: tuple[Callable[[int], None], ...] = ()
 
 
-_NOTHING = _Bytes(0, 0, (), None, "")
+NOTHING = PlainBytes(0, 0, (), None, "")
 
 
 def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
@@ -53,8 +53,8 @@ def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
     one = resolve(buf, name="buf", rank=rank, writable=rank != root)
     if one is None:
         return None
-    data = _plain(one, sends=rank == root, receives=rank != root)
-    return _call("bcast", data, data, data.nbytes, root, in_place=True)
+    data = plain_bytes(one, sends=rank == root, receives=rank != root)
+    return move("bcast", data, data, data.nbytes, root, in_place=True)
 
 
 def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
@@ -77,14 +77,14 @@ def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nr
         return None
     if send is not None and recv is not None and not varies:
         check_same_order(sendbuf, recvbuf, rank, received=nranks)
-    target = _plain(recv, sends=in_place, receives=True) if recv is not None else _NOTHING
+    target = plain_bytes(recv, sends=in_place, receives=True) if recv is not None else NOTHING
     own, in_place = _own_block(send, recv, target.places, "recvbuf", rank, nranks)
-    source = target if in_place or send is None else _plain(send, sends=True)
+    source = target if in_place or send is None else plain_bytes(send, sends=True)
     if not varies:
-        return _call(collective, source, target, own, root, in_place=in_place, aliased=in_place)
+        return move(collective, source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in target.places)
     blocks = ((0, own),), target.places, sizes
-    return _call(collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+    return move(collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
 
 
 def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
@@ -97,14 +97,14 @@ def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, va
         return None
     if send is not None and recv is not None and not varies:
         check_same_order(sendbuf, recvbuf, rank, sent=nranks)
-    source = _plain(send, sends=True) if send is not None else _NOTHING
+    source = plain_bytes(send, sends=True) if send is not None else NOTHING
     own, in_place = _own_block(recv, send, source.places, "sendbuf", rank, nranks)
-    target = _NOTHING if recv is None else _plain(recv, receives=True)
+    target = NOTHING if recv is None else plain_bytes(recv, receives=True)
     if not varies:
-        return _call("scatter", source, target, own, root, in_place=in_place, aliased=in_place)
+        return move("scatter", source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in source.places)
     blocks = source.places, ((0, own),), sizes
-    return _call("scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+    return move("scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
 
 
 def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool) -> Call | None:
@@ -119,14 +119,14 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
         check_same_order(sendbuf, recvbuf, rank)
     aliased = send is recv or check_overlap(send, recv, rank)
     copied = send.nbytes if aliased and send.datatype is None and not varies else 0
-    source = _copied(send) if aliased and not copied else _plain(send, sends=True)
-    target = _plain(recv, receives=True)
+    source = copied_bytes(send) if aliased and not copied else plain_bytes(send, sends=True)
+    target = plain_bytes(recv, receives=True)
     if not varies:
-        return _call("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
+        return move("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
     (_, sent), (_, received) = source.places[rank], target.places[rank]
     if sent != received:
         raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}")
-    return _call("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
+    return move("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
 
 
 def _all_blocks(spec: Any, name: str, rank: int, nranks: int, *, varies: bool) -> Resolved | None:
@@ -165,44 +165,45 @@ def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> 
         raise ArgumentError(f"rank {rank}: only the root may pass MPI.IN_PLACE as {name}")
 
 
-def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
+def move(collective: str, source: PlainBytes, target: PlainBytes, count: int, root: int, **more: Any) -> Call:
+    """Return the call that moves plain bytes; ``more`` are attributes of `Call`."""
     copied, packed = source.copied or target.copied, source.packed or target.packed
     return Call(
         collective, source.address, target.address, count, _BYTE, root=root, before=source.before, finish=target.finish,
         keep=(source.keep, target.keep), as_given=not copied and not packed, packed=packed and not copied,
-        element=target.element if source is _NOTHING else source.element, **more,
+        element=target.element if source is NOTHING else source.element, **more,
     )  # fmt: skip
 
 
-def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _Bytes:
+def plain_bytes(one: Resolved, *, sends: bool = False, receives: bool = False) -> PlainBytes:
     """Return a buffer as plain bytes, packed where they do not lie so."""
     if one.gpu is not None and one.has_gaps:
         from hpcoll.comm.arguments import gpu_staging
 
         filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
-        return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
+        return PlainBytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
     if one.datatype is None:
         size = one.dtype.itemsize
         places: _Places = ()
         if one.counts and one.displs:
             places = tuple([(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)])
-        return _Bytes(one.address, one.nbytes, places, one.owner, one.dtype)
+        return PlainBytes(one.address, one.nbytes, places, one.owner, one.dtype)
     packed = pack(one) if sends else np.empty(one.nbytes, np.uint8)
     finish = (lambda: unpack(packed, one)) if receives else None
-    return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)
+    return PlainBytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)
 
 
-def _copied(send: Resolved) -> _Bytes:
+def copied_bytes(send: Resolved) -> PlainBytes:
     """Return a copy of a buffer, block after block; on a GPU, of all that the blocks span."""
     if send.gpu is not None:
         from hpcoll.comm.arguments import gpu_staging
 
-        places, (first, end) = _plain(send).places, send.gpu.span
+        places, (first, end) = plain_bytes(send).places, send.gpu.span
         copied = gpu_staging.copy(gpu_staging.gpu_of(send.gpu.ordinal), first, end - first)
-        return _Bytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
+        return PlainBytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
     packed = pack(send)
-    return _Bytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, send.element, copied=True)
+    return PlainBytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, send.element, copied=True)
 
 
 def _packed_places(one: Resolved) -> _Places:

@@ -192,7 +192,7 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
     """Return mirrors for the GPU arrays of a call, still empty; None where it has no GPU arrays.
 
     Args:
-        method: Name of any upper-case blocking collective of mpi4py: ``"Neighbor_alltoallv"``.
+        method: Name of any upper-case blocking collective of mpi4py: ``"Alltoallw"``.
         arguments: Positional arguments in mpi4py's order, buffers first. The mirror has None for those that this rank's call ignores.
         stream: The caller's ``stream=``, or None: each array's own, see `hpcoll.runtime.gpu.arrays.stream_of`.
         rank: Rank of this process in the communicator.

@@ -16,10 +16,12 @@ from hpcoll.comm.arguments.call import Call, check_root
 from hpcoll.comm.arguments.cells import call_of_cells, collective_of
 from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
+from hpcoll.comm.arguments.neighbours import neighbours, typed_neighbours
 from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda import driver
-from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE
+from hpcoll.runtime.program.call_fields import ABSENT, BLOCKS, MANY, ONE
+from hpcoll.schedules.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Caller:
         token: The byte that a barrier passes round.
         allgather: Gathers every rank's count, for a Reduce_scatter that leaves them out; collective.
         one_fold: The algorithm will combine all contributions in one reduction on the GPU.
+        graph: Finds the graph of the communicator's topology, None where hpcoll has no schedules for it.
     """
 
     comm: MPI.Intracomm
@@ -38,6 +41,7 @@ class Caller:
     token: np.ndarray
     allgather: Callable[[int], list[int]] = lambda count: [count]
     one_fold: bool = False
+    graph: Callable[[], Graph | None] = lambda: None
 
     def root(self, root: Any) -> int:
         """Return ``root`` as an int in ``[0, nranks)``; raise `hpcoll.base.errors.ArgumentError` where it is none."""
@@ -63,7 +67,7 @@ class Method(NamedTuple):
         at_root: The buffer that counts at the root alone, or empty.
         fills: Nothing of a receive buffer that is the whole spec stays as it was.
         one_fold: Half types may travel as they are, where one reduction reads all contributions.
-        holds: Contents of sendbuf and recvbuf: kinds of `hpcoll.runtime.program.call_fields`.
+        holds: Contents of sendbuf and recvbuf: kinds of `hpcoll.runtime.program.call_fields`; ABSENT: compiled code cannot read them.
         root_at: Position of the root among the arguments, or None.
     """
 
@@ -101,7 +105,7 @@ class Method(NamedTuple):
         for at in self.buffers(arguments, rank):
             if at is not None and (array := as_array(arguments[at])) is not arguments[at]:
                 arguments = *arguments[:at], array, *arguments[at + 1 :]
-        if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None:
+        if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None or self.neighbours:
             return arguments
         if self.at_root and rank != self.find("root", arguments):
             return arguments
@@ -118,6 +122,11 @@ class Method(NamedTuple):
                 if array is not None:
                     found[position] = array
         return found
+
+    @property
+    def neighbours(self) -> bool:
+        """Say whether only communicators with a topology have the method."""
+        return self.name.startswith("Neighbor_")
 
     @property
     def in_place_at(self) -> int:
@@ -158,6 +167,19 @@ def _alltoall(*, varies: bool = False) -> Describe:
     return lambda me, send, recv: alltoall(send, recv, me.rank, me.nranks, varies=varies)
 
 
+def _neighbours(collective: str, *, varies: bool = False) -> Describe:
+    def describe(me: Caller, send: Any, recv: Any) -> Call | None:
+        graph = me.graph()
+        return None if graph is None else neighbours(collective, send, recv, me.rank, graph, varies=varies)
+
+    return describe
+
+
+def _typed_neighbours(me: Caller, send: Any, recv: Any) -> Call | None:
+    graph = me.graph()
+    return None if graph is None else typed_neighbours(send, recv, me.rank, graph)
+
+
 _OPERATED, _ROOTED = (*_PAIR, "op"), (*_PAIR, "root")
 _ROWS = (
     Method("Allreduce", "allreduce", _OPERATED, _reduced("allreduce"), _VECTORS, one_fold=True),
@@ -175,6 +197,14 @@ _ROWS = (
     Method("Scatterv", "scatter", _ROOTED, _scattered(varies=True), at_root="sendbuf", fills=False, holds=(MANY, ONE)),
     Method("Alltoall", "alltoall", _PAIR, _alltoall(), _BLOCKS, holds=(BLOCKS, BLOCKS)),
     Method("Alltoallv", "alltoall", _PAIR, _alltoall(varies=True), fills=False, holds=(MANY, MANY)),
+    Method("Neighbor_allgather", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather"), _BLOCKS, fills=False, holds=(ONE, BLOCKS)),
+    Method("Neighbor_allgatherv", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather", varies=True), fills=False,
+        holds=(ONE, MANY)),
+    Method("Neighbor_alltoall", "neighbor_alltoall", _PAIR, _neighbours("neighbor_alltoall"), _BLOCKS, fills=False,
+        holds=(BLOCKS, BLOCKS)),
+    Method("Neighbor_alltoallv", "neighbor_alltoall", _PAIR, _neighbours("neighbor_alltoall", varies=True), fills=False,
+        holds=(MANY, MANY)),
+    Method("Neighbor_alltoallw", "neighbor_alltoall", _PAIR, _typed_neighbours, fills=False, holds=(ABSENT, ABSENT)),
     Method("Barrier", "barrier", (), _barrier, "comm"),
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
@@ -239,8 +269,8 @@ def _only_native(*arguments: Any) -> None:
 
 
 def row_of(name: str) -> Method:
-    """Return a method's row; one that only MPI serves (``"Neighbor_alltoallv"``) sends its first buffer and fills its second."""
+    """Return a method's row; one that only MPI serves (``"Alltoallw"``) sends its first buffer and fills its second."""
     return METHODS.get(name) or OBJECT_METHODS.get(name) or Method(name, "", _PAIR, _only_native, fills=False)
 
 
-BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}  # the method of equal blocks
+BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments and not row.neighbours}  # of equal blocks

@@ -11,9 +11,9 @@ from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import compiled
 from hpcoll.comm.context.planner import Planner, Prepared
 from hpcoll.comm.plans.plan import Plan
-from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes
+from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes, nparts
 from hpcoll.runtime.engine.call_cache import MAX_COUNT, CachedCall, CallTable, MpiCall
-from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
+from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, UNKNOWN
 
 
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
@@ -44,7 +44,7 @@ def enter(
         most_nbytes: Most bytes of the message of such a call.
     """
     row, on = METHODS[method], planner.resources
-    found = sides(row, arguments, buffers, on.rank, on.nranks)
+    found = sides(row, arguments, buffers, on.rank, _nblocks(call, on.rank, on.nranks))
     if found is not None:
         cell = planner.cell(call)
         _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
@@ -64,11 +64,23 @@ def _enter(
         if call.packed and served.by is not None and not isinstance(served.by, MpiCall):
             packs, unpacks = _packed(row, arguments, found, who[0])
             served = served._replace(packs=packs, unpacks=unpacks)
-    elif ALIASED not in (sent.kind, received.kind) and not call.packed:
+    elif ALIASED not in (sent.kind, received.kind) and not call.packed and not _copies_blocks(call, who[0]):
         served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
     else:
         return
     table.enter(row.find("op", arguments), sent, received, served)
+
+
+def _nblocks(call: Call | None, rank: int, nranks: int) -> tuple[int, int]:
+    """Return the blocks of a send buffer and of a receive buffer that have several."""
+    graph = None if call is None else call.graph
+    return (nranks, nranks) if graph is None else (len(graph.targets[rank]), len(graph.sources[rank]))
+
+
+def _copies_blocks(call: Call, rank: int) -> bool:
+    """Say whether this rank copies blocks of a neighbourhood collective: describing the call compares their sizes."""
+    found = {} if call.graph is None else call.graph.received(rank)
+    return rank in found or (call.collective == "neighbor_allgather" and any(len(blocks) > 1 for blocks in found.values()))
 
 
 def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) -> tuple[bool, bool]:
@@ -85,13 +97,14 @@ def enter_native(
     row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
     if (call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE) or not table.wants_more():
         return
-    op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
-    found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
-    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts, on.log)
+    op, parts = row.find("op", arguments), 0 if call is None else nparts(call, on.nranks)
+    nblocks = _nblocks(call, on.rank, on.nranks)
+    found = sides(row, arguments, buffers, on.rank, nblocks) if call is not None or op is not None else None
+    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, parts, on.log)
     if call is not None and found is not None:
         _enter(table, row, arguments, found, call, CachedCall(by, plan), planner.cell(call), (on.rank, on.nranks))
     elif found is not None and by is not None:
-        nblocks = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
-        table.enter(op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * nblocks)))
-    elif call is None and (opaque := opaque_sides(buffers)) is not None:
+        counted = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
+        table.enter(op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * counted)))
+    elif call is None and ABSENT not in row.holds and (opaque := opaque_sides(buffers)) is not None:
         table.enter(op, *opaque, CachedCall(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

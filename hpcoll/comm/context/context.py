@@ -70,10 +70,12 @@ class Context(CommunicatorCalls):
         super().__init__(resources)
         self.token = self.caller.token
         self.ledger = ledger
-        self.tables, self.on_host = call_cache.CallCache(self.rank, self.nranks), call_cache.CallCache(self.rank, self.nranks)
         self.lanes: defaultdict[Any, list[Any]] = defaultdict(list)
+        native = self.resources.native
+        most = max(self.nranks, native.indegree, native.outdegree) if isinstance(native, MPI.Topocomm) else self.nranks
+        self.tables, self.on_host = call_cache.CallCache(self.rank, most), call_cache.CallCache(self.rank, most)
         self.started = [
-            call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
+            call_cache.CallCache(self.rank, most, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
         ]
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
@@ -81,7 +83,7 @@ class Context(CommunicatorCalls):
             self.planner.serve(ledger, self._forget)
         self.resources.service_collectives.serve(self)
         self.turn, self.starting = 0, False
-        self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
+        self.planned = call_cache.CallCache(self.rank, most, _BUSY.ctypes.data)
 
     @cached_property
     def gpu(self) -> "GpuCalls":

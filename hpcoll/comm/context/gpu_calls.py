@@ -35,6 +35,7 @@ from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.selection.config import HOST, NATIVE
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
+_UNTOLD = "Gatherv", "Scatterv", "Alltoallv", "Neighbor_allgatherv", "Neighbor_alltoallv", "Neighbor_alltoallw"  # `Planner.known_nbytes`
 
 
 class GpuCalls:
@@ -142,8 +143,10 @@ class GpuCalls:
 
     def _is_short(self, row: Method, arrays: Arrays) -> bool:
         """Say whether a look at the arrays tells that the call runs by the host's way; describing it, which takes longer, says the same."""
-        tells = self._on.config.cuda_path is None and row.name not in ("Gatherv", "Scatterv", "Alltoallv")  # `Planner.known_nbytes`
-        return tells and self._on.nranks * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
+        tells = self._on.config.cuda_path is None and row.name not in _UNTOLD
+        graph = self._on.caller.graph() if row.neighbours else None
+        most = self._on.nranks if graph is None else graph.degree
+        return tells and most * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
 
     def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, caller: Caller) -> "_OnGpu":
         gpu = gpu_of(next(iter(arrays.values())).ordinal)

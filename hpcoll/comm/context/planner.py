@@ -18,7 +18,7 @@ from hpcoll.comm.plans.engine_builder import HostEngines
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
-from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.plans.signature import PARTLY_KNOWN, Purpose
 from hpcoll.comm.team.resources import ContextPool, Resources
 from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -158,7 +158,7 @@ class Planner:
             call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
             on.topology.parts if call.exported is None else on.topology.nodes, on.levels,
-            call.exported is not None, call.gpus, call.one_fold,
+            call.exported is not None, call.gpus, call.one_fold, call.graph,
         )  # fmt: skip
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice
@@ -170,7 +170,7 @@ class Planner:
 
     def known_nbytes(self, call: Call) -> int | None:
         """Return the bytes of a message, or None where a rank cannot know them."""
-        unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
+        unknown = call.blocks is not None and call.collective in PARTLY_KNOWN
         return None if unknown else message_nbytes(call, self.resources.nranks)
 
     def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from hpcoll.comm.arguments.buffer_specs import retain_datatypes
 from hpcoll.comm.arguments.call import Call, Time, limit_of
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.arguments.native import as_native, only_native
+from hpcoll.comm.arguments.neighbours import plain
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
@@ -156,13 +157,13 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
     Only all ranks together can make a context, and no call in flight may wait for that. So a thread does meanwhile. Where the MPI library
     lets no thread call it, the library's own collective serves; None where that cannot.
     """
-    row, native = METHODS[method], MPI.Intracomm(comm)
+    row, native = METHODS[method], plain(comm)
     if native == MPI.COMM_NULL:
         return None
     arguments = row.meant(arguments, native.rank)
     if row.gpu_arrays(arguments, native.rank):
         return None
-    asks = method == "Reduce_scatter" and arguments[2] is None  # to describe it asks the others
+    asks = row.neighbours or (method == "Reduce_scatter" and arguments[2] is None)  # to describe it asks the others
     call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
     if can_be_helped():
         given = retain_datatypes(arguments)
@@ -183,7 +184,7 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
 
 
 _to_self, _NOBODY = MPI.COMM_SELF.Isend, MPI.PROC_NULL
-_IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
+_IN_MPI = {name: getattr(MPI.Topocomm if row.neighbours else MPI.Intracomm, f"I{name.lower()}") for name, row in METHODS.items()}
 _BYTE = np.dtype(np.uint8)
 
 

@@ -41,7 +41,8 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
         mine = _said([row.name, root], _named(row.name, root))
     else:
         signature = Signature.of(call)
-        said = [row.name, *signature, counted(call) * signed_nbytes(call)]
+        weight = 0 if call.graph else signed_nbytes(call)  # a rank without neighbours knows no count
+        said = [row.name, *signature, counted(call) * weight]
         mine = _said(said, signature.text(call.count), signature.how(said[-1]))
     _tell(context, _every(context, row.name, mine, limit_s))
 

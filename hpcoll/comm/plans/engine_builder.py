@@ -103,7 +103,7 @@ class EngineBuilder(ABC):
         self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext
     ) -> tuple[HostEngine, Ways]:  # fmt: skip
         """Lower a program, and return its engine and the numbers of peers by route."""
-        row = find(call.collective, choice.algorithm)
+        row = find(call.collective, choice.algorithm)._replace(graph=call.graph)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
         rank, placement = self._topology.rank, self._placement(row)
@@ -169,7 +169,8 @@ class HostEngines(EngineBuilder):
             return super().build(choice, sizes, account, call, message_context)
         local = tuple(message_context.local_peers.items())
         blocks = call.blocks and tuple(map(len, call.blocks))
-        key = *self._who, local, call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied)
+        kind = call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied), call.graph
+        key = *self._who, local, *kind
         patterns = _PATTERNS.setdefault(key, [])
         counts = addressed(call.counts)
         for pattern, ways in patterns:

@@ -31,7 +31,7 @@ _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in 
 _GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
-_PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
+PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")  # whose varying counts not all ranks know
 
 
 class Purpose(IntEnum):
@@ -160,7 +160,7 @@ class Signature(NamedTuple):
     @property
     def counts(self) -> bool:
         """Say whether ranks must have the same counts."""
-        return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
+        return not (self.varies and _COLLECTIVES[self.collective] in PARTLY_KNOWN)
 
     def how(self, counted: int) -> tuple[str, ...]:
         """Return the parts in which calls that are written alike may differ, in words; digests tell two of them apart."""
@@ -179,7 +179,7 @@ NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
 
 def signed_nbytes(call: Call) -> int:
     """Return the weight of an element in the fingerprint: its bytes, or 0 where ranks need not know the same counts."""
-    return 0 if call.blocks is not None and call.collective in _PARTLY_KNOWN else call.dtype.itemsize
+    return 0 if call.blocks is not None and call.collective in PARTLY_KNOWN else call.dtype.itemsize
 
 
 def counted(call: Call) -> Any:

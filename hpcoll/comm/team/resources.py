@@ -10,6 +10,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import PeerFailed, TransportError
 from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
+from hpcoll.comm.arguments.neighbours import graph_of, plain
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
@@ -84,10 +85,10 @@ class Resources(ContextPool):
         self._title, self._has_name = "", False
 
     def serve(self, comm: MPI.Intracomm) -> None:
-        """Belong to a communicator."""
-        self.native, self.life = MPI.Intracomm(comm), self.life + 1
+        """Belong to a communicator; collective."""
+        self.native, self.life = plain(comm), self.life + 1
         self._title, self._has_name = title_of(comm), True
-        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
+        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts, graph=graph_of(self.native))
 
     @property
     def title(self) -> str:

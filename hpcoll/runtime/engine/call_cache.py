@@ -34,6 +34,7 @@ class BufferPattern(NamedTuple):
     type_at: int = -1
     type: object = None
     element: int = 1
+    nblocks: int = 1
     derived: tuple[int, ...] = ()  # of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none
 
     @property
@@ -53,7 +54,7 @@ class BufferPattern(NamedTuple):
             words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.FLAGS_OF)]
         else:
             words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array)]
-        return words + list(self.derived or (0, self.element, 0, self.element))
+        return [*words, *(self.derived or (0, self.element, 0, self.element)), self.nblocks]
 
     @property
     def owners(self) -> tuple[object, object]:
@@ -142,16 +143,16 @@ class PackedRoom:
 class CallTable:
     """Calls of one method with one set of keywords, for `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
 
-    ``closed``: it takes no more calls.
+    ``closed``: it takes no more calls. ``nblocks``: most blocks of a buffer.
     ``starts`` is the address of `hpcoll.comm.plans.plan.MessageContext.tickets` where calls are started only, to be in flight; else 0.
     """
 
-    def __init__(self, rank: int, nranks: int, starts: int) -> None:
+    def __init__(self, rank: int, nblocks: int, starts: int) -> None:
         self._words = np.zeros(c.ENTRIES + MAX_ENTRIES * c.ENTRY, np.int64)
-        self._room = np.zeros(5 * nranks + 2, np.int64)
+        self._room = np.zeros(5 * nblocks + 2, np.int64)
         self._kept: list[object] = []  # arrays that lists named, of calls that have not ended
         fields = {
-            c.RANK: rank, c.NRANKS: nranks, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
+            c.RANK: rank, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
             c.TUPLE: id(tuple), c.INT: id(int), c.KEPT: id(self._kept), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
             c.INT64: id(np.int64), c.INT64_DTYPE: id(np.dtype(np.int64)), c.INT32_DTYPE: id(np.dtype(np.int32)), c.HANDLE_AT: HANDLE_AT,
             c.HANDLE_BITS: HANDLE_BITS,
@@ -267,9 +268,9 @@ def whole(key: Key) -> tuple[str, Any, Any, Any]:
 class CallCache(dict[Key, int]):
     """The address of the table of calls for each key; arguments as `CallTable`."""
 
-    def __init__(self, rank: int, nranks: int, starts: int = 0) -> None:
+    def __init__(self, rank: int, nblocks: int, starts: int = 0) -> None:
         self.tables: dict[tuple[str, Any, Any, Any], CallTable] = {}
-        self._who = rank, nranks, starts
+        self._who = rank, nblocks, starts
 
     def __missing__(self, key: Key) -> int:
         self[key] = self.table(key).address

@@ -2,34 +2,34 @@
 
 MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.interpreter.run`
 
-# A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
+# A table. NENTRIES; LATEST: the entry found last; RANK: of this process; ARRAY to INT32_DTYPE: addresses of the types
 # and of the objects that are looked for; OVERFLOW: room for what CPython says of an int that is too large; COUNTS: address of room for the
 # counts of a call; KEPT: address of a Python list, of arrays of calls that have not ended; COUNT: of a call with one, else its bytes;
 # STARTS: for calls that are started only, to be in flight, address of how many operations have ended and how many were issued before;
 # SOURCE, TARGET: addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array
 # below, or 0; HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
 (
-    NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, OVERFLOW, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
+    NENTRIES, LATEST, RANK, COUNTS, ARRAY, LIST, TUPLE, INT, OVERFLOW, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
     STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, KEPT, ENTRIES,
-) = range(24)  # fmt: skip
+) = range(23)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only
-# the MPI library understands. Blocks of their own sizes are counted in STRIDE bytes, but LEAST and MOST in bytes. PACKS, UNPACKS: whether
-# the engine works on a packed copy of what is sent, and of what is received. OP_HANDLE: that of an operator that may be freed, or 0. Then
-# the two sides.
-OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 29, 48
-ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN = range(6)
+# the MPI library understands; OF_EDGES: as OF_NONE, and no block stays on the rank. Blocks of their own sizes are counted in STRIDE
+# bytes, but LEAST and MOST in bytes. PACKS, UNPACKS: whether the engine works on a packed copy of what is sent, and of what is received.
+# OP_HANDLE: that of an operator that may be freed, or 0. Then the two sides.
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 30, 50
+ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
 # ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have. Where DTYPE is 0 it is no array but a HOLDER of memory,
 # a type as address: DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT: words of the object, the last of which, as far as MASK says, must be
 # VALUE; -1: there is none. Of a derived datatype, which has a HANDLE, ELEMENT is the extent of an element, PACKED_SIZE the bytes of it
-# that travel, LOWER and UPPER are its true bounds.
+# that travel, LOWER and UPPER are its true bounds. NBLOCKS: blocks of the buffer.
 (
     KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK, VALUE,
-    HANDLE, PACKED_SIZE, LOWER, UPPER,
-) = range(19)  # fmt: skip
+    HANDLE, PACKED_SIZE, LOWER, UPPER, NBLOCKS,
+) = range(20)  # fmt: skip
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
 ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a

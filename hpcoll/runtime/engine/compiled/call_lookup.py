@@ -135,10 +135,11 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
     target, received_nbytes, nreceived = read_blocks(table, at + 8 * c.RECEIVED, recv, received)
     if nreceived < 0:
         return 0, 0, -1
-    if nsent and nreceived:  # both have the block that stays on this rank
-        sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
-        if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1]:
-            return 0, 0, -1
+    if nsent and nreceived:
+        if entry[c.SIZES] != c.OF_EDGES:  # both have the block that stays on this rank
+            sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
+            if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1]:
+                return 0, 0, -1
         if -sent_nbytes < source - target < received_nbytes and _overlap(source - target, room, nsent, received, nreceived):
             return 0, 0, -1
     sizes, n = (received, nreceived) if entry[c.SIZES] == c.OF_RECEIVED or nsent == 0 else (room, nsent)
@@ -146,7 +147,7 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
     for i in range(n):
         size = pointer(sizes)[2 * i + 1]
         total += size
-        if entry[c.SIZES] != c.OF_NONE:
+        if entry[c.SIZES] != c.OF_NONE and entry[c.SIZES] != c.OF_EDGES:
             pointer(received)[2 * nreceived + i] = size
     if entry[c.SIZES] == c.FILLED and total != sent_nbytes:
         return 0, 0, -1

@@ -179,7 +179,7 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
     if first != 0 and not 0 < first <= nbytes // element:
         return 0, _NO
     first *= element
-    blocks = pointer(table)[c.NRANKS] if wanted[c.KIND] == c.BLOCKS else 1
+    blocks = wanted[c.NBLOCKS]
     count = _integer(table, counts) if counts else 0
     if wanted[c.HANDLE]:
         if not counts and (nbytes - first) % (element * blocks) == 0:
@@ -224,7 +224,7 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
         return address, nbytes, 1 if nbytes >= 0 else _NO
     array, counts, displs = _parts(table, side, spec)
     nbytes = _array(table, side, array) if array else _NO
-    n, element = pointer(table)[c.NRANKS], wanted[c.ELEMENT]
+    n, element = wanted[c.NBLOCKS], wanted[c.ELEMENT]
     if nbytes < 0:
         return 0, 0, _NO
     if (counts and not _fills(table, counts, n)) or (displs and not _fills(table, displs, n)) or (not counts and nbytes % element):

@@ -1,0 +1,170 @@
+"""Neighbourhood collectives: the graph of a communicator's topology, and arguments described as plain bytes.
+
+Blocks of neighbours that there are not, behind an open edge of a grid, are neither read nor written.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.buffer_specs import layout_of
+from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
+from hpcoll.comm.arguments.call import Call, is_in_place
+from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, copied_bytes, move, pack, plain_bytes, unpack
+from hpcoll.comm.arguments.memory import memory, surroundings
+from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched
+
+_TOPOLOGIES: dict[int, type[MPI.Topocomm]] = {MPI.CART: MPI.Cartcomm, MPI.GRAPH: MPI.Graphcomm, MPI.DIST_GRAPH: MPI.Distgraphcomm}
+
+
+def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Return a communicator as mpi4py's own object, of the class for its topology."""
+    return _TOPOLOGIES.get(MPI.UNDEFINED if comm == MPI.COMM_NULL else comm.Get_topology(), MPI.Intracomm)(comm)
+
+
+def graph_of(comm: MPI.Intracomm) -> Callable[[], Graph | None]:
+    """Return a function that returns the graph of all ranks, None where it has none or an edge lacks an end; collective.
+
+    Args:
+        comm: As `plain` returns it. Ranks of a distributed graph tell each other their neighbours now; of others each rank knows all.
+    """
+    if isinstance(comm, MPI.Cartcomm):
+        dims, periods, _ = comm.Get_topo()
+        return cache(partial(grid, dims, [bool(periodic) for periodic in periods]))
+    if isinstance(comm, MPI.Graphcomm):
+        ends, edges = comm.Get_topo()
+        neighbours = [edges[first:end] for first, end in zip([0, *ends], ends)]
+        return cache(partial(matched, neighbours, neighbours))
+    if isinstance(comm, MPI.Distgraphcomm):
+        sources, targets, _ = comm.Get_dist_neighbors()
+        every = comm.allgather([[max(NO_RANK, rank) for rank in ranks] for ranks in (targets, sources)])
+        return cache(partial(matched, [one[0] for one in every], [one[1] for one in every]))
+    return lambda: None
+
+
+def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Graph, *, varies: bool) -> Call | None:
+    """Describe a neighbor_allgather or a neighbor_alltoall; None where only the MPI library understands it.
+
+    Args:
+        collective: "neighbor_allgather", which sends one block, or "neighbor_alltoall".
+        sendbuf: The caller's; not looked at where it has no blocks, likewise recvbuf.
+        recvbuf: The caller's.
+        rank: Rank of this process.
+        graph: Graph of the communicator.
+        varies: Blocks have sizes of their own, which the two ranks of an edge know.
+
+    Raises:
+        ArgumentError: Bad buffer, or blocks that have other sizes at their two ends; likewise for `typed_neighbours`.
+    """
+    gathers, nreceived = collective == "neighbor_allgather", len(graph.sources[rank])
+    nsent = 1 if gathers else len(graph.targets[rank])
+    send = _blocks(sendbuf, "sendbuf", rank, nsent, varies=varies and not gathers)
+    recv = _blocks(recvbuf, "recvbuf", rank, nreceived, varies=varies)
+    if (send is None and nsent) or (recv is None and nreceived) or is_in_place(sendbuf):
+        return None
+    if send is not None and recv is not None and not varies:
+        if send.nbytes * nreceived != recv.nbytes * nsent:
+            needs = f"{nreceived} blocks of {send.nbytes // nsent} bytes"
+            raise ArgumentError(f"rank {rank}: recvbuf needs {needs}, got {recv.nbytes} bytes")
+        check_same_order(sendbuf, recvbuf, rank, sent=nsent, received=nreceived)
+    shared = send is not None and recv is not None and check_overlap(send, recv, rank)
+    source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send, sends=True)
+    target = NOTHING if recv is None else plain_bytes(recv, sends=None in graph.sources[rank], receives=True)
+    if not varies:
+        count = source.nbytes // nsent if send is not None else target.nbytes // max(1, nreceived)
+        return move(collective, source, target, count, 0, graph=graph)
+    return _varying(collective, source, target, ((0, source.nbytes),) if gathers else source.places, rank, graph)
+
+
+def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Call | None:
+    """Describe a neighbor_alltoall whose blocks have datatypes of their own and displacements in bytes; arguments as of `neighbours`."""
+    send = None if is_in_place(sendbuf) else _typed_blocks(sendbuf, "sendbuf", rank, len(graph.targets[rank]))
+    recv = _typed_blocks(recvbuf, "recvbuf", rank, len(graph.sources[rank]))
+    if send is None or recv is None:
+        return None
+    source, target = _together(send), _together(recv)
+    if source.packed:
+        for (first, nbytes), one in zip(source.places, send, strict=True):
+            source.keep[first : first + nbytes] = pack(one)  # type: ignore[index]
+
+    def finish() -> None:
+        for (first, nbytes), one, end in zip(target.places, recv, graph.sources[rank], strict=True):
+            if end is not None:
+                unpack(target.keep[first : first + nbytes], one)  # type: ignore[index]
+
+    target = target._replace(finish=finish if target.packed else None)
+    call = _varying("neighbor_alltoall", source, target, source.places, rank, graph)
+    return call._replace(element="", packed=False, keep=(*call.keep, *(one.owner for one in (*send[:1], *recv[:1]))))
+
+
+def _varying(
+    collective: str, source: PlainBytes, target: PlainBytes, places: tuple[tuple[int, int], ...], rank: int, graph: Graph
+) -> Call:  # fmt: skip
+    """Return a call whose blocks, at ``places`` of INPUT, have sizes of their own; refuse those that are copied here and differ."""
+    found, same = graph.received(rank), dict[int, list[int]]()  # by the rank from which blocks come: their sizes
+    if collective == "neighbor_allgather":
+        same = {peer: [target.places[block][1] for block in blocks] for peer, blocks in found.items()}
+        if rank in same:
+            same[rank].append(source.nbytes)
+    for sent, received in zip(graph.sent(rank).get(rank, ()), found.get(rank, ())) if not same else ():
+        if places[sent][1] != target.places[received][1]:
+            same[rank] = [places[sent][1], target.places[received][1]]
+    for peer, sizes in same.items():
+        if len(set(sizes)) > 1:
+            raise ArgumentError(f"rank {rank}: blocks of rank {peer} must have one size at both ends of an edge, got {sizes} bytes")
+    return move(collective, source, target, source.nbytes, 0, blocks=(places, target.places, ()), graph=graph)
+
+
+def _blocks(spec: Any, name: str, rank: int, n: int, *, varies: bool) -> Resolved | None:
+    """Resolve a buffer with ``n`` blocks; None also where there are none."""
+    if not n:
+        return None
+    return resolve(spec, name=name, rank=rank, nblocks=n if varies else None, nparts=1 if varies else n, writable=name == "recvbuf")
+
+
+def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> list[Resolved] | None:
+    """Resolve each of ``n`` blocks of a spec with a datatype for each; None for specs of other forms, which the MPI library refuses."""
+    if not n:
+        return []
+    if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
+        return None
+    buffer, *given, types = spec
+    counts, displs = (given if len(given) != 1 else given[0]) or (None, None)  # type: Any, Any
+    if counts is None and displs is None:
+        counts, displs = [1] * n, [0] * n
+    if not all(isinstance(one, Sequence | np.ndarray) and len(one) == n for one in (counts, displs, types)):
+        return None
+    subject, found = f"rank {rank}: {name}", list[Resolved]()
+    array = memory(buffer, types[0], subject, writable=name == "recvbuf", bare=False, stream=None)
+    if not isinstance(array, np.ndarray):
+        return None
+    before, behind = surroundings(array)
+    for count, displ, datatype in zip(map(int, counts), map(int, displs), types, strict=True):
+        layout = layout_of(array, datatype, subject)
+        if layout is None or count < 0:
+            return None
+        first, end = displ + layout.lower, displ + (count - 1) * layout.extent + layout.upper
+        if count and not isinstance(buffer, MPI.buffer) and (first < -before or end > array.nbytes + behind):
+            raise ArgumentError(f"{subject} needs bytes {first} to {end} of its array, got {array.nbytes} bytes")
+        nbytes = count * layout.dtype.itemsize
+        address = array.ctypes.data + displ
+        found.append(Resolved(address, count, layout.dtype, nbytes, not array.flags.writeable, array, datatype=layout.datatype))
+    return found
+
+
+def _together(blocks: Sequence[Resolved]) -> PlainBytes:
+    """Return blocks as one buffer: where they lie, or room for packed copies of all where one is of a derived datatype."""
+    if not blocks:
+        return NOTHING
+    sizes, nbytes = [one.nbytes for one in blocks], sum(one.nbytes for one in blocks)
+    if any(one.datatype is not None for one in blocks):
+        room = np.empty(nbytes, np.uint8)
+        places = tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
+        return PlainBytes(room.ctypes.data, nbytes, places, room, "", packed=True)
+    base = min(one.address for one in blocks)
+    return PlainBytes(base, nbytes, tuple((one.address - base, one.nbytes) for one in blocks), blocks[0].owner, "")

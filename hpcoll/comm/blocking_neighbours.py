@@ -1,0 +1,99 @@
+"""The neighbourhood collectives with mpi4py's signatures, blocking, non-blocking and persistent: all alike but for their buffers."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.comm.arguments.call import Time, limit_of
+from hpcoll.comm.blocking import Name, Nbytes
+from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.context.start import issue
+from hpcoll.comm.nonblocking import document, persistent
+from hpcoll.runtime.engine.entry import run_cached
+
+_TEXT = """{}; errors as in `Allreduce`.
+
+Args:
+    sendbuf: {}
+    recvbuf: {}
+    algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+    segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+    stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+    timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+"""
+
+
+def _blocking(name: str, what: str, sends: str, receives: str) -> Callable[..., None]:
+    """Return a blocking method; the arguments are its name and the texts of its docstring."""
+
+    def neighbour(
+        self: WithContext, sendbuf: Any, recvbuf: Any, *,
+        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+    ) -> None:  # fmt: skip
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        key = name if algorithm is None and segment is None else (name, 0, algorithm, segment)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+
+    neighbour.__name__, neighbour.__qualname__, neighbour.__doc__ = name, f"Neighbours.{name}", _TEXT.format(what, sends, receives)
+    return neighbour
+
+
+def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
+    """Return the method that begins a blocking one."""
+    name = blocking.__name__
+
+    def begin(
+        self: WithContext, sendbuf: Any, recvbuf: Any, *,
+        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+    ) -> MPI.Request:  # fmt: skip
+        return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+
+    begin.__name__, begin.__qualname__ = f"I{name.lower()}", f"Neighbours.I{name.lower()}"
+    document(begin, blocking)
+    return begin
+
+
+class Neighbours(WithContext, MPI.Topocomm):
+    """A communicator with a topology, whose neighbourhood collectives run on hpcoll.
+
+    Blocks are in the order of neighbours that the topology has, and there is one for each, also for those behind an open edge of a grid:
+    these are neither read nor written. A rank may be a neighbour several times, and its own.
+    """
+
+    Neighbor_allgather = _blocking(
+        "Neighbor_allgather", "Give this rank's block to each neighbour", "One block.",
+        "A block from each neighbour, of equally many bytes.",
+    )  # fmt: skip
+    Neighbor_allgatherv = _blocking(
+        "Neighbor_allgatherv", "Give this rank's block to each neighbour, where blocks have sizes of their own", "One block.",
+        "``[array, counts, displs, type]``: elements and displacement of the block from each neighbour.",
+    )  # fmt: skip
+    Neighbor_alltoall = _blocking(
+        "Neighbor_alltoall", "Give each neighbour a block of its own", "A block for each neighbour.",
+        "A block from each neighbour, of equally many bytes.",
+    )  # fmt: skip
+    Neighbor_alltoallv = _blocking(
+        "Neighbor_alltoallv", "Give each neighbour a block of its own, with sizes of their own",
+        "``[array, counts, displs, type]``: elements and displacement of the block for each neighbour.",
+        "``[array, counts, displs, type]``, likewise, of the block from each neighbour.",
+    )  # fmt: skip
+    Neighbor_alltoallw = _blocking(
+        "Neighbor_alltoallw", "Give each neighbour a block of its own, with datatypes of their own",
+        "``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each neighbour.",
+        "``[array, counts, displs, types]``, likewise, of the block from each neighbour.",
+    )  # fmt: skip
+    Ineighbor_allgather = _beginning(Neighbor_allgather)
+    Ineighbor_allgatherv = _beginning(Neighbor_allgatherv)
+    Ineighbor_alltoall = _beginning(Neighbor_alltoall)
+    Ineighbor_alltoallv = _beginning(Neighbor_alltoallv)
+    Ineighbor_alltoallw = _beginning(Neighbor_alltoallw)
+    Neighbor_allgather_init = persistent(Neighbor_allgather)
+    Neighbor_allgatherv_init = persistent(Neighbor_allgatherv)
+    Neighbor_alltoall_init = persistent(Neighbor_alltoall)
+    Neighbor_alltoallv_init = persistent(Neighbor_alltoallv)
+    Neighbor_alltoallw_init = persistent(Neighbor_alltoallw)
