@@ -3,7 +3,6 @@
 Objects that fit their cells take the short way, which is written out here; all else is in `hpcoll.comm.objects`.
 """
 
-from collections.abc import Callable
 from gc import get_referents
 from operator import index
 from pickle import loads

@@ -8,7 +8,7 @@ import pytest
 from memory_kinds import address, derived, describe, refuse
 from mpi4py import MPI
 
-from hpcoll.comm.arguments import buffer_specs, data_movement
+from hpcoll.comm.arguments import buffer_specs
 from hpcoll.comm.arguments.buffers import check_overlap, resolve
 from hpcoll.comm.arguments.data_movement import pack, unpack
 
@@ -226,9 +226,7 @@ def test_derived_datatypes_reach_around_a_view() -> None:
     around.Free()
 
 
-@pytest.mark.parametrize("piece_nbytes", [1, 100, 1 << 30])
-def test_pack_and_unpack(monkeypatch: pytest.MonkeyPatch, piece_nbytes: int) -> None:
-    monkeypatch.setattr(data_movement, "_PIECE_NBYTES", piece_nbytes)
+def test_pack_and_unpack() -> None:
     x, y, datatype = np.arange(24.0), np.zeros(24), derived()
     cases: list[tuple[Any, Any, dict[str, int], list[int]]] = [
         ([x, 3, datatype], [y, 3, datatype], {}, [0, 3, 6, 9, 12, 15]),

@@ -11,6 +11,7 @@ from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import lane_nbytes, segmented
 from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.program.layouts import UNMAPPED
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES
@@ -116,6 +117,9 @@ class Engine:
 
     def bind_scratch(self, memory: Any) -> None:
         self.scratch = memory
+
+    def bind_maps(self, maps: Any) -> None:
+        assert maps is UNMAPPED
 
     def take(self, taken: bool = True) -> None:
         self.taken = taken

@@ -13,8 +13,10 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16, opaque
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
 from hpcoll.base.text import printable
+from hpcoll.comm.arguments.datatypes import layout_of_datatype, made_of
 from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
+from hpcoll.runtime.program.layouts import Map, Words
 
 _Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
@@ -42,7 +44,12 @@ Element: TypeAlias = np.dtype[Any] | Derived | str
 
 
 class BufferLayout(NamedTuple):
-    """The memory of an element: its extent and true bounds in bytes. Trusted elements may reach beyond the memory that a spec names."""
+    """The memory of an element: its extent and true bounds in bytes. Trusted elements may reach beyond the memory that a spec names.
+
+    Attributes:
+        derived: Element type where that is a derived datatype.
+        table: Table of its layout, and ``map`` one of any number of elements; None where these are contiguous bytes.
+    """
 
     dtype: np.dtype[Any]
     extent: int
@@ -51,11 +58,14 @@ class BufferLayout(NamedTuple):
     label: str
     datatype: MPI.Datatype | None = None
     trusted: bool = False
+    derived: Derived | None = None
+    table: Words | None = None
+    map: Map | None = None
 
     @property
     def element(self) -> Element:
-        """Element type, as in `hpcoll.comm.arguments.call.Call`."""
-        return element_of(self.dtype, self.datatype)
+        """Element type as the caller gave it, as in `hpcoll.comm.arguments.call.Call`."""
+        return self.derived or self.dtype
 
     def infer(self, nbytes: int, nparts: int, subject: str) -> int:
         """Return how many elements some bytes hold; these must fill equal parts."""
@@ -81,18 +91,38 @@ class BufferLayout(NamedTuple):
         raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {got}")
 
 
-def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
-    """Return the element type as the caller gave it: that of plain elements, or a derived datatype."""
-    if datatype is None:
-        return dtype
-    known = _ELEMENTS.get(key := MPI._handleof(datatype))
-    if known is not None:
-        return known
-    found = _types(datatype)
-    element = Derived(printable(datatype.name) or "derived", found.pop() if len(found) == 1 else "")
+def derived_layout(datatype: MPI.Datatype) -> BufferLayout | None:
+    """Return the layout of a derived datatype, or of a predefined one with several numbers; None where only MPI can walk it.
+
+    It is read once, and hangs on the datatype as an attribute, which its duplicates inherit and which goes when that is freed.
+    """
     if datatype.is_predefined:
-        _ELEMENTS[key] = element
-    return element
+        key = MPI._handleof(datatype)
+        if key not in _STRUCTURES:
+            _STRUCTURES[key] = _read(datatype)
+        return _STRUCTURES[key]
+    known: Any = datatype.Get_attr(_keyval())
+    found: BufferLayout | None = known or _read(datatype)
+    if known is None and found is not None:
+        datatype.Set_attr(_keyval(), found)
+    return found
+
+
+@functools.cache
+def _keyval() -> int:
+    return MPI.Datatype.Create_keyval(copy_fn=lambda datatype, keyval, value: value)
+
+
+def _read(datatype: MPI.Datatype) -> BufferLayout | None:
+    extent, (lower, true_extent) = datatype.extent, datatype.Get_true_extent()
+    if extent <= 0 or datatype.size > _MAX_ITEMSIZE or (layout := layout_of_datatype(datatype)) is None:
+        return None
+    numbers, label = _types(datatype), datatype.name if datatype.is_named else "a derived datatype"
+    derived = Derived(printable(datatype.name) or "derived", numbers.pop() if len(numbers) == 1 else "")
+    table = layout.table(extent) if layout.size and not layout.is_plain(extent) else None
+    every = None if table is None else Map([(0, 0, table)])
+    dtype = np.dtype((np.void, layout.size))
+    return BufferLayout(dtype, extent, lower, lower + true_extent, label, datatype, False, derived, table, every)
 
 
 def _types(datatype: MPI.Datatype) -> set[str]:
@@ -100,12 +130,8 @@ def _types(datatype: MPI.Datatype) -> set[str]:
     if datatype.is_predefined:
         layout = plain_layout(datatype)
         return {"" if layout is None else layout.label}
-    found = set[str]()
-    for one in datatype.Get_contents()[-1]:
-        found |= _types(one)
-        if not one.is_predefined:  # a handle of our own
-            one.Free()
-    return found
+    with made_of(datatype) as (_, datatypes):
+        return set[str]().union(*map(_types, datatypes))
 
 
 def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
@@ -123,9 +149,7 @@ def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
 LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (layout := _plain(dtype)) is not None}
 
 
-# Of predefined datatypes with several numbers (DOUBLE_INT), by handle; handles of others come again for other types.
-_ELEMENTS: dict[int, Derived] = {}
-_STRUCTURES: dict[int, BufferLayout] = {}
+_STRUCTURES: dict[int, BufferLayout | None] = {}  # of predefined datatypes with several numbers (DOUBLE_INT), by handle
 
 
 def _is_of_numpy(typestr: str) -> bool:
@@ -193,17 +217,7 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
     if not isinstance(datatype, MPI.Datatype):
         raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
     layout = plain_layout(datatype)
-    if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0 or datatype.size > _MAX_ITEMSIZE:
-        return layout
-    known = _STRUCTURES.get(key := MPI._handleof(datatype))
-    if known is not None:
-        return known
-    lower, true_extent = datatype.Get_true_extent()
-    label = datatype.name if datatype.is_named else "a derived datatype"
-    layout = BufferLayout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
-    if datatype.is_predefined:
-        _STRUCTURES[key] = layout
-    return layout
+    return layout if layout is not None or datatype == MPI.DATATYPE_NULL else derived_layout(datatype)
 
 
 def place_one(counts: object, displs: object, array: Array | DeviceArray, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
@@ -259,40 +273,3 @@ def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...
     if len(items) != len(scale):
         raise ArgumentError(f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}")
     return items if all(type(item) is int for item in items) else tuple(_integer(item, subject) for item in items)
-
-
-class _Retained(MPI.Datatype):
-    """A datatype that is freed with its last reference."""
-
-    def __del__(self) -> None:
-        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
-            self.Free()
-
-
-def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a call's arguments with a duplicate of each derived datatype, which the program may free while the call is in flight.
-
-    A datatype that both buffers have stays one: mpi4py refuses to reduce two. The MPI library gets the program's own, of which it takes
-    care itself: Open MPI 5 reads those of persistent collectives when they are started, freed or not.
-    """
-    copies: dict[int, _Retained] = {}
-    return tuple(_retained(spec, copies) if isinstance(spec, list | tuple) else spec for spec in arguments)
-
-
-def _retained(spec: Any, copies: dict[int, _Retained]) -> Any:
-    return [_copy(item, copies) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
-
-
-def _may_be_freed(item: Any) -> bool:
-    """Say whether the program may free an item: a derived datatype that is not one of ours."""
-    ours = not isinstance(item, MPI.Datatype) or isinstance(item, _Retained)
-    return not (ours or item == MPI.DATATYPE_NULL or item.is_predefined)
-
-
-def _copy(datatype: MPI.Datatype, copies: dict[int, _Retained]) -> MPI.Datatype:
-    """Return the duplicate of a datatype; ``copies`` has those of the call, by the handles of the program's."""
-    handle = MPI._handleof(datatype)
-    if handle not in copies:
-        copies[handle] = _Retained(datatype.Dup())
-        copies[handle].name = datatype.name
-    return copies[handle]

@@ -15,7 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import (
     LAYOUTS,
     Element,
-    element_of,
+    derived_layout,
     layout_of,
     place_blocks,
     place_one,
@@ -24,6 +24,7 @@ from hpcoll.comm.arguments.buffer_specs import (
 )
 from hpcoll.comm.arguments.memory import buffer_of, find_gpu_array, memory
 from hpcoll.runtime.gpu.arrays import DeviceArray
+from hpcoll.runtime.program.layouts import Map
 
 _get_address = MPI.Get_address
 _new_tuple = tuple.__new__  # twice as fast as calling the NamedTuple
@@ -49,11 +50,13 @@ class Resolved(NamedTuple):
     displs: tuple[int, ...] | None = None  # v forms: element displacement per block
     datatype: MPI.Datatype | None = None  # None for plain contiguous elements
     gpu: DeviceArray | None = None  # None for host memory
+    map: Map | None = None  # of elements that are not contiguous
 
     @property
     def element(self) -> Element:
         """Element type, as in `hpcoll.comm.arguments.call.Call`."""
-        return element_of(self.dtype, self.datatype)
+        layout = None if self.datatype is None else derived_layout(self.datatype)
+        return self.dtype if layout is None else layout.element
 
     @property
     def has_gaps(self) -> bool:
@@ -105,8 +108,11 @@ def resolve(
     count, offset, sizes, starts = place(counts, displs, array, layout=layout, nblocks=nblocks, subject=subject)
     address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
-    nbytes = count * layout.dtype.itemsize
-    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu))
+    nbytes, every = count * layout.dtype.itemsize, layout.map
+    if layout.table is not None and sizes and starts:
+        size, extent, table = layout.dtype.itemsize, layout.extent, layout.table
+        every = Map((n * size, start * extent, table) for n, start in zip(sizes, starts, strict=True))
+    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu, every))
 
 
 def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None:
@@ -130,7 +136,7 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
     if rest or not flags.c_contiguous or (writable and not flags.writeable) or count % nparts:
         return None
     address, readonly = _get_address(array) if count else 0, not flags.writeable
-    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None))
+    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None, None))
 
 
 def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:
@@ -184,7 +190,7 @@ def _shapes(array: _Order, nblocks: int) -> set[tuple[int, ...]]:
 def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
     """Say whether two buffers are the same memory, to be treated as in place; False when they share none.
 
-    Derived datatypes may interleave, and count as sharing none: they are packed before anything is stored.
+    Derived datatypes may interleave, and count as sharing none.
 
     Raises:
         ArgumentError: The buffers overlap in part.
@@ -192,7 +198,7 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
     gaps = send.has_gaps
     if send.address == recv.address and send.nbytes == recv.nbytes and send[6:9] == recv[6:9] and not gaps:
         return send.nbytes > 0
-    if send.datatype is not None or recv.datatype is not None:
+    if send.map is not None or recv.map is not None:
         return False
     (low, high), (start, end) = _hull(send), _hull(recv)
     if high <= start or end <= low:

@@ -19,6 +19,7 @@ from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SU
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 
@@ -53,7 +54,6 @@ class Call(NamedTuple):
         finish: Ends the call once its result is there, or None.
         keep: Owners of the memory.
         as_given: The addresses are of the caller's own memory, and there is nothing to finish: a repeated call needs no description.
-        packed: The addresses are of packed copies of derived datatypes, and nothing else keeps it from being as given.
         before: Launches on the caller's stream that come first, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
@@ -66,6 +66,7 @@ class Call(NamedTuple):
         graph: Graph of a neighbourhood collective, which is the communicator's.
         objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
         cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
+        maps: Of INPUT and OUTPUT in memory, where that is not as displacements of blocks say.
     """
 
     collective: str
@@ -84,7 +85,6 @@ class Call(NamedTuple):
     finish: Callable[[], None] | None = None
     keep: tuple[object, ...] = ()
     as_given: bool = True
-    packed: bool = False
     before: tuple[Callable[[int], None], ...] = ()
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None
@@ -97,11 +97,17 @@ class Call(NamedTuple):
     graph: Graph | None = None
     objects: str = ""
     cells: tuple[int, int] | None = None
+    maps: Maps = UNMAPPED
 
     @property
     def nbytes(self) -> int:
         """Bytes of the vector, or of one block."""
         return self.count * self.dtype.itemsize
+
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """The buffers that have maps."""
+        return () if self.maps is UNMAPPED else tuple(buffer for buffer, one in enumerate(self.maps) if one is not None)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -118,7 +124,7 @@ class Call(NamedTuple):
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
         kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
-        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph)
+        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped)
 
 
 class Reduction(NamedTuple):
@@ -175,7 +181,7 @@ class Reduction(NamedTuple):
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
-            self.in_place, finish, owners, as_given, False, before, None, None, (), one_fold, None, own,
+            self.in_place, finish, owners, as_given, before, None, None, (), one_fold, None, own,
         )  # fmt: skip
 
 

@@ -1,32 +1,33 @@
 """Arguments of the collectives that move data, checked and described as plain bytes.
 
 Ranks of one call may describe the same elements differently: a root gathers into columns what others send as rows. So nothing here depends
-on how they lie, and each rank packs its derived datatypes.
+on how they lie: each rank has maps of its own, by which compiled code packs what it stages and unpacks what has come.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
+from hpcoll.runtime.engine.entry import PACK, UNPACK, call_compiled
+from hpcoll.runtime.program.layouts import UNMAPPED, Layout, Map
 
 _BYTE = np.dtype(np.uint8)
-_PIECE_NBYTES = 1 << 30  # one MPI_Pack; Open MPI 5 counts its bytes in 32 bits
+BYTES = Layout.of_run(1).table(1)
 _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
 class PlainBytes(NamedTuple):
-    """A buffer as plain bytes: the caller's own, copied or packed ones.
+    """A buffer as bytes: the caller's own, or copied ones.
 
     Attributes:
+        places: Of blocks that have sizes of their own; in a packed copy where there is a map.
         element: Element type, as in `Call`.
-        finish: Unpacks what was received.
         before: Launches that fill GPU memory.
     """
 
@@ -35,10 +36,9 @@ class PlainBytes(NamedTuple):
     places: _Places
     keep: object
     element: Element
-    finish: Callable[[], None] | None = None
     copied: bool = False
-    packed: bool = False
     before: tuple[Callable[[int], None], ...] = ()
+    map: Map | None = None
 
 
 NOTHING = PlainBytes(0, 0, (), None, "")
@@ -53,7 +53,7 @@ def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
     one = resolve(buf, name="buf", rank=rank, writable=rank != root)
     if one is None:
         return None
-    data = plain_bytes(one, sends=rank == root, receives=rank != root)
+    data = plain_bytes(one)
     return move("bcast", data, data, data.nbytes, root, in_place=True)
 
 
@@ -77,9 +77,9 @@ def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nr
         return None
     if send is not None and recv is not None and not varies:
         check_same_order(sendbuf, recvbuf, rank, received=nranks)
-    target = plain_bytes(recv, sends=in_place, receives=True) if recv is not None else NOTHING
+    target = plain_bytes(recv) if recv is not None else NOTHING
     own, in_place = _own_block(send, recv, target.places, "recvbuf", rank, nranks)
-    source = target if in_place or send is None else plain_bytes(send, sends=True)
+    source = target if in_place or send is None else plain_bytes(send)
     if not varies:
         return move(collective, source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in target.places)
@@ -97,9 +97,9 @@ def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, va
         return None
     if send is not None and recv is not None and not varies:
         check_same_order(sendbuf, recvbuf, rank, sent=nranks)
-    source = plain_bytes(send, sends=True) if send is not None else NOTHING
+    source = plain_bytes(send) if send is not None else NOTHING
     own, in_place = _own_block(recv, send, source.places, "sendbuf", rank, nranks)
-    target = NOTHING if recv is None else plain_bytes(recv, receives=True)
+    target = NOTHING if recv is None else plain_bytes(recv)
     if not varies:
         return move("scatter", source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in source.places)
@@ -118,9 +118,9 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
             raise ArgumentError(f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}")
         check_same_order(sendbuf, recvbuf, rank)
     aliased = send is recv or check_overlap(send, recv, rank)
-    copied = send.nbytes if aliased and send.datatype is None and not varies else 0
-    source = copied_bytes(send) if aliased and not copied else plain_bytes(send, sends=True)
-    target = plain_bytes(recv, receives=True)
+    copied = send.nbytes if aliased and send.map is None and not varies else 0
+    source = copied_bytes(send) if aliased and not copied else plain_bytes(send)
+    target = plain_bytes(recv)
     if not varies:
         return move("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
     (_, sent), (_, received) = source.places[rank], target.places[rank]
@@ -155,7 +155,7 @@ def _own_block(one: Resolved | None, many: Resolved | None, places: _Places, nam
         raise ArgumentError(f"rank {rank}: block {rank} of {name} needs {own} bytes, got {size}")
     if not places and many.nbytes != own * nranks:
         raise ArgumentError(f"rank {rank}: {name} needs {nranks} blocks of {own} bytes, got {many.nbytes} bytes")
-    if one is None or one.datatype is not None or many.datatype is not None:
+    if one is None or one.map is not None or many.map is not None:
         return own, one is None
     return own, own > 0 and (one.address == many.address + first or check_overlap(one, many, rank))
 
@@ -166,32 +166,29 @@ def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> 
 
 
 def move(collective: str, source: PlainBytes, target: PlainBytes, count: int, root: int, **more: Any) -> Call:
-    """Return the call that moves plain bytes; ``more`` are attributes of `Call`."""
-    copied, packed = source.copied or target.copied, source.packed or target.packed
+    """Return the call that moves bytes; ``more`` are attributes of `Call`."""
+    maps = UNMAPPED if source.map is target.map is None else (source.map, target.map)
     return Call(
-        collective, source.address, target.address, count, _BYTE, root=root, before=source.before, finish=target.finish,
-        keep=(source.keep, target.keep), as_given=not copied and not packed, packed=packed and not copied,
-        element=target.element if source is NOTHING else source.element, **more,
+        collective, source.address, target.address, count, _BYTE, root=root, before=source.before, keep=(source.keep, target.keep),
+        as_given=not (source.copied or target.copied), element=target.element if source is NOTHING else source.element, maps=maps, **more,
     )  # fmt: skip
 
 
-def plain_bytes(one: Resolved, *, sends: bool = False, receives: bool = False) -> PlainBytes:
-    """Return a buffer as plain bytes, packed where they do not lie so."""
+def plain_bytes(one: Resolved) -> PlainBytes:
+    """Return a buffer as bytes; a GPU array with gaps is packed."""
     if one.gpu is not None and one.has_gaps:
         from hpcoll.comm.arguments import gpu_staging
 
         filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
         return PlainBytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
-    if one.datatype is None:
+    if one.map is None:
         size = one.dtype.itemsize
         places: _Places = ()
         if one.counts and one.displs:
             places = tuple([(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)])
-        return PlainBytes(one.address, one.nbytes, places, one.owner, one.dtype)
-    packed = pack(one) if sends else np.empty(one.nbytes, np.uint8)
-    finish = (lambda: unpack(packed, one)) if receives else None
-    return PlainBytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)
+        return PlainBytes(one.address, one.nbytes, places, one.owner, one.element)
+    return PlainBytes(one.address, one.nbytes, _packed_places(one), one.owner, one.element, map=one.map)
 
 
 def copied_bytes(send: Resolved) -> PlainBytes:
@@ -213,27 +210,17 @@ def _packed_places(one: Resolved) -> _Places:
 
 def pack(one: Resolved) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a copy of the bytes that travel, block after block, of shape (nbytes,): plain bytes whatever the datatype."""
-    packed = np.empty(one.nbytes, np.uint8)
-    for datatype, memory, piece in _pieces(one):
-        datatype.Pack(memory, packed[piece], 0, MPI.COMM_SELF)
+    packed, every = np.empty(one.nbytes, np.uint8), _map(one)
+    call_compiled(PACK, every.address, one.address, packed.ctypes.data, one.nbytes)
     return packed
 
 
 def unpack(packed: np.ndarray[Any, np.dtype[np.uint8]], one: Resolved) -> None:
     """Store packed bytes, of shape (nbytes,), in the buffer."""
-    for datatype, memory, piece in _pieces(one):
-        datatype.Unpack(packed[piece], 0, memory, MPI.COMM_SELF)
+    every = _map(one)
+    call_compiled(UNPACK, every.address, one.address, packed.ctypes.data, one.nbytes)
 
 
-def _pieces(one: Resolved) -> Iterator[tuple[MPI.Datatype, MPI.buffer, slice]]:
-    """Yield datatype and memory of each call to MPI, and the packed bytes that belong to it."""
-    datatype, size = one.datatype or MPI.BYTE, one.dtype.itemsize
-    extent = size if one.datatype is None else datatype.extent
-    step, packed = max(1, _PIECE_NBYTES // max(extent, size)), 0
-    for count, displ in one.blocks:
-        for first in range(displ, displ + count, step):
-            length = min(step, displ + count - first)
-            # MPI.Datatype.Pack counts items by dividing: name whole extents, even where the last one's gap leaves the array.
-            memory = MPI.buffer.fromaddress(one.address + first * extent, length * extent)
-            yield datatype, memory, slice(packed, packed + length * size)
-            packed += length * size
+def _map(one: Resolved) -> Map:
+    size = one.dtype.itemsize
+    return one.map or Map((count * size, displ * size, BYTES) for count, displ in one.blocks)

@@ -1,4 +1,4 @@
-"""Layouts of MPI datatypes, read from the datatypes and numbers of which the program has made them."""
+"""MPI datatypes: their layouts, read from what the program has made them of, and duplicates for calls in flight."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,3 +108,40 @@ _LAYOUTS: dict[int, Callable[[_Old, list[int]], Layout]] = {
     MPI.COMBINER_SUBARRAY: _subarray,
     MPI.COMBINER_DARRAY: _darray,
 }
+
+
+class _Retained(MPI.Datatype):
+    """A datatype that is freed with its last reference."""
+
+    def __del__(self) -> None:
+        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+            self.Free()
+
+
+def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a call's arguments with a duplicate of each derived datatype, which the program may free while the call is in flight.
+
+    A datatype that both buffers have stays one: mpi4py refuses to reduce two. The MPI library gets the program's own, of which it takes
+    care itself: Open MPI 5 reads those of persistent collectives when they are started, freed or not.
+    """
+    copies: dict[int, _Retained] = {}
+    return tuple(_retained(spec, copies) if isinstance(spec, list | tuple) else spec for spec in arguments)
+
+
+def _retained(spec: Any, copies: dict[int, _Retained]) -> Any:
+    return [_copy(item, copies) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
+
+
+def _may_be_freed(item: Any) -> bool:
+    """Say whether the program may free an item: a derived datatype that is not one of ours."""
+    ours = not isinstance(item, MPI.Datatype) or isinstance(item, _Retained)
+    return not (ours or item == MPI.DATATYPE_NULL or item.is_predefined)
+
+
+def _copy(datatype: MPI.Datatype, copies: dict[int, _Retained]) -> MPI.Datatype:
+    """Return the duplicate of a datatype; ``copies`` has those of the call, by the handles of the program's."""
+    handle = MPI._handleof(datatype)
+    if handle not in copies:
+        copies[handle] = _Retained(datatype.Dup())
+        copies[handle].name = datatype.name
+    return copies[handle]

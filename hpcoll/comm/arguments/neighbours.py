@@ -15,8 +15,9 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import layout_of
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
-from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, copied_bytes, move, pack, plain_bytes, unpack
+from hpcoll.comm.arguments.data_movement import BYTES, NOTHING, PlainBytes, copied_bytes, move, plain_bytes
 from hpcoll.comm.arguments.memory import memory, surroundings
+from hpcoll.runtime.program.layouts import Map
 from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched
 
 _TOPOLOGIES: dict[int, type[MPI.Topocomm]] = {MPI.CART: MPI.Cartcomm, MPI.GRAPH: MPI.Graphcomm, MPI.DIST_GRAPH: MPI.Distgraphcomm}
@@ -73,8 +74,8 @@ def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Gr
             raise ArgumentError(f"rank {rank}: recvbuf needs {needs}, got {recv.nbytes} bytes")
         check_same_order(sendbuf, recvbuf, rank, sent=nsent, received=nreceived)
     shared = send is not None and recv is not None and check_overlap(send, recv, rank)
-    source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send, sends=True)
-    target = NOTHING if recv is None else plain_bytes(recv, sends=None in graph.sources[rank], receives=True)
+    source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send)
+    target = NOTHING if recv is None else plain_bytes(recv)
     if not varies:
         count = source.nbytes // nsent if send is not None else target.nbytes // max(1, nreceived)
         return move(collective, source, target, count, 0, graph=graph)
@@ -87,19 +88,7 @@ def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Cal
     recv = _typed_blocks(recvbuf, "recvbuf", rank, len(graph.sources[rank]))
     if send is None or recv is None:
         return None
-    source, target = _together(send), _together(recv)
-    if source.packed:
-        for (first, nbytes), one in zip(source.places, send, strict=True):
-            source.keep[first : first + nbytes] = pack(one)  # type: ignore[index]
-
-    def finish() -> None:
-        for (first, nbytes), one, end in zip(target.places, recv, graph.sources[rank], strict=True):
-            if end is not None:
-                unpack(target.keep[first : first + nbytes], one)  # type: ignore[index]
-
-    target = target._replace(finish=finish if target.packed else None)
-    call = _varying("neighbor_alltoall", source, target, source.places, rank, graph)
-    return call._replace(element="", packed=False, keep=(*call.keep, *(one.owner for one in (*send[:1], *recv[:1]))))
+    return _varying("neighbor_alltoall", send, target=recv, places=send.places, rank=rank, graph=graph)._replace(element="")
 
 
 def _varying(
@@ -127,10 +116,10 @@ def _blocks(spec: Any, name: str, rank: int, n: int, *, varies: bool) -> Resolve
     return resolve(spec, name=name, rank=rank, nblocks=n if varies else None, nparts=1 if varies else n, writable=name == "recvbuf")
 
 
-def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> list[Resolved] | None:
-    """Resolve each of ``n`` blocks of a spec with a datatype for each; None for specs of other forms, which the MPI library refuses."""
+def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> PlainBytes | None:
+    """Return ``n`` blocks of a spec with a datatype for each; None for specs of other forms, which the MPI library refuses."""
     if not n:
-        return []
+        return NOTHING
     if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
         return None
     buffer, *given, types = spec
@@ -139,7 +128,7 @@ def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> list[Resolved] | N
         counts, displs = [1] * n, [0] * n
     if not all(isinstance(one, Sequence | np.ndarray) and len(one) == n for one in (counts, displs, types)):
         return None
-    subject, found = f"rank {rank}: {name}", list[Resolved]()
+    subject, blocks = f"rank {rank}: {name}", list[tuple[int, int, Any]]()
     array = memory(buffer, types[0], subject, writable=name == "recvbuf", bare=False, stream=None)
     if not isinstance(array, np.ndarray):
         return None
@@ -151,20 +140,10 @@ def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> list[Resolved] | N
         first, end = displ + layout.lower, displ + (count - 1) * layout.extent + layout.upper
         if count and not isinstance(buffer, MPI.buffer) and (first < -before or end > array.nbytes + behind):
             raise ArgumentError(f"{subject} needs bytes {first} to {end} of its array, got {array.nbytes} bytes")
-        nbytes = count * layout.dtype.itemsize
-        address = array.ctypes.data + displ
-        found.append(Resolved(address, count, layout.dtype, nbytes, not array.flags.writeable, array, datatype=layout.datatype))
-    return found
-
-
-def _together(blocks: Sequence[Resolved]) -> PlainBytes:
-    """Return blocks as one buffer: where they lie, or room for packed copies of all where one is of a derived datatype."""
-    if not blocks:
-        return NOTHING
-    sizes, nbytes = [one.nbytes for one in blocks], sum(one.nbytes for one in blocks)
-    if any(one.datatype is not None for one in blocks):
-        room = np.empty(nbytes, np.uint8)
-        places = tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
-        return PlainBytes(room.ctypes.data, nbytes, places, room, "", packed=True)
-    base = min(one.address for one in blocks)
-    return PlainBytes(base, nbytes, tuple((one.address - base, one.nbytes) for one in blocks), blocks[0].owner, "")
+        blocks.append((count * layout.dtype.itemsize, displ, layout.table))
+    sizes = [nbytes for nbytes, _, _ in blocks]
+    if all(table is None for _, _, table in blocks):
+        return PlainBytes(array.ctypes.data, sum(sizes), tuple((displ, nbytes) for nbytes, displ, _ in blocks), array, "")
+    every = Map((nbytes, displ, BYTES if table is None else table) for nbytes, displ, table in blocks)
+    places = tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
+    return PlainBytes(array.ctypes.data, sum(sizes), places, array, "", map=every)

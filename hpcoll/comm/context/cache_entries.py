@@ -19,10 +19,10 @@ from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, UNKNOWN
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
     """Say whether calls like one need no description; ``send`` is the buffer that it sends.
 
-    They need none where the plan is kept, and they work on the caller's own memory, or are blocking ones on packed copies. Of two buffers
-    that are one memory only ``MPI.IN_PLACE`` is looked for.
+    They need none where the plan is kept, and they work on the caller's own memory. Of two buffers that are one memory only
+    ``MPI.IN_PLACE`` is looked for.
     """
-    if not ((call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)):
+    if not (call.as_given and plan.kept and (not call.aliased or send is MPI.IN_PLACE)):
         return False
     return table.wants_more()
 
@@ -60,11 +60,8 @@ def _enter(
         element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]))
-        if call.packed and served.by is not None and not isinstance(served.by, MpiCall):
-            packs, unpacks = _packed(row, arguments, found, who[0])
-            served = served._replace(packs=packs, unpacks=unpacks)
-    elif ALIASED not in (sent.kind, received.kind) and not call.packed and not _copies_blocks(call, who[0]):
+        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]), maps=call.maps)
+    elif ALIASED not in (sent.kind, received.kind) and not _copies_blocks(call, who[0]):
         served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
     else:
         return
@@ -81,13 +78,6 @@ def _copies_blocks(call: Call, rank: int) -> bool:
     """Say whether this rank copies blocks of a neighbourhood collective: describing the call compares their sizes."""
     found = {} if call.graph is None else call.graph.received(rank)
     return rank in found or (call.collective == "neighbor_allgather" and any(len(blocks) > 1 for blocks in found.values()))
-
-
-def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) -> tuple[bool, bool]:
-    """Say whether a rank sends a packed copy, and whether it receives one."""
-    (sent, received), (sends_at, receives_at) = found, row.buffers(arguments, rank)
-    packs = sends_at is not None and bool((received if sent.kind == ALIASED else sent).derived)
-    return packs, receives_at is not None and arguments[receives_at] is not MPI.IN_PLACE and bool(received.derived)
 
 
 def enter_native(

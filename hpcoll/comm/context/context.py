@@ -26,7 +26,7 @@ from hpcoll.comm.status.call_site import left_alone
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.call_cache import MpiCall
-from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
+from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
@@ -173,10 +173,8 @@ class Context(CommunicatorCalls):
 
     def _go_on_cached(self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]) -> None:
         """Run the call that a table found to its end."""
-        served, arguments = table.latest, (*arguments, *table.take_kept())
+        served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
         self.go_on(served.plan, served.by, status, limit_s, arguments)
-        if served.unpacks:
-            self.go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
 
     def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""

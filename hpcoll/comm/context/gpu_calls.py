@@ -186,7 +186,7 @@ class GpuCalls:
 
         exported = routes.exported(call, [array.span for array in arrays.values()])
         call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
-        return call._replace(native=False, as_given=False, packed=False)
+        return call._replace(native=False, as_given=False)
 
     def routes(self, gpu: Gpu) -> Gpus:
         """Return the routes between the GPUs; collective when first asked for.
@@ -228,7 +228,7 @@ def _mirrored(call: Call, mirror: Mirror) -> Call:
             first()
         store()
 
-    return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
+    return call._replace(finish=finish, as_given=False, keep=(*call.keep, mirror), mirrored=True)
 
 
 class _OnGpu(NamedTuple):

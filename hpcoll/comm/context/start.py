@@ -9,8 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.buffer_specs import retain_datatypes
 from hpcoll.comm.arguments.call import Call, Time, limit_of
+from hpcoll.comm.arguments.datatypes import retain_datatypes
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.arguments.native import as_native, only_native
 from hpcoll.comm.arguments.neighbours import plain
@@ -95,18 +95,18 @@ def _under_way(
     """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
     turn = context.turn
     message_context = context.resources.message_contexts[1 + turn]
-    plan, engine = table.latest.plan, table.latest.by
+    plan, engine, maps = table.latest.plan, table.latest.by, table.latest.maps
     (source, target, counts), kept = table.waiting, table.take_kept()
     if status == BUSY:
         with context.failure_scope(method):
-            engine = plan.take_made(message_context, counts)
+            engine = plan.take_made(message_context, counts, maps)
         if engine is None:
             return None
         first = partial(begin, message_context, engine, source, target)
     else:
         plan.claim(message_context, engine)
         first = partial(int, status)
-    call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept))
+    call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept), maps=maps)
     request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
     context.turn = (turn + 1) % IN_FLIGHT
     return request
@@ -255,7 +255,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
     (source, target, counts), kept = table.waiting, table.take_kept()
     message_context = context.resources.message_context()
     with context.failure_scope(plan.named(call.count)):
-        engine = plan.take_made(message_context, counts)
+        engine = plan.take_made(message_context, counts, call.maps)
         if engine is None:
             described = METHODS[method].describe(context.caller, *arguments)
             assert described is not None

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.objects.serializer import current
-from hpcoll.runtime.program.fields import CELL_FLAG, CELL_HEAD_NBYTES
+from hpcoll.runtime.program.fields import CELL_FLAG
 
 _SHORT_NBYTES = 32 << 10  # buffers below go into the pickle: to copy them takes less time than a message
 

@@ -6,10 +6,6 @@ from typing import Any
 import mpi4py
 from mpi4py import MPI
 
-from hpcoll.comm.objects.cells import Incoming, Message, message_of, refusal, remote_error
-from hpcoll.comm.objects.lane import Lane
-from hpcoll.comm.objects.parts import Parts
-
 Op = MPI.Op | Callable[[Any, Any], Any]
 _IN_TREES = bool(getattr(mpi4py.rc, "fast_reduce", True))  # which mpi4py reads once, too
 

@@ -111,7 +111,7 @@ class EngineBuilder(ABC):
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
-            in_place=call.in_place, routes=routes, on_gpu=self.on_gpu,
+            in_place=call.in_place, routes=routes, mapped=call.mapped, on_gpu=self.on_gpu,
         )  # fmt: skip
         engine = self._engine(program, call, account.sums, message_context, shape)
         if shape is None:
@@ -169,8 +169,8 @@ class HostEngines(EngineBuilder):
             return super().build(choice, sizes, account, call, message_context)
         local = tuple(message_context.local_peers.items())
         blocks = call.blocks and tuple(map(len, call.blocks))
-        kind = call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied), call.graph
-        key = *self._who, local, *kind
+        form = call.root, call.in_place, blocks, bool(call.copied), call.graph, call.mapped
+        key = *self._who, local, call.collective, *choice[:2], call.dtype.itemsize, *form
         patterns = _PATTERNS.setdefault(key, [])
         counts = addressed(call.counts)
         for pattern, ways in patterns:

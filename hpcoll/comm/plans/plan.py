@@ -11,6 +11,7 @@ from hpcoll.comm.plans.ledger import Account
 from hpcoll.runtime.engine.entry import RESIZE, RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, DONE, NO_ROOM, UNFIT
+from hpcoll.runtime.program.layouts import Maps
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Tags
 from hpcoll.runtime.transports.rings import Rings
@@ -131,22 +132,25 @@ class Plan:
     def _begin(message_context: MessageContext, engine: HostEngine, call: Call, counts: int) -> int:
         if call.start is not None:
             call.start(engine)
+        engine.bind_maps(call.maps)
         return message_context.call(RUN, engine, call.send, call.recv, counts)
 
     def take(self, message_context: MessageContext, call: Call) -> HostEngine:
         """Return an engine for a call's counts that nobody else uses until it is given back."""
         counts = addressed(call.counts)
-        engine = self.take_made(message_context, counts.buffer_info()[0])
+        engine = self.take_made(message_context, counts.buffer_info()[0], call.maps)
         if engine is None:
             engine = self._built(message_context, call)
+            engine.bind_maps(call.maps)
             engine.take()
         return engine
 
-    def take_made(self, message_context: MessageContext, counts: int) -> HostEngine | None:
+    def take_made(self, message_context: MessageContext, counts: int, maps: Maps) -> HostEngine | None:
         """Return an engine as `take` does, for counts at an address; None where none has been built yet."""
         for engine in self._on(message_context):
             if message_context.call(RESIZE, engine, counts, 0, 0) == DONE:
                 self.claim(message_context, engine)
+                engine.bind_maps(maps)
                 return engine
         return None
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcoll.runtime.engine.object_layout import HANDLE_AT, HANDLE_BITS, SUPPORTED, holder_of, unit_of
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.fields import HISTORY
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.runtime.program.layouts import UNMAPPED, Maps, addresses
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import function_address, handle
 
@@ -20,7 +20,6 @@ MAX_ENTRIES = 32  # calls that a table holds
 _FREE_MISSES = 16  # calls in a row that are entered, though none that was entered is found again
 _UNUSED = -1
 MAX_COUNT = 2**31 - 1  # of a vector or of a block of a call of the MPI library
-MAX_PACKED_NBYTES = 1 << 22  # of the packed copies of one call; longer ones are packed in Python
 
 
 class BufferPattern(NamedTuple):
@@ -72,8 +71,7 @@ class CachedCall(NamedTuple):
     nbytes: int = 0  # for the ledger
     sizes: int = c.ALL_ALIKE
     unit: int = 1  # bytes in which blocks of their own sizes are counted
-    packs: bool = False  # the engine works on a packed copy of the send buffer
-    unpacks: bool = False  # and on one of the receive buffer
+    maps: Maps = UNMAPPED  # of its buffers
 
 
 class MpiCall:
@@ -124,22 +122,6 @@ def _roles(at_root: str, is_root: bool, in_place: bool) -> tuple[str | int, str 
     return constant if in_place else "source", "target"
 
 
-class PackedRoom:
-    """Memory for packed copies of derived datatypes, which the calls of a table share, and the functions that pack."""
-
-    def __init__(self) -> None:
-        self._room = np.empty(0, np.uint8)
-        self._words = np.zeros(c.PACKED_NFIELDS, np.int64)
-        self._words[[c.PACK, c.UNPACK, c.SELF]] = function_address("MPI_Pack"), function_address("MPI_Unpack"), handle(MPI.COMM_SELF)
-        self.address = self._words.ctypes.data
-
-    def grow(self, nbytes: int) -> None:
-        """Have room for the copies of a call, unless they are too long."""
-        if self._room.nbytes < nbytes <= MAX_PACKED_NBYTES:
-            self._room = np.empty(1 << (nbytes - 1).bit_length(), np.uint8)
-            self._words[c.PACKED_AT], self._words[c.PACKED_NBYTES] = self._room.ctypes.data, self._room.nbytes
-
-
 class CallTable:
     """Calls of one method with one set of keywords, for `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
 
@@ -164,7 +146,6 @@ class CallTable:
         self.calls: list[CachedCall] = []
         self._keep: list[tuple[object, ...]] = []
         self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
-        self._packed: PackedRoom | None = None
         self._misses, self.closed = 0, False
 
     def wants_more(self) -> bool:
@@ -209,11 +190,7 @@ class CallTable:
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
         head = [id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
-        head += [int(served.packs), int(served.unpacks), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
-        if sent.derived or received.derived:
-            self._packed = self._packed or PackedRoom()
-            self._packed.grow(sent.nbytes + CACHE_LINE_NBYTES + received.nbytes)
-            self._words[c.PACKED] = self._packed.address
+        head += [*addresses(served.maps), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
         entry = [*head, *sent.words, *received.words]
         if len(self.calls) == MAX_ENTRIES:
             self.clear()

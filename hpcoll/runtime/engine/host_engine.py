@@ -13,6 +13,7 @@ from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.layouts import UNMAPPED, Maps, addresses
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, Traffic, aligned, memory_traffic
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Library, Tags, cancel, function_address, last_tag
@@ -227,6 +228,15 @@ class HostEngine:
         self.state[f.FORM] = f.PART
         self.state[f.SIGNATURE : f.CHECKED_TAG + 1] = other.state[f.SIGNATURE : f.CHECKED_TAG + 1]
         self.state[f.ACCOUNT] = other.state[f.ACCOUNT]
+    def bind_maps(self, maps: Maps) -> None:
+        """Let the next calls work on buffers that lie in memory as maps say; all calls of an engine have some, or none has."""
+        if maps is UNMAPPED:
+            return
+        self._maps = maps
+        self.state[f.INPUT_MAP], self.state[f.OUTPUT_MAP] = addresses(maps)
+        if not self.state[f.BOUNCE]:
+            self._bounce = np.empty(f.BOUNCE_NBYTES, np.uint8)
+            self.state[f.BOUNCE] = self._bounce.ctypes.data
 
     def bind_lock(self, lock: np.ndarray) -> None:
         """Use a lock that is another than the one it was made with."""

@@ -6,19 +6,19 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.
 # and of the objects that are looked for; OVERFLOW: room for what CPython says of an int that is too large; COUNTS: address of room for the
 # counts of a call; KEPT: address of a Python list, of arrays of calls that have not ended; COUNT: of a call with one, else its bytes;
 # STARTS: for calls that are started only, to be in flight, address of how many operations have ended and how many were issued before;
-# SOURCE, TARGET: addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array
-# below, or 0; HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
+# SOURCE, TARGET: addresses of a call that must wait for those; HANDLE_AT: word of a datatype's or an operator's object in which its handle
+# stands, of which HANDLE_BITS count; ENTRIES.
 (
     NENTRIES, LATEST, RANK, COUNTS, ARRAY, LIST, TUPLE, INT, OVERFLOW, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
-    STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, KEPT, ENTRIES,
-) = range(23)  # fmt: skip
+    STARTS, SOURCE, TARGET, HANDLE_AT, HANDLE_BITS, KEPT, ENTRIES,
+) = range(22)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only
 # the MPI library understands; OF_EDGES: as OF_NONE, and no block stays on the rank. Blocks of their own sizes are counted in STRIDE
-# bytes, but LEAST and MOST in bytes. PACKS, UNPACKS: whether the engine works on a packed copy of what is sent, and of what is received.
+# bytes, but LEAST and MOST in bytes. SENT_MAP, RECEIVED_MAP: addresses of the maps by which INPUT and OUTPUT lie in memory, or 0.
 # OP_HANDLE: that of an operator that may be freed, or 0. Then the two sides.
-OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 30, 50
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT_MAP, RECEIVED_MAP, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 30, 50
 ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
@@ -46,7 +46,3 @@ FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK
 # A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
 # and ARM the caller alone takes care of them.
 NARGUMENTS = 8
-
-# In the array of a `hpcoll.runtime.engine.call_cache.PackedRoom` (int64). PACK, UNPACK: addresses of the MPI library's functions; SELF:
-# handle of ``MPI.COMM_SELF``; POSITION: what they count; PACKED_AT, PACKED_NBYTES: the room.
-PACK, UNPACK, SELF, POSITION, PACKED_AT, PACKED_NBYTES, PACKED_NFIELDS = range(7)

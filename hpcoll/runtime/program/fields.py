@@ -1,7 +1,7 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO, PACK, UNPACK = range(12)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK = range(11)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
@@ -39,9 +39,10 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`. GET_COUNT: address of
-# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES; STATUS: room for a
-# status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for the addresses of the widest
-# reduction's sources.
+# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP,
+# OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0: contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map on
+# both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for the
+# addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
@@ -50,8 +51,8 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
     SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
-    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(103)  # fmt: skip
+    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
+) = range(106)  # fmt: skip
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
 # take part in it: a message without bytes is none.
@@ -99,6 +100,7 @@ ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alik
 SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
+BOUNCE_NBYTES = 16384
 
 # Tables of `hpcoll.runtime.program.layouts` (int64). A layout's: SIZE: packed bytes of an element; EXTENT: from one to the next; NPIECES
 # pieces with NLOOPS loops each, which are behind what a piece begins with. A map's: NBLOCKS blocks, with the packed position of each, its

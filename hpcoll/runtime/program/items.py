@@ -1,7 +1,7 @@
 """Items: the operations of a lane on spans, the first half of lowering. Routes write them, and take their memory here."""
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -71,6 +71,7 @@ class Items:
         layout: Layout of its segment.
         itemsize: Bytes of an element.
         aliases: Chunks of INPUT that are chunks of OUTPUT.
+        mapped: Buffers whose bytes lie in memory as a map says: they are copied when they are sent or received.
         copied: Lent messages that are copied first, by number.
         unused: Scratch cells that no item touches: they have places behind all others, and no memory.
 
@@ -85,9 +86,9 @@ class Items:
 
     def __init__(
         self, schedule: Schedule, layout: ChunkLayout, itemsize: int, aliases: dict[int, int],
-        copied: frozenset[int] = frozenset(), unused: frozenset[int] = frozenset(),
+        mapped: Collection[int] = (), copied: frozenset[int] = frozenset(), unused: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        self.layout, self.itemsize, self.aliases, self._copied = layout, itemsize, aliases, copied
+        self.layout, self.itemsize, self.aliases, self._mapped, self._copied = layout, itemsize, aliases, mapped, copied
         self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
         self.scratch, self.scratch_count = _cells([layout.size(extent) for extent in schedule.scratch], unused)
@@ -110,6 +111,11 @@ class Items:
             if self.keeps_empty or count:
                 found.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
         return found
+
+    def are_whole(self, pieces: Pieces) -> bool:
+        """Say whether pieces are one stretch of memory."""
+        spans = spans_of(pieces)
+        return len(spans) == 1 and spans[0].buffer not in self._mapped
 
     def append(self, item: Item) -> None:
         """Add an item."""

@@ -5,14 +5,14 @@ ones, and `hpcoll.runtime.engine.compiled.mapped_ops` finds the memory by the ma
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hpcoll.runtime.program.fields import PACKED_AT, PIECE_NBYTES, PIECE_NFIELDS, PIECE_OFFSET
 
 _EVERY_NBYTES = 1 << 61  # more than any message has
-Words = np.ndarray[Any, np.dtype[np.int64]]
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Layout:
@@ -140,3 +140,12 @@ class Map:
         places = np.array([firsts, displs, [table.ctypes.data for table in self._tables]], np.int64)
         self._words = np.array([len(sizes), *places.T.ravel()], np.int64)
         self.address: int = self._words.ctypes.data  # for compiled code
+
+
+Maps: TypeAlias = tuple[Map | None, Map | None]  # of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has
+UNMAPPED: Maps = None, None
+
+
+def addresses(maps: Maps) -> tuple[int, int]:
+    """Return the addresses of maps, 0 where there is none."""
+    return tuple(0 if one is None else one.address for one in maps)  # type: ignore[return-value]

@@ -6,7 +6,7 @@ overwritten, and splits messages above a limit. `route` and `items` are its firs
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -213,8 +213,9 @@ class _Rows:
 
 
 def lower(
-    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, routes: Mapping[int, Route], on_gpu: bool = False
-) -> Program:
+    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, routes: Mapping[int, Route],
+    mapped: Collection[int] = (), on_gpu: bool = False,
+) -> Program:  # fmt: skip
     """Write one rank's program; where sizes are symbolic (`hpcoll.base.sizes`), so is the program.
 
     Args:
@@ -224,6 +225,7 @@ def lower(
         window: Most lanes in flight, ``>= 1``.
         in_place: The collective's aliased chunks are one memory.
         routes: To each peer, by its rank.
+        mapped: Buffers whose bytes lie in memory as a map of the call says (`hpcoll.runtime.program.layouts`).
         on_gpu: The arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
     """
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
@@ -241,7 +243,7 @@ def lower(
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                lane = _Rows(_items(partial(kind, schedule, layout, itemsize, aliases), steps, routes)).emit()
+                lane = _Rows(_items(partial(kind, schedule, layout, itemsize, aliases, mapped), steps, routes)).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources

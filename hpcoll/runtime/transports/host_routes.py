@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from hpcoll.analysis.cost import Levels, Network
-from hpcoll.runtime.program.chunks import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.program.chunks import Pieces, join, names_of, nbytes_of
 from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, Code
 from hpcoll.runtime.program.route import Route, Routes
@@ -28,13 +28,13 @@ class RingRoute(Route):
 
     def send(self, items: Items, pieces: Pieces) -> None:
         """Post pieces, or their staged copy."""
-        spans, names = spans_of(pieces), names_of(pieces)
-        if len(spans) == 1 and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
-            items.post(self.peer, spans[0], names)
+        whole, names = items.are_whole(pieces), names_of(pieces)
+        if whole and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
+            items.post(self.peer, join(pieces), names)
         else:
-            in_place = InPlace.IF_SYMMETRIC if len(spans) == 1 else InPlace.NEVER
+            in_place = InPlace.IF_SYMMETRIC if whole else InPlace.NEVER
             staged, _ = items.staged(pieces, in_place)
-            items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
+            items.post(self.peer, join(pieces) if whole else staged, names, staged_displ=staged.displ, in_place=in_place)
 
     def receive(self, items: Items, pieces: Pieces) -> None:
         """Copy a message into pieces."""
@@ -55,11 +55,11 @@ class MpiRoute(Route):
 
     def send(self, items: Items, pieces: Pieces) -> None:
         """Send pieces, or their packed copy."""
-        items.message(Code.SEND, self.peer, pieces if len(spans_of(pieces)) == 1 else items.packed(pieces))
+        items.message(Code.SEND, self.peer, pieces if items.are_whole(pieces) else items.packed(pieces))
 
     def receive(self, items: Items, pieces: Pieces) -> None:
         """Receive into pieces, or copy them from where the message lands."""
-        if len(spans_of(pieces)) == 1:
+        if items.are_whole(pieces):
             items.message(Code.RECV, self.peer, pieces)
         else:
             items.copy(pieces, self.land(items, pieces))

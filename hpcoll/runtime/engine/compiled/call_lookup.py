@@ -2,17 +2,13 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, exchange, load_acquire, pointer, release_gil, store_release, take_gil
+from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, release_gil, store_release, take_gil
 from hpcoll.runtime.engine.compiled.interpreter import resize, run_locked
 from hpcoll.runtime.engine.compiled.mpi_ops import call_mpi
 from hpcoll.runtime.engine.compiled.progress import start
 from hpcoll.runtime.engine.compiled.spec_reader import drop, has_handle, is_like, keep, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
-
-_pack = c_function(INT, LONG, INT, LONG, LONG, INT, LONG, LONG)  # source, count, datatype, copy, nbytes, position, comm
-_unpack = c_function(INT, LONG, INT, LONG, LONG, INT, LONG, LONG)  # copy, nbytes, position, target, count, datatype, comm
 
 
 @njit(nogil=True)
@@ -78,9 +74,8 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
     thread = release_gil(())
     if engine < 0:
         status = call_mpi(-engine, source, target, count)
-    elif entry[c.PACKS] or entry[c.UNPACKS]:
-        status = _run_packed(table, at, source, target)
     else:
+        pointer(engine)[f.INPUT_MAP], pointer(engine)[f.OUTPUT_MAP] = entry[c.SENT_MAP], entry[c.RECEIVED_MAP]
         status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
     take_gil((thread,))
     under_way = engine > 0 and (status == f.PENDING or status == f.FAILED)
@@ -106,7 +101,9 @@ def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
     if entry[c.SENT + c.KIND] == c.ALIASED:
         return target, target, count if send == pointer(table)[c.IN_PLACE] else -1
     source, sent = read_elements(table, at + 8 * c.SENT, send)
-    fits = sent == count * entry[c.SENT_STRIDE] and not -sent < source - target < nbytes
+    mapped = entry[c.SENT_MAP] != 0 or entry[c.RECEIVED_MAP] != 0
+    overlap = source == target if mapped else -sent < source - target < nbytes
+    fits = sent == count * entry[c.SENT_STRIDE] and not overlap
     return source, target, count if fits else -1
 
 
@@ -155,65 +152,3 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
         for i in range(2 * nsent + 2 * nreceived + n):
             pointer(room)[i] //= entry[c.STRIDE]
     return source, target, total if entry[c.LEAST] <= total <= entry[c.MOST] else -1
-
-
-@njit(nogil=True)
-def _run_packed(table, at, source, target):  # type: ignore[no-untyped-def]
-    """Run a call on derived datatypes, whose engine works on packed copies, as `interpreter.run_locked`.
-
-    `MISS` where the copies need more room or the MPI library refuses to pack. The table's count has been written.
-    """
-    head, entry = pointer(table), pointer(at)
-    packed, engine = pointer(head[c.PACKED]), entry[c.ENGINE]
-    head[c.SOURCE], head[c.TARGET] = source, target
-    sent, received = _nbytes(head, entry)
-    if sent + received > packed[c.PACKED_NBYTES]:
-        store_release(pointer(engine)[f.LOCK], 0)
-        return c.MISS
-    aliased = entry[c.SENT + c.KIND] == c.ALIASED
-    output = packed[c.PACKED_AT] + sent if entry[c.UNPACKS] or aliased else target
-    if entry[c.PACKS]:
-        copy = output if aliased else packed[c.PACKED_AT]
-        side, nbytes = at + 8 * (c.RECEIVED if aliased else c.SENT), head[c.COUNT] * entry[c.STRIDE if aliased else c.SENT_STRIDE]
-        packed[c.POSITION] = 0
-        nelements, position = nbytes // pointer(side)[c.PACKED_SIZE], head[c.PACKED] + 8 * c.POSITION
-        if _pack(packed[c.PACK], (source, nelements, pointer(side)[c.HANDLE], copy, nbytes, position, packed[c.SELF])) != 0:
-            store_release(pointer(engine)[f.LOCK], 0)
-            return c.MISS
-        source = copy
-    status = run_locked(engine, output if aliased else source, output, head[c.COUNTS])
-    return _unpack_entry(head, at) if status == f.DONE else status
-
-
-@njit(nogil=True)
-def unpack(table):  # type: ignore[no-untyped-def]
-    """Unpack the results of the call that `run_cached` found last, once its engine is done; `DONE`, or `FAILED` with a code in there."""
-    head = pointer(table)
-    return _unpack_entry(head, table + 8 * (c.ENTRIES + c.ENTRY * head[c.LATEST]))
-
-
-@njit(nogil=True)
-def _nbytes(head, entry):  # type: ignore[no-untyped-def]
-    """Return bytes of the packed copies of the send buffer, in whole cache lines, and of the receive buffer; 0: it has none."""
-    sent, received = 0, 0
-    if entry[c.PACKS] and entry[c.SENT + c.KIND] != c.ALIASED:
-        sent = (head[c.COUNT] * entry[c.SENT_STRIDE] + CACHE_LINE_NBYTES - 1) // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
-    if entry[c.UNPACKS] or entry[c.SENT + c.KIND] == c.ALIASED:
-        received = head[c.COUNT] * entry[c.STRIDE]
-    return sent, received
-
-
-@njit(nogil=True)
-def _unpack_entry(head, at):  # type: ignore[no-untyped-def]
-    entry, packed = pointer(at), pointer(head[c.PACKED])
-    if entry[c.UNPACKS] == 0:
-        return f.DONE
-    sent, received = _nbytes(head, entry)
-    side = pointer(at + 8 * c.RECEIVED)
-    packed[c.POSITION] = 0
-    copy, nelements, position = packed[c.PACKED_AT] + sent, received // side[c.PACKED_SIZE], head[c.PACKED] + 8 * c.POSITION
-    error = _unpack(packed[c.UNPACK], (copy, received, position, head[c.TARGET], nelements, side[c.HANDLE], packed[c.SELF]))
-    if error != 0:
-        pointer(entry[c.ENGINE])[f.ERROR] = error
-        return f.FAILED
-    return f.DONE

@@ -5,7 +5,7 @@ from numba import njit
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, PACK, RESIZE, RUN, START, UNPACK, UNPACK_RESULTS, WAIT
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, PACK, RESIZE, RUN, START, UNPACK, WAIT
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -30,8 +30,6 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return progress.wait(a, b, c, d)
     if what == RESIZE:
         return interpreter.resize(a, b)
-    if what == UNPACK_RESULTS:
-        return call_lookup.unpack(a)
     if what == HOLD:
         return progress.hold(a)
     if what == LET_GO:

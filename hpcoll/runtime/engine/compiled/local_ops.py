@@ -10,6 +10,7 @@ from numba import njit
 
 from hpcoll.runtime.engine.compiled import ffi
 from hpcoll.runtime.engine.compiled.ffi import LONG, VOID, c_function, copy_line, fence, memcpy, pointer, store_uncached
+from hpcoll.runtime.engine.compiled.mapped_ops import move
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
@@ -101,6 +102,19 @@ def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untype
     for at in range(head, nbytes - tail, CACHE_LINE_NBYTES):
         store_uncached(destination + at, source + at)
     memcpy(state[f.MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
+
+
+@njit(nogil=True, forceinline=True)
+def map_of(state, buffer):  # type: ignore[no-untyped-def]
+    """Return the address of a buffer's map, or 0."""
+    return state[f.INPUT_MAP + buffer] if 0 <= buffer <= _OUTPUT else 0
+
+
+@njit(nogil=True)
+def move_mapped(state, buffer, address, packed, nbytes, unpacks):  # type: ignore[no-untyped-def]
+    """Copy bytes of a buffer that has a map to a packed copy, or from there; ``address`` is where they were if it had none."""
+    start = state[f.INPUT + buffer]
+    move(map_of(state, buffer), start, address - start, packed, nbytes, unpacks)
 
 
 @njit(nogil=True, forceinline=True)
@@ -239,6 +253,25 @@ def _reduce_foreign(address, row, lane, destination, nforeign, uncached):  # typ
 
 
 @njit(nogil=True)
+def _copy_mapped(address, row, destination, source):  # type: ignore[no-untyped-def]
+    """Run a COPY from or to a buffer that has a map: 1, or -1 where a peer's own memory cannot be read."""
+    state, nbytes = pointer(address), row[f.NBYTES]
+    if map_of(state, row[f.TO_BUFFER]) == 0:
+        move_mapped(state, row[f.BUFFER], source, destination, nbytes, False)
+    elif map_of(state, row[f.BUFFER]) == 0 and source >= 0:
+        move_mapped(state, row[f.TO_BUFFER], destination, source, nbytes, True)
+    else:
+        for lo in range(0, nbytes, f.BOUNCE_NBYTES):
+            n = min(f.BOUNCE_NBYTES, nbytes - lo)
+            if source >= 0:
+                move_mapped(state, row[f.BUFFER], source + lo, state[f.BOUNCE], n, False)
+            elif read_foreign(address, state[f.BOUNCE], source + lo, n) < 0:
+                return -1
+            move_mapped(state, row[f.TO_BUFFER], destination + lo, state[f.BOUNCE], n, True)
+    return 1
+
+
+@njit(nogil=True)
 def run_local(address, row, lane):  # type: ignore[no-untyped-def]
     """Run a COPY or REDUCE, which never wait: 1, or -1 where a peer's own memory cannot be read."""
     state = pointer(address)
@@ -248,6 +281,8 @@ def run_local(address, row, lane):  # type: ignore[no-untyped-def]
     if row[f.CODE] != _COPY:
         return _reduce(address, row, lane, destination)
     source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+    if map_of(state, row[f.TO_BUFFER]) or map_of(state, row[f.BUFFER]):
+        return _copy_mapped(address, row, destination, source)
     if source < 0:
         return read_foreign(address, destination, source, row[f.NBYTES])
     if state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT:

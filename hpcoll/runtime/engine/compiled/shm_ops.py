@@ -233,8 +233,11 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
         elif not reads_in_place(state, rings, row):
             source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
             nbytes = length(state, row, source)
-            if state[f.FORM] != f.CELLS or nbytes > INLINE_NBYTES:
-                _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, nbytes)
+            staged = address_of(state, STAGING, row[f.STAGED_DISPL], lane)
+            if local_ops.map_of(state, row[f.BUFFER]):
+                local_ops.move_mapped(state, row[f.BUFFER], source, staged, row[f.NBYTES], False)
+            elif state[f.FORM] != f.CELLS or nbytes > INLINE_NBYTES:
+                _stage(address, rings, staged, source, nbytes)
     elif code == _DRAIN:
         return int(state[f.WHERE_INPUT + row[f.BUFFER]] < 0 or _unread(rings, row[f.LOCAL_PEER], slot) == 0)
     elif code == _UNREAD:
