@@ -1,4 +1,4 @@
-"""The ways in which parts of an array get to the neighbours in a graph: in place by MPI's datatypes, or by way of contiguous buffers on a GPU."""
+"""The ways of parts of an array to the neighbours in a graph: by datatypes of MPI's, or through contiguous buffers on a GPU."""
 
 import importlib
 from collections.abc import Sequence

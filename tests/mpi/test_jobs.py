@@ -1,6 +1,7 @@
 """The example programs in jobs/ are right on any number of ranks, with hpcoll and without it, and notice when they are wrong."""
 
 import importlib.util
+import re
 import runpy
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +64,26 @@ def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     times = [float(word) for line in lines.values() for word in line.split() if word.replace(".", "").isdigit()]
     good = list(lines) == ["mpi4py", "hpcoll"] * (RANK == 0) and len(times) == 4 * (RANK == 0) and all(time >= 0 for time in times)
     assert agreed([] if status == 0 and good else [status, lines]) == []
+
+
+def test_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each way of exchange gives the bits of the serial run, and has a line with two times; the field is drawn."""
+    shape, picture = (NRANKS + 1, NRANKS, 2 * NRANKS + 3), tmp_path / "heat.svg"
+    status = example("heat3d").main(["--shape", *map(str, shape), "--steps", "5", "--times", "2", "--plot", str(picture)])
+    text = capsys.readouterr().out
+    rows = re.findall(r"^(\S.*?\S) {2,}(\d+\.\d+) +(\d+\.\d+)$", text, re.M)
+    ways = [] if RANK else ["Isend and Irecv", "Neighbor_alltoallw", "hpcoll.Halo", "hpcoll.Halo, overlapped"]
+    good = [name for name, *_ in rows] == ways and (RIGHT in text) == picture.exists() == (RANK == 0)
+    assert agreed([] if status == 0 and good else [status, text]) == []
+
+
+def test_heat_that_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """One way does not exchange: it is named, and every rank ends with status 1."""
+    module = example("heat3d")
+    module.Messages.exchange = lambda self: None
+    status = module.main(["--shape", *[str(NRANKS + 4)] * 3, "--steps", "3", "--times", "1"])
+    text = capsys.readouterr().out
+    assert agreed([] if status == 1 and (f"{WRONG}, by Isend and Irecv\n" in text) == (RANK == 0) else [status, text]) == []
 
 
 def without_exchange(module: Any) -> None:
