@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.lane import DEFAULT, Lane
-from hpcoll.comm.objects.reductions import Op, fold, scanned
+from hpcoll.comm.objects.reductions import Op, combined, fold, scanned
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE
 
@@ -114,19 +114,11 @@ class BlockingObjects(WithContext):
             Exception: What ``op`` raises. Ranks that do not apply it do not hear of that.
             ArgumentError: As in `bcast`; likewise all others.
         """
-        context = self._context
-        if timeout is not None:
-            timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["reduce" if root == 0 else ("reduce", root)]
-        lane = pool.pop() if pool else Lane(context, pool, "reduce", _checked(root, context.nranks))
-        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
-        lane.pool.append(lane)
-        return fold(made, op) if context.rank == root else None
+        return self._reduced("reduce", root, sendobj, op, timeout)
 
     def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
         """Return the combination of every rank's object on all ranks; arguments and errors as of `reduce`."""
-        return fold(self._gathered("allreduce", sendobj, timeout), op)
+        return self._reduced("allreduce", None, sendobj, op, timeout)
 
     def scan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
         """Return the combination of the objects of ranks ``0`` to ``r`` on rank ``r``; arguments and errors as of `reduce`."""
@@ -135,6 +127,22 @@ class BlockingObjects(WithContext):
     def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
         """Return the combination of the objects of ranks before this one, None on rank 0; arguments and errors as of `reduce`."""
         return scanned(self._gathered("exscan", sendobj, timeout), op, self._context.rank, itself=False)
+
+    def _reduced(self, method: str, root: int | None, sendobj: Any, op: Op, timeout: Time) -> Any:
+        """Return the result of a `reduce`, or with no root of an `allreduce`."""
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.lanes[method, root]
+        lane = pool.pop() if pool else Lane(context, pool, method, _checked(root or 0, context.nranks))
+        wanted = root is None or context.rank == root
+        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
+        if status or lane.data is None:
+            made = combined(lane, status, timeout, op, wanted=wanted)
+        else:
+            made = fold(list(map(loads, lane.views)), op) if wanted else None
+        lane.pool.append(lane)
+        return made
 
     def _gathered(self, method: str, sendobj: Any, timeout: Time) -> list[Any]:
         """Return every rank's object for a method."""

@@ -7,7 +7,8 @@ from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
 
 _MOST_NBYTES, _LEAST_NBYTES = 16 << 10, 128  # of a cell
 _ALL_NBYTES = 128 << 10  # of the cells of all ranks, which must fit a staging slot
-_COLLECTIVES = {"reduce": "gather", "allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}  # by which they travel
+GATHERED_RANKS = 4  # most that gather all objects of a reduction, however long these are
+_COLLECTIVES = {"allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}  # by which they travel
 _BYTE = np.dtype(np.uint8)
 
 
@@ -16,14 +17,16 @@ def cell_nbytes(nranks: int) -> int:
     return max(_LEAST_NBYTES, min(_MOST_NBYTES, _ALL_NBYTES // nranks // CELL_HEAD_NBYTES * CELL_HEAD_NBYTES))
 
 
-def collective_of(method: str) -> str:
-    """Return the collective by which a method's cells travel."""
+def collective_of(method: str, nranks: int = 1) -> str:
+    """Return the collective by which a method's cells travel; where a `reduce` goes up a tree, all ranks must know."""
+    if method == "reduce":
+        return "gather" if nranks <= GATHERED_RANKS else "allgather"
     return _COLLECTIVES.get(method, method)
 
 
 def call_of_cells(method: str, root: int, rank: int, nranks: int, send: int = 0, recv: int = 0) -> Call:
     """Describe a call on objects as one of cells, at addresses."""
-    collective, is_root = collective_of(method), rank == root
+    collective, is_root = collective_of(method, nranks), rank == root
     sent = {"bcast": 0, "scatter": nranks * is_root, "alltoall": nranks}.get(collective, 1)
     received = {"bcast": 1, "scatter": 1, "gather": nranks * is_root}.get(collective, nranks)
     return Call(

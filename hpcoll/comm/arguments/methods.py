@@ -214,7 +214,8 @@ _ON_OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", 
 
 def _of_cells(name: str) -> Method:
     """Return the row of a method for objects, of whose arguments only the root tells one call from another."""
-    return Method(name, collective_of(name), ("root",), lambda me, root=0: call_of_cells(name, me.root(root), me.rank, me.nranks), root_at=0)
+    describe = lambda me, root=0: call_of_cells(name, me.root(root), me.rank, me.nranks)  # noqa: E731
+    return Method(name, collective_of(name), ("root",), describe, root_at=0)
 
 
 OBJECT_METHODS = {name: _of_cells(name) for name in _ON_OBJECTS}

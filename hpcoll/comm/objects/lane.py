@@ -49,8 +49,8 @@ class Lane:
     """
 
     __slots__ = (
-        "_engine", "_messages", "_plan", "_sent", "_sent_words", "_slots", "_words", "buffers", "collective", "context", "data", "engine", "keep", "method", "pool",
-        "room", "root", "source", "target", "views",
+        "_engine", "_messages", "_plan", "_sent", "_sent_words", "_slots", "_words", "buffers", "collective", "context", "data", "engine",
+        "keep", "method", "pool", "room", "root", "source", "target", "views",
     )  # fmt: skip
 
     def __init__(self, context: Context, pool: list[Any], method: str, root: int = 0) -> None:
@@ -62,7 +62,7 @@ class Lane:
         self.collective = call.collective
         nbytes, (nsent, nreceived) = cell_nbytes(on.nranks), call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
-        self._sent_words, self._words = (memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received))
+        self._sent_words, self._words = (memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
         with context.failure_scope(method):
             self._plan = context.planner.plan(call, method, (), algorithm, _WHOLE)
@@ -71,7 +71,7 @@ class Lane:
         self.engine, self.source, self.target = self._engine.address, self._sent.ctypes.data, received.ctypes.data
         self.room = nbytes - CELL_HEAD_NBYTES
         self.views, self._slots = (
-            [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]
+            [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
             for one, n in ((received, nreceived), (self._sent, max(1, nsent)))
         )
         self.buffers = list[Any]()
@@ -83,7 +83,7 @@ class Lane:
         """Pickle an object, and return the address of its cell."""
         if get_referents(MPI.pickle) == DEFAULT:
             try:
-                self.data = data = pickle.dumps(obj, _PROTOCOL, buffer_callback=self.keep)  # type: ignore[arg-type]
+                self.data = data = pickle.dumps(obj, _PROTOCOL, buffer_callback=self.keep)
             except Exception as error:
                 self.data = None
                 return self._put(cells.refusal(error, self.room))
@@ -126,28 +126,38 @@ class Lane:
             status: Answer of the engine.
             limit_s: Seconds that the call may take, or None.
         """
+        mine, incoming, special = self.settle(status, limit_s)
+        if special:
+            parts = self.parts(limit_s)
+            parts.exchange(self.collective, self.root, mine, incoming)
+            parts.end()
+        self.raise_first(mine, incoming)
+        if self.collective == "bcast" and self.context.rank == self.root:
+            return [mine[0].copied()]
+        return [one.load() for one in incoming]
+
+    def settle(self, status: int, limit_s: float | None) -> tuple[list[Message], list[Incoming], bool]:
+        """Wait until all cells have come; return the messages of this rank, what it receives, and whether that goes on in parts."""
         context = self.context
         if status == BUSY:
             context.run(status, (self.method, self.root, None, None), ())
         if status not in (DONE, SPECIAL):
             context.go_on(self._plan, self._engine, status, limit_s, (self.data, self._sent))
-        incoming = [Incoming(view, self._words[i], self._source_of(i)) for i, view in enumerate(self.views)]
+        sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
+        incoming = [Incoming(view, self._words[i], source) for i, (view, source) in enumerate(zip(self.views, sources, strict=True))]
         mine, self._messages = self._messages or [cells.message(self.data or b"", (), self.room)], []
-        if any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)]):
-            Parts(context, self._engine, self.method, limit_s).exchange(self.collective, self.root, mine, incoming)
-        return self._loaded(mine, incoming)
+        special = any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)])
+        return mine, incoming, special
 
-    def _source_of(self, number: int) -> int:
-        return self.root if self.collective in ("bcast", "scatter") else number
+    def parts(self, limit_s: float | None) -> Parts:
+        """Return the parts of the call whose cells have come."""
+        return Parts(self.context, self._engine, self.method, limit_s)
 
-    def _loaded(self, mine: Sequence[Message], incoming: Sequence[Incoming]) -> list[Any]:
-        """Return the objects that have come, or raise the first error."""
+    def raise_first(self, mine: Sequence[Message], incoming: Sequence[Incoming]) -> None:
+        """Raise the first error of this rank or another, if there is one."""
         for message in mine:
             if message.error is not None:
                 raise message.error
         for one in incoming:
             if one.refused:
                 raise cells.remote_error(self.context.rank, self.method, one.source, one.refused)
-        if self.collective == "bcast" and self.context.rank == self.root:
-            return [mine[0].copied()]
-        return [one.load() for one in incoming]

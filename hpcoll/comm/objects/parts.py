@@ -5,6 +5,7 @@ Ranks that neither send nor receive any take no part. So there are as many calls
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hpcoll.comm.objects.cells import Incoming, Message
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 Place = tuple[int, int]  # address and bytes
-_NOTHING: Place = (0, 0)
+NOTHING: Place = (0, 0)
 _BYTE = np.dtype(np.uint8)
 _OF_PAIRS = ("gather", "scatter", "alltoall")  # of which a rank knows its own blocks
 
@@ -45,14 +46,17 @@ class Parts:
         """
         number, sends = 0, collective != "bcast" or self._context.rank == root
         while True:
-            sent = [_place(one.blocks[number]) if number < len(one.blocks) else _NOTHING for one in mine] if sends else []
+            sent = [place_of(one.blocks[number]) if number < len(one.blocks) else NOTHING for one in mine] if sends else []
             blocks = [] if collective == "bcast" and sends else [one.next_block() for one in incoming]
-            received = [_NOTHING if one is None else _place(one) for one in blocks]
+            received = [NOTHING if one is None else place_of(one) for one in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
                 break
             self.run(collective, root, sent, received)
             number += 1
-        self._context.resources.message_contexts[0].log.end_parts(time.monotonic_ns())
+
+    def end(self) -> None:
+        """Note that the call has ended on this rank."""
+        self._context.resources.begin().log.end_parts(time.monotonic_ns())
 
     def run(self, collective: str, root: int, sent: Sequence[Place], received: Sequence[Place]) -> None:
         """Run one part; arguments as of `exchange`, with a place for each block."""
@@ -67,7 +71,8 @@ class Parts:
                 sizes = ()
             count = sum(sizes) or sum(n for _, n in inputs)
             call = Call(collective, send, recv, count, _BYTE, root=root, blocks=(inputs, outputs, sizes))
-        call = call._replace(native=False, as_given=False, element="object", objects=self._method, start=lambda to: to.go_on_with(self._engine))
+        start = partial(HostEngine.go_on_with, other=self._engine)
+        call = call._replace(native=False, as_given=False, element="object", objects=self._method, start=start)
         with context.failure_scope(collective):
             algorithm = "direct" if collective in _OF_PAIRS else None
             plan = context.planner.plan(call, "part", (), algorithm, None)
@@ -76,7 +81,8 @@ class Parts:
             context.go_on(plan, engine, status, self._limit_s, (), call)
 
 
-def _place(block: Any) -> Place:
+def place_of(block: Any) -> Place:
+    """Return where a block is."""
     memory = MPI.buffer.frombuffer(block, readonly=True)
     return memory.address, memory.nbytes
 

@@ -1,10 +1,21 @@
-"""Reductions of objects: the operator is applied in mpi4py's order, which shows where it neither commutes nor associates."""
+"""Reductions of objects: the operator is applied in mpi4py's order, which shows where it neither commutes nor associates.
+
+Ranks gather all objects and combine them alike, each for itself. Where some are long and ranks are many, objects go up a tree of ranks, and
+the result down again. So no rank has more than a few objects, and an error anywhere gets to all that wait for it.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mpi4py
+import numpy as np
 from mpi4py import MPI
+
+from hpcoll.comm.arguments.cells import GATHERED_RANKS, cell_nbytes
+from hpcoll.comm.objects.cells import Incoming, Message, message_of, refusal, remote_error
+from hpcoll.comm.objects.lane import Lane
+from hpcoll.comm.objects.parts import NOTHING, Place, place_of
+from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
 
 Op = MPI.Op | Callable[[Any, Any], Any]
 _IN_TREES = bool(getattr(mpi4py.rc, "fast_reduce", True))  # which mpi4py reads once, too
@@ -14,7 +25,7 @@ def fold(objects: Sequence[Any], op: Op) -> Any:
     """Combine objects as mpi4py's `reduce` does: up a binomial tree to rank 0."""
     found, step = list(objects), 1
     if not _IN_TREES:
-        return _up_to(found, op)[-1]
+        return _up_to(found, op)
     while step < len(found):
         for i in range(0, len(found) - step, 2 * step):
             found[i] = op(found[i], found[i + step])
@@ -25,7 +36,7 @@ def fold(objects: Sequence[Any], op: Op) -> Any:
 def scanned(objects: Sequence[Any], op: Op, rank: int, *, itself: bool) -> Any:
     """Combine the objects before a rank, and its own if that counts ``itself``, as mpi4py does: by recursive doubling."""
     if not _IN_TREES:
-        return _up_to(objects[: rank + itself], op)[-1] if rank + itself else None
+        return _up_to(objects[: rank + itself], op) if rank + itself else None
     found, has_any, end, step = objects[rank], itself, rank, 1
     while end:
         if end & step:
@@ -35,8 +46,132 @@ def scanned(objects: Sequence[Any], op: Op, rank: int, *, itself: bool) -> Any:
     return found if has_any else None
 
 
-def _up_to(objects: Sequence[Any], op: Op) -> list[Any]:
-    found = [objects[0]]
+def _up_to(objects: Sequence[Any], op: Op) -> Any:
+    found = objects[0]
     for one in objects[1:]:
-        found.append(op(found[-1], one))
+        found = op(found, one)
     return found
+
+
+def combined(lane: Lane, status: int, limit_s: float | None, op: Op, *, wanted: bool) -> Any:
+    """End a `reduce` or `allreduce` that the short way does not; arguments as of `Lane.finish`; return the result where that is wanted."""
+    if lane.context.nranks <= GATHERED_RANKS or not _IN_TREES:
+        objects = lane.finish(status, limit_s)
+        return fold(objects, op) if wanted else None
+    mine, incoming, special = lane.settle(status, limit_s)
+    if special and mine[0].error is None and not any(one.refused for one in incoming):
+        return _Tree(lane, limit_s, op, incoming).run(mine[0])
+    if special:
+        lane.parts(limit_s).end()
+    lane.raise_first(mine, incoming)
+    return fold([one.load() for one in incoming], op) if wanted else None
+
+
+class _Tree:
+    """A binomial tree of ranks, up which objects go in parts of a call.
+
+    Args:
+        lane: Lane of the call.
+        limit_s: Seconds that each part may take, or None.
+        op: Operator.
+        incoming: Objects of all ranks, of which the cells have come.
+    """
+
+    def __init__(self, lane: Lane, limit_s: float | None, op: Op, incoming: Sequence[Incoming]) -> None:
+        self._lane, self._op, self._incoming = lane, op, incoming
+        self._rank, self._nranks = lane.context.rank, lane.context.nranks
+        self._parts = lane.parts(limit_s)
+        self._error: Exception | None = None
+        self._found: Any = None
+
+    def run(self, mine: Message) -> Any:
+        """Combine this rank's object with those of all others."""
+        self._try(lambda: mine.copied())
+        step = 1
+        while step < self._nranks:
+            if self._rank & step:
+                self._send(self._rank - step, mine if step == 1 else self._message(), headed=step > 1)
+                break
+            if self._rank + step < self._nranks:
+                one = self._receive(self._rank + step, self._incoming[self._rank + 1] if step == 1 else None)
+                self._try(lambda one=one: self._op(self._found, self._loaded(one)))  # type: ignore[misc]
+            step *= 2
+        made = self._shared() if self._lane.method == "allreduce" else self._at_root(self._lane.root)
+        self._parts.end()
+        if self._error is not None:
+            raise self._error
+        return made
+
+    def _try(self, make: Callable[[], Any]) -> None:
+        """Make the object at hand, unless there is none; the first error stays."""
+        if self._error is None:
+            try:
+                self._found = make()
+            except Exception as error:
+                self._error, self._found = error, None
+
+    def _loaded(self, one: Incoming) -> Any:
+        if one.refused:
+            raise remote_error(self._rank, self._lane.method, one.source, one.refused)
+        return one.load()
+
+    def _message(self) -> Message:
+        return message_of(self._found, self._lane.room) if self._error is None else refusal(self._error, self._lane.room)
+
+    def _shared(self) -> Any:
+        """Return rank 0's result on all ranks."""
+        cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+        message = self._message() if self._rank == 0 else None
+        if message is not None:
+            _write(cell, message)
+        self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)])
+        one = _incoming(cell, 0)
+        self._parts.exchange("bcast", 0, [message] if message is not None else [], [one])
+        if message is None:
+            self._try(lambda: self._loaded(one))
+        elif message.error is None:
+            self._try(message.copied)
+        else:
+            self._error = self._error or message.error
+        return self._found
+
+    def _at_root(self, root: int) -> Any:
+        """Return rank 0's result at the root."""
+        if root != 0 and self._rank == 0:
+            self._send(root, self._message(), headed=True)
+        if root != 0 and self._rank == root:
+            one = self._receive(0, None)
+            self._try(lambda: self._loaded(one))
+        return self._found if self._rank == root else None
+
+    def _send(self, peer: int, message: Message, *, headed: bool) -> None:
+        cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+        if headed:
+            _write(cell, message)
+            self._pair(peer, place_of(cell), NOTHING)
+        for block in message.blocks:
+            self._pair(peer, place_of(block), NOTHING)
+        self._error = self._error or message.error
+
+    def _receive(self, peer: int, one: Incoming | None) -> Incoming:
+        if one is None:
+            cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+            self._pair(peer, NOTHING, place_of(cell))
+            one = _incoming(cell, peer)
+        while (block := one.next_block()) is not None:
+            self._pair(peer, NOTHING, place_of(block))
+        return one
+
+    def _pair(self, peer: int, sent: Place, received: Place) -> None:
+        """Send a block to a rank, or receive one of it."""
+        outgoing, incoming = ([place if rank == peer else NOTHING for rank in range(self._nranks)] for place in (sent, received))
+        self._parts.run("alltoall", 0, outgoing, incoming)
+
+
+def _write(cell: np.ndarray, message: Message) -> None:
+    cell[:8].view(np.int64)[0] = message.length
+    cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(message.payload)] = np.frombuffer(message.payload, np.uint8)
+
+
+def _incoming(cell: np.ndarray, source: int) -> Incoming:
+    return Incoming(memoryview(cell)[CELL_HEAD_NBYTES:], int(cell[:8].view(np.int64)[0]), source)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ _ELEMENTS = (
     "complex128", "complex64", "float128", "complex256", "object",
 )  # fmt: skip
 OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")  # methods for objects
+_ROOTED = ("bcast", "scatter", "gather", "reduce")  # of these
 _OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
@@ -113,7 +114,7 @@ class Signature(NamedTuple):
             return self.purpose.text
         collective = _COLLECTIVES[self.collective]
         if self.element == _OBJECT:
-            return f"{self._objects}(obj, root={self.root})" if COLLECTIVES[collective].rooted else f"{self._objects}(obj)"
+            return f"{self._objects}(obj, root={self.root})" if self._objects in _ROOTED else f"{self._objects}(obj)"
         given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
             given.append(f"op={self._operator}")
@@ -125,17 +126,19 @@ class Signature(NamedTuple):
         """Return the call as flight records have it; ``count`` as in `text`."""
         collective, moves = _COLLECTIVES[self.collective], self.collective != _COLLECTIVES.index("barrier")
         objects = self.element == _OBJECT
+        rooted = self._objects in _ROOTED if objects else COLLECTIVES[collective].rooted
         return {
             "collective": self._objects if objects else method(collective, varies=bool(self.varies)).lower(),
             "count": self._elements(count) if self.counts and moves and not objects else None, "element": self._element if moves else "",
-            "op": self._operator if moves and not objects else "", "root": self.root if COLLECTIVES[collective].rooted else None,
+            "op": self._operator if moves and not objects else "", "root": self.root if rooted else None,
             "algorithm": self.algorithm_name,
         }  # fmt: skip
 
     @property
     def purpose(self) -> Purpose:
         """The purpose of a service collective."""
-        return Purpose.NONE if COLLECTIVES[_COLLECTIVES[self.collective]].rooted else Purpose(self.root)
+        rooted = self.element == _OBJECT or COLLECTIVES[_COLLECTIVES[self.collective]].rooted
+        return Purpose.NONE if rooted else Purpose(self.root)
 
     @property
     def _objects(self) -> str:

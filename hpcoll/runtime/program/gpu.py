@@ -34,7 +34,7 @@ class GpuItems(Items):
         self._copies: dict[tuple[Hashable, ...], tuple[Pieces, int]] = {}  # chunks, and for what -> copy, and items up to then
         self._written: dict[Hashable, int] = {}  # chunk -> items up to the last that wrote it
         self._partial: int | None = None  # landing slot of partial results
-        self._used: list[tuple[int, int]] = []  # messages that were used and not yet acknowledged
+        self._used: list[tuple[int, int, Any]] = []  # messages that were used and not yet acknowledged
         self._in_place: set[Hashable] = set()  # chunks that peers work on in place
 
     def append(self, item: Item) -> None:

@@ -247,7 +247,7 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _look_at_cells(state):  # type: ignore[no-untyped-def]
-    """Return `SPECIAL` where a cell of a call that is over is flagged, else `DONE`; and the bytes that this rank sends, or gets of a root."""
+    """Return `SPECIAL` where a cell of a call that is over is flagged, else `DONE`; and this rank's bytes, for the ledger."""
     words, nbytes = 0, 0
     for i in range(state[f.CELLS_RECEIVED]):
         words |= pointer(state[f.OUTPUT] + i * state[f.CELL_NBYTES])[0]
