@@ -138,7 +138,8 @@ class Planner:
         if plan is None:
             account = self._ledger.account(call.objects or call.collective, choice.algorithm, _text_of(call.element), why)
             account.ways.update([HOST] if call.mirrored else [])
-            title = f"{call.collective}/{choice.algorithm} of {{}} elements of {_text_of(call.dtype)}"
+            elements = "objects" if call.objects else f"{{}} elements of {_text_of(call.dtype)}"
+            title = f"{call.objects or call.collective}/{choice.algorithm} of {elements}"
             plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))
         plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
         if plan.kept:

@@ -163,4 +163,3 @@ def loaded(data: Any, buffers: Sequence[np.ndarray]) -> Any:
 def remote_error(rank: int, method: str, source: int, refused: str) -> ArgumentError:
     """Return the error of a rank whose object does not come."""
     return ArgumentError(f"rank {rank}: {method}: rank {source} raised {refused}")
-

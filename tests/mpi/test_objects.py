@@ -1,0 +1,248 @@
+"""The lower-case collectives on Python objects: mpi4py's results, whatever the sizes, and an error on all ranks instead of a hang."""
+
+import operator
+import pickle
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from failed_calls import made
+from mpi4py import MPI
+from reference import agreed, fresh, raised
+
+from hpcoll import ArgumentError, CollectiveTimeout, Communicator, MismatchError
+from hpcoll.comm.arguments.cells import cell_nbytes
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+METHODS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
+ROOTED = ("bcast", "scatter", "gather", "reduce")
+ROUNDS = 60
+
+
+class Unpicklable:
+    """An object that refuses to be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no pickle of this")
+
+
+class Unloadable:
+    """An object that refuses to be loaded on some ranks."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        raise LookupError("not here")
+
+
+def drawn(dice: random.Random, depth: int = 0) -> Any:
+    """Return a random object, with lengths around those of cells and of buffers that travel out of band."""
+    room = cell_nbytes(MPI.COMM_WORLD.size)
+    array = np.arange(dice.choice([0, 3, 1000, 4096, 20000]), dtype=dice.choice(["f8", "i2", "c16"]))
+    array.flags.writeable = dice.random() < 0.7
+    plain = [
+        None, True, dice.random(), dice.randrange(-(10**30), 10**30), complex(0, dice.random()), np.float32(dice.random()),
+        "ä" * dice.choice([0, 3, 5000]), bytes(dice.choice([0, 16, room - 60, room - 34, room - 33, room, 3 * room])), array,
+        bytearray(dice.choice([3, 40000])), np.asfortranarray(np.ones((50, 100)))[:, :: dice.choice([1, 2])],
+    ]  # fmt: skip
+    if depth < 2 and dice.random() < 0.5:
+        return dice.choice([list, tuple])(drawn(dice, depth + 1) for _ in range(dice.choice([0, 1, 4])))
+    return dice.choice(plain)
+
+
+def called(comm: MPI.Intracomm, method: str, obj: Any, root: int, **more: Any) -> Any:
+    """Call a method; the operator neither commutes nor associates."""
+    given = [obj] * comm.size if method in ("scatter", "alltoall") else obj
+    if method in ("reduce", "allreduce", "scan", "exscan"):
+        more["op"] = lambda one, other: (one, other)
+    if method in ROOTED:
+        more["root"] = root
+    return getattr(comm, method)(given if method != "scatter" or comm.rank == root else None, **more)
+
+
+def told(obj: Any) -> Any:
+    """Return an object with its types, and whether its arrays can be written."""
+    if isinstance(obj, np.ndarray):
+        return obj.dtype.str, obj.shape, obj.flags.writeable, obj.tobytes()
+    return [type(obj), *map(told, obj)] if isinstance(obj, list | tuple) else (type(obj), obj)
+
+
+@pytest.fixture(params=["pickle", "pickle 4", "another serializer"])
+def serializer(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set `mpi4py.MPI.pickle` as a program may."""
+    theirs: Any = MPI.pickle
+    if request.param == "pickle 4":
+        theirs.PROTOCOL = 4
+    elif request.param == "another serializer":
+        theirs.__init__(lambda obj: b"ours" + pickle.dumps(obj), lambda data: pickle.loads(bytes(data)[4:]))
+    yield
+    theirs.__init__()
+
+
+@pytest.mark.usefixtures("serializer")
+def test_results_are_those_of_mpi4py(way: str) -> None:
+    """Random objects of all sizes, through all methods, with all serializers."""
+    comm, plain, both = made(way), MPI.COMM_WORLD, random.Random(1)
+    own, wrong = random.Random(comm.rank), list[Any]()
+    for _ in range(ROUNDS):
+        method, root, obj = both.choice(METHODS), both.randrange(comm.size), drawn(own)
+        ours, theirs = (told(called(one, method, obj, root)) for one in (comm, plain))
+        wrong += [] if ours == theirs else [(method, root, ours, theirs)]
+    assert agreed(wrong) == []
+
+
+def test_sum_of_lists_and_of_numbers() -> None:
+    """The default operator is mpi4py's, and a result is nobody else's memory."""
+    comm = fresh()
+    mine = np.full(10000, comm.rank)
+    total, (first, *_) = comm.allreduce([comm.rank]), comm.allgather((mine, "x"))
+    copy = comm.bcast(mine if comm.rank == 0 else None)
+    copy[:] = 5
+    assert total == list(range(comm.size))
+    assert first[0].flags.writeable
+    assert np.all(mine == comm.rank)
+    assert np.all(copy == 5)
+    assert comm.allreduce(2, op=MPI.PROD) == 2**comm.size
+    assert comm.reduce(1, op=operator.sub, root=0) in (2 - comm.size, None, 0)
+
+
+def test_a_call_is_counted_once() -> None:
+    """The ledger has a line for the method, with the bytes of long objects, however they travel."""
+    comm = fresh()
+    comm.ledger.clear()
+    for obj in ("a", np.zeros(1 << 17)):
+        comm.allgather(obj)
+    (row,) = [one for one in comm.ledger.rows() if one.calls]
+    assert (row.operation, row.calls, row.element) == ("allgather", 2, "object")
+    assert row.nbytes >= 8 << 17
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("size", [1, 100000], ids=["short", "long"])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_pickle_on_one_rank(method: str, size: int) -> None:
+    """The rank raises its own error, ranks that wait for its object one that names it, and the communicator stays usable."""
+    comm = fresh()
+    bad = 0 if method in ("bcast", "scatter") else comm.size - 1
+    error = raised(lambda: called(comm, method, Unpicklable() if comm.rank == bad else "a" * size, 0))
+    rooted = method in ("gather", "reduce") and comm.rank not in (0, bad)
+    expected = {"TypeError"} if comm.rank == bad else {"ArgumentError", "NoneType"} if rooted else {"ArgumentError"}
+    named = comm.rank == bad or error is None or f"rank {bad} raised TypeError: no pickle" in str(error)
+    fits = type(error).__name__ in expected and named
+    assert agreed([] if fits else [(comm.rank, repr(error))]) == []
+    assert comm.allreduce(1) == comm.size
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("size", [1, 100000], ids=["short", "long"])
+def test_operators_and_loads_that_raise(size: int) -> None:
+    """No rank waits for one whose operator, or whose object's own code, has raised."""
+    comm = fresh()
+    errors = [raised(lambda: comm.allreduce("a" * size, op=lambda one, other: one / other))]
+    errors += [raised(lambda: comm.allgather((Unloadable(), "a" * size)))]
+    last = comm.rank == comm.size - 1
+    fits = isinstance(errors[0], TypeError | ArgumentError) and isinstance(errors[1], LookupError) == last
+    assert agreed([] if fits else [(comm.rank, errors)]) == []
+    assert comm.allreduce(1) == comm.size
+
+
+def test_arguments_that_mpi4py_refuses() -> None:
+    """Roots that are none, and lists of another length than there are ranks: on the root mpi4py's error, on others one that names it."""
+    comm = fresh()
+    for method in ROOTED:
+        with pytest.raises(MPI.Exception) as found:
+            called(comm, method, 1, comm.size)
+        assert found.value.Get_error_class() == MPI.ERR_ROOT
+    n = comm.size
+    for call in (lambda: comm.scatter([1] * (n + 1) if comm.rank == 0 else None), lambda: comm.alltoall([1] * (n + 1))):
+        with pytest.raises(ValueError, match=f"expecting {n} items, got {n + 1}"):
+            call()
+    assert comm.scatter(None) is None
+    assert comm.alltoall(None) == [None] * n
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("before", [0, 3])
+def test_ranks_that_do_not_call_the_same(way: str, before: int) -> None:
+    """All ranks hear of it, in the program's words."""
+    comm = made(way)
+    for _ in range(before):
+        comm.allgather(1), comm.allreduce(1)
+    error = raised(lambda: comm.allgather(1) if comm.rank else comm.allreduce(1))
+    fits = isinstance(error, MismatchError) and "allreduce(obj) at" in str(error) and "allgather(obj) at" in str(error)
+    assert agreed([] if fits else [(comm.rank, repr(error))]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.once
+def test_a_root_that_differs_and_an_array_in_place_of_an_object() -> None:
+    """Roots and kinds of data are compared, too."""
+    for call, text in (
+        (lambda comm: comm.gather(1, root=comm.rank % 2), "gather(obj, root=1)"),
+        (lambda comm: comm.allgather(1) if comm.rank else comm.Allgather(np.zeros(2), np.zeros(2 * comm.size)), "Allgather(float64[2])"),
+    ):
+        comm = made("shared memory")
+        error = raised(lambda comm=comm, call=call: (call(comm), comm.allreduce(1)))
+        assert agreed([] if isinstance(error, MismatchError) and text in str(error) else [(comm.rank, repr(error))]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.once
+def test_a_rank_that_comes_too_late() -> None:
+    """``timeout=`` holds, before the first message and behind it."""
+    comm = made("shared memory")
+    if comm.rank == 0:
+        time.sleep(1.5)
+    error = raised(lambda: comm.allreduce("a" * 100000, timeout="300ms"))
+    assert agreed([] if isinstance(error, CollectiveTimeout) and "allreduce(obj) at" in str(error) else [(comm.rank, repr(error))]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_threads_do_not_block_each_other() -> None:
+    """One thread waits in its communicator until another thread of the same rank has gone on in its own."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("threads may not call MPI")
+    one, other, gone_on = fresh(), fresh(), threading.Event()
+
+    def waits() -> Any:
+        if one.rank == 0:
+            assert gone_on.wait(30)
+        return one.bcast("a" * 100000 if one.rank == 0 else None)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(waits)
+        for i in range(50):
+            assert other.allreduce(i) == i * other.size
+        gone_on.set()
+        assert found.result(30) == "a" * 100000
+
+
+def test_an_object_that_calls_while_it_is_loaded() -> None:
+    """A collective of the same kind inside of an object's own code does not disturb the one around it."""
+    comm = fresh()
+    global nested  # noqa: PLW0603
+    nested = comm
+    assert comm.allgather(Nests()) == [list(range(comm.size))] * comm.size
+
+
+nested: Communicator
+
+
+class Nests:
+    """An object that is loaded by a collective."""
+
+    def __reduce__(self) -> Any:
+        return _gather_ranks, ()
+
+
+def _gather_ranks() -> Any:
+    return nested.allgather(nested.rank)
