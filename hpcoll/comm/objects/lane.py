@@ -4,10 +4,10 @@ The short way, of objects whose pickles fit their cells, is written out: `Lane.p
 cell. All else is `Lane.finish`.
 """
 
-import pickle
 from collections.abc import Sequence
 from functools import partial
 from gc import get_referents
+from pickle import dumps
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import call_of_cells, cell_nbytes
 from hpcoll.comm.context.context import Context
-from hpcoll.comm.objects import cells
+from hpcoll.comm.objects import cells, floats
 from hpcoll.comm.objects.cells import Incoming, Message
 from hpcoll.comm.objects.parts import Parts
 from hpcoll.comm.objects.serializer import current
@@ -83,7 +83,8 @@ class Lane:
         """Pickle an object, and return the address of its cell."""
         if get_referents(MPI.pickle) == DEFAULT:
             try:
-                self.data = data = pickle.dumps(obj, _PROTOCOL, buffer_callback=self.keep)
+                data = floats.pickled(obj) if type(obj) is list and len(obj) >= floats.LEAST else None
+                self.data = data = data or dumps(obj, _PROTOCOL, buffer_callback=self.keep)
             except Exception as error:
                 self.data = None
                 return self._put(cells.refusal(error, self.room))
