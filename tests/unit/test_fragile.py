@@ -19,6 +19,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
+from hpcoll.comm.objects import serializer
 from hpcoll.comm.requests import startall, waitall_frames
 from hpcoll.comm.status import call_site
 from hpcoll.comm.team import hard_exit
@@ -129,6 +130,31 @@ def test_another_layout_of_holders_of_memory_is_seen(monkeypatch: pytest.MonkeyP
     assert {bytearray, memoryview} <= set(object_layout._holders())
     monkeypatch.setattr(object_layout, "_words", lambda address, n: words(address + 8, n))
     assert object_layout._holders() == {}
+
+
+@guards("hpcoll/runtime/engine/object_layout.py (`BYTES_LENGTH_AT`)")
+@guards("hpcoll/runtime/engine/object_layout.py (`FLOATS_SUPPORTED`)")
+def test_another_layout_of_bytes_and_floats_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pickle's memory is sent, nor a list's numbers are read, where CPython keeps them elsewhere."""
+    words = object_layout._words
+    assert object_layout._bytes_length_at() == object_layout.BYTES_LENGTH_AT is not None
+    assert object_layout._reads_floats()
+    monkeypatch.setattr(object_layout, "_words", lambda address, n: words(address + 8, n))
+    assert object_layout._bytes_length_at() is None
+    assert not object_layout._reads_floats()
+
+
+@guards("hpcoll/comm/objects/serializer.py (`current`)")
+def test_another_serializer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle that the program has set, or one whose parts `gc` does not tell, is called by its methods."""
+    assert serializer.current().protocol == MPI.pickle.PROTOCOL
+    theirs = MPI.Pickle(lambda obj, protocol=None: b"theirs", lambda data: "loaded")
+    monkeypatch.setattr(MPI, "pickle", theirs)
+    used = serializer.current()
+    assert (used.dumps(1), used.loads(b""), used.protocol) == (b"theirs", "loaded", None)
+    monkeypatch.undo()
+    monkeypatch.setattr(serializer, "get_referents", lambda theirs: [])
+    assert serializer.current().protocol is None
 
 
 @guards("hpcoll/runtime/engine/object_layout.py (`_MACHINES`)")

@@ -23,7 +23,7 @@ _REST, _ERROR = 0, 1
 _TEXT = 2000  # characters of an error
 
 
-class Message(NamedTuple):
+class Outgoing(NamedTuple):
     """An object to be sent.
 
     Attributes:
@@ -47,7 +47,7 @@ class Message(NamedTuple):
         return loaded(self.pickle, [np.frombuffer(one, np.uint8).copy() for one in self.buffers])
 
 
-def message_of(obj: Any, room: int) -> Message:
+def message_of(obj: Any, room: int) -> Outgoing:
     """Pickle an object, with a cell that has room for so many bytes behind its head."""
     try:
         use, found = current(), list[Any]()
@@ -73,10 +73,10 @@ def keeps(buffer: Any, found: list[Any]) -> bool:
     return False
 
 
-def message(data: bytes, buffers: Sequence[Any], room: int) -> Message:
+def message(data: bytes, buffers: Sequence[Any], room: int) -> Outgoing:
     """Return the message of a pickle and its buffers out of band."""
     if not buffers and len(data) <= room:
-        return Message(len(data), data, pickle=data)
+        return Outgoing(len(data), data, pickle=data)
     numbers = _NUMBERS.pack(_REST, len(data), len(buffers))
     sizes = struct.pack(f"{len(buffers)}q", *(one.nbytes for one in buffers))
     blocks: list[Any] = list(buffers)
@@ -87,14 +87,14 @@ def message(data: bytes, buffers: Sequence[Any], room: int) -> Message:
         blocks.insert(0, data)
     else:
         blocks[:0] = sizes, data
-    return Message(CELL_FLAG | len(numbers), numbers, blocks, None, data, buffers)
+    return Outgoing(CELL_FLAG | len(numbers), numbers, blocks, None, data, buffers)
 
 
-def refusal(error: Exception, room: int) -> Message:
+def refusal(error: Exception, room: int) -> Outgoing:
     """Return the message that there is no object, because of an error."""
     text = f"{type(error).__name__}: {error}"[:_TEXT].encode()[: room - _NUMBERS.size]
     payload = _NUMBERS.pack(_ERROR, len(text), 0) + text
-    return Message(CELL_FLAG | len(payload), payload, (), error)
+    return Outgoing(CELL_FLAG | len(payload), payload, (), error)
 
 
 class Incoming:

@@ -16,8 +16,8 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.cells import call_of_cells, cell_nbytes
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.objects import cells, floats
-from hpcoll.comm.objects.cells import Incoming, Message
-from hpcoll.comm.objects.parts import Parts
+from hpcoll.comm.objects.cells import Incoming, Outgoing
+from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
 from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
@@ -77,7 +77,7 @@ class Lane:
         self.buffers = list[Any]()
         self.keep = partial(cells.keeps, found=self.buffers)
         self.data: Any = None
-        self._messages = list[Message]()  # of a call under way that takes the long way
+        self._messages = list[Outgoing]()  # of a call under way that takes the long way
 
     def put(self, obj: Any) -> int:
         """Pickle an object, and return the address of its cell."""
@@ -98,7 +98,7 @@ class Lane:
 
     def put_all(self, objects: Any) -> int:
         """Pickle an object for each rank, or as many None; return the address of their cells."""
-        messages, nranks = list[Message](), self.context.nranks
+        messages, nranks = list[Outgoing](), self.context.nranks
         try:
             found = [None] * nranks if objects is None else list(objects)
             if len(found) != nranks:
@@ -115,7 +115,7 @@ class Lane:
         self._messages = messages
         return self.source
 
-    def _put(self, message: Message) -> int:
+    def _put(self, message: Outgoing) -> int:
         self._messages, self._sent_words[0] = [message], message.length
         self._slots[0][: len(message.payload)] = message.payload
         return self.source
@@ -137,7 +137,7 @@ class Lane:
             return [mine[0].copied()]
         return [one.load() for one in incoming]
 
-    def settle(self, status: int, limit_s: float | None) -> tuple[list[Message], list[Incoming], bool]:
+    def settle(self, status: int, limit_s: float | None) -> tuple[list[Outgoing], list[Incoming], bool]:
         """Wait until all cells have come; return the messages of this rank, what it receives, and whether that goes on in parts."""
         context = self.context
         if status == BUSY:
@@ -150,11 +150,11 @@ class Lane:
         special = any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)])
         return mine, incoming, special
 
-    def parts(self, limit_s: float | None) -> Parts:
+    def parts(self, limit_s: float | None) -> CallParts:
         """Return the parts of the call whose cells have come."""
-        return Parts(self.context, self._engine, self.method, limit_s)
+        return CallParts(self.context, self._engine, self.method, limit_s)
 
-    def raise_first(self, mine: Sequence[Message], incoming: Sequence[Incoming]) -> None:
+    def raise_first(self, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
         """Raise the first error of this rank or another, if there is one."""
         for message in mine:
             if message.error is not None:

@@ -1,4 +1,4 @@
-"""Parts: what does not fit the cells of a call follows in calls of blocks, from where it is to where it stays.
+"""CallParts: what does not fit the cells of a call follows in calls of blocks, from where it is to where it stays.
 
 Ranks that neither send nor receive any take no part. So there are as many calls in the log on all ranks, whatever each of them sends.
 """
@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.context.context import Context
-from hpcoll.comm.objects.cells import Incoming, Message
+from hpcoll.comm.objects.cells import Incoming, Outgoing
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 Place = tuple[int, int]  # address and bytes
@@ -22,7 +22,7 @@ _BYTE = np.dtype(np.uint8)
 _OF_PAIRS = ("gather", "scatter", "alltoall")  # of which a rank knows its own blocks
 
 
-class Parts:
+class CallParts:
     """The parts of a call whose cells have come.
 
     Args:
@@ -35,7 +35,7 @@ class Parts:
     def __init__(self, context: Context, engine: HostEngine, method: str, limit_s: float | None) -> None:
         self._context, self._engine, self._method, self._limit_s = context, engine, method, limit_s
 
-    def exchange(self, collective: str, root: int, mine: Sequence[Message], incoming: Sequence[Incoming]) -> None:
+    def exchange(self, collective: str, root: int, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
         """Send the blocks of messages, and receive those of others.
 
         Args:

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import GATHERED_RANKS, cell_nbytes
-from hpcoll.comm.objects.cells import Incoming, Message, message_of, refusal, remote_error
+from hpcoll.comm.objects.cells import Incoming, Outgoing, message_of, refusal, remote_error
 from hpcoll.comm.objects.lane import Lane
 from hpcoll.comm.objects.parts import NOTHING, Place, place_of
 from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
@@ -84,7 +84,7 @@ class _Tree:
         self._error: Exception | None = None
         self._found: Any = None
 
-    def run(self, mine: Message) -> Any:
+    def run(self, mine: Outgoing) -> Any:
         """Combine this rank's object with those of all others."""
         self._try(lambda: mine.copied())
         step = 1
@@ -115,7 +115,7 @@ class _Tree:
             raise remote_error(self._rank, self._lane.method, one.source, one.refused)
         return one.load()
 
-    def _message(self) -> Message:
+    def _message(self) -> Outgoing:
         return message_of(self._found, self._lane.room) if self._error is None else refusal(self._error, self._lane.room)
 
     def _shared(self) -> Any:
@@ -144,7 +144,7 @@ class _Tree:
             self._try(lambda: self._loaded(one))
         return self._found if self._rank == root else None
 
-    def _send(self, peer: int, message: Message, *, headed: bool) -> None:
+    def _send(self, peer: int, message: Outgoing, *, headed: bool) -> None:
         cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
         if headed:
             _write(cell, message)
@@ -168,7 +168,7 @@ class _Tree:
         self._parts.run("alltoall", 0, outgoing, incoming)
 
 
-def _write(cell: np.ndarray, message: Message) -> None:
+def _write(cell: np.ndarray, message: Outgoing) -> None:
     cell[:8].view(np.int64)[0] = message.length
     cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(message.payload)] = np.frombuffer(message.payload, np.uint8)
 
