@@ -27,12 +27,12 @@ class Halo:
         dims = hpcoll.dims_create(comm.size, 2, (1000, 1000))
         grid = comm.Create_cart(dims, [True, False], reorder=True)
         u = np.zeros((1000 // dims[0] + 2, 1000 // dims[1] + 2))    # a ghost layer on each side
-        with hpcoll.Halo(grid, u, 1) as halo:
+        with hpcoll.Halo(grid, u) as halo:
             halo.start()
-            update(u, halo.inner)                                  # needs no ghost layer
+            v[halo.inner] = stencil(u, halo.inner)                 # needs no ghost layer
             halo.wait()
             for part in halo.rim:
-                update(u, part)
+                v[part] = stencil(u, part)
 
     Args:
         comm: Communicator with Cartesian topology, hpcoll's or mpi4py's, whose periods say where the array closes on itself.
@@ -86,7 +86,7 @@ class Halo:
         self.wait()
 
     def start(self) -> None:
-        """Begin to fill the ghost layers; until `wait`, the program reads owned points only, and writes none that a neighbour gets.
+        """Begin to fill the ghost layers. Until `wait`, the program reads owned points only, and writes none of the array.
 
         Raises:
             ArgumentError: The exchange runs already, or `free` was called.

@@ -124,6 +124,19 @@ def test_a_grid_of_mpi4py() -> None:
     assert agreed(wrong) == []
 
 
+def test_without_persistent_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an MPI library of version 3, each exchange is begun anew."""
+
+    def lacking(*_: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(hpcoll.DistGraphCommunicator, "Neighbor_alltoallw_init", lacking)
+    grid = grid_of([NRANKS], [True])
+    wrong = filled(grid, [1], False)
+    grid.Free()
+    assert agreed(wrong) == []
+
+
 def test_turns() -> None:
     grid = grid_of([NRANKS], [True])
     with hpcoll.Halo(grid, np.zeros(3)) as halo:
