@@ -17,11 +17,13 @@ class Graph(NamedTuple):
         targets: For each rank, where each block goes that it sends, in its order.
         sources: For each rank, where each block comes from that it receives, in its order.
         degree: The most blocks that a rank sends, or receives; at least 1.
+        lonely: Some rank has no blocks at all, and so does not know of which size those of the others are.
     """
 
     targets: tuple[tuple[End, ...], ...]
     sources: tuple[tuple[End, ...], ...]
     degree: int
+    lonely: bool = False
 
     def __hash__(self) -> int:
         """Return a hash that takes no look at all edges; of two graphs alike it is the same."""
@@ -51,7 +53,7 @@ def matched(targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) 
     The k-th edge from a rank to another in the order of the one is the k-th in the order of the other.
 
     >>> matched([[1, 0, 1], []], [[0], [0, 0]])
-    Graph(targets=(((1, 0), (0, 0), (1, 1)), ()), sources=(((0, 1),), ((0, 0), (0, 2))), degree=3)
+    Graph(targets=(((1, 0), (0, 0), (1, 1)), ()), sources=(((0, 1),), ((0, 0), (0, 2))), degree=3, lonely=False)
     >>> matched([[1], []], [[], []]) is None
     True
     """
@@ -72,7 +74,8 @@ def matched(targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) 
         for index, other in zip(leaving[edge], arriving[edge], strict=True):
             ends[0][edge[0]][index], ends[1][edge[1]][other] = (edge[1], other), (edge[0], index)
     leave, arrive = (tuple(map(tuple, side)) for side in ends)
-    return Graph(leave, arrive, max([1, *map(len, (*leave, *arrive))]))
+    lonely = not all(map(any, zip(map(len, leave), map(len, arrive))))
+    return Graph(leave, arrive, max([1, *map(len, (*leave, *arrive))]), lonely)
 
 
 def grid(dims: Sequence[int], periods: Sequence[bool]) -> Graph:
@@ -93,7 +96,7 @@ def grid(dims: Sequence[int], periods: Sequence[bool]) -> Graph:
                 inside = periodic or 0 <= at + step < size
                 found.append((rank + ((at + step) % size - at) * stride, 2 * axis + (step < 0)) if inside else None)
         ends.append(tuple(found))
-    return Graph(tuple(ends), tuple(ends), max(1, 2 * len(dims)))
+    return Graph(tuple(ends), tuple(ends), max(1, 2 * len(dims)), not dims)
 
 
 @lru_cache(maxsize=128)

@@ -50,9 +50,9 @@ def whose_sizes(row: Method, call: Call) -> int:
 
 
 def _side(spec: Any, kind: int, nblocks: int, *, writable: bool) -> BufferPattern | None:
-    kind, nblocks = (ABSENT, 1) if kind == MANY and not nblocks else (kind, 1 if kind == ONE else nblocks)
-    if not nblocks:
+    if kind == BLOCKS and not nblocks:
         return None
+    kind, nblocks = kind if nblocks else ABSENT, nblocks if kind != ONE else 1
     if kind == ABSENT or spec is MPI.IN_PLACE:
         return BufferPattern(ABSENT if kind == ABSENT else ALIASED)
     buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)

@@ -63,7 +63,8 @@ def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Gr
         ArgumentError: Bad buffer, or blocks that have other sizes at their two ends; likewise for `typed_neighbours`.
     """
     gathers, nreceived = collective == "neighbor_allgather", len(graph.sources[rank])
-    nsent = 1 if gathers else len(graph.targets[rank])
+    nsent = len(graph.targets[rank])
+    nsent = min(1, nsent) if gathers else nsent
     send = _blocks(sendbuf, "sendbuf", rank, nsent, varies=varies and not gathers)
     recv = _blocks(recvbuf, "recvbuf", rank, nreceived, varies=varies)
     if (send is None and nsent) or (recv is None and nreceived) or is_in_place(sendbuf):
@@ -76,10 +77,11 @@ def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Gr
     shared = send is not None and recv is not None and check_overlap(send, recv, rank)
     source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send)
     target = NOTHING if recv is None else plain_bytes(recv)
-    if not varies:
-        count = source.nbytes // nsent if send is not None else target.nbytes // max(1, nreceived)
-        return move(collective, source, target, count, 0, graph=graph)
-    return _varying(collective, source, target, ((0, source.nbytes),) if gathers else source.places, rank, graph)
+    if not varies and not graph.lonely:
+        return move(collective, source, target, source.nbytes // nsent if nsent else target.nbytes // nreceived, 0, graph=graph)
+    places = source.places or _equal(source.nbytes, nsent)
+    call = _varying(collective, source, target._replace(places=target.places or _equal(target.nbytes, nreceived)), places, rank, graph)
+    return call._replace(element="") if graph.lonely else call
 
 
 def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Call | None:
@@ -89,6 +91,11 @@ def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Cal
     if send is None or recv is None:
         return None
     return _varying("neighbor_alltoall", send, target=recv, places=send.places, rank=rank, graph=graph)._replace(element="")
+
+
+def _equal(nbytes: int, n: int) -> tuple[tuple[int, int], ...]:
+    """Return the places of equal blocks."""
+    return tuple((i * (nbytes // n), nbytes // n) for i in range(n))
 
 
 def _varying(

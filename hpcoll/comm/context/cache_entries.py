@@ -61,7 +61,7 @@ def _enter(
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
         served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]), maps=call.maps)
-    elif ALIASED not in (sent.kind, received.kind) and not _copies_blocks(call, who[0]):
+    elif ALIASED not in (sent.kind, received.kind) and not _told_blocks(call, who[0]):
         served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
     else:
         return
@@ -74,10 +74,13 @@ def _nblocks(call: Call | None, rank: int, nranks: int) -> tuple[int, int]:
     return (nranks, nranks) if graph is None else (len(graph.targets[rank]), len(graph.sources[rank]))
 
 
-def _copies_blocks(call: Call, rank: int) -> bool:
-    """Say whether this rank copies blocks of a neighbourhood collective: describing the call compares their sizes."""
-    found = {} if call.graph is None else call.graph.received(rank)
-    return rank in found or (call.collective == "neighbor_allgather" and any(len(blocks) > 1 for blocks in found.values()))
+def _told_blocks(call: Call, rank: int) -> bool:
+    """Say whether describing a neighbourhood collective says more of blocks: their places, or that two that are one have one size."""
+    if call.graph is None:
+        return False
+    found = call.graph.received(rank)
+    twice = call.collective == "neighbor_allgather" and any(len(blocks) > 1 for blocks in found.values())
+    return call.graph.lonely or twice or rank in found
 
 
 def enter_native(

@@ -185,5 +185,5 @@ class Plan:
 
 
 def addressed(counts: tuple[int, ...]) -> array:
-    """Return counts as compiled code reads them."""
-    return array("q", counts)
+    """Return counts as compiled code reads them, at an address even where there are none."""
+    return array("q", counts or (0,))
