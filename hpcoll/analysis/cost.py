@@ -8,7 +8,7 @@ nodes are, with other constants.
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -94,32 +94,39 @@ def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
     return (network.beta + network.gamma * reduces) * (network.spill if nbytes > network.cache else 1.0)
 
 
-def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network) -> float:
+def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network, nodes: Nodes = ()) -> float:
     """Return the seconds of a call among ranks with equal links; the row is not hierarchical.
 
     ``nbytes`` is m, the bytes of the whole message as the catalogue counts it. ``segment`` has the bytes per segment, or of chunked rows
-    per chunk; rows without a pipeline ignore it.
+    per chunk; rows without a pipeline ignore it. ``nodes`` are those between which neighbours' messages are counted; none: all are.
     """
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined or row.chunked else 1
-    first, following = _paces(row, nranks, nbytes, nsegments, network)
+    first, following = _paces(row, nranks, nbytes, nsegments, network, nodes)
     return first + (nsegments - 1) * following
 
 
-def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: Network) -> tuple[float, float]:
+def _paces(
+    row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: Network, nodes: Nodes = ()
+) -> tuple[float, float]:  # fmt: skip
     """Return the seconds until the first segment is through, and from each segment to the next."""
     if nranks < 2:
         return 0.0, 0.0
     nchunks = nsegments if row.chunked else 1
     fields = ("rounds", "messages", "critical", "sent", "received")
-    rounds, messages, critical, sent, received = (row.cost(field, nranks, nchunks) for field in fields)
+    rounds, messages, critical, sent, received = (row.cost(field, nranks, nchunks, nodes) for field in fields)
     messages = max(messages, rounds)
     piece = nbytes if row.chunked else nbytes / nsegments
-    largest = row.cost("largest", nranks) * nbytes / nsegments
+    largest = row.cost("largest", nranks, nodes=nodes) * nbytes / nsegments
     handshake = network.handshake if largest > BELOW_EAGER * network.eager else 0.0
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
     first = rounds * alpha + (messages - rounds) * overhead + critical * piece * work
     return first, 0.0 if row.chunked else max(max(sent, received) * piece * work, messages * overhead)
+
+
+# The parts of a hierarchical exchange with neighbours, as formulas of `hpcoll.schedules.patterns.bundles.GraphTraffic`.
+_ON_THE_NODE: dict[str, Any] = {"rounds": "2*(e>0)", "messages": "e", "critical": "i/d", "largest": "i/d"}
+_BETWEEN_NODES: dict[str, Any] = {"rounds": "a>0", "messages": "a", "critical": "w/d", "largest": "w/d"}
 
 
 def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float, levels: Levels) -> float:
@@ -128,10 +135,14 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     A flat algorithm is as slow as its messages between nodes, which share the link of their node. The parts of a hierarchical algorithm on
     a node and between nodes follow each other, and overlap from segment to segment. ``levels`` are as `Levels.on_parts` returns them.
     """
-    ranks = members(nodes)
+    ranks, neighbours = members(nodes), COLLECTIVES[row.collective].neighbours
     if not row.hierarchical:
-        network = levels.network
-        return seconds(row, len(nodes), nbytes, segment, _shared_by(network, _sharers(row, nodes)))
+        between = nodes if neighbours and len(ranks) > 1 else ()
+        return seconds(row, len(nodes), nbytes, segment, _shared_by(levels.network, _sharers(row, nodes)), between)
+    if neighbours:
+        near, far = row._replace(**_ON_THE_NODE), row._replace(**_BETWEEN_NODES)
+        link = _shared_by(levels.network, _sharers(far, nodes))
+        return sum(_paces(part, len(nodes), nbytes, 1, network, nodes)[0] for part, network in ((near, levels.node), (far, link)))
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined else 1
     nstripes, largest = int(row.cost("stripes", len(nodes), nodes=nodes)), max(map(len, ranks))
     link = _shared_by(levels.network, nstripes)
@@ -149,6 +160,8 @@ def _shared_by(network: Network, nranks: float) -> Network:
 def _sharers(row: Algorithm, nodes: Nodes) -> float:
     """Return the number of a node's ranks that send to other nodes at once."""
     p, largest = len(nodes), max(map(len, members(nodes)))
+    if COLLECTIVES[row.collective].neighbours:
+        return row.evaluate(f"x/d/max(1/d, {row.critical})", p, nodes=nodes)
     if row.neighbours:
         return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
     return max(1.0, largest * (p - largest) / max(1, p - 1))

@@ -24,7 +24,8 @@ KEY = (
     "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
     "bytes are those that the busiest rank sends",
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
-    "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes; d blocks of the busiest rank among neighbours",
+    "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
+    "with neighbours: d blocks of m, the most that a rank sends or receives, b blocks that the busiest rank sends, in all messages",
     "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
 )
 

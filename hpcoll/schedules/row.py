@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.graph import Graph, ring
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
+from hpcoll.schedules.patterns.bundles import GraphTraffic, graph_traffic
 from hpcoll.schedules.placement import Nodes, members
 
 
@@ -30,7 +31,7 @@ class Algorithm(NamedTuple):
     Costs are formulas, as text, of ``p`` ranks, ``q`` = ceil(log2 p), ``f`` = the largest power of two <= p, and ``n`` chunks. Those of
     hierarchical rows also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c`` ranks of the
     smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of its node.
-    Those of neighbourhood collectives know ``d``, the graph's degree.
+    Those of neighbourhood collectives know `hpcoll.schedules.patterns.bundles.GraphTraffic`.
     Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together; for neighbourhood
     collectives: of ``d`` blocks).
 
@@ -116,16 +117,21 @@ class Algorithm(NamedTuple):
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
-        return _evaluate(formula, nranks, nchunks, nodes if self.placed else (), (self.graph or ring(1)).degree)
+        found = None
+        if COLLECTIVES[self.collective].neighbours:
+            once = self.collective == "neighbor_allgather"
+            found = graph_traffic(self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical)
+        return _evaluate(formula, nranks, nchunks, nodes if self.placed else (), found)
 
 
-_FUNCTIONS = {"log2": math.log2, "ceil": math.ceil, "max": max, "min": min}
+_FUNCTIONS = {"log2": math.log2, "ceil": math.ceil, "max": max}
 
 
 @lru_cache(maxsize=4096)
-def _evaluate(formula: str, p: int, n: int, nodes: Nodes, d: int) -> float:
+def _evaluate(formula: str, p: int, n: int, nodes: Nodes, on_graph: GraphTraffic | None) -> float:
     sizes = [len(ranks) for ranks in members(nodes)] if nodes else [1] * p
-    names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "d": d} | _FUNCTIONS
+    names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n} | _FUNCTIONS
+    names |= on_graph._asdict() if on_graph else {}
     h, stripes = len(sizes), min(sizes)
     names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": stripes, "c": max(sizes)}
     names["t"] = sum(-(-size // stripes) for size in sizes)

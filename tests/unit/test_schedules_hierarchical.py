@@ -17,7 +17,8 @@ from hpcoll.schedules.row import Algorithm
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
 NRANKS = (*range(2, 11), 12, 16)
 # Rows whose `rounds` is an upper bound even where all nodes are equal: recursive doubling's is one but for powers of two. Where they
-# differ it is one for every row: the longest chain need not pass through the largest node.
+# differ it is one for every row: the longest chain need not pass through the largest node. Nothing is collected where a single rank of a
+# node has neighbours elsewhere.
 UPPER_BOUND = {"allreduce/leaders"}
 SENT_LESS = {"bcast/hierarchical", "reduce/hierarchical"}  # who sends most in the tree need not be who sends most on the node
 
@@ -53,7 +54,7 @@ def test_every_placement_is_proven(row: Algorithm) -> None:
 
 @every_row
 def test_order_is_claimed_nowhere_and_kept_not_everywhere(row: Algorithm) -> None:
-    assert (row.ordered, row.uniform) == (False, row.collective == "alltoall")
+    assert (row.ordered, row.uniform) == (False, row.collective == "alltoall" or COLLECTIVES[row.collective].neighbours)
     if COLLECTIVES[row.collective].reduces:
         assert not all(proof.ordered for _, _, proof in proofs(row.key))
 
@@ -65,7 +66,8 @@ def test_rounds_are_as_the_row_says(row: Algorithm) -> None:
         rounds = row.cost("rounds", len(nodes), nodes=nodes)
         assert proof.rounds <= rounds, (nodes, root)
         nnodes = len(members(nodes))
-        if is_even(nodes) and nnodes > 1 and (row.key not in UPPER_BOUND or nnodes & (nnodes - 1) == 0):
+        in_turn = not COLLECTIVES[row.collective].neighbours or nodes == tuple(rank % nnodes for rank in range(len(nodes)))
+        if is_even(nodes) and nnodes > 1 and in_turn and (row.key not in UPPER_BOUND or nnodes & (nnodes - 1) == 0):
             assert proof.rounds == rounds, (nodes, root)
             exact += 1
     assert exact > 10
@@ -90,7 +92,7 @@ def test_with_a_node_for_each_rank_messages_are_those_of_the_flat_algorithm(row:
         for root in some_roots(row, nranks):
             alone = tuple(range(nranks))
             ours, theirs = (Counter(crossings(key, alone, root)) for key in (row.key, row.outer))
-            assert ours == theirs
+            assert ours == theirs or (nranks == 2 and COLLECTIVES[row.collective].neighbours), "two edges are one message"
         assert row.cost("rounds", nranks) == CATALOGUE[row.outer].cost("rounds", nranks)
 
 

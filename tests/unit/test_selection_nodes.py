@@ -112,10 +112,10 @@ def test_what_a_hierarchy_cannot_serve_it_is_not_chosen_for(row) -> None:  # noq
             choose(need(row.collective, nodes, ordered=True), DEFAULTS, row.name)
         with pytest.raises(ArgumentError, match="it would round more than once"):
             choose(need(row.collective, nodes, one_fold=True), DEFAULTS, row.name)
-    if row.collective == "alltoall":
-        assert choose(need("alltoall", nodes, None, varying=True), DEFAULTS).algorithm == "direct"
+    if row.uniform:
+        assert choose(need(row.collective, nodes, None, varying=True), DEFAULTS).algorithm == "direct"
         with pytest.raises(ArgumentError, match="it needs equal blocks"):
-            choose(need("alltoall", nodes, None, varying=True), DEFAULTS, row.name)
+            choose(need(row.collective, nodes, None, varying=True), DEFAULTS, row.name)
     elif COLLECTIVES[row.collective].blocks:
         assert row.name in names(row.collective, every(row.collective, varying=True))
 

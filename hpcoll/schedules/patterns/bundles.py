@@ -1,0 +1,136 @@
+"""Bundles: what ranks of a node send to ranks of another node along the edges of a graph, as one message.
+
+A ring of 4 ranks on 2 nodes, in turn; blocks as source>target:
+
+    collected on the node    between the nodes            handed out on the node
+    2: 2>1 2>3 to rank 0     0: 0>3 0>1 2>1 2>3 to 1      1: 0>3 2>3 to rank 3
+    3: 3>2 3>0 to rank 1     1: 1>0 1>2 3>2 3>0 to 0      0: 1>2 3>2 to rank 2
+
+Of the ranks that have edges to the other node, one that carries the fewest bundles sends, or receives.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from hpcoll.schedules.graph import Graph
+from hpcoll.schedules.placement import Nodes, members
+
+Block = tuple[int, int]  # the rank that sends it, and its number there
+Message = tuple[int, int, int]  # sender, receiver, blocks
+
+
+class Bundle(NamedTuple):
+    """The message from a node to another.
+
+    Attributes:
+        sender: Rank that collects the blocks and sends them.
+        receiver: Rank that receives the blocks and hands them out.
+        given: Blocks of each rank of the sending node, in the order in which they travel.
+        taken: Blocks for each rank of the receiving node, in that order too, each with its places among the blocks that this rank receives.
+    """
+
+    sender: int
+    receiver: int
+    given: dict[int, list[Block]]
+    taken: dict[int, dict[Block, list[int]]]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks, in the order in which they travel."""
+        return [block for blocks in self.given.values() for block in blocks]
+
+
+@lru_cache(maxsize=4096)
+def leaving(graph: Graph, nodes: Nodes, node: int, once: bool) -> dict[int, Bundle]:
+    """Return the bundles that leave a node, by the node that they go to.
+
+    ``once``: all blocks that a rank sends are its block 0, which is in a bundle once.
+    """
+    carriers = _carriers(graph, nodes, node, False).items()
+    found = {other: Bundle(sender, _carriers(graph, nodes, other, True)[node], {}, {}) for other, sender in carriers}
+    for rank in members(nodes)[node]:
+        for index, end in enumerate(graph.targets[rank]):
+            if end is None or nodes[end[0]] == node:
+                continue
+            bundle, block = found[nodes[end[0]]], (rank, 0 if once else index)
+            given = bundle.given.setdefault(rank, [])
+            if given[-1:] != [block]:
+                given.append(block)
+            bundle.taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
+    return found
+
+
+def arriving(graph: Graph, nodes: Nodes, node: int, once: bool) -> list[Bundle]:
+    """Return the bundles that arrive at a node."""
+    return [leaving(graph, nodes, other, once)[node] for other in _carriers(graph, nodes, node, True)]
+
+
+@lru_cache(maxsize=4096)
+def _carriers(graph: Graph, nodes: Nodes, node: int, received: bool) -> dict[int, int]:
+    """Return, for each other node that ranks of a node have edges to, or receive from, the rank that has that bundle."""
+    edges: dict[int, Counter[int]] = {}
+    for rank in members(nodes)[node]:
+        for end in (graph.sources if received else graph.targets)[rank]:
+            if end is not None and nodes[end[0]] != node:
+                edges.setdefault(nodes[end[0]], Counter())[rank] += 1
+    found: dict[int, int] = {}
+    load: Counter[int] = Counter()
+    for other in sorted(edges):
+        found[other] = min(edges[other], key=lambda rank: (load[rank], -edges[other][rank], rank))
+        load[found[other]] += 1
+    return found
+
+
+class GraphTraffic(NamedTuple):
+    """Messages and blocks of a neighbourhood collective on a graph and nodes, by their names in formulas."""
+
+    d: int  # blocks of m: the most that a rank sends to its neighbours, or receives
+    a: int  # messages that the busiest rank sends to other nodes, or receives from there
+    e: int  # messages that the busiest rank sends to ranks of its node, or receives from them
+    i: int  # blocks in these
+    w: int  # blocks of the longest message between nodes
+    x: int  # blocks that the busiest node sends to others, or receives
+    b: int  # blocks that the busiest rank sends
+    y: int  # blocks that the busiest rank receives
+
+
+@lru_cache(maxsize=256)
+def graph_traffic(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> GraphTraffic:
+    """Count what ranks send and receive, with a message for each edge or in bundles; ``once`` as in `leaving`."""
+    found = list(_messages(graph, nodes, once, bundled))
+    near, far = ([one for one in found if (nodes[one[0]] == nodes[one[1]]) is same] for same in (True, False))
+    return GraphTraffic(
+        d=graph.degree,
+        a=max(_most((one[end], 1) for one in far) for end in (0, 1)),
+        e=max(_most((one[end], 1) for one in near) for end in (0, 1)),
+        i=max(_most((one[end], one[2]) for one in near) for end in (0, 1)),
+        w=max((one[2] for one in far), default=0),
+        x=max(_most((nodes[one[end]], one[2]) for one in far) for end in (0, 1)),
+        b=_most((one[0], one[2]) for one in found),
+        y=_most((one[1], one[2]) for one in found),
+    )
+
+
+def _messages(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> Iterator[Message]:
+    for rank in range(len(graph.targets)):
+        for peer, blocks in graph.sent(rank).items():
+            if peer != rank and not (bundled and nodes[peer] != nodes[rank]):
+                n = 1 if once else len(blocks)
+                yield from [(rank, peer, n)] if bundled else [(rank, peer, 1)] * n
+    collected, handed_out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for node in range(max(nodes) + 1 if bundled else 0):
+        for bundle in leaving(graph, nodes, node, once).values():
+            yield bundle.sender, bundle.receiver, len(bundle.blocks)
+            collected.update({(rank, bundle.sender): len(blocks) for rank, blocks in bundle.given.items()})
+            handed_out.update({(bundle.receiver, rank): len(blocks) for rank, blocks in bundle.taken.items()})
+    yield from ((source, target, n) for part in (collected, handed_out) for (source, target), n in part.items() if source != target)
+
+
+def _most(weights: Iterable[tuple[int, int]]) -> int:
+    """Return the largest sum of the weights of a number."""
+    found: Counter[int] = Counter()
+    for number, weight in weights:
+        found[number] += weight
+    return max(found.values(), default=0)
