@@ -39,12 +39,11 @@ class Graph(NamedTuple):
 
     def received(self, rank: int) -> dict[int, list[int]]:
         """Return the blocks that a rank receives from each of its sources, in the order in which they travel."""
-        found: dict[int, list[int]] = {}
-        for index in sorted(range(len(self.sources[rank])), key=lambda index: self.sources[rank][index] or (NO_RANK, 0)):
-            end = self.sources[rank][index]
+        ends, found = self.sources[rank], dict[int, list[int]]()
+        for index, end in enumerate(ends):
             if end is not None:
                 found.setdefault(end[0], []).append(index)
-        return found
+        return {peer: sorted(blocks, key=lambda index: ends[index] or ()) for peer, blocks in found.items()}
 
 
 def matched(targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) -> Graph | None:

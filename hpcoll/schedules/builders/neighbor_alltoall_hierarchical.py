@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcoll.schedules.composition import cells
 from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
-from hpcoll.schedules.patterns.bundles import Block, Bundle, arriving, leaving
+from hpcoll.schedules.patterns.bundles import Block, Bundle, bundles
 
 
 def neighbor_alltoall_hierarchical(w: Writer) -> None:
@@ -20,24 +20,24 @@ def neighbor_alltoall_hierarchical(w: Writer) -> None:
 def exchange(w: Writer, *, once: bool) -> None:
     """Write the exchange; ``once``: all blocks that a rank sends are its block 0."""
     assert w.graph is not None
-    here = w.nodes[w.rank]
-    leave, arrive = list(leaving(w.graph, w.nodes, here, once).values()), arriving(w.graph, w.nodes, here, once)
-    for bundle, run in _collected(w, leave):
+    leaving, arriving = (side[w.nodes[w.rank]] for side in bundles(w.graph, w.nodes, once))
+    for bundle, run in _collected(w, leaving):
         w.send(bundle.receiver, run)
     _on_node(w, once=once)
-    held = _landed(w, [bundle for bundle in arrive if bundle.receiver == w.rank])
-    for rank in sorted({rank for bundle in arrive if bundle.receiver == w.rank for rank in bundle.taken} - {w.rank}):
-        w.send(rank, _packed(w, [held[block] for bundle in arrive if bundle.receiver == w.rank for block in bundle.taken.get(rank, ())]))
-    for receiver in sorted({bundle.receiver for bundle in arrive if w.rank in bundle.taken} - {w.rank}):
-        taken = [bundle.taken[w.rank] for bundle in arrive if bundle.receiver == receiver and w.rank in bundle.taken]
+    mine = [bundle for bundle in arriving if bundle.receiver == w.rank]
+    held = _landed(w, mine)
+    for rank in sorted({rank for bundle in mine for rank in bundle.taken} - {w.rank}):
+        w.send(rank, _packed(w, [held[block] for bundle in mine for block in bundle.taken.get(rank, ())]))
+    for receiver in sorted({bundle.receiver for bundle in arriving if w.rank in bundle.taken} - {w.rank}):
+        taken = [bundle.taken[w.rank] for bundle in arriving if bundle.receiver == receiver and w.rank in bundle.taken]
         _deliver(w, receiver, [places for blocks in taken for places in blocks.values()])
 
 
-def _collected(w: Writer, leave: Sequence[Bundle]) -> list[tuple[Bundle, Chunk]]:
+def _collected(w: Writer, leaving: Sequence[Bundle]) -> list[tuple[Bundle, Chunk]]:
     """Write what brings blocks to the senders of bundles, and return the bundles that this rank sends, with their blocks."""
-    for sender in sorted({bundle.sender for bundle in leave if w.rank in bundle.given} - {w.rank}):
-        w.send(sender, _packed(w, [inputs(i) for bundle in leave if bundle.sender == sender for _, i in bundle.given.get(w.rank, ())]))
-    mine = [bundle for bundle in leave if bundle.sender == w.rank]
+    for sender in sorted({bundle.sender for bundle in leaving if w.rank in bundle.given} - {w.rank}):
+        w.send(sender, _packed(w, [inputs(i) for bundle in leaving if bundle.sender == sender for _, i in bundle.given.get(w.rank, ())]))
+    mine = [bundle for bundle in leaving if bundle.sender == w.rank]
     givers = sorted({rank for bundle in mine for rank in bundle.given})
     held: dict[tuple[int, Block], Chunk] = {}  # by receiver and block
     for rank in givers:

@@ -10,12 +10,12 @@ Of the ranks that have edges to the other node, one that carries the fewest bund
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from hpcoll.schedules.graph import Graph
-from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.placement import Nodes
 
 Block = tuple[int, int]  # the rank that sends it, and its number there
 Message = tuple[int, int, int]  # sender, receiver, blocks
@@ -42,44 +42,42 @@ class Bundle(NamedTuple):
         return [block for blocks in self.given.values() for block in blocks]
 
 
-@lru_cache(maxsize=4096)
-def leaving(graph: Graph, nodes: Nodes, node: int, once: bool) -> dict[int, Bundle]:
-    """Return the bundles that leave a node, by the node that they go to.
+class Bundles(NamedTuple):
+    """All bundles of a graph, by the number of the node that they leave, and of the node where they arrive."""
 
-    ``once``: all blocks that a rank sends are its block 0, which is in a bundle once.
-    """
-    carriers = _carriers(graph, nodes, node, False).items()
-    found = {other: Bundle(sender, _carriers(graph, nodes, other, True)[node], {}, {}) for other, sender in carriers}
-    for rank in members(nodes)[node]:
-        for index, end in enumerate(graph.targets[rank]):
-            if end is None or nodes[end[0]] == node:
+    leaving: list[list[Bundle]]
+    arriving: list[list[Bundle]]
+
+
+@lru_cache(maxsize=32)
+def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
+    """Return the bundles of a graph on nodes; ``once``: all blocks that a rank sends are its block 0, which is in a bundle once."""
+    found: dict[tuple[int, int], tuple[dict[int, list[Block]], dict[int, dict[Block, list[int]]]]] = {}
+    for rank, ends in enumerate(graph.targets):
+        for index, end in enumerate(ends):
+            if end is None or nodes[end[0]] == nodes[rank]:
                 continue
-            bundle, block = found[nodes[end[0]]], (rank, 0 if once else index)
-            given = bundle.given.setdefault(rank, [])
-            if given[-1:] != [block]:
-                given.append(block)
-            bundle.taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
-    return found
+            given, taken = found.setdefault((nodes[rank], nodes[end[0]]), ({}, {}))
+            block, theirs = (rank, 0 if once else index), given.setdefault(rank, [])
+            if theirs[-1:] != [block]:
+                theirs.append(block)
+            taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
+    pairs = sorted(found)
+    senders, receivers = (_carriers([found[pair][end] for pair in pairs]) for end in (0, 1))
+    result = Bundles([[] for _ in range(max(nodes) + 1)], [[] for _ in range(max(nodes) + 1)])
+    for (source, target), sender, receiver in zip(pairs, senders, receivers, strict=True):
+        bundle = Bundle(sender, receiver, *found[source, target])
+        result.leaving[source].append(bundle)
+        result.arriving[target].append(bundle)
+    return result
 
 
-def arriving(graph: Graph, nodes: Nodes, node: int, once: bool) -> list[Bundle]:
-    """Return the bundles that arrive at a node."""
-    return [leaving(graph, nodes, other, once)[node] for other in _carriers(graph, nodes, node, True)]
-
-
-@lru_cache(maxsize=4096)
-def _carriers(graph: Graph, nodes: Nodes, node: int, received: bool) -> dict[int, int]:
-    """Return, for each other node that ranks of a node have edges to, or receive from, the rank that has that bundle."""
-    edges: dict[int, Counter[int]] = {}
-    for rank in members(nodes)[node]:
-        for end in (graph.sources if received else graph.targets)[rank]:
-            if end is not None and nodes[end[0]] != node:
-                edges.setdefault(nodes[end[0]], Counter())[rank] += 1
-    found: dict[int, int] = {}
-    load: Counter[int] = Counter()
-    for other in sorted(edges):
-        found[other] = min(edges[other], key=lambda rank: (load[rank], -edges[other][rank], rank))
-        load[found[other]] += 1
+def _carriers(ranks: Iterable[Mapping[int, Collection[Block]]]) -> list[int]:
+    """Return for each bundle the rank that carries it: of those with blocks in it one that carries least, and has most blocks."""
+    load, found = Counter[int](), list[int]()
+    for blocks in ranks:
+        found.append(min(blocks, key=lambda rank: (load[rank], -len(blocks[rank]), rank)))
+        load[found[-1]] += 1
     return found
 
 
@@ -98,7 +96,7 @@ class GraphTraffic(NamedTuple):
 
 @lru_cache(maxsize=256)
 def graph_traffic(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> GraphTraffic:
-    """Count what ranks send and receive, with a message for each edge or in bundles; ``once`` as in `leaving`."""
+    """Count what ranks send and receive, with a message for each edge or in bundles; ``once`` as in `bundles`."""
     found = list(_messages(graph, nodes, once, bundled))
     near, far = ([one for one in found if (nodes[one[0]] == nodes[one[1]]) is same] for same in (True, False))
     return GraphTraffic(
@@ -120,11 +118,10 @@ def _messages(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> Iterator
                 n = 1 if once else len(blocks)
                 yield from [(rank, peer, n)] if bundled else [(rank, peer, 1)] * n
     collected, handed_out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for node in range(max(nodes) + 1 if bundled else 0):
-        for bundle in leaving(graph, nodes, node, once).values():
-            yield bundle.sender, bundle.receiver, len(bundle.blocks)
-            collected.update({(rank, bundle.sender): len(blocks) for rank, blocks in bundle.given.items()})
-            handed_out.update({(bundle.receiver, rank): len(blocks) for rank, blocks in bundle.taken.items()})
+    for bundle in (one for leaving in bundles(graph, nodes, once).leaving for one in leaving) if bundled else ():
+        yield bundle.sender, bundle.receiver, len(bundle.blocks)
+        collected.update({(rank, bundle.sender): len(blocks) for rank, blocks in bundle.given.items()})
+        handed_out.update({(bundle.receiver, rank): len(blocks) for rank, blocks in bundle.taken.items()})
     yield from ((source, target, n) for part in (collected, handed_out) for (source, target), n in part.items() if source != target)
 
 
