@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from random import Random
 from typing import NamedTuple
 
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched, ring
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, blocks, cyclic
 from hpcoll.schedules.row import Algorithm, schedule
@@ -28,7 +30,7 @@ class Summary(NamedTuple):
     """The proofs of a row."""
 
     key: str  # of the catalogue
-    instances: int = 0  # proven combinations of nranks, root, nchunks and placement, each out of place and in place
+    instances: int = 0  # proven combinations of nranks, root, nchunks, placement and graph, each out of place and in place
     messages: int = 0  # of a run of every instance, together
     seconds: float = 0.0  # of CPU time
     ordered: bool = True  # every instance kept rank order
@@ -60,11 +62,18 @@ class _Job(NamedTuple):
         return few + [(self.roots[0], nchunks, nodes) for nchunks in MANY_CHUNKS]
 
     @property
+    def rows(self) -> list[Algorithm]:
+        """The row, a neighbourhood collective's on each graph."""
+        if not COLLECTIVES[self.row.collective].neighbours:
+            return [self.row]
+        return [self.row._replace(graph=graph) for graph in graphs(self.nranks)]
+
+    @property
     def weight(self) -> int:
         """The approximate number of steps to prove, judging by two ranks."""
         nodes = self.instances[0][2]
         steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels]
-        return max(steps, default=0) * self.nranks * len(self.instances)
+        return max(steps, default=0) * self.nranks * len(self.instances) * len(self.rows)
 
 
 def placements(nranks: int) -> list[Nodes]:
@@ -79,6 +88,38 @@ def placements(nranks: int) -> list[Nodes]:
         uneven.append(min(1 + 3 * len(uneven) % 5, nranks - sum(uneven)))  # 1, 4, 2, 5, 3 and again
     found = [blocks(pairs), cyclic(threes), blocks(uneven), cyclic(uneven), blocks([nranks]), blocks([1] * nranks), cyclic(fours)]
     return list(dict.fromkeys(found))
+
+
+def graphs(nranks: int) -> list[Graph]:
+    """Return the graphs for which neighbourhood collectives are proven: a ring, grids in two and three dimensions, and a random one.
+
+    >>> [graph.degree for graph in graphs(8)[:3]]
+    [2, 4, 6]
+    """
+    flat, deep = (_nearly_square(nranks, ndims) for ndims in (2, 3))
+    return [ring(nranks), grid(flat, [False, False]), grid(deep, [True, False, True]), random_graph(nranks, 4 * nranks, Random(nranks))]
+
+
+def _nearly_square(nranks: int, ndims: int) -> list[int]:
+    """Return dimensions of a grid that are as alike as divisors allow."""
+    if ndims == 1:
+        return [nranks]
+    first = max(d for d in range(1, nranks + 1) if nranks % d == 0 and d**ndims <= nranks)
+    return [first, *_nearly_square(nranks // first, ndims - 1)]
+
+
+def random_graph(nranks: int, nedges: int, rng: Random) -> Graph:
+    """Return a graph of random edges, several between two ranks and self-loops among them, with open ones, in random orders."""
+    edges = [(rng.randrange(nranks), rng.randrange(nranks)) for _ in range(nedges)]
+    sides = [[[NO_RANK] * rng.randrange(2) for _ in range(nranks)] for _ in range(2)]
+    for source, target in edges:
+        sides[0][source].append(target)
+        sides[1][target].append(source)
+    for peers in (*sides[0], *sides[1]):
+        rng.shuffle(peers)
+    graph = matched(*sides)
+    assert graph is not None
+    return graph
 
 
 def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
@@ -151,7 +192,7 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
-    proofs = [prove(job.row, job.nranks, *instance) for instance in job.instances]
+    proofs = [prove(row, job.nranks, *instance) for row in job.rows for instance in job.instances]
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
     ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
     return Summary(job.row.key, len(proofs), messages, seconds, ordered, reproducible)

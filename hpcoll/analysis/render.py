@@ -79,6 +79,7 @@ class Drawing:
     shapes: tuple[tuple[int, Shape], ...]  # with the channel of each
     timeline: Timeline  # in rounds
     nodes: Nodes = ()  # where the schedules look at them; of gpu_leaders, GPUs
+    graph: str = ""  # of a neighbourhood collective, in words
 
     @property
     def nchannels(self) -> int:
@@ -92,7 +93,10 @@ def channel_name(channel: int) -> str:
 
 
 def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
-    """Name a run of chunks by place in the message (``c0``, ``c2-5``) or block (``c3.1``: alltoall, from and to); ``s0``: scratch."""
+    """Name a run of chunks by place in the message (``c0``, ``c2-5``) or block; ``s0``: scratch.
+
+    The block ``c3.1`` of an alltoall is from rank 3 to rank 1, that of an exchange with neighbours is block 1 of rank 3.
+    """
     collective = meaning(schedule.collective, schedule.graph)
     if chunk.buffer == Buffer.SCRATCH:
         first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
@@ -103,10 +107,10 @@ def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
     return ("s" if chunk.buffer == Buffer.SCRATCH else "c") + (first if chunk.n == 1 else f"{first}-{last}")
 
 
-def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
+def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = (), graph: str = "") -> Drawing:
     """Build and simulate the schedules of all ranks, and find their structure; arguments as in `hpcoll.schedules.row.schedule`.
 
-    ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
+    ``graph`` names the row's graph. ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
     """
     if not 1 <= nranks <= MAX_BUILT or not 0 <= root < nranks or not 1 <= nchunks <= MAX_CHUNKS:
         expected = f"1 to {MAX_BUILT} ranks, 0 <= root < nranks and 1 to {MAX_CHUNKS} chunks"
@@ -118,7 +122,7 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: No
         raise ArgumentError(f"{row.key} has some {steps:,} steps with {nranks} ranks, more than {MAX_STEPS:,}, which is too much to draw")
     schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
     timeline = simulate(schedules, 0, ROUNDS)
-    return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline, nodes)
+    return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline, nodes, graph)
 
 
 def _shapes(timeline: Timeline, nranks: int) -> Iterable[tuple[int, Shape]]:

@@ -35,8 +35,8 @@ def _colours(channel: int) -> tuple[str, str, str]:
 def render_svg(drawing: Drawing) -> str:
     """Return the drawing as the text of an SVG file."""
     canvas, s = Canvas(), drawing.schedules[0]
-    root = f", root {s.root}" if COLLECTIVES[s.collective].rooted else ""
-    canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{root}", size=17, bold=True)
+    more = f", root {s.root}" if COLLECTIVES[s.collective].rooted else f", {drawing.graph}" * bool(drawing.graph)
+    canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{more}", size=17, bold=True)
     canvas.text(MARGIN, MARGIN + 28, drawing.row.summary, size=11.5, colour=FAINT)
     top, right, y = MARGIN + 50, MARGIN, MARGIN + 50
     for channel, shape in drawing.shapes:
@@ -254,7 +254,8 @@ def _marks(drawing: Drawing, timeline: Timeline) -> Iterable[str]:
     reduces = "; +: what comes is reduced with what is there" * any(event.op == Op.RECV_REDUCE for event in transfers)
     yield f">1: to rank 1; <1: from rank 1{reduces}"
     runs = "; c2-3: chunks 2 to 3" * any("-" in name for name in names)
-    block = "c0.1: the block from rank 0 to rank 1" if any("." in name for name in names) else f"c0: chunk 0 of the message{runs}"
+    of_two = "block 1 of rank 0" if COLLECTIVES[drawing.row.collective].neighbours else "the block from rank 0 to rank 1"
+    block = f"c0.1: {of_two}" if any("." in name for name in names) else f"c0: chunk 0 of the message{runs}"
     yield block + "; s0: memory of the algorithm's own" * any(event.chunk.buffer == Buffer.SCRATCH for event in transfers)
     yield "an arrow: a message, from the end of its send to the end of its receive"
     if drawing.nodes:

@@ -31,7 +31,7 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
     row, s = drawing.row, drawing.schedules[0]
     collective = COLLECTIVES[row.collective]
     size = [counted(s.nranks, "rank"), counted(s.nchunks, "chunk"), counted(drawing.nchannels, "channel")]
-    yield f"{row.key} on {', '.join(size)}" + (f", root {s.root}" if collective.rooted else "")
+    yield f"{row.key} on {', '.join(size)}" + (f", root {s.root}" if collective.rooted else "") + f", {drawing.graph}" * bool(drawing.graph)
     sent = max(sum(step.srcs[0].n for c in s.channels for step in c if step.op == Op.SEND) for s in drawing.schedules)
     facts = {
         "": row.summary,
@@ -130,7 +130,7 @@ def _timeline(drawing: Drawing, width: int) -> Iterable[str]:
     yield from _blocks(labels, cells, nrounds, width)
     if shown < len(drawing.schedules):
         yield f"  ... {len(drawing.schedules) - shown} more ranks"
-    yield from _legend(cells, width)
+    yield from _legend(cells, width, neighbours=COLLECTIVES[drawing.row.collective].neighbours)
 
 
 def _row(schedule: Schedule, events: Sequence[Event], nrounds: int) -> dict[int, tuple[str, str, str]]:
@@ -173,10 +173,11 @@ def _column(cells: _Cells, number: int) -> list[str]:
     return [f"{text:{width}}" for text in (str(number + 1), *texts)]
 
 
-def _legend(cells: _Cells, width: int) -> list[str]:
+def _legend(cells: _Cells, width: int, *, neighbours: bool) -> list[str]:
     tokens = " ".join(part for row in cells for parts in row.values() for part in parts)
     marks = {">": ">1 sends to rank 1", "<": "<1 receives from it", "+": "+ reduces", "=": "= copies"}
-    marks |= {"c": "c0: chunk 0", "s": "s0: scratch cell 0", ".": "c0.1: block from 0 to 1", "-": "c0-2: chunks 0 to 2"}
+    block = "block 1 of rank 0" if neighbours else "block from 0 to 1"
+    marks |= {"c": "c0: chunk 0", "s": "s0: scratch cell 0", ".": f"c0.1: {block}", "-": "c0-2: chunks 0 to 2"}
     if "." in tokens:
         del marks["c"]
     words = [f"{text}{',' if mark != '-' else ''}" for mark, text in marks.items() if mark in tokens]

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.cli import add_ranks_per_node, output
+from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -37,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
     add_ranks_per_node(parser, f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
+    configure_grid(parser)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
 
 
@@ -46,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if algorithm:
         _show(find(collective, algorithm), arguments)
         return 0
-    if arguments.svg or arguments.ranks_per_node or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
+    drawn = arguments.svg, arguments.ranks_per_node, arguments.root, arguments.grid, arguments.periodic
+    if any(drawn) or arguments.nranks is not None or arguments.chunks is not None:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
     keys = [f"{collective}/{name}" for name in algorithms(collective)] if collective else CATALOGUE
     print_lines(_catalogue([CATALOGUE[key] for key in keys], shutil.get_terminal_size().columns))
@@ -63,9 +66,9 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
     if arguments.ranks_per_node and not row.placed:
         raise ArgumentError(f"{row.key} does not look at nodes, got --ranks-per-node {quoted(arguments.ranks_per_node)}")
-    nranks = NRANKS if arguments.nranks is None else arguments.nranks
+    nranks, graph = grid_of(arguments, row.collective, NRANKS, MAX_BUILT)
     nodes = parse_nodes(arguments.ranks_per_node or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
-    drawing = draw(row, nranks, arguments.root, nchunks, nodes)
+    drawing = draw(row._replace(graph=graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
     if arguments.svg is None:
         print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
         return

@@ -6,6 +6,10 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import is_count, quoted
+
+_MAX_DIMS = 16  # of a grid that is read from a text
 NO_RANK = -1  # in place of a neighbour: behind an open edge of a grid. Its block is neither sent nor received
 End = tuple[int, int] | None  # the rank at the other end of an edge, and the number of the block there; None: `NO_RANK`
 
@@ -96,6 +100,21 @@ def grid(dims: Sequence[int], periods: Sequence[bool]) -> Graph:
                 found.append((rank + ((at + step) % size - at) * stride, 2 * axis + (step < 0)) if inside else None)
         ends.append(tuple(found))
     return Graph(tuple(ends), tuple(ends), max(1, 2 * len(dims)), not dims)
+
+
+def parse_dims(text: str, nranks: int | None = None) -> tuple[int, ...]:
+    """Return the dimensions of the grid that a text describes, such as ``4x2``; ArgumentError unless it has ``nranks`` ranks, if given.
+
+    >>> parse_dims("2x2x2", 8), parse_dims("5")
+    ((2, 2, 2), (5,))
+    """
+    parts = text.split("x")
+    if len(parts) > _MAX_DIMS or not all(map(is_count, parts)):
+        raise ArgumentError(f"grid must look like 8, 4x2 or 2x2x2, got {quoted(text)}")
+    dims = tuple(map(int, parts))
+    if nranks is not None and prod(dims) != nranks:
+        raise ArgumentError(f"grid {quoted(text)} has {prod(dims)} ranks, expected {nranks}")
+    return dims
 
 
 @lru_cache(maxsize=128)

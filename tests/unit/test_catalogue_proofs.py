@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, placements, prove, prove_catalogue
+from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, graphs, placements, prove, prove_catalogue
 from hpcoll.schedules import builders
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -25,7 +25,9 @@ def check_claims(summaries: list[Summary]) -> None:
 
 
 def instances(row: Algorithm, most: int) -> int:
-    """Return how many combinations of root, chunks and placement there are for 1 to so many ranks."""
+    """Return how many combinations of root, chunks, placement and graph there are for 1 to so many ranks."""
+    if COLLECTIVES[row.collective].neighbours:
+        return sum(len(graphs(n)) * (len(placements(n)) if row.placed else 1) for n in range(1, most + 1))
     rooted = COLLECTIVES[row.collective].rooted
     roots = most * (most + 1) // 2 if rooted else most
     if row.placed:  # all roots for one placement, first and last one for the others, or just the first

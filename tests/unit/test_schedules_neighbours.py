@@ -8,7 +8,7 @@ import pytest
 from placed_schedules import placements_of
 
 from hpcoll.analysis.cost import HOSTS
-from hpcoll.analysis.prove import prove, prove_schedules
+from hpcoll.analysis.prove import prove, prove_schedules, random_graph
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -31,18 +31,11 @@ every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 
 
 def random_graphs(n: int) -> Iterator[Graph]:
-    """Graphs of 1 to 9 ranks: no, few and many edges, several from a rank to another, self-loops, `NO_RANK`, each side shuffled."""
+    """Graphs of 1 to 9 ranks: no, few and many edges."""
     for seed in range(n):
         rng = random.Random(seed)
         nranks = rng.randint(1, 9)
-        edges = [(rng.randrange(nranks), rng.randrange(nranks)) for _ in range(rng.choice((0, nranks, 4 * nranks, 12 * nranks)))]
-        sides = [[[NO_RANK] * rng.randrange(2) + [edge[1 - end] for edge in edges if edge[end] == rank] for rank in range(nranks)]
-                 for end in (0, 1)]  # fmt: skip
-        for peers in (*sides[0], *sides[1]):
-            rng.shuffle(peers)
-        graph = matched(*sides)
-        assert graph is not None
-        yield graph
+        yield random_graph(nranks, rng.choice((0, 1, 4, 12)) * nranks, rng)
 
 
 @every_row

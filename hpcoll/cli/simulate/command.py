@@ -11,6 +11,7 @@ from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_o
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
 from hpcoll.cli import add_ranks_per_node, figures, output
+from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import algorithms, find
@@ -81,11 +82,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "for messages between its cache domains domains.alpha=..."
     )
     add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
-    add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
+    add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
     add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1", default="1")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
+    configure_grid(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="cost of messages; default fast")
@@ -99,7 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
     named = arguments.algorithms not in (None, "all")
     names = tuple(arguments.algorithms.split(",")) if named else algorithms(arguments.collective)
-    rows = [find(arguments.collective, name) for name in names]
+    arguments.nranks, graph = grid_of(arguments, arguments.collective, NRANKS, MAX_SIMULATED)
+    rows = [find(arguments.collective, name)._replace(graph=graph) for name in names]
     if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
@@ -237,7 +240,8 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     found: dict[str, list[tuple[int, float]]] = {}
     arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
     per_node = arguments.ranks_per_node if is_count(arguments.ranks_per_node.partition(":")[0]) else "1"
-    counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
+    fewer = () if arguments.grid else (2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))))
+    counts = sorted({*fewer, arguments.nranks})
     for row in rows:
         for nranks in counts:
             cells = _cells(row, SimulateRequest(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
@@ -248,7 +252,8 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
 
 def _print(request: SimulateRequest, result: Result, took: float) -> None:
     (arguments, place, _, sizes), (cells, left_out) = request, result
-    print(f"{arguments.collective} on {len(place.nodes)} ranks, {place}: predicted microseconds, the best of each size marked *")
+    graph = f", {found}" if (found := grid_in_words(arguments, arguments.collective)) else ""
+    print(f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: predicted microseconds, the best of each size marked *")
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
     lines = []
@@ -280,6 +285,7 @@ def _text(cell: Cell, best: float) -> str:
 def _document(request: SimulateRequest, result: Result) -> dict[str, Any]:
     return {
         "collective": request.arguments.collective, "nranks": len(request.place.nodes), "placement": str(request.place),
+        "grid": request.arguments.grid, "periodic": request.arguments.periodic,
         "levels": {name: level._asdict() for name, level in _used(request).items()}, "exact": request.arguments.exact,
         "cells": [cell._asdict() for cell in result.cells], "left_out": result.left_out,
     }  # fmt: skip

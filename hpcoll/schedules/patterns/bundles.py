@@ -62,9 +62,10 @@ def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
             if theirs[-1:] != [block]:
                 theirs.append(block)
             taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
-    pairs = sorted(found)
+    nnodes = max(nodes) + 1
+    pairs = sorted(found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair))  # so that no two nodes begin with the same one
     senders, receivers = (_carriers([found[pair][end] for pair in pairs]) for end in (0, 1))
-    result = Bundles([[] for _ in range(max(nodes) + 1)], [[] for _ in range(max(nodes) + 1)])
+    result = Bundles([[] for _ in range(nnodes)], [[] for _ in range(nnodes)])
     for (source, target), sender, receiver in zip(pairs, senders, receivers, strict=True):
         bundle = Bundle(sender, receiver, *found[source, target])
         result.leaving[source].append(bundle)
