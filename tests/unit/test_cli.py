@@ -59,6 +59,22 @@ def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) ->
     assert all(line.startswith("allreduce/hierarchical on 8 ranks, 8 chunks, 1 channel\n") for line in drawn)
 
 
+def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its dimensions give the number of ranks. The legend says of blocks what they are there."""
+    what = ["show", "neighbor_alltoall/direct", "--grid", "3x2"]
+    assert main(what) == main([*what, "-n", "6", "--periodic"]) == main(what[:2]) == 0
+    out = capsys.readouterr().out
+    titles = [line for line in out.splitlines() if line.startswith("neighbor_alltoall/direct on")]
+    where = ("6 ranks, 4 chunks", "grid 3x2"), ("6 ranks, 4 chunks", "periodic grid 3x2"), ("8 ranks, 2 chunks", "ring")
+    assert titles == [f"neighbor_alltoall/direct on {size}, 1 channel, {graph}" for size, graph in where]
+    open_one, periodic = out.split("neighbor_alltoall/direct on")[1:3]
+    assert "0→4" not in open_one.replace("↔", "→")
+    assert ">4 c0.0" in periodic
+    assert out.count("c0.1: block 1 of rank 0") == 3
+    assert main(["show", "neighbor_alltoall/hierarchical", "--grid", "2x2x2", "--svg", str(tmp_path / "cube.svg")]) == 0
+    assert "neighbor_alltoall/hierarchical on 8 ranks, grid 2x2x2" in (tmp_path / "cube.svg").read_text()
+
+
 def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "allreduce/ring", "-n", "3", "--svg", str(tmp_path / "ring.svg")]) == 0
     assert ElementTree.parse(tmp_path / "ring.svg").getroot().tag.endswith("svg")
@@ -75,6 +91,11 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
         (["show", "allreduce/ring", "--ranks-per-node", "2"], "allreduce/ring does not look at nodes, got --ranks-per-node '2'"),
         (["show", "allreduce", "--ranks-per-node", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
+        (["show", "neighbor_alltoall/direct", "-n", "8", "--grid", "3x2"], "grid '3x2' has 6 ranks, expected 8"),
+        (["show", "neighbor_alltoall/direct", "--grid", "3xx2"], "grid must look like 8, 4x2 or 2x2x2, got '3xx2'"),
+        (["show", "neighbor_alltoall/direct", "--periodic"], "--periodic says that a grid is periodic, and needs one, such as --grid 4x2"),
+        (["show", "neighbor_alltoall", "--grid", "3x2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'neighbor_alltoall'"),
+        (["show", "alltoall/direct", "--grid", "4x2"], "alltoall has no neighbours, got --grid '4x2'"),
         (["show", "allreduce/hierarchical", "-n", "4", "--ranks-per-node", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
         (["show", "allreduce/hierarchical", "--ranks-per-node", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
         (["show", "bcast/hierarchical", "-n", "0"], "needs 1 to 1024 ranks"),
@@ -98,6 +119,9 @@ def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, c
         (["show", "allreduce/hierarchical", "-n", "99999999999"], "needs 1 to 1024 ranks"),
         (["show", "allreduce/ring", "-n", "1000"], "has some 3,996,000 steps with 1000 ranks, more than 1,048,576"),
         (["show", "bcast/circulant", "--chunks", "999999999"], "1 to 65536 chunks, got 8, 0, 999999999"),
+        (["show", "neighbor_alltoall/direct", "--grid", "99999999x99999999"], "needs 1 to 1024 ranks"),
+        (["simulate", "neighbor_alltoall", "--grid", "x".join("1" * 99999)], "grid must look like 8, 4x2 or 2x2x2, got '1x1x1x"),
+        (["simulate", "neighbor_alltoall", "--grid", "99999999x99999999"], "ranks and a root among them, got 9999999800000001 ranks"),
         (["show", "allreduce/hierarchical", "-n8", "--ranks-per-node", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
         (["show", "allreduce/hierarchical", "-n", "8", "--ranks-per-node", "²"], "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'"),
         (["verify", "barrier", "--max-nranks", "99999999999"], "verify needs numbers of ranks from 1 to 1024"),

@@ -166,6 +166,23 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bundles pay between hosts for short blocks, not for long ones. A ring is where no grid is."""
+    out = tmp_path / "found.json"
+    what = ["simulate", "neighbor_alltoall", "--ranks-per-node", "8:cyclic", "--network", "ethernet", "--bytes", "48,48M"]
+    what += ["--json", str(out)]
+    assert main([*what, "--grid", "4x4x4", "--periodic"]) == 0
+    document = json.loads(out.read_text())
+    assert (document["nranks"], document["grid"], document["periodic"]) == (64, "4x4x4", True)
+    cells = {(cell["nbytes"], cell["algorithm"]): cell["seconds"] for cell in document["cells"]}
+    for nbytes, bundled in ((48, True), (48 << 20, False)):
+        assert (cells[nbytes, "hierarchical"] < cells[nbytes, "direct"]) == bundled
+    assert main([*what, "-n", "16"]) == 0
+    titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("neighbor_alltoall")]
+    where = "64 ranks, periodic grid 4x4x4, 8", "16 ranks, ring, 2"
+    assert titles == [f"neighbor_alltoall on {one} nodes of 8 ranks, cyclic" for one in where]
+
+
 @pytest.mark.parametrize(("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])])
 def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "bcast", "-n", "4", "--bytes", text, "--algorithms", "binomial"]) == 0
