@@ -86,7 +86,7 @@ class Communicator(BlockingReductions, BlockingMoves, BlockingObjects, NonBlocki
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from hpcoll.comm.pickling import name_of, restored
+        from hpcoll.comm.context.pickling import name_of, restored
 
         return restored, (type(self), name_of(self))
 
@@ -281,7 +281,7 @@ for _name, _of in _MADE.items():
 
 
 def _pickled(comm: MPI.Intracomm) -> Any:
-    from hpcoll.comm.pickling import reduced
+    from hpcoll.comm.context.pickling import reduced
 
     return reduced(comm)
 
