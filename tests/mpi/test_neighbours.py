@@ -1,14 +1,20 @@
 """Neighbourhood collectives on hpcoll, equal to the MPI library's: grids with few ranks and open edges, random graphs, all forms."""
 
 import random
+import re
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from failed_calls import caught
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, fresh, raised
 
+import hpcoll
+from hpcoll.base.errors import ArgumentError, CollectiveTimeout
 from hpcoll.schedules.graph import Graph, grid, matched
 
 pytestmark = pytest.mark.mpi
@@ -124,4 +130,98 @@ def test_grids(periods: tuple[bool, bool]) -> None:
         wrong += differing(one, grid(dims, periods), blocking, in_flight, persistent)
         wrong += [f"theirs: {text}" for text in differing(MPI.Cartcomm(one), grid(dims, periods), blocking)]
         one.Free()
+    assert agreed(wrong) == []
+
+
+def line(comm: hpcoll.Communicator) -> hpcoll.CartCommunicator:
+    """All ranks in a ring."""
+    return comm.Create_cart([comm.size], [True])
+
+
+CALLS: dict[str, tuple[Callable[[Any], None], Callable[[Any], None], str]] = {  # of all ranks but the last, of the last, in the error
+    "method": (
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)), lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
+        r"Neighbor_alltoall\(float64\[1\]\) at .*Neighbor_allgather\(float64\[1\]\) at ",
+    ),
+    "count": (
+        lambda c: c.Neighbor_alltoall(np.zeros(4), np.zeros(4)), lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+        r"Neighbor_alltoall\(float64\[2\]\) at .*Neighbor_alltoall\(float64\[1\]\) at ",
+    ),
+    "type": (
+        lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)), lambda c: c.Neighbor_allgather(np.zeros(1, "i8"), np.zeros(2, "i8")),
+        r"Neighbor_allgather\(float64\[1\]\) at .*Neighbor_allgather\(int64\[1\]\) at ",
+    ),
+    "block": (
+        lambda c: c.Neighbor_alltoallv([np.zeros(4), [2, 2]], [np.zeros(4), [2, 2]]),
+        lambda c: c.Neighbor_alltoallv([np.zeros(2), [1, 1]], [np.zeros(4), [2, 2]]), "expected 16",
+    ),
+    "not a neighbourhood": (
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)), lambda c: c.Allreduce(np.zeros(2), np.zeros(2)),
+        r"Neighbor_alltoall\(float64\[1\]\) at .*Allreduce\(float64\[2\], op=SUM\) at ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("what", CALLS)
+def test_neighbours_that_do_not_call_the_same(what: str) -> None:
+    """All ranks raise, also those that are no neighbours of the one that calls something else."""
+    comm = line(fresh())
+    theirs, mine, text = CALLS[what]
+    found, _ = caught(comm, lambda: (mine if comm.rank == comm.size - 1 else theirs)(comm))
+    quotes = [found] if what == "block" else ["; ".join(reversed(found.split("; "))), found]
+    assert agreed([] if any(re.search(text, one) for one in quotes) else [found]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_does_not_come() -> None:
+    """Whoever waits for it names it."""
+    comm = line(fresh())
+    comm.Barrier()
+    late = comm.rank == comm.size - 1
+    if late:
+        time.sleep(1)
+    error = raised(lambda: comm.Neighbor_alltoall(np.zeros(2), np.zeros(2), timeout=0.3))
+    right = isinstance(error, CollectiveTimeout) and (late or f"rank {comm.size - 1}" in str(error))
+    assert agreed([] if right else [repr(error)]) == []
+
+
+def test_refused() -> None:
+    """Blocks of other sizes at the two ends of an edge, told before anything is sent; and what the MPI library refuses itself."""
+    comm = communicator().Create_cart([1, communicator().size], [True, False])
+    wrong = []
+    for name, send, recv, text in (
+        ("alltoall", np.zeros(4), np.zeros(8), "recvbuf needs 4 blocks of 8 bytes, got 64 bytes"),
+        ("alltoallv", [np.zeros(4), [1, 1, 0, 0]], [np.zeros(4), [2, 0, 0, 0]], f"blocks of rank {comm.rank} must have one size at both"),
+        ("alltoallw", [np.zeros(4), [1] * 4, [0, 8, 16, 32], [MPI.DOUBLE] * 4], [np.zeros(4), [1] * 4, [0] * 4, [MPI.DOUBLE] * 4],
+         "sendbuf needs bytes 32 to 40 of its array, got 32 bytes"),
+    ):  # fmt: skip
+        error = raised(partial(blocking, comm, name, send, recv))
+        wrong += [] if isinstance(error, ArgumentError) and text in str(error) else [(name, repr(error))]
+    error = raised(lambda: comm.Neighbor_alltoallw([np.zeros(4), [MPI.DOUBLE]], [np.zeros(4), [MPI.DOUBLE]]))
+    wrong += [] if isinstance(error, ValueError) else [repr(error)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_faces_of_an_array() -> None:
+    """Columns and rows of one array, as datatypes of alltoallw: sent from inside it, received around it, which they do not overlap."""
+    comm = communicator()
+    grid = comm.Create_cart([1, comm.size], [False, True])
+    sizes, wrong = [6, 7], []
+
+    def face(shape: list[int], start: list[int]) -> MPI.Datatype:
+        return MPI.DOUBLE.Create_subarray(sizes, shape, start).Commit()
+
+    sent = [face([1, 5], [1, 1]), face([1, 5], [4, 1]), face([4, 1], [1, 1]), face([4, 1], [1, 5])]
+    received = [face([1, 5], [0, 1]), face([1, 5], [5, 1]), face([4, 1], [1, 0]), face([4, 1], [1, 6])]
+    ours, theirs = (np.arange(42.0).reshape(sizes) + 100 * comm.rank for _ in range(2))
+    MPI.Cartcomm(grid).Neighbor_alltoallw([theirs, sent], [theirs, received])
+    for form in (blocking, in_flight, persistent):
+        found = ours.copy()
+        form(grid, "alltoallw", [found, sent], [found, received])
+        wrong += [] if (found == theirs).all() else [form.__name__]
+    for datatype in (*sent, *received):
+        datatype.Free()
+    grid.Free()
     assert agreed(wrong) == []
