@@ -17,14 +17,15 @@ from hpcoll.cli.bench.report import FORMATS
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
 
-CALLS = "calls"  # in place of a collective
+CALLS, OBJECTS = "calls", "objects"  # in place of a collective
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
-    add("collective", metavar="COLLECTIVE", nargs="?", help=f"{', '.join(COLLECTIVES)}; calls: what short calls cost before they run")
+    others = "calls: what short calls cost before they run; objects: on Python objects"
+    add("collective", metavar="COLLECTIVE", nargs="?", help=f"{', '.join(COLLECTIVES)}; {others}")
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     steps = parser.add_mutually_exclusive_group()
@@ -63,6 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
         from hpcoll.cli.bench.calls import run as measure_calls
 
         return measure_calls(MPI.COMM_WORLD)
+    if arguments.collective == OBJECTS:
+        from mpi4py import MPI
+
+        from hpcoll.cli.bench.objects import run as measure_objects
+
+        return measure_objects(MPI.COMM_WORLD)
     from hpcoll.cli.bench.run import run as measure
 
     return measure(arguments)

@@ -16,7 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.objects.serializer import current
 from hpcoll.runtime.program.fields import CELL_FLAG
 
-_SHORT_NBYTES = 32 << 10  # buffers below go into the pickle: to copy them takes less time than a message
+_SHORT_NBYTES = 96 << 10  # buffers below go into the pickle: to copy them takes less time than a message
 
 _NUMBERS = struct.Struct("3q")
 _REST, _ERROR = 0, 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.cells import call_of_cells, cell_nbytes
+from hpcoll.comm.arguments.cells import call_of_cells
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.objects import cells, floats
 from hpcoll.comm.objects.cells import Incoming, Outgoing
@@ -60,7 +60,7 @@ class Lane:
         call = call_of_cells(method, root, on.rank, on.nranks)
         assert call.cells is not None
         self.collective = call.collective
-        nbytes, (nsent, nreceived) = cell_nbytes(on.nranks), call.cells
+        nbytes, (nsent, nreceived) = call.count, call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
         self._sent_words, self._words = (memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"

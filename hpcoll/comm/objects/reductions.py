@@ -11,7 +11,7 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.cells import GATHERED_RANKS, cell_nbytes
+from hpcoll.comm.arguments.cells import GATHERED_RANKS
 from hpcoll.comm.objects.cells import Incoming, Outgoing, message_of, refusal, remote_error
 from hpcoll.comm.objects.lane import Lane
 from hpcoll.comm.objects.parts import NOTHING, Place, place_of
@@ -120,7 +120,7 @@ class _Tree:
 
     def _shared(self) -> Any:
         """Return rank 0's result on all ranks."""
-        cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+        cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
         message = self._message() if self._rank == 0 else None
         if message is not None:
             _write(cell, message)
@@ -145,7 +145,7 @@ class _Tree:
         return self._found if self._rank == root else None
 
     def _send(self, peer: int, message: Outgoing, *, headed: bool) -> None:
-        cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+        cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
         if headed:
             _write(cell, message)
             self._pair(peer, place_of(cell), NOTHING)
@@ -155,7 +155,7 @@ class _Tree:
 
     def _receive(self, peer: int, one: Incoming | None) -> Incoming:
         if one is None:
-            cell = np.zeros(cell_nbytes(self._nranks), np.uint8)
+            cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
             self._pair(peer, NOTHING, place_of(cell))
             one = _incoming(cell, peer)
         while (block := one.next_block()) is not None:

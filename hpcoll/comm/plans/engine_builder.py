@@ -107,7 +107,8 @@ class EngineBuilder(ABC):
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
         rank, placement = self._topology.rank, self._placement(row)
-        steps, segments = segmented(row, call, choice.segment, self._lane_nbytes(row), rank, placement, sizes, unit)
+        most = self._lane_nbytes(row) if call.cells is None else None  # one lane has all cells, whole
+        steps, segments = segmented(row, call, choice.segment, most, rank, placement, sizes, unit)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
