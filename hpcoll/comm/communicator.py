@@ -1,7 +1,7 @@
 """`Communicator`: mpi4py's Intracomm with hpcoll's collectives; methods that make communicators keep the type.
 
 Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
-reductions, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
+reductions, neighbourhood collectives, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
 so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
 """
 
