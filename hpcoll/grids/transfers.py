@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ class PartsInPlace:
 def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
     """Return the datatype of an element, as bytes where MPI has none."""
     found = MPI.Datatype.fromcode(dtype.char) if dtype.isbuiltin == 1 else MPI.DATATYPE_NULL
-    return found if found != MPI.DATATYPE_NULL and found.Get_size() == dtype.itemsize else MPI.BYTE.Create_contiguous(dtype.itemsize)
+    return found if found != MPI.DATATYPE_NULL else MPI.BYTE.Create_contiguous(dtype.itemsize)
 
 
 def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:
@@ -78,12 +77,13 @@ class StagedParts:
         self._views, self._staging, buffers = list[list[Any]](), list[list[Any]](), list[list[Any]]()
         for parts in (sent, received):
             views = [array[part] for part in parts]
-            counts = [prod(view.shape) for view in views]
+            counts = [view.nbytes for view in views]
             places = [sum(counts[:i]) for i in range(len(counts))]
-            flat = module.empty(sum(counts), array.dtype)
+            flat = module.empty(sum(counts), np.uint8)
+            copies = [flat[at : at + n].view(array.dtype).reshape(view.shape) for at, n, view in zip(places, counts, views, strict=True)]
             self._views.append(views)
-            self._staging.append([flat[at : at + n].reshape(view.shape) for at, n, view in zip(places, counts, views, strict=True)])
-            buffers.append([flat, counts, places, _element(array.dtype)])
+            self._staging.append(copies)
+            buffers.append([flat, counts, places, MPI.BYTE])
         self._buffers: list[list[Any]] = buffers
         self._request: Any = None
         taken = True

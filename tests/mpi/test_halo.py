@@ -218,10 +218,16 @@ class Sliced(DoubleArray):
     def __setitem__(self, index: Any, other: DoubleArray) -> None:
         self[index].fill(other.get())
 
-    def reshape(self, shape: tuple[int, ...]) -> Any:
+    def _like(self, seen: Array) -> Any:
         found = self[:]
-        found._set(self.double, self._seen.reshape(shape), self.memory, self.ordinal, self.stream, self.readonly)
+        found._set(self.double, seen, self.memory, self.ordinal, self.stream, self.readonly)
         return found
+
+    def reshape(self, shape: tuple[int, ...]) -> Any:
+        return self._like(self._seen.reshape(shape))
+
+    def view(self, dtype: Any) -> Any:
+        return self._like(self._seen.view(dtype))
 
     @property
     def ndim(self) -> int:
