@@ -60,3 +60,44 @@ def test_bytes_and_messages_between_hosts_are_as_the_formulas_say() -> None:
             assert blocks * LONG / 1000 <= thousands + 1 < 1.1 * blocks * LONG / 1000 + 100, (name, collective, algorithm, line)
             messages = 1 if bundled else blocks
             assert 0.9 * messages <= packets <= 2 * messages + 1, (name, collective, algorithm, line)
+
+# On random graphs with several edges between two ranks: blocks of a few bytes, and of several lanes.
+RANDOM = """
+import hpcoll, random
+from reference import agreed
+from test_neighbours import graphs
+from hpcoll.schedules.graph import matched
+comm, wrong, calls = hpcoll.Communicator(world), [], 0
+for targets, sources in graphs(comm.size, 16):
+    graph = matched(targets, sources)
+    if graph.lonely:  # then sizes are not known to all
+        continue
+    one = comm.Create_dist_graph_adjacent(sources[comm.rank], targets[comm.rank])
+    for collective in ("alltoall", "allgather"):
+        for count in (1, 1009, 150_001):
+            nsent, ends = 1 if collective == "allgather" else len(graph.targets[comm.rank]), graph.sources[comm.rank]
+            send = np.array([np.arange(count) + 1e6 * comm.rank + 1e8 * i for i in range(nsent)]).reshape(nsent, count)
+            right = np.array([np.arange(count) + 1e6 * s + (0 if nsent and collective == "allgather" else 1e8 * i) for s, i in ends])
+            recv = np.zeros((len(ends), count))
+            for form in ("Neighbor_{}", "Ineighbor_{}", "Neighbor_{}_init"):
+                recv[:] = -1
+                request = getattr(one, form.format(collective))(send, recv, algorithm="hierarchical")
+                if form.endswith("init"):
+                    request.Start()
+                if request is not None:
+                    request.Wait()
+                wrong += [] if (recv == right.reshape(recv.shape)).all() else [(targets, collective, count, form)]
+                calls += 1
+                if form.endswith("init"):
+                    request.Free()
+    one.Free()
+say("wrong", agreed(wrong)[:3])
+say("calls", calls)
+"""
+
+
+def test_random_graphs_are_exchanged_in_bundles_whatever_the_placement() -> None:
+    """3, 1 and 2 ranks on three hosts, in turn."""
+    done = run("--slots 3,1,2 --map cyclic", RANDOM)
+    assert said(6, done, "wrong") == ["[]"] * 6
+    assert min(int(calls) for calls in said(6, done, "calls")) >= 100
