@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "derived datatypes are of no type", f"{COMM}/arguments/buffer_specs.py",
-        'found.pop() if len(found) == 1 else ""', '""', "openmpi 2 test_mismatch.py",
+        'numbers.pop() if len(numbers) == 1 else ""', '""', "openmpi 2 test_mismatch.py",
     ),
     Mutant(
         "who waits in Waitall is not seen", f"{COMM}/requests/watchdog_thread.py",

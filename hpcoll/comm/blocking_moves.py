@@ -236,3 +236,25 @@ class BlockingMoves(WithContext):
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+
+    def Alltoallw(
+        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
+    ) -> None:
+        """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with datatypes of their own; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each rank, or
+                ``MPI.IN_PLACE`` when recvbuf holds them.
+            recvbuf: ``[array, counts, displs, types]``, likewise, of the block from each rank.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        key = "Alltoallw" if algorithm is None and segment is None else ("Alltoallw", 0, algorithm, segment)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)

@@ -127,6 +127,12 @@ class NonBlocking(WithContext):
         """Begin `Alltoallv`."""
         return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
 
+    def Ialltoallw(
+        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
+    ) -> MPI.Request:
+        """Begin `Alltoallw`."""
+        return issue(self, "Alltoallw", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+
 
 _BEGIN = """Begin `{0}`, and return while it is in flight.
 
@@ -200,6 +206,7 @@ class PersistentCollectives(WithContext):
     Scatterv_init = persistent(BlockingMoves.Scatterv)
     Alltoall_init = persistent(BlockingMoves.Alltoall)
     Alltoallv_init = persistent(BlockingMoves.Alltoallv)
+    Alltoallw_init = persistent(BlockingMoves.Alltoallw)
 
 
 for _name, _blocking in (vars(BlockingReductions) | vars(BlockingMoves)).items():

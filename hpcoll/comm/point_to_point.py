@@ -15,7 +15,6 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.memory import UNREADABLE
-from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.requests.request import Request
@@ -226,40 +225,16 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
         raise
 
 
-def _through_mirror(name: str, theirs: Any) -> Any:
-    """Return a blocking collective of the MPI library's, for GPU arrays by way of the host."""
-
-    def collective(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
-        if not signs or (on_host(sendbuf) and on_host(recvbuf)):
-            return theirs(self, sendbuf, recvbuf)
-        from hpcoll.comm.arguments.host_mirror import mirrored
-
-        served = mirrored(name, (sendbuf, recvbuf), stream, self.Get_rank())
-        if served is None:
-            return theirs(self, sendbuf, recvbuf)
-        arguments, store = served
-        theirs(self, *as_native(arguments))
-        return store()
-
-    return _named(collective, theirs, f"mpi4py's `{name}`; GPU arrays pass through host memory, with all of recvbuf.")
-
-
 def _passed_on(name: str, theirs: Any) -> Any:
     """Return a method of the MPI library's that cannot wait for copies: it takes GPU arrays only where the library does."""
 
-    def of_one(self: MPI.Comm, buf: Any, *others: Any, stream: Any = None, **options: Any) -> Any:
+    def passed(self: MPI.Comm, buf: Any, *others: Any, stream: Any = None, **options: Any) -> Any:
         if signs and not on_host(buf):
             _settle(self, name, (buf,), stream)
         return theirs(self, buf, *others, **options)
 
-    def of_two(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *others: Any, stream: Any = None, **options: Any) -> Any:
-        if signs and not (on_host(sendbuf) and on_host(recvbuf)):
-            _settle(self, name, (sendbuf, recvbuf), stream)
-        return theirs(self, sendbuf, recvbuf, *others, **options)
-
     text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, after the work on their streams."
-    method = of_two if "all" in name else of_one
-    return _named(method, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
+    return _named(passed, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
 
 
 def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> None:
@@ -274,17 +249,10 @@ def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> N
 
 
 _HOST_ONLY = ("Attach_buffer",)
-# By class and mpi4py's class: methods that the host serves, and those that are passed on.
-_TABLE: tuple[tuple[Any, Any, tuple[str, ...], tuple[str, ...]], ...] = (
-    (
-        Messages, MPI.Comm, ("Alltoallw",),
-        ("Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
-         "Ialltoallw", "Alltoallw_init", *_HOST_ONLY),
-    ),
+_PASSED_ON = (
+    "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init", *_HOST_ONLY,
 )  # fmt: skip
 
-for _ours, _theirs, _served_names, _passed_names in _TABLE:
-    for _make, _names in ((_through_mirror, _served_names), (_passed_on, _passed_names)):
-        for _name in _names:
-            if hasattr(_theirs, _name):  # older versions of mpi4py lack some
-                setattr(_ours, _name, _make(_name, getattr(_theirs, _name)))
+for _name in _PASSED_ON:
+    if hasattr(MPI.Comm, _name):  # older versions of mpi4py lack some
+        setattr(Messages, _name, _passed_on(_name, getattr(MPI.Comm, _name)))

@@ -164,7 +164,8 @@ CATALOGUE: dict[str, Algorithm] = {
 
 
 _VARYING = ("allgather", "gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")
-_FORMS = {"reduce_scatter_block": "reduce_scatter", "neighbor_alltoallw": "neighbor_alltoall"} | {f"{name}v": name for name in _VARYING}
+_OTHERS = {"reduce_scatter_block": "reduce_scatter", "alltoallw": "alltoall", "neighbor_alltoallw": "neighbor_alltoall"}
+_FORMS = _OTHERS | {f"{name}v": name for name in _VARYING}
 
 
 def algorithms_of_form(form: str) -> tuple[str, ...]:

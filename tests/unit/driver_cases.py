@@ -7,7 +7,7 @@ import numpy as np
 from cuda_double import Double
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.host_mirror import mirrored
+from hpcoll.comm.arguments.host_mirror import mirror_of
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.cuda import Driver
@@ -70,6 +70,15 @@ def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
 
 
 OP = MPI.SUM
+
+
+def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Any] | None:
+    """Arguments with filled mirrors of the GPU arrays of a call, and what brings their results home."""
+    mirror = mirror_of(method, arguments, stream, rank)
+    if mirror is None:
+        return None
+    mirror.fetch()
+    return mirror.arguments, mirror.store
 
 
 def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:

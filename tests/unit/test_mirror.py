@@ -6,10 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import MPI, OP, address, arrays, both, copies
+from driver_cases import MPI, OP, address, arrays, both, copies, mirrored
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.host_mirror import mirrored
 
 
 def test_no_gpu_array(double: Double) -> None:

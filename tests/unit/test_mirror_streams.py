@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import OP, address, arrays, both, copies, driver
+from driver_cases import OP, address, arrays, both, copies, driver, mirrored
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments import host_mirror
-from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of, mirrored
+from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
 from hpcoll.comm.arguments.memory import gpu_memory
 
 pytestmark = pytest.mark.double(forgives=("failures",))

@@ -9,9 +9,10 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.buffer_specs import layout_of, split
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import Method
+from hpcoll.comm.arguments.typed_blocks import TypedSpec
 from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.object_layout import HOLDERS
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_EDGES, OF_NONE, OF_RECEIVED, OF_SENT, ONE
+from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_EDGES, OF_NONE, OF_RECEIVED, OF_SENT, ONE, TYPED
 from hpcoll.runtime.transports.mpi import handle
 
 Sides = tuple[BufferPattern, BufferPattern]
@@ -27,8 +28,6 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
         rank: Rank of this process.
         nblocks: Blocks of a send buffer and of a receive buffer that have several.
     """
-    if ABSENT in row.holds:
-        return None
     kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
     if row.holds[0] == BLOCKS and not row.at_root and arguments[0] is MPI.IN_PLACE:
         kinds[1] = BLOCKS  # what is sent lies there
@@ -37,6 +36,26 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
     sent = _side(buffers[0], kinds[0], nblocks[0], writable=False)
     received = None if sent is None else _side(buffers[1], kinds[1], nblocks[1], writable=True)
     return None if sent is None or received is None else (sent, received)
+
+
+def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) -> Sides | None:
+    """Return the patterns of a call whose blocks have datatypes of their own, as `sides`."""
+    assert call.blocks is not None
+    found: list[BufferPattern] = []
+    for i, (spec, places, n) in enumerate(zip(buffers, call.blocks[:2], nblocks, strict=True)):
+        parts = TypedSpec.of(spec, n) if n else None
+        array = None if parts is None else _readable(spec, parts.buffer, parts.types, writable=i == 1)
+        if parts is None or array is None or type(parts.types) not in (list, tuple):
+            return None
+        layouts = [layout_of(array, one, "") for one in parts.types]
+        ends = [int(d) + (int(n) - 1) * one.extent + one.upper for n, d, one in zip(parts.counts, parts.displs, layouts) if one and n]
+        firsts = [int(d) + one.lower for n, d, one in zip(parts.counts, parts.displs, layouts) if one and n]
+        if min(firsts, default=0) < 0:  # it reaches before the array
+            return None
+        reach = 0, 0, 0, max(ends, default=0)
+        keep = tuple(parts.types)
+        found.append(BufferPattern(TYPED, 0, i == 1, parts.buffer, len(spec), -1, keep, 1, n, parts.remembered(places), reach))
+    return found[0], found[1]
 
 
 def whose_sizes(row: Method, call: Call) -> int:
@@ -70,7 +89,7 @@ def _side(spec: Any, kind: int, nblocks: int, *, writable: bool) -> BufferPatter
         nbytes = array.nbytes - int(displs or 0) * layout.extent
         nbytes = nbytes if counts is None else int(counts) * nblocks * layout.extent
         nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
-    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived)
+    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived=derived)
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:

@@ -4,7 +4,7 @@ Ranks of one call may describe the same elements differently: a root gathers int
 on how they lie: each rank has maps of its own, by which compiled code packs what it stages and unpacks what has come.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -181,14 +181,14 @@ def plain_bytes(one: Resolved) -> PlainBytes:
 
         filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
-        return PlainBytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
+        places, before = packed_places(_sizes(one)), (filled.fill,)
+        return PlainBytes(filled.memory.address, one.nbytes, places, keep, one.element, copied=True, before=before)
     if one.map is None:
-        size = one.dtype.itemsize
-        places: _Places = ()
+        size, places = one.dtype.itemsize, ()
         if one.counts and one.displs:
             places = tuple([(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)])
         return PlainBytes(one.address, one.nbytes, places, one.owner, one.element)
-    return PlainBytes(one.address, one.nbytes, _packed_places(one), one.owner, one.element, map=one.map)
+    return PlainBytes(one.address, one.nbytes, packed_places(_sizes(one)), one.owner, one.element, map=one.map)
 
 
 def copied_bytes(send: Resolved) -> PlainBytes:
@@ -199,28 +199,36 @@ def copied_bytes(send: Resolved) -> PlainBytes:
         places, (first, end) = plain_bytes(send).places, send.gpu.span
         copied = gpu_staging.copy(gpu_staging.gpu_of(send.gpu.ordinal), first, end - first)
         return PlainBytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
-    packed = pack(send)
-    return PlainBytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, send.element, copied=True)
+    return as_copied(plain_bytes(send))
 
 
-def _packed_places(one: Resolved) -> _Places:
-    sizes = [count * one.dtype.itemsize for count in one.counts or ()]
+def _sizes(one: Resolved) -> list[int]:
+    return [count * one.dtype.itemsize for count in one.counts or ()]
+
+
+def as_copied(one: PlainBytes) -> PlainBytes:
+    """Return a copy in host memory, block after block."""
+    sizes, packed, every = [nbytes for _, nbytes in one.places], np.empty(one.nbytes, np.uint8), _map(one)
+    call_compiled(PACK, every.address, one.address, packed.ctypes.data, one.nbytes)
+    return PlainBytes(packed.ctypes.data, one.nbytes, packed_places(sizes), packed, one.element, copied=True)
+
+
+def packed_places(sizes: Sequence[int]) -> _Places:
+    """Return the places of blocks of these sizes one behind the other."""
     return tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True)) if sizes else ()
 
 
 def pack(one: Resolved) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a copy of the bytes that travel, block after block, of shape (nbytes,): plain bytes whatever the datatype."""
-    packed, every = np.empty(one.nbytes, np.uint8), _map(one)
-    call_compiled(PACK, every.address, one.address, packed.ctypes.data, one.nbytes)
+    packed: np.ndarray[Any, np.dtype[np.uint8]] = as_copied(plain_bytes(one)).keep  # type: ignore[assignment]
     return packed
 
 
 def unpack(packed: np.ndarray[Any, np.dtype[np.uint8]], one: Resolved) -> None:
     """Store packed bytes, of shape (nbytes,), in the buffer."""
-    every = _map(one)
+    every = _map(plain_bytes(one))
     call_compiled(UNPACK, every.address, one.address, packed.ctypes.data, one.nbytes)
 
 
-def _map(one: Resolved) -> Map:
-    size = one.dtype.itemsize
-    return one.map or Map((count * size, displ * size, BYTES) for count, displ in one.blocks)
+def _map(one: PlainBytes) -> Map:
+    return one.map or Map((nbytes, displ, BYTES) for displ, nbytes in one.places or ((0, one.nbytes),))

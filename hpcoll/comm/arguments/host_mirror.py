@@ -5,7 +5,7 @@ the MPI library has. The call itself sees NumPy arrays. Arrays that share memory
 calls and overlaps hold as they are.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from hpcoll.base.errors import DeviceError
 from hpcoll.comm.arguments.call import is_in_place
 from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
-from hpcoll.comm.arguments.methods import Method, row_of
+from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.device import pinned
@@ -176,23 +176,11 @@ def _alone(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(SimpleNamespace(__array_interface__=host.__array_interface__, owner=host)).view(host.dtype)
 
 
-def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Callable[[], None]] | None:
-    """Return a call's arguments with filled mirrors for GPU arrays, and a function that copies its results to the GPU.
-
-    None where the call has no GPU arrays. Arguments and errors are those of `mirror_of` and `Mirror.fetch`.
-    """
-    mirror = mirror_of(method, arguments, stream, rank)
-    if mirror is None:
-        return None
-    mirror.fetch()
-    return mirror.arguments, mirror.store
-
-
 def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> Mirror | None:
     """Return mirrors for the GPU arrays of a call, still empty; None where it has no GPU arrays.
 
     Args:
-        method: Name of any upper-case blocking collective of mpi4py: ``"Alltoallw"``.
+        method: Name of an upper-case blocking collective of mpi4py: ``"Alltoallw"``.
         arguments: Positional arguments in mpi4py's order, buffers first. The mirror has None for those that this rank's call ignores.
         stream: The caller's ``stream=``, or None: each array's own, see `hpcoll.runtime.gpu.arrays.stream_of`.
         rank: Rank of this process in the communicator.
@@ -200,7 +188,7 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
     Raises:
         ArgumentError: GPU memory that cannot be used, not contiguous, read-only; not a stream, or one under capture.
     """
-    row = row_of(method)
+    row = METHODS[method]
     sent, received = row.buffers(arguments, rank)
     handle = None if stream is None else stream_handle(stream, rank)
     arrays: dict[int, DeviceArray] = {}

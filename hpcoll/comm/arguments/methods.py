@@ -17,10 +17,11 @@ from hpcoll.comm.arguments.cells import call_of_cells, collective_of
 from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.comm.arguments.neighbours import neighbours, typed_neighbours
+from hpcoll.comm.arguments.typed_blocks import typed_alltoall
 from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda import driver
-from hpcoll.runtime.program.call_fields import ABSENT, BLOCKS, MANY, ONE
+from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE, TYPED
 from hpcoll.schedules.graph import Graph
 
 
@@ -67,7 +68,7 @@ class Method(NamedTuple):
         at_root: The buffer that counts at the root alone, or empty.
         fills: Nothing of a receive buffer that is the whole spec stays as it was.
         one_fold: Half types may travel as they are, where one reduction reads all contributions.
-        holds: Contents of sendbuf and recvbuf: kinds of `hpcoll.runtime.program.call_fields`; ABSENT: compiled code cannot read them.
+        holds: Contents of sendbuf and recvbuf: kinds of `hpcoll.runtime.program.call_fields`.
         root_at: Position of the root among the arguments, or None.
     """
 
@@ -167,6 +168,10 @@ def _alltoall(*, varies: bool = False) -> Describe:
     return lambda me, send, recv: alltoall(send, recv, me.rank, me.nranks, varies=varies)
 
 
+def _typed_alltoall(me: Caller, send: Any, recv: Any) -> Call | None:
+    return typed_alltoall(send, recv, me.rank, me.nranks)
+
+
 def _neighbours(collective: str, *, varies: bool = False) -> Describe:
     def describe(me: Caller, send: Any, recv: Any) -> Call | None:
         graph = me.graph()
@@ -197,6 +202,7 @@ _ROWS = (
     Method("Scatterv", "scatter", _ROOTED, _scattered(varies=True), at_root="sendbuf", fills=False, holds=(MANY, ONE)),
     Method("Alltoall", "alltoall", _PAIR, _alltoall(), _BLOCKS, holds=(BLOCKS, BLOCKS)),
     Method("Alltoallv", "alltoall", _PAIR, _alltoall(varies=True), fills=False, holds=(MANY, MANY)),
+    Method("Alltoallw", "alltoall", _PAIR, _typed_alltoall, fills=False, holds=(TYPED, TYPED)),
     Method("Neighbor_allgather", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather"), _BLOCKS, fills=False, holds=(ONE, BLOCKS)),
     Method("Neighbor_allgatherv", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather", varies=True), fills=False,
         holds=(ONE, MANY)),
@@ -204,7 +210,7 @@ _ROWS = (
         holds=(BLOCKS, BLOCKS)),
     Method("Neighbor_alltoallv", "neighbor_alltoall", _PAIR, _neighbours("neighbor_alltoall", varies=True), fills=False,
         holds=(MANY, MANY)),
-    Method("Neighbor_alltoallw", "neighbor_alltoall", _PAIR, _typed_neighbours, fills=False, holds=(ABSENT, ABSENT)),
+    Method("Neighbor_alltoallw", "neighbor_alltoall", _PAIR, _typed_neighbours, fills=False, holds=(TYPED, TYPED)),
     Method("Barrier", "barrier", (), _barrier, "comm"),
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
@@ -265,13 +271,9 @@ FOUND_BY = {name: _found_by(row) for name, row in METHODS.items()}
 NUMBERS = {name: number for number, name in enumerate(METHODS, 1)}  # by which compiled code knows them
 
 
-def _only_native(*arguments: Any) -> None:
-    """Return no `Call`: the MPI library serves it."""
-
-
 def row_of(name: str) -> Method:
-    """Return a method's row; one that only MPI serves (``"Alltoallw"``) sends its first buffer and fills its second."""
-    return METHODS.get(name) or OBJECT_METHODS.get(name) or Method(name, "", _PAIR, _only_native, fills=False)
+    """Return the row of a method, on buffers or on objects."""
+    return METHODS.get(name) or OBJECT_METHODS[name]
 
 
 BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments and not row.neighbours}  # of equal blocks

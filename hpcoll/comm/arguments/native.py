@@ -15,7 +15,7 @@ from hpcoll.comm.arguments.call_pattern import Sides
 from hpcoll.comm.arguments.memory import memory
 from hpcoll.comm.arguments.methods import NUMBERS, Method
 from hpcoll.runtime.engine.call_cache import BufferPattern, MpiCall
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, MANY
+from hpcoll.runtime.program.call_fields import ALIASED, MANY, TYPED
 from hpcoll.runtime.telemetry.call_log import CallLog
 
 
@@ -93,7 +93,7 @@ def _datatype(side: BufferPattern) -> MPI.Datatype | None:
 
 def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, str]:
     """Return the element type of a call that only the MPI library understands, and the reason, for the log and the ledger."""
-    if ABSENT in row.holds:
+    if TYPED in row.holds:
         return "", "arguments that only it understands"
     found: list[BufferLayout | None] = []
     for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):

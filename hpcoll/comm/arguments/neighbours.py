@@ -3,21 +3,17 @@
 Blocks of neighbours that there are not, behind an open edge of a grid, are neither read nor written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.buffer_specs import layout_of
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
-from hpcoll.comm.arguments.data_movement import BYTES, NOTHING, PlainBytes, copied_bytes, move, plain_bytes
-from hpcoll.comm.arguments.memory import memory, surroundings
-from hpcoll.runtime.program.layouts import Map
+from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, copied_bytes, move, plain_bytes
+from hpcoll.comm.arguments.typed_blocks import typed_bytes
 from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched
 
 _TOPOLOGIES: dict[int, type[MPI.Topocomm]] = {MPI.CART: MPI.Cartcomm, MPI.GRAPH: MPI.Graphcomm, MPI.DIST_GRAPH: MPI.Distgraphcomm}
@@ -86,11 +82,11 @@ def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Gr
 
 def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Call | None:
     """Describe a neighbor_alltoall whose blocks have datatypes of their own and displacements in bytes; arguments as of `neighbours`."""
-    send = None if is_in_place(sendbuf) else _typed_blocks(sendbuf, "sendbuf", rank, len(graph.targets[rank]))
-    recv = _typed_blocks(recvbuf, "recvbuf", rank, len(graph.sources[rank]))
-    if send is None or recv is None:
+    source = None if is_in_place(sendbuf) else typed_bytes(sendbuf, "sendbuf", rank, len(graph.targets[rank]))
+    target = typed_bytes(recvbuf, "recvbuf", rank, len(graph.sources[rank]))
+    if source is None or target is None:
         return None
-    return _varying("neighbor_alltoall", send, target=recv, places=send.places, rank=rank, graph=graph)._replace(element="")
+    return _varying("neighbor_alltoall", source, target, source.places, rank, graph)
 
 
 def _equal(nbytes: int, n: int) -> tuple[tuple[int, int], ...]:
@@ -121,36 +117,3 @@ def _blocks(spec: Any, name: str, rank: int, n: int, *, varies: bool) -> Resolve
     if not n:
         return None
     return resolve(spec, name=name, rank=rank, nblocks=n if varies else None, nparts=1 if varies else n, writable=name == "recvbuf")
-
-
-def _typed_blocks(spec: Any, name: str, rank: int, n: int) -> PlainBytes | None:
-    """Return ``n`` blocks of a spec with a datatype for each; None for specs of other forms, which the MPI library refuses."""
-    if not n:
-        return NOTHING
-    if not isinstance(spec, list | tuple) or not 2 <= len(spec) <= 4:
-        return None
-    buffer, *given, types = spec
-    counts, displs = (given if len(given) != 1 else given[0]) or (None, None)  # type: Any, Any
-    if counts is None and displs is None:
-        counts, displs = [1] * n, [0] * n
-    if not all(isinstance(one, Sequence | np.ndarray) and len(one) == n for one in (counts, displs, types)):
-        return None
-    subject, blocks = f"rank {rank}: {name}", list[tuple[int, int, Any]]()
-    array = memory(buffer, types[0], subject, writable=name == "recvbuf", bare=False, stream=None)
-    if not isinstance(array, np.ndarray):
-        return None
-    before, behind = surroundings(array)
-    for count, displ, datatype in zip(map(int, counts), map(int, displs), types, strict=True):
-        layout = layout_of(array, datatype, subject)
-        if layout is None or count < 0:
-            return None
-        first, end = displ + layout.lower, displ + (count - 1) * layout.extent + layout.upper
-        if count and not isinstance(buffer, MPI.buffer) and (first < -before or end > array.nbytes + behind):
-            raise ArgumentError(f"{subject} needs bytes {first} to {end} of its array, got {array.nbytes} bytes")
-        blocks.append((count * layout.dtype.itemsize, displ, layout.table))
-    sizes = [nbytes for nbytes, _, _ in blocks]
-    if all(table is None for _, _, table in blocks):
-        return PlainBytes(array.ctypes.data, sum(sizes), tuple((displ, nbytes) for nbytes, displ, _ in blocks), array, "")
-    every = Map((nbytes, displ, BYTES if table is None else table) for nbytes, displ, table in blocks)
-    places = tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True))
-    return PlainBytes(array.ctypes.data, sum(sizes), places, array, "", map=every)

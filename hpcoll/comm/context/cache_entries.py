@@ -6,14 +6,14 @@ from mpi4py import MPI
 
 from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, whose_sizes
+from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, typed_sides, whose_sizes
 from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import compiled
 from hpcoll.comm.context.planner import Planner, Prepared
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes, nparts
 from hpcoll.runtime.engine.call_cache import MAX_COUNT, CachedCall, CallTable, MpiCall
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, UNKNOWN
+from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, TYPED, UNKNOWN
 
 
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
@@ -44,7 +44,9 @@ def enter(
         most_nbytes: Most bytes of the message of such a call.
     """
     row, on = METHODS[method], planner.resources
-    found = sides(row, arguments, buffers, on.rank, _nblocks(call, on.rank, on.nranks))
+    nblocks = _nblocks(call, on.rank, on.nranks)
+    typed = TYPED in row.holds
+    found = typed_sides(buffers, call, nblocks) if typed else sides(row, arguments, buffers, on.rank, nblocks)
     if found is not None:
         cell = planner.cell(call)
         _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
@@ -61,8 +63,8 @@ def _enter(
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
         served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]), maps=call.maps)
-    elif ALIASED not in (sent.kind, received.kind) and not _told_blocks(call, who[0]):
-        served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
+    elif ALIASED not in (sent.kind, received.kind) and (sent.kind == TYPED or not _told_blocks(call, who[0])):
+        served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize, maps=call.maps)
     else:
         return
     table.enter(row.find("op", arguments), sent, received, served)
@@ -90,6 +92,8 @@ def enter_native(
     row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
     if (call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE) or not table.wants_more():
         return
+    if TYPED in row.holds:
+        return
     op, parts = row.find("op", arguments), 0 if call is None else nparts(call, on.nranks)
     nblocks = _nblocks(call, on.rank, on.nranks)
     found = sides(row, arguments, buffers, on.rank, nblocks) if call is not None or op is not None else None
@@ -99,5 +103,5 @@ def enter_native(
     elif found is not None and by is not None:
         counted = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
         table.enter(op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * counted)))
-    elif call is None and ABSENT not in row.holds and (opaque := opaque_sides(buffers)) is not None:
+    elif call is None and (opaque := opaque_sides(buffers)) is not None:
         table.enter(op, *opaque, CachedCall(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

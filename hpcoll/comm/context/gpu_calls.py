@@ -35,7 +35,8 @@ from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.selection.config import HOST, NATIVE
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
-_UNTOLD = "Gatherv", "Scatterv", "Alltoallv", "Neighbor_allgatherv", "Neighbor_alltoallv", "Neighbor_alltoallw"  # `Planner.known_nbytes`
+# `Planner.known_nbytes`
+_UNTOLD = "Gatherv", "Scatterv", "Alltoallv", "Alltoallw", "Neighbor_allgatherv", "Neighbor_alltoallv", "Neighbor_alltoallw"
 
 
 class GpuCalls:

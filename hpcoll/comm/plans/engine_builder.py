@@ -170,7 +170,7 @@ class HostEngines(EngineBuilder):
             return super().build(choice, sizes, account, call, message_context)
         local = tuple(message_context.local_peers.items())
         blocks = call.blocks and tuple(map(len, call.blocks))
-        form = call.root, call.in_place, blocks, bool(call.copied), call.graph, call.mapped
+        form = call.root, call.in_place, blocks, bool(call.copied), call.mapped, call.graph
         key = *self._who, local, call.collective, *choice[:2], call.dtype.itemsize, *form
         patterns = _PATTERNS.setdefault(key, [])
         counts = addressed(call.counts)

@@ -34,6 +34,7 @@ class BufferPattern(NamedTuple):
     type: object = None
     element: int = 1
     nblocks: int = 1
+    typed: np.ndarray | None = None  # rows of blocks with datatypes of their own
     derived: tuple[int, ...] = ()  # of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none
 
     @property
@@ -48,6 +49,8 @@ class BufferPattern(NamedTuple):
             return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
         flags = c.CONTIGUOUS | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
         wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
+        if self.typed is not None:
+            wanted = self.typed.ctypes.data
         words = [self.kind, self.length, self.type_at, wanted]
         if type(array) is np.ndarray:
             words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.FLAGS_OF)]
@@ -56,9 +59,9 @@ class BufferPattern(NamedTuple):
         return [*words, *(self.derived or (0, self.element, 0, self.element)), self.nblocks]
 
     @property
-    def owners(self) -> tuple[object, object]:
+    def owners(self) -> tuple[object, ...]:
         """The objects whose addresses are in `words`."""
-        return self.type, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
+        return self.type, self.typed, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
 
 
 class CachedCall(NamedTuple):

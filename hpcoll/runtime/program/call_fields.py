@@ -30,8 +30,11 @@ ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
     KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK, VALUE,
     HANDLE, PACKED_SIZE, LOWER, UPPER, NBLOCKS,
 ) = range(20)  # fmt: skip
-# Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
-ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
+# Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own; and with
+# datatypes of their own, where TYPE is the address of rows that a call must match to the letter.
+ABSENT, ALIASED, ONE, BLOCKS, MANY, TYPED = range(6)
+# Such a row: count, displacement in bytes, address of the datatype, its handle; displacement and bytes of the block as programs have it.
+TYPED_COUNT, TYPED_DISPL, TYPED_TYPE, TYPED_HANDLE, TYPED_PLACE, TYPED_NFIELDS = *range(5), 6
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a
 # scalar of NumPy's: its value. Of a list: how many items, and their address; of a tuple: where items begin.
 TYPE_OF, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8

@@ -223,6 +223,30 @@ def has_handle(table, thing, handle):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _read_typed(table, side, spec, room):  # type: ignore[no-untyped-def]
+    """Read blocks with datatypes of their own, as `read_blocks`: they must be those of an earlier call, in an array that may be another."""
+    wanted, places, length, n = pointer(side), pointer(room), pointer(side)[c.LENGTH], pointer(side)[c.NBLOCKS]
+    if _length(table, spec) != length:
+        return 0, 0, _NO
+    types = _item(table, spec, length - 1)
+    array, counts, displs = _parts(table, side, spec) if length > 2 else (_item(table, spec, 0), 0, 0)
+    nbytes = _array(table, side, array) if array else _NO
+    if nbytes < wanted[c.UPPER] or _length(table, types) != n:
+        return 0, 0, _NO
+    if length > 2 and (counts == 0 or displs == 0 or not _fills(table, counts, n) or not _fills(table, displs, n)):
+        return 0, 0, _NO
+    for i in range(n):
+        row, datatype = pointer(wanted[c.TYPE] + 8 * c.TYPED_NFIELDS * i), _item(table, types, i)
+        count, displ = (_nth(table, counts, i, 1), _nth(table, displs, i, 1)) if length > 2 else (1, 0)
+        if count != row[c.TYPED_COUNT] or displ != row[c.TYPED_DISPL] or datatype != row[c.TYPED_TYPE]:
+            return 0, 0, _NO
+        if not has_handle(table, datatype, row[c.TYPED_HANDLE]):
+            return 0, 0, _NO
+        places[2 * i], places[2 * i + 1] = row[c.TYPED_PLACE], row[c.TYPED_PLACE + 1]
+    return _data(side, array), nbytes, n
+
+
+@njit(nogil=True)
 def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
     """Write displacement and size of each block, in bytes; return the array's address and bytes, and how many blocks there are.
 
@@ -235,6 +259,8 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
         address, nbytes = read_elements(table, side, spec)
         places[0], places[1] = 0, nbytes
         return address, nbytes, 1 if nbytes >= 0 else _NO
+    if wanted[c.KIND] == c.TYPED:
+        return _read_typed(table, side, spec, room)
     array, counts, displs = _parts(table, side, spec)
     nbytes = _array(table, side, array) if array else _NO
     n, element = wanted[c.NBLOCKS], wanted[c.ELEMENT]
