@@ -48,7 +48,7 @@ OF_MPI4PY = (
     *COLLECTIVES,
     *("test_p2p_*.py", "test_group.py", "test_request.py", "test_rma*.py", "test_win.py", "test_threads.py", "test_pickle.py"),
     *("test_objmodel.py", "test_subclass.py", "test_handle.py", "test_attributes.py", "test_errhandler.py", "test_msgspec.py"),
-    *("test_msgzero.py", "test_ulfm.py", "test_util_pkl5.py", "test_util_sync.py"),
+    *("test_msgzero.py", "test_topology.py", "test_ulfm.py", "test_util_pkl5.py", "test_util_sync.py"),
 )
 OF_PYLOPS = (
     *("test_blockdiag.py", "test_distributedarray.py", "test_eigs.py", "test_fredholm.py", "test_halo.py", "test_linearop.py"),
