@@ -7,7 +7,7 @@ from typing import Any
 import griffe
 import mpi4py
 
-MAKERS = ("hpcoll.comm.nonblocking", "hpcoll.comm.point_to_point")
+MAKERS = ("hpcoll.comm.nonblocking", "hpcoll.comm.point_to_point", "hpcoll.comm.blocking_neighbours")
 INFO = griffe.Parameter("info", annotation="MPI.Info", kind=griffe.ParameterKind.positional_or_keyword, default="MPI.INFO_NULL")
 
 
@@ -33,7 +33,7 @@ class MadeMethods(griffe.Extension):
     @staticmethod
     def _parameters(mod: griffe.Module, name: str, found: Any) -> griffe.Parameters:
         """Return a method's parameters; of a persistent one with the defaults that the one in flight spells."""
-        if name.endswith("_init"):
+        if name.endswith("_init") and "NonBlocking" in mod.members:
             given = list(mod["NonBlocking"][f"I{name.removesuffix('_init').lower()}"].parameters)
             at = sum(one.kind is griffe.ParameterKind.positional_or_keyword for one in given)
             return griffe.Parameters(*given[:at], INFO, *given[at:])

@@ -91,9 +91,11 @@ def public_names() -> set[str]:
 
 
 def members(words: str) -> str:
-    """Return the members of a class, by the class and their names, as mkdocstrings shows them."""
-    owner, *names = words.split()
-    return "\n".join(f"::: {owner}.{name}\n    options:\n      heading_level: 3\n" for name in names)
+    """Return the members of a class, by the class, with ``=`` and others that have the same, and their names, as mkdocstrings shows them."""
+    owners, *names = words.split()
+    owner, *alike = owners.split("=")
+    anchors = {name: "".join(f'<a id="{other}.{name}"></a>' for other in alike) for name in names}
+    return "\n".join(f"{anchors[name]}\n\n::: {owner}.{name}\n    options:\n      heading_level: 3\n" for name in names)
 
 
 def methods_of(paths: str) -> str:
