@@ -133,7 +133,7 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes[method, root]
+        pool = context.lanes[method if not root else (method, root)]
         lane = pool.pop() if pool else Lane(context, pool, method, _checked(root or 0, context.nranks))
         wanted = root is None or context.rank == root
         status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)

@@ -23,6 +23,8 @@ _IN_TREES = bool(getattr(mpi4py.rc, "fast_reduce", True))  # which mpi4py reads 
 
 def fold(objects: Sequence[Any], op: Op) -> Any:
     """Combine objects as mpi4py's `reduce` does: up a binomial tree to rank 0."""
+    if len(objects) == 2:
+        return op(objects[0], objects[1])
     found, step = list(objects), 1
     if not _IN_TREES:
         return _up_to(found, op)
