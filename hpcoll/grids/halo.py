@@ -81,9 +81,13 @@ class Halo:
         self._transfer = transfer(self._graph, self.array, sent, received)
 
     def exchange(self) -> None:
-        """Fill the ghost layers; the blocks of the neighbours are as they are when these call it."""
-        self.start()
-        self.wait()
+        """Fill the ghost layers; the blocks of the neighbours are as they are when these call it.
+
+        Raises:
+            ArgumentError: An exchange that `start` began runs, or `free` was called.
+        """
+        self._check(running=False)
+        self._transfer.exchange()
 
     def start(self) -> None:
         """Begin to fill the ghost layers. Until `wait`, the program reads owned points only, and writes none of the array.

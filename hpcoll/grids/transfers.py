@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hpcoll.grids.ghost_layers import Part
 
 
 class PartsInPlace:
-    """Parts of a host array as datatypes of one exchange, which is persistent where the library has such exchanges.
+    """Parts of a host array as datatypes of one exchange.
 
     Args:
         graph: Communicator of the neighbours, with this topology.
@@ -26,17 +27,25 @@ class PartsInPlace:
         self._types = [[_subarray(array, part, self._element) for part in parts] for parts in (sent, received)]
         self._buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
         self._request: Any = None
+
+    @cached_property
+    def _persistent(self) -> Any:
+        """The persistent exchange, which the first start makes; None of a library of MPI 3."""
         try:
-            self._persistent: Any = graph.Neighbor_alltoallw_init(*self._buffers)
-        except (AttributeError, NotImplementedError):  # of MPI 3
-            self._persistent = None
+            return self._graph.Neighbor_alltoallw_init(*self._buffers)
+        except (AttributeError, NotImplementedError):
+            return None
+
+    def exchange(self) -> None:
+        """Exchange all parts."""
+        self._graph.Neighbor_alltoallw(*self._buffers)
 
     def start(self) -> None:
         """Begin the exchange."""
-        if self._persistent is not None:
-            self._persistent.Start()
-        else:
+        if self._persistent is None:
             self._request = self._graph.Ineighbor_alltoallw(*self._buffers)
+        else:
+            self._persistent.Start()
 
     def wait(self) -> None:
         """Wait until all parts are received and sent."""
@@ -44,7 +53,7 @@ class PartsInPlace:
 
     def free(self) -> None:
         """Give back datatypes and request."""
-        if self._persistent is not None:
+        if vars(self).get("_persistent") is not None:
             self._persistent.Free()
         for datatype in (*self._types[0], *self._types[1], self._element):
             if not datatype.is_predefined:
@@ -86,29 +95,45 @@ class StagedParts:
             buffers.append([flat, counts, places, MPI.BYTE])
         self._buffers: list[list[Any]] = buffers
         self._request: Any = None
+
+    @cached_property
+    def _in_flight(self) -> bool:
+        """All ranks can exchange in flight, which the first start tries with what the buffers hold."""
         taken = True
         try:
-            graph.Ineighbor_alltoallv(*buffers).Wait()
+            self._graph.Ineighbor_alltoallv(*self._buffers).Wait()
         except ArgumentError:
             taken = False
-        self._in_flight = all(graph.allgather(taken))
+        return all(self._graph.allgather(taken))
+
+    def exchange(self) -> None:
+        """Exchange all parts."""
+        self._copy(0)
+        self._graph.Neighbor_alltoallv(*self._buffers)
+        self._copy(1)
 
     def start(self) -> None:
-        """Copy what is sent, and begin the exchange."""
-        for view, copy in zip(self._views[0], self._staging[0], strict=True):
-            copy[...] = view
+        """Copy what is sent, and begin the exchange where that is possible."""
         if self._in_flight:
+            self._copy(0)
             self._request = self._graph.Ineighbor_alltoallv(*self._buffers)
 
     def wait(self) -> None:
-        """Wait until all parts are here, or exchange them, and copy them to their places."""
+        """Wait until all parts are in their places; exchange them where they are not in flight."""
         if self._request is None:
-            self._graph.Neighbor_alltoallv(*self._buffers)
+            self.exchange()
         else:
             self._request.Wait()
             self._request = None
-        for view, copy in zip(self._views[1], self._staging[1], strict=True):
-            view[...] = copy
+            self._copy(1)
+
+    def _copy(self, side: int) -> None:
+        """Copy what is sent into its buffer (0), or what was received to its places (1)."""
+        for view, copy in zip(self._views[side], self._staging[side], strict=True):
+            if side:
+                view[...] = copy
+            else:
+                copy[...] = view
 
     def free(self) -> None:
         """Give back the buffers."""

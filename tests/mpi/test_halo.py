@@ -244,9 +244,12 @@ def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     array = Sliced(either, want.shape, np.float64).fill(LEFT)
     halo = hpcoll.Halo(grid, array, corners=True)
     array[halo.owned].fill(want[halo.owned])
-    for _ in range(2):
-        halo.exchange()
-    found = array.get()
+    halo.exchange()
+    wrong = [] if (array.get() == want).all() else [("first", array.get(), want)]
+    array[halo.owned].fill(-want[halo.owned])
+    halo.start()
+    halo.wait()
+    wrong += [] if (array.get()[want != LEFT] == -want[want != LEFT]).all() else [("again", array.get(), want)]
     halo.free()
     grid.Free()
-    assert agreed([] if (found == want).all() else [(found, want)]) == []
+    assert agreed(wrong) == []
