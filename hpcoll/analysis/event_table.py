@@ -170,7 +170,7 @@ def _match(table: EventTable) -> None:
     sends, receives = (np.flatnonzero(np.isin(rows[:, OP], ops)) for ops in ([SEND], [RECV, RECV_REDUCE]))
     keys = []
     for at, sign in ((sends, -1), (receives, 1)):
-        rank, peer = rows[at, RANK].astype(np.int64), table.peers[at]
+        rank, peer = rows[at, RANK].astype(np.int64), table.peers[at].astype(np.int64)
         receiver = peer % table.nbuilt if sign < 0 else rank
         keys.append((receiver * table.nranks + sign * (peer - rank) % table.nranks) * table.nchannels + rows[at, CHANNEL_OF])
     orders = [np.argsort(key, kind="stable") for key in keys]

@@ -18,6 +18,7 @@ from hpcoll.cli.simulate import command
 from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.cli.simulate.predict import predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.graph import grid
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
@@ -181,6 +182,13 @@ def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("neighbor_alltoall")]
     where = "64 ranks, periodic grid 4x4x4, 8", "16 ranks, ring, 2"
     assert titles == [f"neighbor_alltoall on {one} nodes of 8 ranks, cyclic" for one in where]
+
+
+@pytest.mark.full
+def test_neighbours_of_more_ranks_than_pairs_can_be_numbered_in_32_bits() -> None:
+    nranks = 37**3
+    what = subject(CATALOGUE["neighbor_alltoall/direct"]._replace(graph=grid([37] * 3, [True] * 3)), alone(nranks))
+    assert predict(what, 48, LEVELS).stands_for == 6 * nranks
 
 
 @pytest.mark.parametrize(("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])])

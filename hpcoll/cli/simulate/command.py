@@ -151,16 +151,19 @@ def _cells(row: Algorithm, request: SimulateRequest, end: float = math.inf) -> l
         return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
     if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
+    late = f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
     for nbytes in sizes:
         if time.perf_counter() > end:
-            return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
+            return late
         segment = _segment(row, request, nbytes)
         nsegments = max(1, math.ceil(nbytes / segment))
         nchunks = nsegments if row.chunked else 1
         try:
             if nchunks not in subjects:
-                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains)
+                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, end=end)
             what = subjects[nchunks]
+        except TimeoutError:
+            return late
         except ArgumentError as error:
             return str(error)
         several = nsegments if row.pipelined else 1

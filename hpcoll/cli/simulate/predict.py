@@ -5,6 +5,8 @@ simulated, and stand for all. ``exact`` simulates every rank.
 """
 
 import ctypes
+import math
+import time
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, lin
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_CHUNKS
 from hpcoll.kernels.machine_code import load_all
+from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
@@ -98,16 +101,23 @@ class Subject(NamedTuple):
     table: EventTable  # steps of all ranks, or of those that stand for them
 
 
-def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, domains: Nodes = (), exact: bool = False) -> Subject:
+def subject(
+    row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, domains: Nodes = (), exact: bool = False, end: float = math.inf
+) -> Subject:  # fmt: skip
     """Build the subject of a simulation, each node one cache domain by default; ``exact``: every rank, also where some stand for all.
 
-    ArgumentError: it would have more than `MAX_STEPS` steps or `MAX_CHUNKS` chunks.
+    ArgumentError: it would have more than `MAX_STEPS` steps or `MAX_CHUNKS` chunks. TimeoutError: it took until the time ``end``.
     """
     nranks, domains = len(nodes), domains or nodes
     if nchunks > MAX_CHUNKS:
         raise ArgumentError(f"{row.key} would have {nchunks:,} chunks, more than {MAX_CHUNKS:,}: segments must be longer")
 
-    one = partial(schedule, row, nranks, root=root, nchunks=nchunks, nodes=parts(nodes, domains))
+    def one(rank: int) -> Schedule:
+        if time.perf_counter() > end:
+            raise TimeoutError
+        return schedule(row, nranks, rank, root, nchunks, placement)
+
+    placement = parts(nodes, domains)
     every = max(period(nodes), period(domains))
     few = not exact and every < nranks and alike(one, nranks, every)
     nbuilt = every if few else nranks
