@@ -30,7 +30,7 @@ def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = Tr
         nodes: Placement of the ranks, 2 or more.
         apart: Nodes share no memory with each other; else messages of a hierarchical row between them are staged, too.
     """
-    pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
+    pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0) + (row.graph.degree if row.graph else 0)
     staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
     return int((capacity - CACHE_LINE_NBYTES * pieces) / staged)
 
