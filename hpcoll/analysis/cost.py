@@ -221,7 +221,7 @@ def predict_on_gpus(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = 
     if p < 2:
         return GpuPrediction(0, 0, 0, 0.0, 0.0, 0.0)
     nchunks, used = nlanes if row.chunked else 1, row.on_gpu
-    rounds, messages, critical = (row.cost(field, p, nchunks, gpus) for field in ("rounds", "messages", "critical"))
+    rounds, messages, critical = (row.cost(field, p, nchunks, gpus if row.placed else ()) for field in ("rounds", "messages", "critical"))
     turns = int(used.turns or rounds)
     launches = int(used.launches or max(messages, rounds)) * (1 if row.chunked else nlanes)
     workers = 1 if used.one_works else sharing
