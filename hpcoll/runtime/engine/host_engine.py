@@ -230,13 +230,9 @@ class HostEngine:
         self.state[f.ACCOUNT] = other.state[f.ACCOUNT]
     def bind_maps(self, maps: Maps) -> None:
         """Let the next calls work on buffers that lie in memory as maps say; all calls of an engine have some, or none has."""
-        if maps is UNMAPPED:
-            return
-        self._maps = maps
-        self.state[f.INPUT_MAP], self.state[f.OUTPUT_MAP] = addresses(maps)
-        if not self.state[f.BOUNCE]:
-            self._bounce = np.empty(f.BOUNCE_NBYTES, np.uint8)
-            self.state[f.BOUNCE] = self._bounce.ctypes.data
+        if maps is not UNMAPPED:
+            self._maps, self._bounce = maps, np.empty(f.BOUNCE_NBYTES, np.uint8)
+            self.state[[f.INPUT_MAP, f.OUTPUT_MAP, f.BOUNCE]] = *addresses(maps), self._bounce.ctypes.data
 
     def bind_lock(self, lock: np.ndarray) -> None:
         """Use a lock that is another than the one it was made with."""

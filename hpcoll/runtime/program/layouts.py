@@ -40,14 +40,6 @@ class Layout:
         runs = np.array([np.cumsum(nbytes) - nbytes, offsets, nbytes], np.int64).T
         return _merged(runs[runs[:, PIECE_NBYTES] > 0], int(np.sum(nbytes)))
 
-    @classmethod
-    def of_array(cls, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> "Layout":
-        """Return the layout of an array's items in C order; strides in bytes, from the first item on."""
-        layout = cls.of_run(itemsize)
-        for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-            layout = layout.repeated(length, stride)
-        return layout
-
     @property
     def loops(self) -> list[tuple[int, int]]:
         """Counts and strides of the only piece's loops, the outermost first."""
