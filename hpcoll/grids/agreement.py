@@ -20,6 +20,11 @@ class Block(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
 
 def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes: Any) -> tuple[Any, Block]:
     """Return the array as one of NumPy's or CuPy's, and what it is; collective.
@@ -39,7 +44,7 @@ def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes
             raise ArgumentError(text)
     blocks = [block for _, block in everyone]
     for rank, block in enumerate(blocks):
-        for field in ("width", "corners", "axes", "kind", "dtype"):
+        for field in ("width", "corners", "axes", "kind", "dtype", "ndim"):
             one, first = getattr(block, field), getattr(blocks[0], field)
             if one != first:
                 raise ArgumentError(f"rank {rank}: {field} of Halo must be equal on all ranks: {first} on rank 0, got {one}")
@@ -113,6 +118,6 @@ def _check_rows(comm: MPI.Cartcomm, blocks: Sequence[Block]) -> None:
         for axis, n in enumerate(block.shape):
             at = coordinates[dimension_of[axis]] if axis in dimension_of else 0
             like = first.setdefault((axis, at), rank)
-            expected = blocks[like].shape[axis] if axis < len(blocks[like].shape) else 0
+            expected = blocks[like].shape[axis]
             if n != expected:
                 raise ArgumentError(f"rank {rank}: array of Halo needs {expected} points along axis {axis}, as on rank {like}, got {n}")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from operator import index
 from typing import Any
 
 from mpi4py import MPI
@@ -31,9 +32,13 @@ def in_grid_order(
     Raises:
         ArgumentError: ``shape`` is not one for these dimensions.
     """
-    native, size = MPI.Intracomm(comm), list(dims)
+    native = MPI.Intracomm(comm)
+    if topology is None:
+        yield native
+        return
+    size = list(map(index, dims))
     rounds = list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)  # mpi4py takes one for all, too
-    if topology is None or len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
+    if len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
         yield native
         return
     if shape is not None and (len(shape) != len(size) or min(shape) < 1):
