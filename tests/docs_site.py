@@ -91,7 +91,7 @@ def public_names() -> set[str]:
 
 
 def members(words: str) -> str:
-    """Return members as mkdocstrings shows them: of a class, with ``=`` and others that have the same, and their names."""
+    """Return members as mkdocstrings shows them, by the class, with ``=`` and others that have the same members, and their names."""
     owners, *names = words.split()
     owner, *alike = owners.split("=")
     anchors = {name: "".join(f'<a id="{other}.{name}"></a>' for other in alike) for name in names}

@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.once]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if collective == "neighbor_alltoall" and mode != "blocking" and WORLD.size < 3 and "Open MPI" in MPI.Get_library_version():
+        pytest.skip("Open MPI 5.0 mistakes the neighbour below for the one above where both are one rank, but in blocking calls")
     found = document(capsys, collective, *QUICK, "--mode", mode, "-r", str(WORLD.size - 1))
     assert found["config"]["mode"] == mode
     assert found["out_of_bounds"] == {"count": 0, "okay": True}
@@ -129,5 +131,5 @@ def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:
         buffers = make_buffers(case, side, memory)
         assert all(any(np.shares_memory(array, one) for one in memory) for array in (buffers.source, buffers.target) if array.size)
         fill(case, buffers)
-        bind(case, buffers, WORLD, MPI.SUM)()
+        bind(case, buffers, WORLD.Create_cart([WORLD.size], [True]), MPI.SUM)()
         assert wrong_elements(case, buffers) == 0

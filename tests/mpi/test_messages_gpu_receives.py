@@ -151,6 +151,9 @@ def test_neighbours(double: Double) -> None:
         plain: Any = getattr(MPI.Cartcomm(cart), f"Neighbor_{name}")
         plain(send.get(), [host, [n, n], MPI.FLOAT] if name.endswith("v") else host)
         wrong += [] if (recv.get() == host).all() and (want is None or host.tolist() == want) else [name]
+        recv.fill(-1)
+        getattr(cart, f"Ineighbor_{name}")(send, [recv, [n, n], MPI.FLOAT] if name.endswith("v") else recv).Wait()
+        wrong += [] if (recv.get() == host).all() else [f"I{name}"]
     recv, types = double.Array((2, n)).fill(-1), [MPI.FLOAT, MPI.FLOAT]
     cart.Neighbor_alltoallw([two, ([n, n], [0, 4 * n]), types], [recv, ([n, n], [0, 4 * n]), types])
     wrong += [] if (recv.get() == host).all() else ["alltoallw"]

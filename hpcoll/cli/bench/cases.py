@@ -19,6 +19,8 @@ from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, method_in
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.runtime.gpu.device import Gpu
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
+from hpcoll.schedules.collectives import meaning as meaning_of
+from hpcoll.schedules.graph import ring
 
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 _POISON = 0xA5  # every byte that a call must overwrite
@@ -38,18 +40,25 @@ class Case:
 
     @property
     def meaning(self) -> Collective:
-        """Pre- and postcondition."""
-        return COLLECTIVES[self.collective]
+        """Pre- and postcondition; a neighbourhood collective is for a ring."""
+        return meaning_of(self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the message as nccl-tests counts them: of all ranks' blocks together."""
-        return self.count * self.dtype.itemsize * (self.nranks if self.meaning.blocks else 1)
+        return self.count * self.dtype.itemsize * nblocks(self.collective, self.nranks)
 
     @property
     def sides(self) -> tuple[str, ...]:
         """Forms of the call; a call with one buffer or none has a single form, shown as the first."""
-        return (OUT_OF_PLACE,) if self.count == 0 or self.meaning.always_in_place else (OUT_OF_PLACE, IN_PLACE)
+        one = self.count == 0 or self.meaning.always_in_place or self.meaning.neighbours
+        return (OUT_OF_PLACE,) if one else (OUT_OF_PLACE, IN_PLACE)
+
+
+def nblocks(collective: str, nranks: int) -> int:
+    """Return how many blocks of a call's count the whole message has."""
+    found = COLLECTIVES[collective]
+    return ring(nranks).degree if found.neighbours else nranks if found.blocks else 1
 
 
 class Buffers(NamedTuple):

@@ -10,7 +10,7 @@ from hpcoll.base.machine import left_nbytes
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.cli.all_ranks import refuse
-from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
+from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers, nblocks
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, in_mode, method_in
@@ -49,7 +49,7 @@ class BenchRequest:
 def cases_of(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
     """Return one case per size, without repetition; a size below one element per block becomes that."""
     meaning = COLLECTIVES[request.collective]
-    unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
+    unit = request.dtype.itemsize * nblocks(request.collective, nranks)
     counts = [0] if meaning.idempotent else sorted({max(1, size // unit) for size in request.sizes})
     return [Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks) for count in counts]
 

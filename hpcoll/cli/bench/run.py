@@ -37,9 +37,11 @@ _ENVIRONMENT = ("HPCOLL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "MPI
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write the report on rank 0, and return 1 on every rank if an answer was wrong anywhere."""
-    world = MPI.COMM_WORLD
+    world: MPI.Intracomm = MPI.COMM_WORLD
     try:
         request = _request(arguments, world.size)
+        if COLLECTIVES[request.collective].neighbours:
+            world = world.Create_cart([world.size], [True])
         on_rank_0(world, partial(_check_files, arguments))
         check(request, world)
     except ArgumentError:  # all ranks have the same: rank 0 says so

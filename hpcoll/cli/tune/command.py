@@ -16,7 +16,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.base.text import LINE, format_nbytes, printable
+from hpcoll.base.text import LINE, format_nbytes, printable, quoted
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
@@ -28,12 +28,14 @@ from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
 from hpcoll.cli.tune.search import run as measure
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection import tuning
 from hpcoll.selection.config import TUNING, read_config
 from hpcoll.selection.tuning import Document, Section
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
 MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0
+_TUNED = tuple(name for name in BY_COLLECTIVE if not COLLECTIVES[name].neighbours)  # those are for some graph
 QUIET_S = 10.0  # from one line of progress to the next in a file
 BAR, WIDTH = 20, 100  # columns of the bar, and at least of the report
 MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
@@ -44,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     parser.epilog = f"Programs use the table with {TUNING}=FILE. Exit code 1 means that an answer was wrong."
-    add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(BY_COLLECTIVE)}; default all")
+    add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(_TUNED)}; default all")
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     add("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N from size to size; default {FACTOR}")
@@ -93,9 +95,11 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
         raise ArgumentError("tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune")
     read_config()
     time_s = arguments.seconds if arguments.seconds is not None else MODEL_SECONDS if arguments.model else SECONDS
-    names = tuple(BY_COLLECTIVE) if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
+    names = _TUNED if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
     for name in names:
         algorithms(name)
+        if name not in _TUNED:
+            raise ArgumentError(f"tune has no graph for a neighbourhood collective, got {quoted(name)}")
     sizes = sizes_of(arguments.minbytes, arguments.maxbytes, None, arguments.stepfactor)
     if not 0 < time_s < math.inf:
         raise ArgumentError(f"seconds must be above 0, got {time_s:g}")

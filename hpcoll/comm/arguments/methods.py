@@ -276,4 +276,4 @@ def row_of(name: str) -> Method:
     return METHODS.get(name) or OBJECT_METHODS[name]
 
 
-BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments and not row.neighbours}  # of equal blocks
+BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}  # the method of equal blocks
