@@ -225,3 +225,32 @@ def test_faces_of_an_array() -> None:
         datatype.Free()
     grid.Free()
     assert agreed(wrong) == []
+
+
+@pytest.mark.mpi(min_size=3)
+def test_repeated_calls_are_found_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other counts and arrays, by schedules and by the MPI library."""
+    comm, wrong = line(communicator()), []
+
+    def call(name: str, n: int, **options: Any) -> None:
+        below, above = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        send, recv = np.arange(2.0 * n) + 100 * comm.rank, np.zeros(2 * n)
+        sides: Any = (send[:n] if "gather" in name else send, recv)
+        if name == "allgatherv":
+            sides = send[:n], [recv, [n, n], [n, 0], MPI.DOUBLE]
+        elif name == "alltoallv":
+            sides = [send, [n, n], [0, n], MPI.DOUBLE], [recv, [n, n], [n, 0], MPI.DOUBLE]
+        getattr(comm, f"Neighbor_{name}")(*sides, **options)
+        right = [np.arange(n) + 100 * below + (n if "alltoall" in name else 0), np.arange(n) + 100 * above]
+        wrong.extend([] if (recv == np.concatenate(right[:: -1 if name.endswith("v") else 1])).all() else [(name, n, options)])
+
+    calls = [(name, options) for name in NAMES[:4] for options in ({}, {"algorithm": "native"})]
+    for name, options in calls:
+        call(name, 5, **options)
+    monkeypatch.setattr(type(comm._context), "_run_prepared", None)
+    for name, options in calls:
+        for n in (5, 6):
+            call(name, n, **options)
+    monkeypatch.undo()
+    comm.Free()
+    assert agreed(wrong) == []
