@@ -254,3 +254,19 @@ def test_repeated_calls_are_found_in_compiled_code(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     comm.Free()
     assert agreed(wrong) == []
+
+
+def test_graphs_that_every_rank_knows() -> None:
+    """One with an edge that only one of its ranks has is left to the MPI library."""
+    comm = communicator()
+    around = [[(rank - 1) % comm.size, (rank + 1) % comm.size] for rank in range(comm.size)]
+    one = comm.Create_graph([2 * rank + 2 for rank in range(comm.size)], sum(around, []))
+    graph = matched(around, around)
+    assert graph is not None
+    wrong: list[Any] = differing(one, graph, blocking, persistent)
+    loose = comm.Create_graph([1] * comm.size, [comm.size - 1])
+    loose.Barrier()
+    wrong += [] if (loose._context.caller.graph() is None) is (comm.size > 1) else ["loose"]
+    one.Free()
+    loose.Free()
+    assert agreed(wrong) == []
