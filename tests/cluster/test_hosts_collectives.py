@@ -41,6 +41,7 @@ say("who", MPI.Get_processor_name(), os.uname().nodename, mine, near, seen, note
 EVERYTHING = """
 from forms import Case, issue, prepare
 from test_collectives import run, test_barrier
+from test_neighbours import blocking, differing, grid, in_flight
 cases = [(collective, count, root, dict(algorithm=algorithm, segment=segment)) for collective, algorithm in ALGORITHMS
          for count, root, segment in ((7, comm.size - 1, None), (1009, 1, 640), (20_001, 0, None))]
 wrong = [case for case in cases if not run(comm, *case[:3], **case[3])]
@@ -59,6 +60,10 @@ for algorithm in hpcoll.algorithms("allreduce"):
         request.Wait()
         wrong += [] if case.good() else [("turn", turn, algorithm)]
     again.Free()
+dims = [2, comm.size // 2]
+around = comm.Create_cart(dims, [True, False])
+wrong += differing(around, grid(dims, [True, False]), blocking, in_flight)
+ran.update(f"{row.operation}/{row.algorithm}" for row in around.ledger.rows())
 say("wrong", agreed(wrong))
 say("ran", *sorted(ran))
 """
