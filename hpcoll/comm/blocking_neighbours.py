@@ -10,6 +10,7 @@ from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue
 from hpcoll.comm.nonblocking import document, persistent
+from hpcoll.comm.objects.neighbours import exchanged
 from hpcoll.runtime.engine.entry import run_cached
 
 _TEXT = """{}; errors as in `Allreduce`.
@@ -97,3 +98,36 @@ class Neighbours(WithContext, MPI.Topocomm):
     Neighbor_alltoall_init = persistent(Neighbor_alltoall)
     Neighbor_alltoallv_init = persistent(Neighbor_alltoallv)
     Neighbor_alltoallw_init = persistent(Neighbor_alltoallw)
+
+    def neighbor_allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+        """Return an object from each neighbour, in their order, None for those behind an open edge.
+
+        Args:
+            sendobj: Any object that `mpi4py.MPI.pickle` takes.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+
+        Raises:
+            ArgumentError: A neighbour's object cannot be pickled; that rank raises the error itself.
+            MismatchError, PeerFailed, CollectiveTimeout, TransportError: As in `Allreduce`.
+        """
+        return exchanged(self, "neighbor_allgather", lambda: [sendobj], 1, timeout)
+
+    def neighbor_alltoall(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+        """Return what each neighbour sends to this rank; arguments and errors as of `neighbor_allgather`.
+
+        Args:
+            sendobj: An object for each neighbour, in their order; None: that many None.
+            timeout: As in `neighbor_allgather`.
+
+        Raises:
+            ValueError: There are more or fewer objects than neighbours.
+        """
+        nsent = self.outdegree
+
+        def objects() -> list[Any]:
+            found = [None] * nsent if sendobj is None else list(sendobj)
+            if len(found) != nsent:
+                raise ValueError(f"expecting {nsent} items, got {len(found)}")
+            return found
+
+        return exchanged(self, "neighbor_alltoall", objects, nsent, timeout)

@@ -246,3 +246,20 @@ class Nests:
 
 def _gather_ranks() -> Any:
     return nested.allgather(nested.rank)
+
+
+def test_neighbours_get_objects() -> None:
+    """On a grid with open edges, and on a graph; what cannot be pickled, or is too few, raises on those that wait for it."""
+    whole = Communicator(MPI.COMM_WORLD)
+    grid, graph = whole.Create_cart([whole.size]), whole.Create_dist_graph_adjacent(range(whole.size), range(whole.size))
+    rank, size, long = whole.rank, whole.size, np.arange(50_000)
+    ends = [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
+    found = [grid.neighbor_allgather((rank, "x")) == [end if end is None else (end, "x") for end in ends]]
+    found.append(grid.neighbor_alltoall([(rank, -1), (rank, 1)]) == [e if e is None else (e, s) for e, s in zip(ends, (1, -1))])
+    every = graph.neighbor_alltoall([(rank, to, long + to) for to in range(size)])
+    found.append(all(one[:2] == (source, rank) and (one[2] == long + rank).all() for source, one in enumerate(every)))
+    found.append(graph.neighbor_alltoall(None) == [None] * size)
+    for send in (graph.neighbor_allgather, lambda bad: graph.neighbor_alltoall(bad if rank == 0 else [1] * size)):
+        error = raised(lambda send=send: send((lambda: 0) if rank == 0 else 1))
+        found.append(type(error) is not ArgumentError if rank == 0 else type(error) is ArgumentError and "neighbour 0 " in str(error))
+    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []

@@ -1,0 +1,59 @@
+"""Objects to and from the neighbours of a communicator with a topology: the bytes of all pickles first, then these."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.objects.cells import loaded
+from hpcoll.comm.objects.serializer import current
+
+_NONE = -1  # in place of the bytes of an object that cannot be pickled
+
+
+def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: int, timeout: Any) -> list[Any]:
+    """Return an object from each neighbour, None for those behind an open edge; collective among neighbours.
+
+    Args:
+        comm: Communicator with a topology.
+        method: "neighbor_allgather" or "neighbor_alltoall".
+        make: Returns the objects that are sent.
+        nsent: Their number.
+        timeout: As in `hpcoll.comm.blocking_moves.BlockingMoves.Bcast`.
+
+    Raises:
+        ArgumentError: A neighbour has no object to send; that one raises the error itself.
+    """
+    problem, pickles = None, [b""] * nsent
+    try:
+        pickles = [_pickled(one) for one in make()]
+    except Exception as error:
+        problem = error
+    ours = np.array([_NONE if problem else len(one) for one in pickles], np.int64)
+    theirs = np.zeros(comm.indegree, np.int64)
+    form, sends_all = f"{method.capitalize()}", method == "neighbor_alltoall"
+    getattr(comm, form)(ours, theirs, timeout=timeout)
+    data, places = np.frombuffer(b"".join(pickles), np.uint8), _places(theirs)
+    found = np.empty(sum(places[0]), np.uint8)
+    sent = [data, *_places(ours), MPI.BYTE] if sends_all else [data, MPI.BYTE]
+    getattr(comm, f"{form}v")(sent, [found, *places, MPI.BYTE], timeout=timeout)
+    if problem is not None:
+        raise problem
+    if (theirs == _NONE).any():
+        raise ArgumentError(f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send")
+    ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0], strict=True)]
+    return [loaded(found[displ:end].data, ()) if displ < end else None for displ, end in zip(places[1], ends, strict=True)]
+
+
+def _pickled(obj: Any) -> bytes:
+    use = current()
+    return bytes(use.dumps(obj) if use.protocol is None else use.dumps(obj, use.protocol))  # type: ignore[call-arg]
+
+
+def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:
+    """Return the bytes and the displacements of blocks, one behind the other."""
+    counts = np.maximum(nbytes, 0).tolist()
+    return counts, list(accumulate(counts[:-1], initial=0))[: len(counts)]
