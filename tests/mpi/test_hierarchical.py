@@ -61,9 +61,15 @@ def grouped(size: int) -> hpcoll.Communicator:
 def placed(name: str) -> hpcoll.Communicator:
     """A communicator of groups of two whose schedules are made for another placement."""
     comm = made(**{RANKS: "2"})
-    found = comm._context.resources.topology
-    comm._context.resources.topology = found._replace(nodes=OTHER_PLACEMENTS[name], domains=OTHER_PLACEMENTS[name])
+    tell(comm, OTHER_PLACEMENTS[name])
     return comm
+
+
+def tell(comm: Any, nodes: Nodes) -> None:
+    """Let the schedules of a communicator's later calls be made for a placement."""
+    resources, engines = comm._context.resources, comm._context.planner._engines
+    resources.topology = engines._topology = resources.topology._replace(nodes=nodes, domains=nodes)
+    engines._nodes = nodes
 
 
 # --- topology
@@ -104,6 +110,31 @@ def test_topology_of_parts() -> None:
 
 
 # --- results
+
+
+@pytest.mark.parametrize("where", ["groups", "cyclic", "uneven"])
+@pytest.mark.parametrize("collective", ["alltoall", "allgather"])
+def test_neighbours_in_bundles(collective: str, where: str) -> None:
+    """On random graphs with several edges between two ranks: short blocks, and blocks of several lanes; all forms equal to direct."""
+    comm, wrong, nodes = communicator(), [], OTHER_PLACEMENTS.get(where, tuple(rank // 2 for rank in range(NRANKS)))
+    for targets, sources in graphs(comm.size, 6):
+        one, graph = comm.Create_dist_graph_adjacent(sources[comm.rank], targets[comm.rank]), matched(targets, sources)
+        tell(one, nodes)
+        for count in (1, 30_001) if graph and not graph.lonely else ():  # where a rank has no blocks not all know their size
+            nsent = len(targets[comm.rank]) if collective == "alltoall" else 1
+            send, found = np.random.default_rng(comm.rank).random((nsent, count)), list[np.ndarray]()
+            for form, algorithm in (("N", "direct"), ("N", "hierarchical"), ("In", "hierarchical"), ("N_init", "hierarchical")):
+                found.append(np.full((len(sources[comm.rank]), count), -1.0))
+                method = getattr(one, f"{form.removesuffix('_init')}eighbor_{collective}{'_init' * form.endswith('_init')}")
+                request = method(send, found[-1], algorithm=algorithm)
+                if form == "N_init":
+                    request.Start()
+                if request:
+                    request.Wait()
+            wrong += [(targets, count, i) for i, other in enumerate(found) if not np.array_equal(found[0], other)]
+        wrong += [(targets, "elsewhere")] if {row.algorithm for row in one.ledger.rows()} - {"direct", "hierarchical"} else []
+        one.Free()
+    assert agreed(wrong) == []
 
 
 def cases(collective: str) -> list[tuple[int, int]]:
