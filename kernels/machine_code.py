@@ -28,6 +28,7 @@ class _Definition(ctypes.Structure):
 
 _MAKER = Path(__file__).with_name("object_code.py")
 _PROCESSOR = Path("/sys/devices/system/cpu/modalias")  # vendor, model, and all that it can do
+RAISED = -1 << 63  # answer of a function for Python that has set an error
 _FASTCALL = 0x80  # METH_FASTCALL
 
 # The ELF format: file header, section header, symbol, relocation.

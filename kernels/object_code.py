@@ -15,7 +15,7 @@ import numba
 from llvmlite import ir
 from numba.core.compiler_lock import global_compiler_lock
 
-from hpcoll.kernels.machine_code import target_machine
+from hpcoll.kernels.machine_code import RAISED, target_machine
 
 _RAISED = b"compiled code of hpcoll raised an exception\0"
 _UNTRIED = (0, 69)  # the first release of Numba whose private methods were not tried, as in setup.cfg
@@ -33,7 +33,8 @@ def object_file(
         function: As ``numba.cfunc`` takes it. It may not raise and not allocate.
         signature: Types of its arguments and result, as Numba takes them.
         name: For the function in the file; all others are out of sight.
-        for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``), with the GIL.
+        for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``), with the GIL. The result
+            `RAISED` raises the error that is set.
         on_objects: Called with one argument less, it has this one as the first, and takes the addresses of all objects behind the next,
             as ``id`` gives them; None: it always has all.
     """
@@ -155,6 +156,8 @@ def _python_function(target: str, nargs: int, name: str, on_objects: int | None)
         for argument, value in zip(arguments, values, strict=True):
             argument.add_incoming(value, block)
     result = builder.call(_declared(made, _LONG, target, *[_LONG] * nargs), arguments)
+    with builder.if_then(builder.icmp_signed("==", result, _LONG(RAISED)), likely=False):
+        builder.ret(ir.Constant(_POINTER, None))
     builder.ret(builder.call(_declared(made, _POINTER, "PyLong_FromLongLong", _LONG), [result]))
     return str(made)
 

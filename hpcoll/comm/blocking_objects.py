@@ -39,14 +39,8 @@ class BlockingObjects(WithContext):
             timeout = limit_of(timeout, context.rank)
         pool = context.lanes["bcast" if root == 0 else ("bcast", root)]
         lane = pool.pop() if pool else Lane(context, pool, "bcast", _checked(root, context.nranks))
-        if context.rank == root:
-            at = lane.put(obj)
-            status = call_compiled(RUN, lane.engine, at, at, AS_BEFORE)
-            data = lane.data
-        else:
-            status = call_compiled(RUN, lane.engine, lane.target, lane.target, AS_BEFORE)
-            data = lane.views[0] if get_referents(MPI.pickle) == DEFAULT else None
-        made = lane.finish(status, timeout)[0] if status or data is None else loads(data)
+        status = lane.run(obj)
+        made = lane.made.pop() if not status else lane.finish(status, timeout)[0]
         lane.pool.append(lane)
         return made
 
@@ -80,8 +74,8 @@ class BlockingObjects(WithContext):
             timeout = limit_of(timeout, context.rank)
         pool = context.lanes["gather" if root == 0 else ("gather", root)]
         lane = pool.pop() if pool else Lane(context, pool, "gather", _checked(root, context.nranks))
-        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
+        status = lane.run(sendobj)
+        made = lane.finish(status, timeout) if status else lane.taken()
         lane.pool.append(lane)
         return made if context.rank == root else None
 
@@ -136,11 +130,12 @@ class BlockingObjects(WithContext):
         pool = context.lanes[method if not root else (method, root)]
         lane = pool.pop() if pool else Lane(context, pool, method, _checked(root or 0, context.nranks))
         wanted = root is None or context.rank == root
-        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
-        if status or lane.data is None:
+        status, made = lane.run(sendobj), None
+        if status:
             made = combined(lane, status, timeout, op, wanted=wanted)
         else:
-            made = fold(list(map(loads, lane.views)), op) if wanted else None
+            objects = lane.taken()
+            made = fold(objects, op) if wanted else None
         lane.pool.append(lane)
         return made
 
@@ -151,8 +146,8 @@ class BlockingObjects(WithContext):
             timeout = limit_of(timeout, context.rank)
         pool = context.lanes[method]
         lane = pool.pop() if pool else Lane(context, pool, method)
-        status = call_compiled(RUN, lane.engine, lane.put(sendobj), lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout) if status or lane.data is None else list(map(loads, lane.views))
+        status = lane.run(sendobj)
+        made = lane.finish(status, timeout) if status else lane.taken()
         lane.pool.append(lane)
         return made
 

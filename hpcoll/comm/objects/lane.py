@@ -1,13 +1,13 @@
 """Lanes: the cells of calls of one method and root, and the engine that moves them. One call at a time has a lane.
 
-The short way, of objects whose pickles fit their cells, is written out: `Lane.put`, one crossing into compiled code, and a load for each
-cell. All else is `Lane.finish`.
+The short way, of objects whose pickles fit their cells, is one crossing into compiled code, which pickles, sends and loads
+(`hpcoll.runtime.engine.compiled.object_calls`). All else is `Lane.finish`.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from gc import get_referents
-from pickle import dumps
+from pickle import dumps, loads
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ from hpcoll.comm.objects.cells import Incoming, Outgoing
 from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
 from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.runtime.engine.entry import ON_OBJECT, RUN, call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
-from hpcoll.runtime.program.fields import BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, SPECIAL
+from hpcoll.runtime.program import object_fields as o
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, SPECIAL
 from hpcoll.selection.config import EVERY_CALL
 
-_PROTOCOL = current().protocol
+_PROTOCOL, _PICKLE = current().protocol, MPI.pickle
 DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None  # what it was given
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
@@ -43,14 +45,16 @@ class Lane:
     Attributes:
         engine: Address of the engine.
         target: Address of the cells that are received.
-        data: Pickle in the cell that was put last, of the default serializer; None: another, or a special cell.
+        made: What `run` has loaded.
+        data: Pickle in the cell that is sent, of the default serializer; None: another, or a special cell.
         views: Bytes of each received cell, behind its head.
         room: Bytes that there are.
     """
 
     __slots__ = (
-        "_engine", "_messages", "_plan", "_sent", "_sent_words", "_slots", "_words", "buffers", "collective", "context", "data", "engine",
-        "keep", "method", "pool", "room", "root", "source", "target", "views",
+        "_arguments", "_at", "_engine", "_fields", "_in_place", "_messages", "_plan", "_sends", "_sent", "_sent_words", "_slots",
+        "_started", "_words", "buffers", "collective", "context", "data", "engine", "keep", "made", "method", "pool", "room", "root",
+        "source", "target", "views",
     )  # fmt: skip
 
     def __init__(self, context: Context, pool: list[Any], method: str, root: int = 0) -> None:
@@ -74,27 +78,73 @@ class Lane:
             [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
             for one, n in ((received, nreceived), (self._sent, max(1, nsent)))
         )
-        self.buffers = list[Any]()
+        self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
         self.keep = partial(cells.keeps, found=self.buffers)
-        self.data: Any = None
         self._messages = list[Outgoing]()  # of a call under way that takes the long way
+        self._sends = call.collective != "bcast" or on.rank == root
+        self._in_place = self._sends and call.collective == "bcast"
+        self._fields, self._arguments = self._laid_out()
+        self._started = memoryview(self._fields)  # type: ignore[arg-type]
+        self._at = self._fields.ctypes.data
 
-    def put(self, obj: Any) -> int:
-        """Pickle an object, and return the address of its cell."""
-        if get_referents(MPI.pickle) == DEFAULT:
-            try:
-                data = floats.pickled(obj) if type(obj) is list and len(obj) >= floats.LEAST else None
-                self.data = data = data or dumps(obj, _PROTOCOL, buffer_callback=self.keep)
-            except Exception as error:
-                self.data = None
-                return self._put(cells.refusal(error, self.room))
-            if len(data) <= self.room and not self.buffers:
-                return id(data) + BYTES_LENGTH_AT  # type: ignore[operator]
-            self.data, buffers = None, self.buffers.copy()
-            self.buffers.clear()
-            return self._put(cells.message(data, buffers, self.room))
+    def _laid_out(self) -> tuple[np.ndarray, tuple[Any, ...]]:
+        """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
+        given = [0, 0, 0] if DEFAULT is None else [id(one) for one in DEFAULT[:3]]
+        views, keywords = np.array([id(view) for view in self.views], np.int64), ("buffer_callback",)
+        fields = [
+            self.engine, self.target, self._sends, self._in_place, self.room, id(_PICKLE), *given, id(self.buffers), id(dumps), id(loads),
+            id(keywords), id(self.made), BYTES_LENGTH_AT or 0, len(self.views), views.ctypes.data, 0, 0, id(_PROTOCOL),
+            id(self.keep), 0,
+        ]  # fmt: skip
+        return np.array(fields, np.int64), (views, keywords, _PROTOCOL)
+
+    def run(self, obj: Any) -> int:
+        """Send an object, and receive others; return `DONE` where these are in ``made`` now, else a status for `finish`."""
         self.data = None
-        return self._put(cells.message_of(obj, self.room))
+        if MPI.pickle is not _PICKLE:
+            return self._run_slowly(obj)
+        if type(obj) is list and len(obj) >= floats.LEAST and get_referents(_PICKLE) == DEFAULT:
+            self.data = floats.pickled(obj)
+            if self.data is not None:
+                fits = len(self.data) <= self.room
+                return self._begin(id(self.data) + BYTES_LENGTH_AT if fits else self._announce(self.data))  # type: ignore[operator]
+        try:
+            status: int = call_compiled(ON_OBJECT, self._at, id(obj), 0, 0)
+        except Exception as error:
+            if self._started[o.SENT]:
+                raise
+            self.buffers.clear()
+            return self._begin(self._put(cells.refusal(error, self.room)))
+        if status == DONE:
+            return status
+        self.data = self.made.pop() if self.made else None
+        if status != o.LONG_WAY:
+            return status
+        return self._run_slowly(obj) if self.data is None else self._begin(self._announce(self.data))
+
+    def _run_slowly(self, obj: Any) -> int:
+        return self._begin(self._put(cells.message_of(obj, self.room)) if self._sends else self.target)
+
+    def _begin(self, at: int) -> int:
+        """Send a cell as `run` does."""
+        status: int = call_compiled(RUN, self.engine, at, at if self._in_place else self.target, AS_BEFORE)
+        if status == DONE and self.data is not None:
+            self.made += map(loads, [self.data] if self._in_place else self.views)
+        elif status == DONE:
+            self.made += self.finish(status, None)
+        return status
+
+    def taken(self) -> list[Any]:
+        """Return the objects that `run` has made."""
+        made = self.made.copy()
+        self.made.clear()
+        return made
+
+    def _announce(self, data: bytes) -> int:
+        """Say in a cell what is to come of a pickle and the buffers that were found with it."""
+        self.data, buffers = None, self.buffers.copy()
+        self.buffers.clear()
+        return self._put(cells.message(data, buffers, self.room))
 
     def put_all(self, objects: Any) -> int:
         """Pickle an object for each rank, or as many None; return the address of their cells."""

@@ -1,7 +1,7 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS = range(12)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT = range(13)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts

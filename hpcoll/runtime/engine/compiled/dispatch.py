@@ -5,14 +5,17 @@ from numba import njit
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
+from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, FLOATS, HOLD, LET_GO, PACK, RESIZE, RUN, START, UNPACK, WAIT
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, FLOATS, HOLD, LET_GO, ON_OBJECT, PACK, RESIZE, RUN, START, UNPACK, WAIT
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Call the function that the constant names with the other arguments without the GIL, but for those that read objects."""
+    """Call the function that the constant names with the other arguments without the GIL, but for those on objects."""
     if what == CACHED:
         return call_lookup.run_cached(a, b, c, d)
+    if what == ON_OBJECT:
+        return call_on_object(a, b)
     if what == FLOATS:
         return read_floats(a, b, c, d)
     thread = release_gil(())

@@ -1,0 +1,72 @@
+"""Compiled: a call on a Python object that takes the short way, from the object to what is loaded, in one crossing.
+
+Whoever calls has the GIL, which is released while messages are under way.
+"""
+
+from numba import njit
+
+from hpcoll.kernels.machine_code import RAISED
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, VOID, capi_function, pointer, release_gil, take_gil
+from hpcoll.runtime.engine.compiled.interpreter import run
+from hpcoll.runtime.program import call_fields as c
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program import object_fields as o
+
+_vectorcall = capi_function("PyObject_Vectorcall", LONG, LONG, LONG, LONG, LONG)  # function, arguments, how many have no keyword, keywords
+_append = capi_function("PyList_Append", INT, LONG, LONG)
+_drop = capi_function("Py_DecRef", VOID, LONG)
+
+
+@njit(nogil=True)
+def call_on_object(address, given):  # type: ignore[no-untyped-def]
+    """Send an object, if this rank does, and load what comes: `DONE`, `LONG_WAY`, `RAISED`, or an answer of `interpreter.run`."""
+    words, data = pointer(address), 0
+    words[o.SENT] = 0
+    for i in range(3):
+        if pointer(words[o.SERIALIZER])[o.GIVEN_AT + i] != words[o.GIVEN + i]:
+            return o.LONG_WAY
+    if words[o.SENDS]:
+        words[o.OBJECT] = given
+        data = _vectorcall((words[o.DUMPS], address + 8 * o.OBJECT, 2, words[o.KEYWORDS]))
+        if data == 0:
+            return RAISED
+        if pointer(data)[c.SIZE] > words[o.ROOM] or pointer(words[o.BUFFERS])[c.SIZE]:
+            return _handed_on(words, data, o.LONG_WAY)
+    source = data + words[o.LENGTH_AT] if data else words[o.TARGET]
+    words[o.SENT] = 1
+    thread = release_gil(())
+    status = run(words[o.ENGINE], source, source if words[o.IN_PLACE] else words[o.TARGET], f.AS_BEFORE)
+    take_gil((thread,))
+    if status != f.DONE:
+        return _handed_on(words, data, status)
+    if data and words[o.IN_PLACE]:
+        status = _load(address, data)
+    else:
+        for i in range(words[o.NVIEWS]):
+            status = status or _load(address, pointer(words[o.VIEWS])[i])
+    if data:
+        _drop((data,))
+    return status
+
+
+@njit(nogil=True)
+def _load(address, view):  # type: ignore[no-untyped-def]
+    """Add the object of a pickle to those that are made."""
+    words = pointer(address)
+    words[o.VIEW] = view
+    made = _vectorcall((words[o.LOADS], address + 8 * o.VIEW, 1, 0))
+    if made == 0:
+        return RAISED
+    added = _append((words[o.MADE], made))
+    _drop((made,))
+    return f.DONE if added == 0 else RAISED
+
+
+@njit(nogil=True)
+def _handed_on(words, data, status):  # type: ignore[no-untyped-def]
+    """Give a pickle to whoever called, with a status."""
+    if data:
+        if _append((words[o.MADE], data)) != 0:
+            status = RAISED
+        _drop((data,))
+    return status

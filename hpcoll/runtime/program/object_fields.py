@@ -1,0 +1,15 @@
+"""The fields of what compiled code reads of a call on a Python object."""
+
+LONG_WAY = 9  # answer besides those of `hpcoll.runtime.engine.compiled.interpreter.run`: nothing has been sent
+
+# ENGINE: address of the engine; TARGET: of the cells that are received; SENDS: this rank sends an object; IN_PLACE: its cell is what it
+# receives, too; ROOM: bytes of a pickle that fits; SERIALIZER: address of `mpi4py.MPI.pickle`, of which the words from GIVEN_AT on are to
+# be the three from GIVEN on; BUFFERS: of the list of buffers out of band; DUMPS, LOADS: of functions, KEYWORDS: of the names of the first
+# one's keywords; MADE: of a list to which what was loaded is added, or the pickle that goes the long way; LENGTH_AT: bytes from the start
+# of a ``bytes`` object to its length; NVIEWS: cells that are received, VIEWS: address of the addresses of their views;
+# SENT: whether the call has begun; OBJECT, PROTOCOL, KEEP: arguments of DUMPS; VIEW: that of LOADS.
+(
+    ENGINE, TARGET, SENDS, IN_PLACE, ROOM, SERIALIZER, GIVEN, _, _, BUFFERS, DUMPS, LOADS, KEYWORDS, MADE, LENGTH_AT, NVIEWS, VIEWS,
+    SENT, OBJECT, PROTOCOL, KEEP, VIEW, NFIELDS,
+) = range(23)  # fmt: skip
+GIVEN_AT = 2
