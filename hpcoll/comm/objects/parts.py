@@ -51,15 +51,15 @@ class CallParts:
             received = [NOTHING if one is None else place_of(one) for one in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
                 break
-            self.run(collective, root, sent, received)
+            self.run(collective, root, sent, received, (*mine, *blocks))
             number += 1
 
     def end(self) -> None:
         """Note that the call has ended on this rank."""
         self._context.resources.begin().log.end_parts(time.monotonic_ns())
 
-    def run(self, collective: str, root: int, sent: Sequence[Place], received: Sequence[Place]) -> None:
-        """Run one part; arguments as of `exchange`, with a place for each block."""
+    def run(self, collective: str, root: int, sent: Sequence[Place], received: Sequence[Place], owners: tuple[Any, ...]) -> None:
+        """Run one part; arguments as of `exchange`, with a place for each block, and the owners of these."""
         context = self._context
         if collective == "bcast":
             (address, nbytes) = (sent or received)[0]
@@ -78,7 +78,7 @@ class CallParts:
             plan = context.planner.plan(call, "part", (), algorithm, None)
             engine, status = plan.run(context.resources.begin(), call)
         if status:
-            context.go_on(plan, engine, status, self._limit_s, (), call)
+            context.go_on(plan, engine, status, self._limit_s, owners, call)
 
 
 def place_of(block: Any) -> Place:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.cells import GATHERED_RANKS
 from hpcoll.comm.objects.cells import Incoming, Outgoing, message_of, refusal, remote_error
 from hpcoll.comm.objects.lane import Lane
-from hpcoll.comm.objects.parts import NOTHING, Place, place_of
+from hpcoll.comm.objects.parts import NOTHING, place_of
 from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
 
 Op = MPI.Op | Callable[[Any, Any], Any]
@@ -126,7 +126,7 @@ class _Tree:
         message = self._message() if self._rank == 0 else None
         if message is not None:
             _write(cell, message)
-        self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)])
+        self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)], (cell,))
         one = _incoming(cell, 0)
         self._parts.exchange("bcast", 0, [message] if message is not None else [], [one])
         if message is None:
@@ -150,24 +150,25 @@ class _Tree:
         cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
         if headed:
             _write(cell, message)
-            self._pair(peer, place_of(cell), NOTHING)
+            self._pair(peer, cell, sends=True)
         for block in message.blocks:
-            self._pair(peer, place_of(block), NOTHING)
+            self._pair(peer, block, sends=True)
         self._error = self._error or message.error
 
     def _receive(self, peer: int, one: Incoming | None) -> Incoming:
         if one is None:
             cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
-            self._pair(peer, NOTHING, place_of(cell))
+            self._pair(peer, cell, sends=False)
             one = _incoming(cell, peer)
         while (block := one.next_block()) is not None:
-            self._pair(peer, NOTHING, place_of(block))
+            self._pair(peer, block, sends=False)
         return one
 
-    def _pair(self, peer: int, sent: Place, received: Place) -> None:
+    def _pair(self, peer: int, block: Any, *, sends: bool) -> None:
         """Send a block to a rank, or receive one of it."""
-        outgoing, incoming = ([place if rank == peer else NOTHING for rank in range(self._nranks)] for place in (sent, received))
-        self._parts.run("alltoall", 0, outgoing, incoming)
+        nothing = [NOTHING] * self._nranks
+        places = [place_of(block) if rank == peer else NOTHING for rank in range(self._nranks)]
+        self._parts.run("alltoall", 0, places if sends else nothing, nothing if sends else places, (block,))
 
 
 def _write(cell: np.ndarray, message: Outgoing) -> None:
