@@ -112,6 +112,24 @@ def test_changed_by_one(described: list[str]) -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["known", "first"])
+def test_freed_in_flight(first: bool) -> None:
+    """Datatypes that the program frees while the call is in flight, also where the communicator's context is made meanwhile."""
+    comm = fresh()
+    ours, p = comm.Dup() if first else comm, comm.size
+    expected, found, kinds, same = np.zeros((p, *SHAPE)), np.zeros((p, *SHAPE)), faces(p), places(p, comm.rank % 3)
+    x, ones, zeros = cube(comm, 5), [1] * p, [0] * p
+    MPI.Intracomm(comm).Alltoallw([x, ones, zeros, kinds], [expected, ones, zeros, same])
+    request = ours.Ialltoallw([x, ones, zeros, kinds], [found, ones, zeros, same])
+    for one in kinds + same:
+        one.Free()
+    request.Wait()
+    assert agreed([] if np.array_equal(found, expected) else [found]) == []
+    if first:
+        ours.Free()
+    comm.Free()
+
+
 def test_refused() -> None:
     """Blocks that reach outside the array, and a block of this rank's own that has two sizes."""
     comm, (face,) = fresh(), faces(1)

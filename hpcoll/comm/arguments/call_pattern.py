@@ -45,7 +45,7 @@ def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) ->
     for i, (spec, places, n) in enumerate(zip(buffers, call.blocks[:2], nblocks, strict=True)):
         parts = TypedSpec.of(spec, n) if n else None
         array = None if parts is None else _readable(spec, parts.buffer, parts.types, writable=i == 1)
-        if parts is None or array is None or type(parts.types) not in (list, tuple):
+        if parts is None or array is None or type(parts.types) not in (list, tuple) or any(isinstance(one, str) for one in parts.types):
             return None
         layouts = [layout_of(array, one, "") for one in parts.types]
         ends = [int(d) + (int(n) - 1) * one.extent + one.upper for n, d, one in zip(parts.counts, parts.displs, layouts) if one and n]

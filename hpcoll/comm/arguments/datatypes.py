@@ -1,5 +1,6 @@
 """MPI datatypes: their layouts, read from what the program has made them of, and duplicates for calls in flight."""
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
@@ -125,11 +126,15 @@ def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     care itself: Open MPI 5 reads those of persistent collectives when they are started, freed or not.
     """
     copies: dict[int, _Retained] = {}
-    return tuple(_retained(spec, copies) if isinstance(spec, list | tuple) else spec for spec in arguments)
+    return tuple(_retained(one, copies) for one in arguments)
 
 
-def _retained(spec: Any, copies: dict[int, _Retained]) -> Any:
-    return [_copy(item, copies) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
+def _retained(item: Any, copies: dict[int, _Retained]) -> Any:
+    """Return an item of a spec, or one with duplicates in place of the datatypes in it."""
+    if not isinstance(item, list | tuple):
+        return _copy(item, copies) if _may_be_freed(item) else item
+    kept = [_retained(one, copies) for one in item]
+    return item if all(map(operator.is_, kept, item)) else kept
 
 
 def _may_be_freed(item: Any) -> bool:
