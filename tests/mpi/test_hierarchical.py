@@ -17,12 +17,14 @@ from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
 from mpi4py import MPI
 from reference import agreed, communicator, fresh, representative, roots
 from test_collectives import run, run_in_place
+from test_neighbours import graphs
 
 import hpcoll
 from hpcoll.analysis.cost import ONE_HOST
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.graph import matched
 from hpcoll.schedules.placement import Nodes, cyclic, describe, numbered, parse_nodes
 
 pytestmark = pytest.mark.mpi
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.mpi
 RANKS = "HPCOLL_SHM_RANKS"
 GROUPS = (1, 2, 3)
 NRANKS = MPI.COMM_WORLD.size
-ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
+ROWS = [row for row in CATALOGUE.values() if row.hierarchical and not COLLECTIVES[row.collective].neighbours]
 MOVING = [(row.collective, row.name) for row in ROWS if row.collective != "barrier"]
 SIZED = [(*case, 2) for case in MOVING] + [pytest.param(*case, size, marks=pytest.mark.full) for case in MOVING for size in (1, 3)]
 METHODS = [(method, row.name) for row in ROWS for method, collective in COLLECTIVE.items() if collective == row.collective
