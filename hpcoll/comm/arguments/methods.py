@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments import reductions
 from hpcoll.comm.arguments.call import Call, check_root
-from hpcoll.comm.arguments.cells import call_of_cells, collective_of
+from hpcoll.comm.arguments.cells import OBJECTS, call_of_cells, collective_of
 from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.comm.arguments.neighbours import neighbours, typed_neighbours
@@ -215,7 +215,6 @@ _ROWS = (
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
 )
-_ON_OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
 
 
 def _of_cells(name: str) -> Method:
@@ -224,7 +223,7 @@ def _of_cells(name: str) -> Method:
     return Method(name, collective_of(name), ("root",), describe, root_at=0)
 
 
-OBJECT_METHODS = {name: _of_cells(name) for name in _ON_OBJECTS}
+OBJECT_METHODS = {name: _of_cells(name) for name in OBJECTS}
 METHODS = {row.name: row._replace(root_at=row.arguments.index("root") if "root" in row.arguments else None) for row in _ROWS}
 
 

@@ -14,6 +14,7 @@ from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.cells import OBJECTS
 from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -22,8 +23,7 @@ _ELEMENTS = (
     "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
     "complex128", "complex64", "float128", "complex256", "object",
 )  # fmt: skip
-OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")  # methods for objects
-_ROOTED = ("bcast", "scatter", "gather", "reduce")  # of these
+_ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
