@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import COLLECTIVES, meaning
 from hpcoll.schedules.row import schedule
 
 counts, segments, chunk_counts = st.integers(0, 300), st.integers(1, 400), st.integers(1, 20)
@@ -48,7 +48,7 @@ def test_a_segment_is_the_same_slice_of_every_block(row, count: int, segment: in
     rank, root = (data.draw(st.integers(0, nranks - 1)) for _ in range(2))
     steps = schedule(row, nranks, rank, root if COLLECTIVES[row.collective].rooted else 0)
     found = block_segments(steps, count, segment)
-    collective, who = COLLECTIVES[row.collective], (rank, nranks, steps.root, steps.nchunks)
+    collective, who = meaning(row.collective, steps.graph), (rank, nranks, steps.root, steps.nchunks)
     _, layout = found[0]
     assert (len(layout.inputs), len(layout.outputs)) == (collective.ninputs(*who), collective.noutputs(*who))
     for chunk in range(len(layout.outputs)):
