@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
-from hpcoll.comm.objects.lane import DEFAULT, Lane
+from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
 from hpcoll.comm.objects.reductions import Op, combined, fold, scanned
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE
@@ -37,11 +37,11 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["bcast" if root == 0 else ("bcast", root)]
-        lane = pool.pop() if pool else Lane(context, pool, "bcast", _checked(root, context.nranks))
-        status = lane.run(obj)
-        made = lane.made.pop() if not status else lane.finish(status, timeout)[0]
-        lane.pool.append(lane)
+        pool = context.exchanges["bcast" if root == 0 else ("bcast", root)]
+        exchange = pool.pop() if pool else CellExchange(context, pool, "bcast", _checked(root, context.nranks))
+        status = exchange.run(obj)
+        made = exchange.made.pop() if not status else exchange.finish(status, timeout)[0]
+        exchange.pool.append(exchange)
         return made
 
     def scatter(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> Any:
@@ -59,12 +59,12 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["scatter" if root == 0 else ("scatter", root)]
-        lane = pool.pop() if pool else Lane(context, pool, "scatter", _checked(root, context.nranks))
-        source = lane.put_all(sendobj) if context.rank == root else lane.target
-        status = call_compiled(RUN, lane.engine, source, lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout)[0] if status or get_referents(MPI.pickle) != DEFAULT else loads(lane.views[0])
-        lane.pool.append(lane)
+        pool = context.exchanges["scatter" if root == 0 else ("scatter", root)]
+        exchange = pool.pop() if pool else CellExchange(context, pool, "scatter", _checked(root, context.nranks))
+        source = exchange.put_all(sendobj) if context.rank == root else exchange.target
+        status = call_compiled(RUN, exchange.engine, source, exchange.target, AS_BEFORE)
+        made = exchange.finish(status, timeout)[0] if status or get_referents(MPI.pickle) != DEFAULT else loads(exchange.views[0])
+        exchange.pool.append(exchange)
         return made
 
     def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> list[Any] | None:
@@ -72,11 +72,11 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["gather" if root == 0 else ("gather", root)]
-        lane = pool.pop() if pool else Lane(context, pool, "gather", _checked(root, context.nranks))
-        status = lane.run(sendobj)
-        made = lane.finish(status, timeout) if status else lane.taken()
-        lane.pool.append(lane)
+        pool = context.exchanges["gather" if root == 0 else ("gather", root)]
+        exchange = pool.pop() if pool else CellExchange(context, pool, "gather", _checked(root, context.nranks))
+        status = exchange.run(sendobj)
+        made = exchange.finish(status, timeout) if status else exchange.taken()
+        exchange.pool.append(exchange)
         return made if context.rank == root else None
 
     def allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
@@ -88,11 +88,11 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes["alltoall"]
-        lane = pool.pop() if pool else Lane(context, pool, "alltoall")
-        status = call_compiled(RUN, lane.engine, lane.put_all(sendobj), lane.target, AS_BEFORE)
-        made = lane.finish(status, timeout) if status or get_referents(MPI.pickle) != DEFAULT else list(map(loads, lane.views))
-        lane.pool.append(lane)
+        pool = context.exchanges["alltoall"]
+        exchange = pool.pop() if pool else CellExchange(context, pool, "alltoall")
+        status = call_compiled(RUN, exchange.engine, exchange.put_all(sendobj), exchange.target, AS_BEFORE)
+        made = exchange.finish(status, timeout) if status or get_referents(MPI.pickle) != DEFAULT else list(map(loads, exchange.views))
+        exchange.pool.append(exchange)
         return made
 
     def reduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None) -> Any:
@@ -127,16 +127,16 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes[method if not root else (method, root)]
-        lane = pool.pop() if pool else Lane(context, pool, method, _checked(root or 0, context.nranks))
+        pool = context.exchanges[method if not root else (method, root)]
+        exchange = pool.pop() if pool else CellExchange(context, pool, method, _checked(root or 0, context.nranks))
         wanted = root is None or context.rank == root
-        status, made = lane.run(sendobj), None
+        status, made = exchange.run(sendobj), None
         if status:
-            made = combined(lane, status, timeout, op, wanted=wanted)
+            made = combined(exchange, status, timeout, op, wanted=wanted)
         else:
-            objects = lane.taken()
+            objects = exchange.taken()
             made = fold(objects, op) if wanted else None
-        lane.pool.append(lane)
+        exchange.pool.append(exchange)
         return made
 
     def _gathered(self, method: str, sendobj: Any, timeout: Time) -> list[Any]:
@@ -144,11 +144,11 @@ class BlockingObjects(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        pool = context.lanes[method]
-        lane = pool.pop() if pool else Lane(context, pool, method)
-        status = lane.run(sendobj)
-        made = lane.finish(status, timeout) if status else lane.taken()
-        lane.pool.append(lane)
+        pool = context.exchanges[method]
+        exchange = pool.pop() if pool else CellExchange(context, pool, method)
+        status = exchange.run(sendobj)
+        made = exchange.finish(status, timeout) if status else exchange.taken()
+        exchange.pool.append(exchange)
         return made
 
 

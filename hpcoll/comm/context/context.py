@@ -63,14 +63,14 @@ class Context(CommunicatorCalls):
         turn: Message context that the next call in flight takes, alike on all ranks.
         starting: A thread starts a call in flight, or makes a persistent request.
         token: The byte that a barrier passes round.
-        lanes: Lanes for calls on objects that nobody has (`hpcoll.comm.objects.lane`), by method and root; a method alone: root 0.
+        exchanges: Exchanges of cells that no call has (`hpcoll.comm.objects.exchange`), by method and root; a method alone: root 0.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
         super().__init__(resources)
         self.token = self.caller.token
         self.ledger = ledger
-        self.lanes: defaultdict[Any, list[Any]] = defaultdict(list)
+        self.exchanges: defaultdict[Any, list[Any]] = defaultdict(list)
         native = self.resources.native
         most = max(self.nranks, native.indegree, native.outdegree) if isinstance(native, MPI.Topocomm) else self.nranks
         self.tables, self.on_host = call_cache.CallCache(self.rank, most), call_cache.CallCache(self.rank, most)
@@ -123,8 +123,8 @@ class Context(CommunicatorCalls):
             one.forget()
         if "gpu" in self.__dict__:
             self.gpu.forget()
-        for lanes in self.lanes.values():
-            lanes.clear()
+        for unused in self.exchanges.values():
+            unused.clear()
 
     def run(
         self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import GATHERED_RANKS
 from hpcoll.comm.objects.cells import Incoming, Outgoing, message_of, refusal, remote_error
-from hpcoll.comm.objects.lane import Lane
+from hpcoll.comm.objects.exchange import CellExchange
 from hpcoll.comm.objects.parts import NOTHING, place_of
 from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
 
@@ -55,17 +55,20 @@ def _up_to(objects: Sequence[Any], op: Op) -> Any:
     return found
 
 
-def combined(lane: Lane, status: int, limit_s: float | None, op: Op, *, wanted: bool) -> Any:
-    """End a `reduce` or `allreduce` that the short way does not; arguments as of `Lane.finish`; return the result where that is wanted."""
-    if lane.context.nranks <= GATHERED_RANKS or not _IN_TREES:
-        objects = lane.finish(status, limit_s)
+def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, wanted: bool) -> Any:
+    """End a `reduce` or `allreduce` that the short way does not, and return its result where that is wanted.
+
+    Arguments as of `CellExchange.finish`.
+    """
+    if exchange.context.nranks <= GATHERED_RANKS or not _IN_TREES:
+        objects = exchange.finish(status, limit_s)
         return fold(objects, op) if wanted else None
-    mine, incoming, special = lane.settle(status, limit_s)
+    mine, incoming, special = exchange.settle(status, limit_s)
     if special and mine[0].error is None and not any(one.refused for one in incoming):
-        return _Tree(lane, limit_s, op, incoming).run(mine[0])
+        return _Tree(exchange, limit_s, op, incoming).run(mine[0])
     if special:
-        lane.parts(limit_s).end()
-    lane.raise_first(mine, incoming)
+        exchange.parts(limit_s).end()
+    exchange.raise_first(mine, incoming)
     return fold([one.load() for one in incoming], op) if wanted else None
 
 
@@ -73,16 +76,16 @@ class _Tree:
     """A binomial tree of ranks, up which objects go in parts of a call.
 
     Args:
-        lane: Lane of the call.
+        exchange: CellExchange of the call.
         limit_s: Seconds that each part may take, or None.
         op: Operator.
         incoming: Objects of all ranks, of which the cells have come.
     """
 
-    def __init__(self, lane: Lane, limit_s: float | None, op: Op, incoming: Sequence[Incoming]) -> None:
-        self._lane, self._op, self._incoming = lane, op, incoming
-        self._rank, self._nranks = lane.context.rank, lane.context.nranks
-        self._parts = lane.parts(limit_s)
+    def __init__(self, exchange: CellExchange, limit_s: float | None, op: Op, incoming: Sequence[Incoming]) -> None:
+        self._exchange, self._op, self._incoming = exchange, op, incoming
+        self._rank, self._nranks = exchange.context.rank, exchange.context.nranks
+        self._parts = exchange.parts(limit_s)
         self._error: Exception | None = None
         self._found: Any = None
 
@@ -98,7 +101,7 @@ class _Tree:
                 one = self._receive(self._rank + step, self._incoming[self._rank + 1] if step == 1 else None)
                 self._try(lambda one=one: self._op(self._found, self._loaded(one)))  # type: ignore[misc]
             step *= 2
-        made = self._shared() if self._lane.method == "allreduce" else self._at_root(self._lane.root)
+        made = self._shared() if self._exchange.method == "allreduce" else self._at_root(self._exchange.root)
         self._parts.end()
         if self._error is not None:
             raise self._error
@@ -114,15 +117,15 @@ class _Tree:
 
     def _loaded(self, one: Incoming) -> Any:
         if one.refused:
-            raise remote_error(self._rank, self._lane.method, one.source, one.refused)
+            raise remote_error(self._rank, self._exchange.method, one.source, one.refused)
         return one.load()
 
     def _message(self) -> Outgoing:
-        return message_of(self._found, self._lane.room) if self._error is None else refusal(self._error, self._lane.room)
+        return message_of(self._found, self._exchange.room) if self._error is None else refusal(self._error, self._exchange.room)
 
     def _shared(self) -> Any:
         """Return rank 0's result on all ranks."""
-        cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
+        cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
         message = self._message() if self._rank == 0 else None
         if message is not None:
             _write(cell, message)
@@ -147,7 +150,7 @@ class _Tree:
         return self._found if self._rank == root else None
 
     def _send(self, peer: int, message: Outgoing, *, headed: bool) -> None:
-        cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
+        cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
         if headed:
             _write(cell, message)
             self._pair(peer, cell, sends=True)
@@ -157,7 +160,7 @@ class _Tree:
 
     def _receive(self, peer: int, one: Incoming | None) -> Incoming:
         if one is None:
-            cell = np.zeros(self._lane.room + CELL_HEAD_NBYTES, np.uint8)
+            cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
             self._pair(peer, cell, sends=False)
             one = _incoming(cell, peer)
         while (block := one.next_block()) is not None:

@@ -1,7 +1,7 @@
-"""Lanes: the cells of calls of one method and root, and the engine that moves them. One call at a time has a lane.
+"""Exchanges of cells: the cells of calls of one method and root, and the engine that moves them. One call at a time has an exchange.
 
 The short way, of objects whose pickles fit their cells, is one crossing into compiled code, which pickles, sends and loads
-(`hpcoll.runtime.engine.compiled.object_calls`). All else is `Lane.finish`.
+(`hpcoll.runtime.engine.compiled.object_calls`). All else is `CellExchange.finish`.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single
 _FEW = 8
 
 
-class Lane:
-    """A lane.
+class CellExchange:
+    """The cells of calls of one method and root, and their engine.
 
     Args:
         context: Context of the communicator.
-        pool: Where lanes of this kind wait that nobody has.
+        pool: List of the exchanges of this kind that no call has.
         method: Lower-case method.
         root: Its root, or 0.
 
