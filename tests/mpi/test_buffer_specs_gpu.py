@@ -11,7 +11,7 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
-from hpcoll.comm.arguments.host_mirror import mirrored
+from hpcoll.comm.arguments.host_mirror import mirror_of
 from hpcoll.comm.arguments.native import as_native
 
 pytestmark = [pytest.mark.double(ngpus=2), pytest.mark.once]
@@ -150,9 +150,10 @@ def test_overlap(double: Double) -> None:
 
 def call(comm: Any, method: str, *arguments: Any, host: bool = True) -> None:
     """A call as it is served from mirrors: by hpcoll's way for host memory, or by the MPI library."""
-    found = mirrored(method, arguments, None, comm.rank)
-    assert found is not None
-    theirs, store = found
+    mirror = mirror_of(method, arguments, None, comm.rank)
+    assert mirror is not None
+    mirror.fetch()
+    theirs, store = mirror.arguments, mirror.store
     target = comm if host else MPI.Intracomm(comm)
     getattr(target, method)(*(theirs if host else as_native(theirs)))
     store()
