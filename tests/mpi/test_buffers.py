@@ -22,7 +22,7 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (2, 3)])
 def test_bare_array(code: str, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, code)
-    assert describe(x) == (address(x) if x.size else 0, x.size, x.dtype, x.nbytes, False, x, None, None, None, None)
+    assert describe(x) == (address(x) if x.size else 0, x.size, x.dtype, x.nbytes, False, x, None, None, None, None, None)
 
 
 def test_equal_dtypes_are_one_object() -> None:

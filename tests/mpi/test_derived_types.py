@@ -58,7 +58,6 @@ def arrays(arguments: Arguments) -> list[np.ndarray]:
     return [one for one in specs if isinstance(one, np.ndarray)]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
 @pytest.mark.parametrize("algorithm", [None, "native"])
 def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str) -> None:
