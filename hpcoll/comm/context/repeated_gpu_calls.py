@@ -111,7 +111,7 @@ class ShortCall(NamedTuple):
         if self.received is not None:
             found, (array, host) = driver(), self.received
             assert found is not None
-            found("cuMemcpyAsync", array.pointer, host.ctypes.data, array.nbytes, array.stream)
+            found.copy(array.pointer, host.ctypes.data, array.nbytes, array.stream)
             found("cuStreamSynchronize", array.stream)
 
 
@@ -129,11 +129,11 @@ def on_host(caller: Caller, seen: SeenCall) -> ShortCall | None:
             if one.span[1] > base + reach:
                 return None
             if at == seen.sent or in_place:
-                found("cuMemcpyAsync", copies[at].ctypes.data, one.pointer, one.nbytes, one.stream)
+                found.copy(copies[at].ctypes.data, one.pointer, one.nbytes, one.stream)
                 found("cuStreamSynchronize", one.stream)
     except DeviceError:
         return None
-    theirs = tuple(copies.get(at, one) if at in copies else one for at, one in enumerate(seen.arguments))
+    theirs = tuple(copies.get(at, one) for at, one in enumerate(seen.arguments))
     send, recv, op, _ = FOUND_BY[seen.method](theirs, caller)
     received = (arrays[seen.received], copies[seen.received]) if seen.received in arrays else None
     return ShortCall((send, recv, op), theirs, received)
