@@ -34,7 +34,7 @@ def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: 
         problem = error
     ours = np.array([_NONE if problem else len(one) for one in pickles], np.int64)
     theirs = np.zeros(comm.indegree, np.int64)
-    form, sends_all = f"{method.capitalize()}", method == "neighbor_alltoall"
+    form, sends_all = method.capitalize(), method == "neighbor_alltoall"
     getattr(comm, form)(ours, theirs, timeout=timeout)
     data, places = np.frombuffer(b"".join(pickles), np.uint8), _places(theirs)
     found = np.empty(sum(places[0]), np.uint8)
