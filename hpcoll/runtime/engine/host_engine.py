@@ -1,6 +1,5 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
-import os
 from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple
@@ -8,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import HpcollError, TransportError
+from hpcoll.base.errors import HpcollError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
+from hpcoll.runtime.engine.run_errors import is_truncated, run_error
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps, addresses
@@ -228,6 +228,7 @@ class HostEngine:
         self.state[f.FORM] = f.PART
         self.state[f.SIGNATURE : f.CHECKED_TAG + 1] = other.state[f.SIGNATURE : f.CHECKED_TAG + 1]
         self.state[f.ACCOUNT] = other.state[f.ACCOUNT]
+
     def bind_maps(self, maps: Maps) -> None:
         """Let the next calls work on buffers that lie in memory as maps say; all calls of an engine have some, or none has."""
         if maps is not UNMAPPED:
@@ -286,23 +287,12 @@ class HostEngine:
 
     def failure(self) -> HpcollError:
         """Return the error that a run which failed raises."""
-        if self.error == f.FULL:
-            return TransportError("the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=self.error)
-        if self.error >= f.UNREADABLE:
-            peer, number = divmod(self.error - f.UNREADABLE, 1 << 16)
-            text = f"the memory of local rank {peer} cannot be read ({os.strerror(number)}): it has ended, or freed what it sends"
-            return TransportError(text, code=self.error)
-        if self.error in (f.MISMATCH, f.ALARMED, f.GIVEN_UP):
-            return TransportError("ranks gave up", code=self.error)
-        came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
-        what = "more bytes than expected," if came == f.MORE else f"{came} bytes, expected"
-        lengths = f"; from another rank came {what} {awaited}" if came != awaited and self.truncated else ""
-        return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)
+        return run_error(self.error, int(self.state[f.CAME]), int(self.state[f.AWAITED]))
 
     @property
     def truncated(self) -> bool:
         """Say whether a run failed because a message was of another length."""
-        return 0 < self.error < f.UNMAPPED and MPI.Get_error_class(self.error) == MPI.ERR_TRUNCATE
+        return is_truncated(self.error)
 
     @property
     def error(self) -> int:
