@@ -1,5 +1,6 @@
 """The blocking upper-case collectives that move data, and Barrier, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
@@ -10,6 +11,41 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
 
 _IN_PLACE = MPI.IN_PLACE
+
+
+_TEXT = """{}; errors as in `Allreduce`.
+
+Args:
+    sendbuf: {}
+    recvbuf: {}
+    algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+    segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+    stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+    timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+"""
+
+
+def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Callable[..., None]:
+    """Return a blocking method that takes a buffer to send and one to receive.
+
+    Arguments are its name, with its class, and the texts of its docstring.
+    """
+    name = qualified.rsplit(".", 1)[1]
+
+    def run(
+        self: WithContext, sendbuf: Any, recvbuf: Any, *,
+        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+    ) -> None:  # fmt: skip
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        key = name if algorithm is None and segment is None else (name, 0, algorithm, segment)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+
+    run.__name__, run.__qualname__, run.__doc__ = name, qualified, _TEXT.format(what, sends, receives)
+    return run
 
 
 class BlockingMoves(WithContext):
@@ -237,24 +273,9 @@ class BlockingMoves(WithContext):
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
-    def Alltoallw(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
-        """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with datatypes of their own; errors as in `Allreduce`.
-
-        Args:
-            sendbuf: ``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each rank, or
-                ``MPI.IN_PLACE`` when recvbuf holds them.
-            recvbuf: ``[array, counts, displs, types]``, likewise, of the block from each rank.
-            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
-            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
-            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
-            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
-        """
-        context = self._context
-        if timeout is not None:
-            timeout = limit_of(timeout, context.rank)
-        key = "Alltoallw" if algorithm is None and segment is None else ("Alltoallw", 0, algorithm, segment)
-        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-        if status:
-            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+    Alltoallw = between_buffers(
+        "BlockingMoves.Alltoallw", "Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with datatypes of their own",
+        "``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each rank, or\n"
+        "        ``MPI.IN_PLACE`` when recvbuf holds them.",
+        "``[array, counts, displs, types]``, likewise, of the block from each rank.",
+    )  # fmt: skip

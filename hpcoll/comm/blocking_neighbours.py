@@ -5,43 +5,13 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.call import Time, limit_of
+from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.blocking import Name, Nbytes
+from hpcoll.comm.blocking_moves import between_buffers
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue
 from hpcoll.comm.nonblocking import document, persistent
 from hpcoll.comm.objects.neighbours import exchanged
-from hpcoll.runtime.engine.entry import run_cached
-
-_TEXT = """{}; errors as in `Allreduce`.
-
-Args:
-    sendbuf: {}
-    recvbuf: {}
-    algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
-    segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
-    stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
-    timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
-"""
-
-
-def _blocking(name: str, what: str, sends: str, receives: str) -> Callable[..., None]:
-    """Return a blocking method; the arguments are its name and the texts of its docstring."""
-
-    def neighbour(
-        self: WithContext, sendbuf: Any, recvbuf: Any, *,
-        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
-    ) -> None:  # fmt: skip
-        context = self._context
-        if timeout is not None:
-            timeout = limit_of(timeout, context.rank)
-        key = name if algorithm is None and segment is None else (name, 0, algorithm, segment)
-        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-        if status:
-            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-
-    neighbour.__name__, neighbour.__qualname__, neighbour.__doc__ = name, f"Neighbours.{name}", _TEXT.format(what, sends, receives)
-    return neighbour
 
 
 def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
@@ -66,25 +36,25 @@ class Neighbours(WithContext, MPI.Topocomm):
     these are neither read nor written. A rank may be a neighbour several times, and its own.
     """
 
-    Neighbor_allgather = _blocking(
-        "Neighbor_allgather", "Give this rank's block to each neighbour", "One block.",
+    Neighbor_allgather = between_buffers(
+        "Neighbours.Neighbor_allgather", "Give this rank's block to each neighbour", "One block.",
         "A block from each neighbour, of equally many bytes.",
     )  # fmt: skip
-    Neighbor_allgatherv = _blocking(
-        "Neighbor_allgatherv", "Give this rank's block to each neighbour, where blocks have sizes of their own", "One block.",
+    Neighbor_allgatherv = between_buffers(
+        "Neighbours.Neighbor_allgatherv", "Give this rank's block to each neighbour, where blocks have sizes of their own", "One block.",
         "``[array, counts, displs, type]``: elements and displacement of the block from each neighbour.",
     )  # fmt: skip
-    Neighbor_alltoall = _blocking(
-        "Neighbor_alltoall", "Give each neighbour a block of its own", "A block for each neighbour.",
+    Neighbor_alltoall = between_buffers(
+        "Neighbours.Neighbor_alltoall", "Give each neighbour a block of its own", "A block for each neighbour.",
         "A block from each neighbour, of equally many bytes.",
     )  # fmt: skip
-    Neighbor_alltoallv = _blocking(
-        "Neighbor_alltoallv", "Give each neighbour a block of its own, with sizes of their own",
+    Neighbor_alltoallv = between_buffers(
+        "Neighbours.Neighbor_alltoallv", "Give each neighbour a block of its own, with sizes of their own",
         "``[array, counts, displs, type]``: elements and displacement of the block for each neighbour.",
         "``[array, counts, displs, type]``, likewise, of the block from each neighbour.",
     )  # fmt: skip
-    Neighbor_alltoallw = _blocking(
-        "Neighbor_alltoallw", "Give each neighbour a block of its own, with datatypes of their own",
+    Neighbor_alltoallw = between_buffers(
+        "Neighbours.Neighbor_alltoallw", "Give each neighbour a block of its own, with datatypes of their own",
         "``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each neighbour.",
         "``[array, counts, displs, types]``, likewise, of the block from each neighbour.",
     )  # fmt: skip
