@@ -145,3 +145,9 @@ COLLECTIVES = {
 def meaning(collective: str, graph: Graph | None) -> Collective:
     """Return the definition of a collective; of a neighbourhood collective on its graph."""
     return COLLECTIVES[collective] if graph is None else _neighbourhood(collective, graph)
+
+
+def nblocks(collective: str, nranks: int, graph: Graph | None = None) -> int:
+    """Return the blocks of a whole message, each of a call's count; ``graph``: of a neighbourhood collective, None: a ring."""
+    found = COLLECTIVES[collective]
+    return (graph or ring(nranks)).degree if found.neighbours else nranks if found.blocks else 1

@@ -18,7 +18,7 @@ from hpcoll.cli.bench.messages import combined, contribution, count_wrong, repea
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, method_in
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.runtime.gpu.device import Gpu
-from hpcoll.schedules.collectives import COLLECTIVES, Collective
+from hpcoll.schedules.collectives import COLLECTIVES, Collective, nblocks
 from hpcoll.schedules.collectives import meaning as meaning_of
 from hpcoll.schedules.graph import ring
 
@@ -53,12 +53,6 @@ class Case:
         """Forms of the call; a call with one buffer or none has a single form, shown as the first."""
         one = self.count == 0 or self.meaning.always_in_place or self.meaning.neighbours
         return (OUT_OF_PLACE,) if one else (OUT_OF_PLACE, IN_PLACE)
-
-
-def nblocks(collective: str, nranks: int) -> int:
-    """Return how many blocks of a call's count the whole message has."""
-    found = COLLECTIVES[collective]
-    return ring(nranks).degree if found.neighbours else nranks if found.blocks else 1
 
 
 class Buffers(NamedTuple):

@@ -10,13 +10,13 @@ from hpcoll.base.machine import left_nbytes
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.cli.all_ranks import refuse
-from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers, nblocks
+from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, in_mode, method_in
 from hpcoll.comm.arguments.call import to_native
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import COLLECTIVES, nblocks
 
 _MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # raised by a call that the MPI library or mpi4py lacks
 

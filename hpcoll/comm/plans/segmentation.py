@@ -7,8 +7,7 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.graph import ring
+from hpcoll.schedules.collectives import COLLECTIVES, nblocks
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm, schedule
@@ -47,12 +46,12 @@ def _staged_between(row: Algorithm, nodes: Nodes) -> float:
 
 def message_nbytes(call: Call, nranks: int) -> int:
     """Return m, the bytes of the whole message as the catalogue counts them."""
-    return call.count * call.dtype.itemsize * (_nblocks(call, nranks) if call.blocks is None else 1)
+    return call.count * call.dtype.itemsize * (nblocks(call.collective, nranks, call.graph) if call.blocks is None else 1)
 
 
 def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
     """Return the least and most counts of ``size`` bytes for which a call with equal blocks has a message within a cell of sizes."""
-    unit = size * _nblocks(call, nranks)
+    unit = size * nblocks(call.collective, nranks, call.graph)
     return -(-cell[0] // unit), cell[1] // unit
 
 
@@ -63,12 +62,8 @@ def ledger_nbytes(call: Call | None, nranks: int) -> int:
 
 def nparts(call: Call, nranks: int) -> int:
     """Return how many times the count of a call is in this rank's message."""
-    return _nblocks(call, nranks) if call.collective in ("alltoall", "neighbor_alltoall") and call.blocks is None else 1
-
-
-def _nblocks(call: Call, nranks: int) -> int:
-    """Return the blocks of a whole message, each of the call's count."""
-    return call.graph.degree if call.graph else nranks if COLLECTIVES[call.collective].blocks else 1
+    varies = call.collective not in ("alltoall", "neighbor_alltoall") or call.blocks is not None
+    return 1 if varies else nblocks(call.collective, nranks, call.graph)
 
 
 def segmented(
@@ -80,8 +75,8 @@ def segmented(
     """
     nranks = len(nodes)
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
-    nblocks = (row.graph or ring(nranks)).degree if COLLECTIVES[row.collective].neighbours else nranks
-    count = max(1, call.count * nblocks if blocks else call.count)
+    n = nblocks(row.collective, nranks, row.graph)
+    count = max(1, call.count * n)
     longest = max(1, count if most is None else min(count, most // size))
     segment = max(1, segment_nbytes // size)
     if row.chunked:
@@ -91,9 +86,9 @@ def segmented(
         return steps, vector_segments(call.count, longest, steps.nchunks, unit)
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
-        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nblocks))
+        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // n))
     if row.pipelined:
         longest = min(longest, segment)
     if blocks:
-        return steps, block_segments(steps, call.count, max(1, longest // nblocks), unit)
+        return steps, block_segments(steps, call.count, max(1, longest // n), unit)
     return steps, vector_segments(call.count, longest, steps.nchunks, unit)
