@@ -21,7 +21,7 @@ from hpcoll.schedules.placement import Nodes, members
 OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
 NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
-SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = (*(int(op) for op in Op), len(Op))
+SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(6)  # as in `Op`, of steps that move or fold chunks; then the end of a channel
 _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 
 

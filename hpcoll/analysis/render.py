@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_BUILT, MAX_CHUNKS
-from hpcoll.schedules.collectives import COLLECTIVES, meaning
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
@@ -97,7 +97,7 @@ def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
 
     The block ``c3.1`` of an alltoall is from rank 3 to rank 1, that of an exchange with neighbours is block 1 of rank 3.
     """
-    collective = meaning(schedule.collective, schedule.graph)
+    collective = schedule.meaning
     if chunk.buffer == Buffer.SCRATCH:
         first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
     else:

@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from hpcoll.base.errors import ScheduleError
-from hpcoll.schedules.collectives import meaning
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE
@@ -69,7 +68,7 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
 
 def _check_memory(s: Schedule, channel: int) -> None:
     """Refuse a put into memory that earlier steps use for more than sends to its sender."""
-    find_aliases = meaning(s.collective, s.graph).aliases
+    find_aliases = s.meaning.aliases
     aliases = dict(find_aliases(s.rank, s.nranks, s.root, s.nchunks)) if find_aliases else {}
     users: dict[tuple[Buffer, int], set[int]] = defaultdict(set)  # cell -> peers that it was sent to, -1 for other uses
     for index, step in enumerate(s.channels[channel]):

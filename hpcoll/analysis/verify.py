@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import NOTHING, Values
 from hpcoll.base.errors import ScheduleError
-from hpcoll.schedules.collectives import Collective, meaning
+from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2)  # runs that each Op reads; a REDUCE may read more
@@ -118,7 +118,7 @@ class _Machine:
     """All ranks of a collective, run until every channel has ended or none can move."""
 
     def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, slots: int) -> None:
-        self.collective, self.slots = meaning(schedules[0].collective, schedules[0].graph), slots
+        self.collective, self.slots = schedules[0].meaning, slots
         self.values = Values(self.collective.idempotent)
         self.ranks = [_Rank(s, self.collective, self.values, in_place, uniform) for s in schedules]
         self.channels = [_Channel(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]

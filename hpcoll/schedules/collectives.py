@@ -142,9 +142,30 @@ COLLECTIVES = {
 
 
 @lru_cache(maxsize=128)
-def meaning(collective: str, graph: Graph | None) -> Collective:
-    """Return the definition of a collective; of a neighbourhood collective on its graph."""
-    return COLLECTIVES[collective] if graph is None else _neighbourhood(collective, graph)
+def meaning(collective: str, graph: Graph | None, parts: int = 1) -> Collective:
+    """Return the definition of a collective: of neighbours on their graph, of blocks with ``parts`` chunks to each."""
+    found = COLLECTIVES[collective] if graph is None else _neighbourhood(collective, graph)
+    return found if parts == 1 else _in_parts(found, parts)
+
+
+def _in_parts(c: Collective, parts: int) -> Collective:
+    """Return a block collective of which each block is so many chunks: chunk ``i`` is part ``i % parts`` of block ``i // parts``."""
+
+    def counted(count: _Count) -> _Count:
+        return lambda rank, nranks, root, nchunks: parts * count(rank, nranks, root, nchunks)
+
+    def named(name: _Name) -> _Name:
+        return lambda rank, index: (name(rank, index // parts), index % parts)
+
+    def aliases(rank: int, nranks: int, root: int, nchunks: int) -> list[tuple[int, int]]:
+        pairs = c.aliases(rank, nranks, root, nchunks) if c.aliases else []
+        return [(i * parts + part, o * parts + part) for i, o in pairs for part in range(parts)]
+
+    return c._replace(
+        ninputs=counted(c.ninputs), noutputs=counted(c.noutputs), input_item=named(c.input_item), output_item=named(c.output_item),
+        wanted=lambda rank, index, nranks, root: c.wanted(rank, index // parts, nranks, root), input_extent=named(c.input_extent),
+        output_extent=named(c.output_extent), aliases=aliases if c.aliases else None,
+    )  # fmt: skip
 
 
 def nblocks(collective: str, nranks: int, graph: Graph | None = None) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.sizes import least
+from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 
@@ -46,6 +47,7 @@ class Op(IntEnum):
     RECV_REDUCE = 2
     COPY = 3
     REDUCE = 4
+    AFTER = 5
 
 
 class Step(NamedTuple):
@@ -54,12 +56,13 @@ class Step(NamedTuple):
     Attributes:
         op: The operation.
         peer: The other rank of a transfer; -1 for local steps.
-        dst: Chunks that are written; None for SEND.
-        srcs: Chunks that are read. SEND and COPY: one run. RECV: none. RECV_REDUCE: one, for ``dst = src op received``. REDUCE: two or
-            more, folded left to right.
+        dst: Chunks that are written; None for SEND and AFTER.
+        srcs: Chunks that are read. SEND and COPY: one run. RECV and AFTER: none. RECV_REDUCE: one, for ``dst = src op received``. REDUCE:
+            two or more, folded left to right.
         received_first: RECV_REDUCE computes ``dst = received op src`` (the peer's ranks are the lower ones).
         put: Set on SEND and its RECV: the sender writes the receiver's memory where it can, once the receiver's call has begun. Before that
             step the receiver's channel names these chunks only in sends to this peer (in place they are INPUT, too).
+        after: AFTER waits until this rank has run so many steps of another channel: ``(channel, steps)``.
     """
 
     op: Op
@@ -68,9 +71,12 @@ class Step(NamedTuple):
     srcs: tuple[Chunk, ...]
     received_first: bool = False
     put: bool = False
+    after: tuple[int, int] = (-1, 0)
 
     def __str__(self) -> str:
         name = self.op.name.lower()
+        if self.op == Op.AFTER:
+            return f"after({self.after[1]} steps of channel {self.after[0]})"
         args = [f"peer {self.peer}"] if self.peer >= 0 else []
         args += [", ".join(str(src) for src in self.srcs)] if self.srcs else []
         return f"{name}({', '.join(args)}{' -> ' + str(self.dst) if self.dst else ''})"
@@ -85,10 +91,13 @@ class Schedule(NamedTuple):
         nranks: Number of ranks.
         rank: The rank whose part it is.
         root: Rank of the root; 0 for collectives without one.
-        nchunks: Chunks of a segment of a vector collective; ``nranks`` for block collectives, the graph's degree for neighbourhood ones.
-        channels: Steps of each channel. Channels share no chunk that one of them writes.
+        nchunks: Chunks of a segment of a vector collective; of all ranks' blocks for block collectives, a multiple of ``nranks``; the
+            graph's degree for neighbourhood ones.
+        channels: Steps of each channel. Where channels share a chunk that one of them writes, AFTER steps or messages order them.
         scratch: Extent of each cell of SCRATCH, named as in `hpcoll.schedules.collectives`.
         graph: Graph of a neighbourhood collective, else None.
+        links: The link of each channel's messages; empty: a link for each channel. Messages from one rank to another on one link are
+            received in the order in which they are sent.
     """
 
     collective: str
@@ -100,6 +109,13 @@ class Schedule(NamedTuple):
     channels: tuple[tuple[Step, ...], ...]
     scratch: tuple[Hashable, ...] = ()
     graph: Graph | None = None
+    links: tuple[int, ...] = ()
+
+    @property
+    def meaning(self) -> Collective:
+        """The definition of its collective: on its graph, with as many chunks to a block as it has."""
+        blocks = COLLECTIVES[self.collective].blocks and self.graph is None
+        return meaning(self.collective, self.graph, self.nchunks // self.nranks if blocks else 1)
 
     def __repr__(self) -> str:
         return f"{self.collective}/{self.algorithm}(nranks={self.nranks}, rank={self.rank}, root={self.root})"
@@ -158,6 +174,10 @@ class Writer:
     def reduce(self, dst: Chunk, *srcs: Chunk) -> None:
         """Append a local ``dst = srcs[0] op srcs[1] op ...``, folded left to right."""
         self._steps.append(Step(Op.REDUCE, -1, dst, srcs))
+
+    def after(self, channel: int, steps: int) -> None:
+        """Append an AFTER: the following steps of the channel wait until this rank has run so many steps of another channel."""
+        self._steps.append(Step(Op.AFTER, -1, None, (), after=(channel, steps)))
 
     def peer(self, vrank: int) -> int:
         """Return the rank of a vrank, taken modulo nranks."""

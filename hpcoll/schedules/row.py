@@ -64,6 +64,9 @@ class Algorithm(NamedTuple):
         inner: Rows that cost what a hierarchical one does on a node.
         outer: Row that a hierarchical one runs between nodes.
         graph: Graph of a neighbourhood collective, for which schedules and costs are; None: a ring.
+        parts: Chunks of each block of a block collective.
+        serves: The numbers of ranks that it serves; empty: any.
+        builder: The function that writes one rank's steps; None: the one of `hpcoll.schedules.builders` that is named after the key.
     """
 
     collective: str
@@ -93,6 +96,9 @@ class Algorithm(NamedTuple):
     inner: tuple[str, ...] = ()
     outer: str = ""
     graph: Graph | None = None
+    parts: int = 1
+    serves: tuple[int, ...] = ()
+    builder: Callable[[Writer], None] | None = None
 
     @property
     def key(self) -> str:
@@ -106,7 +112,9 @@ class Algorithm(NamedTuple):
 
     @property
     def build(self) -> Callable[[Writer], None]:
-        """The builder, which writes one rank's steps for nranks >= 2; its function and module are named after the key."""
+        """The builder, which writes one rank's steps for nranks >= 2; a function and module of the package are named after the key."""
+        if self.builder is not None:
+            return self.builder
         name = f"{self.collective}_{self.name}"
         builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.builders.{name}"), name)
         return builder
@@ -159,7 +167,7 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
     if graph:
         nchunks = graph.degree
     elif nranks < 2 or collective.blocks:
-        nchunks = nranks
+        nchunks = nranks * row.parts
     elif not row.chunked:
         nchunks = int(row.cost("chunks", nranks, nodes=nodes))
     writer = Writer(nranks, rank, root, nchunks, nodes or tuple(range(nranks)), graph)

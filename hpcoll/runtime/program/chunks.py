@@ -5,7 +5,6 @@ from itertools import accumulate
 from operator import index
 from typing import NamedTuple
 
-from hpcoll.schedules.collectives import meaning
 from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 
 MESSAGE = -2  # buffer of a span: the message in message slot ``i`` is ``MESSAGE - i``
@@ -51,13 +50,17 @@ def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Se
 
 def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) -> Segments:
     """Cut equal blocks, one after another; a segment is the same slice of every block, from a multiple of ``unit`` on; in elements."""
-    collective = meaning(schedule.collective, schedule.graph)
+    collective = schedule.meaning
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
+    nparts = schedule.nchunks // schedule.nranks if schedule.graph is None else 1
 
     def layout_of(length: int) -> ChunkLayout:
-        inputs = [(i * count, length) for i in range(collective.ninputs(*who))]
-        outputs = [(i * count, length) for i in range(collective.noutputs(*who))]
-        return ChunkLayout(inputs, outputs, lambda extent: length)
+        parts = [(lo, hi - lo) for lo, hi in (chunk_bounds(length, nparts, part) for part in range(nparts))]
+        inputs, outputs = (
+            [(i // nparts * count + parts[i % nparts][0], parts[i % nparts][1]) for i in range(count_of(*who))]
+            for count_of in (collective.ninputs, collective.noutputs)
+        )
+        return ChunkLayout(inputs, outputs, lambda extent: parts[extent[1]][1] if nparts > 1 else length)  # type: ignore[index]
 
     return _cut(count, segment, unit, layout_of)
 

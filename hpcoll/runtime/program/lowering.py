@@ -18,7 +18,6 @@ from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WR
 from hpcoll.runtime.program.items import InPlace, Item, Items
 from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Row, Symbol, aligned
 from hpcoll.runtime.program.route import Route, add_steps
-from hpcoll.schedules.collectives import meaning
 from hpcoll.schedules.ir import Buffer, Schedule, Step
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
@@ -229,7 +228,7 @@ def lower(
         on_gpu: The arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
     """
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
-    find_aliases = meaning(schedule.collective, schedule.graph).aliases
+    find_aliases = schedule.meaning.aliases
     aliases = dict(find_aliases(*who)) if in_place and find_aliases else {}
     kind: type[Items] = Items
     if on_gpu:
