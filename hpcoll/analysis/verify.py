@@ -16,7 +16,7 @@ Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import NOTHING, Values
@@ -24,7 +24,7 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
-_SOURCES = (1, 0, 1, 1, 2)  # runs that each Op reads; a REDUCE may read more
+_SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # looking up members of an enum is slow
 
 
@@ -38,7 +38,7 @@ class Proof(NamedTuple):
     chunks_sent: int  # largest number of chunks that a rank sends
 
 
-class _Rank:
+class RankMemory:
     """A rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
 
     def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
@@ -84,46 +84,51 @@ class _Rank:
                 raise ValueError(f"{chunk} is used by channels {users} and one of them writes it")
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
+        """Return the values of cells; refuse those that nothing was written to."""
         found = self.values[cells]
         if NOTHING in found:
             raise ValueError(f"reads {chunk} before anything is in it")
         return found
 
 
-class _Channel:
+class ChannelRun:
     """A channel of a rank: its position, the length of its chain of messages, and whether a chunk in use or a missing slot holds it up."""
 
-    __slots__ = ("depth", "ended", "held_up", "index", "pc", "rank", "received", "steps", "used_at")
+    __slots__ = ("depth", "ended", "followers", "held_up", "index", "link", "pc", "rank", "received", "steps", "used_at")
 
-    def __init__(self, rank: _Rank, index: int) -> None:
+    def __init__(self, rank: RankMemory, index: int) -> None:
         self.rank, self.index, self.steps = rank, index, rank.schedule.channels[index]
+        self.link = rank.schedule.links[index] if rank.schedule.links else index
         self.pc = self.depth = 0
         self.used_at = used_at(self.steps)
-        self.received: list[tuple[_Channel, _Link]] = []  # senders and links of messages that are not used yet
+        self.received: list[tuple[ChannelRun, Link]] = []  # senders and links of messages that are not used yet
+        self.followers: list[ChannelRun] = []  # channels that wait for steps of this one
         self.ended = self.held_up = False
 
 
-class _Link:
+class Link:
     """The messages under way from one rank to another in a channel, each with sender, cells, values and depth; the taken slots."""
 
     __slots__ = ("messages", "receiver", "slots")
 
     def __init__(self) -> None:
-        self.messages: deque[tuple[_Channel, slice, list[int], int]] = deque()
-        self.receiver: _Channel | None = None  # waits for the next one
+        self.messages: deque[tuple[ChannelRun, slice, list[int], int]] = deque()
+        self.receiver: ChannelRun | None = None  # waits for the next one
         self.slots = 0
 
 
-class _Machine:
+class Machine:
     """All ranks of a collective, run until every channel has ended or none can move."""
 
-    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, slots: int) -> None:
-        self.collective, self.slots = schedules[0].meaning, slots
+    memory: ClassVar[type[RankMemory]] = RankMemory
+
+    def __init__(self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, uniform: bool, slots: int) -> None:
+        self.collective, self.slots = collective, slots
         self.values = Values(self.collective.idempotent)
-        self.ranks = [_Rank(s, self.collective, self.values, in_place, uniform) for s in schedules]
-        self.channels = [_Channel(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
+        self.ranks = [self.memory(s, self.collective, self.values, in_place, uniform) for s in schedules]
+        self.channels = [ChannelRun(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
         self.ready = deque(self.channels)
-        self.links: dict[tuple[int, int, int], _Link] = defaultdict(_Link)  # by (sender, receiver, channel)
+        self.links: dict[tuple[int, int, int], Link] = defaultdict(Link)  # by (sender, receiver, link)
         self.nranks, self.messages = len(schedules), 0
 
     def run(self) -> None:
@@ -138,11 +143,17 @@ class _Machine:
                 else:
                     channel.ended = True
             except ValueError as error:
-                op = str(channel.steps[channel.pc])
-                raise ScheduleError(str(error), rank=channel.rank.rank, step=channel.pc, op=op) from None
+                raise self._refusal(channel, str(error)) from None
+            if channel.followers:
+                self.ready.extend(channel.followers)
+                channel.followers.clear()
         self._check_ended()
 
-    def _execute(self, channel: _Channel, step: Step) -> bool:
+    def _refusal(self, channel: ChannelRun, text: str) -> ScheduleError:
+        """Return the error of the step that a channel is at."""
+        return ScheduleError(text, rank=channel.rank.rank, step=channel.pc, op=str(channel.steps[channel.pc]))
+
+    def _execute(self, channel: ChannelRun, step: Step) -> bool:
         """Run a step; return False, and leave it for later, if it must wait."""
         op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, channel.rank
         if op <= _RECV_REDUCE and (peer == rank.rank or not 0 <= peer < self.nranks):
@@ -153,7 +164,7 @@ class _Machine:
             raise ValueError("only a send, and every send, writes nothing here")
         if dst is None:
             return self._send(channel, peer, srcs[0])
-        link = self.links[peer, rank.rank, channel.index] if op <= _RECV_REDUCE else None
+        link = self.links[peer, rank.rank, channel.link] if op <= _RECV_REDUCE else None
         if link and not link.messages:
             link.receiver = channel
             return False
@@ -177,9 +188,9 @@ class _Machine:
             self._free_slots(channel)
         return True
 
-    def _send(self, channel: _Channel, peer: int, src: Chunk) -> bool:
+    def _send(self, channel: ChannelRun, peer: int, src: Chunk) -> bool:
         rank = channel.rank
-        link, cells = self.links[rank.rank, peer, channel.index], rank.span(src, channel.index)
+        link, cells = self.links[rank.rank, peer, channel.link], rank.span(src, channel.index)
         if link.slots == self.slots:
             channel.held_up = True
             return False
@@ -194,7 +205,7 @@ class _Machine:
             link.receiver = None
         return True
 
-    def _receive(self, channel: _Channel, link: _Link, extents: list[Hashable]) -> list[int]:
+    def _receive(self, channel: ChannelRun, link: Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()
         if sender.rank.extents[cells] != extents:
             raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
@@ -205,13 +216,13 @@ class _Machine:
         channel.depth = max(channel.depth, depth)
         return values
 
-    def _free_slots(self, channel: _Channel) -> None:
+    def _free_slots(self, channel: ChannelRun) -> None:
         for sender, link in channel.received:
             link.slots -= 1
             self._go_on(sender)
         channel.received.clear()
 
-    def _go_on(self, channel: _Channel) -> None:
+    def _go_on(self, channel: ChannelRun) -> None:
         if channel.held_up:
             channel.held_up = False
             self.ready.append(channel)
@@ -220,17 +231,17 @@ class _Machine:
         stuck = [channel for channel in self.channels if not channel.ended]
         if stuck:
             stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first, because they wait for slots
-            raise ScheduleError("deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])), rank=stuck[0].rank.rank, step=stuck[0].pc)
+            raise self._refusal(stuck[0], "deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])))
         for (src, dst, channel), link in self.links.items():
             if link.messages:
                 raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
 
-    def _whereabouts(self, channel: _Channel) -> str:
+    def _whereabouts(self, channel: ChannelRun) -> str:
         rank, step = channel.rank.rank, channel.steps[channel.pc]
         where = f"rank {rank} at step {channel.pc}: {step}"
         if step.op is not _SEND:
             return where
-        link = self.links[rank, step.peer, channel.index]
+        link = self.links[rank, step.peer, channel.link]
         return f"{where}, {link.slots} message(s) to rank {step.peer} in channel {channel.index} are not used yet"
 
     def judge(self) -> Proof:
@@ -274,6 +285,6 @@ def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: 
         ScheduleError: names rank, step and cause.
     """
     check_puts(schedules)
-    machine = _Machine(schedules, in_place, uniform, slots)
+    machine = Machine(schedules, schedules[0].meaning, in_place, uniform, slots)
     machine.run()
     return machine.judge()

@@ -1,0 +1,196 @@
+"""Verification of programs whose channels depend on one another, as thread blocks of other formats do; `hpcoll.analysis.verify` runs them.
+
+A send copies its chunks at once into a buffer of so many messages, and an AFTER waits for steps of another channel of its rank. Nothing
+else orders channels, so two of them may touch a chunk, and one write it, only where AFTER steps or messages put one before the other.
+
+**Vector clocks** say what does. The clock of a channel has, for every channel of all ranks, the number of its steps that have happened
+before. A message and an AFTER carry the clock of the step that they come from. An access is ordered behind an earlier one where the clock
+has that step (Mattern 1989; reads and writes of a cell as in FastTrack, Flanagan and Freund 2009). Steps wait for nothing but messages and
+steps, so the same pairs are ordered in every run, and one run finds every race.
+
+    channel 0   recv a   recv_reduce a                       (2, 0)
+                                  \\
+    channel 1                      after 2 steps of 0   send a   (2, 2): ordered; without the AFTER (0, 1): a race
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from hpcoll.analysis.symbolic_values import Values
+from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof, RankMemory
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.collectives import Collective
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
+
+Where = Callable[[int, int, int], str]  # (rank, channel, step) -> the place in a file
+_Access = tuple[int, int]  # number of a channel, and how many of its steps there were with that access
+
+
+class _SharedMemory(RankMemory):
+    """A rank's memory whose cells know who wrote them last and who has read them since."""
+
+    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
+        super().__init__(schedule, collective, values, in_place, uniform)
+        self.may_overwrite_input = in_place
+        self.writers: list[_Access | None] = [None] * len(self.values)
+        self.readers: list[dict[int, int]] = [{} for _ in self.values]
+
+    def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
+        """Return the cells of a run of chunks, none of a signal; refuse wrong bounds and writes to the input of another call."""
+        buffer, index, n = chunk
+        if index < 0 or n < 0 or index + n > self.counts[buffer]:
+            raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
+        if write and buffer is Buffer.INPUT and not self.may_overwrite_input:
+            raise ValueError(f"writes {chunk}: the input of a call that is not in place is read-only")
+        first = self.bases[buffer] + index
+        return slice(first, first + n)
+
+
+class _Program(Machine):
+    """The channels of all ranks, with their clocks."""
+
+    memory: ClassVar[type[RankMemory]] = _SharedMemory
+
+    def __init__(self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, slots: int, where: Where) -> None:
+        super().__init__(schedules, collective, in_place, uniform=True, slots=slots)
+        self.where = where
+        self.numbers = {channel: number for number, channel in enumerate(self.channels)}
+        self.of = {(channel.rank.rank, channel.index): channel for channel in self.channels}
+        for channel in self.channels:
+            channel.used_at = list(range(len(channel.steps)))
+        self.clocks = np.zeros((len(self.channels), len(self.channels)), np.int32)
+        self.carried: dict[int, list[np.ndarray]] = {}  # id of a link -> clocks of the messages on it
+        waited_for = {(rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c if step.op is Op.AFTER}
+        self.kept: dict[tuple[int, int, int], np.ndarray | None] = dict.fromkeys(waited_for)  # clocks behind steps that others wait for
+
+    def _execute(self, channel: ChannelRun, step: Step) -> bool:
+        number, rank, clock = self.numbers[channel], channel.rank, self.clocks[self.numbers[channel]]
+        clock[number] = channel.pc + 1
+        if step.op is Op.AFTER:
+            found = self._behind(channel, *step.after)
+            if found is not None:
+                np.maximum(clock, found, out=clock)
+            done = found is not None
+        else:
+            if step.op in (Op.RECV, Op.RECV_REDUCE):
+                link = self.links[step.peer, rank.rank, channel.link]
+                if link.messages:
+                    self._meet(channel, link, step)
+            done = super()._execute(channel, step)
+            if done:
+                for run in step.srcs:
+                    self._touch(channel, run, write=False)
+                if step.dst is not None:
+                    self._touch(channel, step.dst, write=True)
+        place = rank.rank, channel.index, channel.pc + 1
+        if done and place in self.kept:
+            self.kept[place] = clock.copy()
+        return done
+
+    def _behind(self, channel: ChannelRun, index: int, steps: int) -> np.ndarray | None:
+        """Return the clock behind steps of another channel; None, and let the channel follow it, while they are not done."""
+        rank = channel.rank.rank
+        other = self.of.get((rank, index))
+        if other is None or other is channel or not 0 < steps <= len(other.steps):
+            raise ValueError(f"waits for {steps} steps of channel {index}, which has {len(other.steps) if other else 'none'}")
+        found = self.kept[rank, index, steps]
+        if found is None:
+            other.followers.append(channel)
+        return found
+
+    def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
+        """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
+        clock = self.carried[id(link)].pop(0)
+        assert step.dst is not None
+        if step.put:
+            self._touch(channel, step.dst, write=True, clock=clock)
+        np.maximum(self.clocks[self.numbers[channel]], clock, out=self.clocks[self.numbers[channel]])
+
+    def _touch(self, channel: ChannelRun, run: Chunk, *, write: bool, clock: np.ndarray | None = None) -> None:
+        """Take down an access to a run of chunks; refuse one that nothing orders behind an earlier one of another channel."""
+        number, memory = self.numbers[channel], channel.rank
+        assert isinstance(memory, _SharedMemory)
+        known = self.clocks[number] if clock is None else clock
+        cells = memory.span(run, channel.index)
+        for cell in range(cells.start, cells.stop):
+            writer, readers = memory.writers[cell], memory.readers[cell]
+            earlier = [writer] if writer else []
+            earlier += readers.items() if write else ()
+            for other, steps in earlier:
+                if (other != number or clock is not None) and known[other] < steps:
+                    raise ValueError(self._race(run, other, steps, "wrote" if (other, steps) == writer else "reads"))
+            if clock is None and write:
+                memory.writers[cell] = number, channel.pc + 1
+                readers.clear()
+            elif clock is None:
+                readers[number] = channel.pc + 1
+
+    def _race(self, run: Chunk, number: int, steps: int, verb: str) -> str:
+        other = self.channels[number]
+        place = self.where(other.rank.rank, other.index, steps - 1)
+        return f"race: uses {run}, which {place} ({other.steps[steps - 1]}) {verb}, and nothing orders the two"
+
+    def _send(self, channel: ChannelRun, peer: int, src: Chunk) -> bool:
+        rank, step = channel.rank, channel.steps[channel.pc]
+        link, cells = self.links[rank.rank, peer, channel.link], rank.span(src, channel.index)
+        counts = bool(src.n) and not step.put
+        if counts and link.slots >= self.slots:
+            channel.held_up = True
+            return False
+        link.slots += counts
+        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + 1))
+        self.carried.setdefault(id(link), []).append(self.clocks[self.numbers[channel]].copy())
+        self.messages += src.n > 0
+        rank.sent += src.n
+        if link.receiver:
+            self.ready.append(link.receiver)
+            link.receiver = None
+        return True
+
+    def _receive(self, channel: ChannelRun, link: Link, extents: list[object]) -> list[int]:
+        sender, cells, values, depth = link.messages.popleft()
+        n = cells.stop - cells.start
+        if n != len(extents):
+            raise ValueError(f"expects {len(extents)} chunks, {self.where(sender.rank.rank, sender.index, sender.pc)} sends {n}")
+        if n and link.slots:
+            channel.received.append((sender, link))
+        channel.depth = max(channel.depth, depth)
+        return values
+
+    def _refusal(self, channel: ChannelRun, text: str) -> ScheduleError:
+        error = ScheduleError(f"{self.where(channel.rank.rank, channel.index, channel.pc)}: {text}")
+        error.rank, error.step = channel.rank.rank, channel.pc
+        return error
+
+    def _whereabouts(self, channel: ChannelRun) -> str:
+        return f"{self.where(channel.rank.rank, channel.index, channel.pc)} waits at {channel.steps[channel.pc]}"
+
+
+def verify_program(
+    schedules: Sequence[Schedule], collective: Collective | None = None, *, in_place: bool, slots: int = RING_SLOTS,
+    where: Where = lambda rank, channel, step: f"rank {rank}, channel {channel}, step {step}",
+) -> Proof:  # fmt: skip
+    """Prove a program, from the schedules of all ranks; all chunks have one size.
+
+    Args:
+        schedules: The schedules in rank order. In a call in place they may write INPUT. A message of a run of no chunks is a signal, which
+            only orders. A RECV with ``put`` is of data that the sender has written into this rank's memory when it sent.
+        collective: The meaning; None: that of the schedules' collective.
+        in_place: The chunks that the collective's ``aliases`` names are one memory.
+        slots: Messages on one link that may wait to be received before a send waits, ``>= 1``.
+        where: Names the place of a step, for errors.
+
+    Returns:
+        The properties that hold whatever the timing.
+
+    Raises:
+        ScheduleError: names the place of the step and the cause: a race of two channels, a deadlock, a message without its counterpart, a
+            read of nothing, a contribution counted twice, or an OUTPUT that is not what the collective wants.
+    """
+    machine = _Program(schedules, collective or schedules[0].meaning, in_place, slots, where)
+    machine.run()
+    return machine.judge()
+
+
