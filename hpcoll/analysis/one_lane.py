@@ -166,13 +166,14 @@ class _Run:
         """Run all channels to their ends."""
         while self.heap or self._make_room():
             self.now, _, channel = heapq.heappop(self.heap)
-            channel.time = max(channel.time, self.now)
+            channel.time, start = max(channel.time, self.now), channel.pc
             while channel.pc < len(channel.steps) and self._execute(channel, channel.steps[channel.pc]):
                 channel.pc += 1
                 channel.times.append(channel.time)
-            for follower in channel.followers:
-                self.push(follower, self.now)
-            channel.followers.clear()
+            if channel.pc > start:
+                for follower in channel.followers:
+                    self.push(follower, self.now)
+                channel.followers.clear()
         stuck = next((channel for channel in self.channels if channel.pc < len(channel.steps)), None)
         if stuck:
             raise ScheduleError("deadlock", rank=stuck.lane.rank, step=stuck.pc, op=str(stuck.steps[stuck.pc]))

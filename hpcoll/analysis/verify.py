@@ -135,8 +135,9 @@ class Machine:
         """Run every channel to its end."""
         while self.ready:
             channel = self.ready.popleft()
+            start = channel.pc
             try:
-                for pc in range(channel.pc, len(channel.steps)):
+                for pc in range(start, len(channel.steps)):
                     channel.pc = pc
                     if not self._execute(channel, channel.steps[pc]):
                         break
@@ -144,7 +145,7 @@ class Machine:
                     channel.ended = True
             except ValueError as error:
                 raise self._refusal(channel, str(error)) from None
-            if channel.followers:
+            if channel.followers and (channel.pc > start or channel.ended):
                 self.ready.extend(channel.followers)
                 channel.followers.clear()
         self._check_ended()

@@ -1,0 +1,149 @@
+"""Programs of several channels that depend on one another: proofs, races, and one lane in their place."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.verify import verify_schedules
+from hpcoll.analysis.verify_program import verify_program
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.ir import Buffer, Op, Schedule, Step, inputs, outputs
+from hpcoll.schedules.row import schedule
+
+ROWS = ("allreduce/ring", "allreduce/rabenseifner", "allreduce/recursive_doubling", "reduce/binomial", "allgather/circulant", "alltoall/bruck")
+MANY_SLOTS = 100
+
+
+def in_channels(schedules: Sequence[Schedule], nchannels: int, rng: Random) -> list[Schedule]:
+    """Deal the steps of one-channel schedules out to several channels, with the AFTER steps that keep the order of touched chunks."""
+    found = []
+    channel_of: dict[tuple[int, int, int], int] = {}  # sender, receiver, number of the message
+    for s in schedules:
+        numbers: Counter[tuple[int, int]] = Counter()
+        channels: list[list[Step]] = [[] for _ in range(nchannels)]
+        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(list)  # (channel, steps done, wrote) of a chunk
+        for step in s.channels[0]:
+            pair = (s.rank, step.peer) if step.op == Op.SEND else (step.peer, s.rank)
+            key = *pair, numbers[pair]
+            numbers[pair] += step.peer >= 0
+            channel = channel_of.setdefault(key, rng.randrange(nchannels)) if step.peer >= 0 else rng.randrange(nchannels)
+            runs = [(run, False) for run in step.srcs] + ([(step.dst, True)] if step.dst else [])
+            cells = [((run.buffer, i), write) for run, write in runs for i in range(run.index, run.index + run.n)]
+            before: Counter[int] = Counter()
+            for cell, write in cells:
+                for other, steps, wrote in touched[cell]:
+                    if other != channel and (write or wrote):
+                        before[other] = max(before[other], steps)
+            channels[channel] += [Step(Op.AFTER, -1, None, (), after=one) for one in sorted(before.items())]
+            channels[channel].append(step._replace(put=False))
+            for cell, write in cells:
+                touched[cell].append((channel, len(channels[channel]), write))
+        found.append(s._replace(channels=tuple(map(tuple, channels)), links=tuple(range(nchannels))))
+    return found
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_channels_in_order_are_proven_and_run_as_one_lane(key: str) -> None:
+    """Steps that are dealt out to channels, with the order that they need, mean what they meant, and so does the lane made of them."""
+    row = CATALOGUE[key]
+    for nranks, nchannels in ((2, 2), (5, 3), (8, 4)):
+        dealt = in_channels([schedule(row, nranks, rank) for rank in range(nranks)], nchannels, Random(f"{key} {nranks}"))
+        assert verify_program(dealt, in_place=False, slots=MANY_SLOTS).messages > 0
+        lanes = one_lane(dealt)
+        assert all(len(s.channels) == 1 and not s.links for s in lanes)
+        assert verify_schedules(lanes, in_place=False, uniform=row.uniform or row.collective != "allreduce").messages > 0
+
+
+def test_a_missing_order_is_a_race() -> None:
+    """Without an AFTER that nothing else implies, a program is refused; where something does, its one lane is still right."""
+    row, refused, accepted = CATALOGUE["allreduce/recursive_doubling"], 0, 0
+    dealt = in_channels([schedule(row, 6, rank) for rank in range(6)], 3, Random(1))
+    for rank, s in enumerate(dealt):
+        for channel, steps in enumerate(s.channels):
+            for number in (i for i, step in enumerate(steps) if step.op == Op.AFTER):
+                without = [without_step(one, channel, number) if one is s else one for one in dealt]
+                try:
+                    verify_program(without, in_place=False, slots=MANY_SLOTS)
+                except ScheduleError as error:
+                    refused += 1
+                    assert f"rank {rank}" in str(error)
+                else:
+                    accepted += 1
+                    verify_schedules(one_lane(without), in_place=False)
+    assert refused >= 10 > accepted, (refused, accepted)
+
+
+def without_step(s: Schedule, channel: int, number: int) -> Schedule:
+    """Drop a step; AFTER steps of other channels that count it count one less."""
+
+    def changed(step: Step) -> Step:
+        other, steps = step.after
+        return step._replace(after=(other, steps - 1)) if other == channel and steps > number else step
+
+    channels = [steps[:number] + steps[number + 1 :] if i == channel else steps for i, steps in enumerate(s.channels)]
+    return s._replace(channels=tuple(tuple(map(changed, steps)) for steps in channels))
+
+
+def bcast(*channels: tuple[Step, ...], links: tuple[int, ...] = (0, 1)) -> list[Schedule]:
+    """A broadcast of two chunks from rank 1 to rank 0, whose channels are given."""
+    root = tuple((Step(Op.SEND, 0, None, (outputs(link),)),) for link in links)
+    return [
+        Schedule("bcast", "test", 2, 0, 1, 2, channels, (0,), None, links),
+        Schedule("bcast", "test", 2, 1, 1, 2, root, (), None, links),
+    ]
+
+
+def after(channel: int, steps: int) -> Step:
+    return Step(Op.AFTER, -1, None, (), after=(channel, steps))
+
+
+def recv(index: int) -> Step:
+    return Step(Op.RECV, 1, outputs(index), ())
+
+
+REFUSED = {
+    "waits for 2 steps of channel 0, which has 1": bcast((recv(0),), (after(0, 2), recv(1))),
+    "deadlock": bcast((after(1, 2), recv(0)), (after(0, 2), recv(1))),
+    "output.1. must hold": bcast((recv(0), Step(Op.COPY, -1, outputs(1), (outputs(0),))), (), links=(0, 0))[:1]
+    + [Schedule("bcast", "test", 2, 1, 1, 2, ((Step(Op.SEND, 0, None, (outputs(0),)),), ()), (), None, (0, 0))],
+    "race": bcast((recv(0),), (recv(1), Step(Op.COPY, -1, outputs(1), (outputs(0),)))),
+    "writes input.0.: the input of a call that is not in place": [
+        Schedule("allreduce", "test", 1, 0, 0, 1, ((Step(Op.COPY, -1, inputs(0), (inputs(0),)),),), ())
+    ],
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_refusals(text: str) -> None:
+    """Each fault is refused, and the error names the step's place."""
+    with pytest.raises(ScheduleError, match=rf"rank 0.*{text}"):
+        verify_program(REFUSED[text], in_place=text != next(reversed(REFUSED)))
+
+
+def test_a_put_needs_free_memory() -> None:
+    """Data that a sender writes into this rank's memory must not meet an access that the sender cannot know of."""
+    token = Step(Op.SEND, 1, None, (outputs(0, 0),))
+    used = Step(Op.COPY, -1, outputs(1), (inputs(0),)), Step(Op.COPY, -1, outputs(0), (outputs(1),))
+
+    def ranks(told: bool) -> list[Schedule]:
+        put, wait = Step(Op.SEND, 0, None, (inputs(0),), put=True), Step(Op.RECV, 0, outputs(0, 0), ())
+        mine = (*used, token) if told else (token, *used)
+        first = (*mine, Step(Op.RECV, 1, outputs(1), (), put=True))
+        return [
+            Schedule("allgather", "test", 2, 0, 0, 2, (first,), (), None, (0,)),
+            Schedule("allgather", "test", 2, 1, 0, 2, ((wait, put, Step(Op.COPY, -1, outputs(1), (inputs(0),)), Step(Op.RECV, 0, outputs(0), ())),), (), None, (0,)),
+        ]
+
+    sends = Step(Op.SEND, 1, None, (inputs(0),))
+    for told in (True, False):
+        first, second = ranks(told)
+        program = [first._replace(channels=((*first.channels[0], sends),)), second]
+        if told:
+            assert verify_program(program, in_place=False).messages == 2
+        else:
+            with pytest.raises(ScheduleError, match="race"):
+                verify_program(program, in_place=False)
