@@ -7,7 +7,7 @@ from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Schedule
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """The place of a step in a file; -1: unknown, or not of a thread block."""
 
     line: int
@@ -46,7 +46,7 @@ class FileProgram(NamedTuple):
     nranks: int
     root: int
     schedules: tuple[Schedule, ...]
-    places: tuple[tuple[tuple[Place, ...], ...], ...]
+    places: tuple[tuple[tuple[FilePlace, ...], ...], ...]
     in_place: bool
     out_of_place: bool
     uniform: bool = False

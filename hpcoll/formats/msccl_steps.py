@@ -1,0 +1,220 @@
+"""What MSCCL XML means: each thread block of a file as a channel of a schedule.
+
+A step of a file becomes one or two steps here. Where it waits for other thread blocks, AFTER steps come before it. A thread block says
+that it has done a step only where that step has ``hasdep="1"``, and a later one says it too. A ``nop`` has dependencies alone; they belong
+to the next step. Messages of two gpus in one channel of the file are received in the order in which they are sent.
+
+An input buffer is the caller's, and read-only in hpcoll. A program that writes chunks of it which are not chunks of OUTPUT works on a copy.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, standard
+from hpcoll.formats.extents import with_extents
+from hpcoll.formats.msccl_xml import Instruction, ThreadBlock, XmlFile, XmlGpu, read_xml
+from hpcoll.formats.program import FilePlace, FileProgram
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cell
+
+_SENDS, _RECEIVES = {"s", "rcs", "rrs", "rrcs"}, {"r", "rcs", "rrc", "rrs", "rrcs"}
+_READS, _WRITES = {"s", "rrc", "rrs", "rrcs", "re", "cpy"}, {"r", "rcs", "rrc", "rrcs", "re", "cpy"}
+
+
+class _WrittenBlock(NamedTuple):
+    """A thread block's steps, in which AFTER names thread blocks and steps of the file; ``signals``: steps that it says it has done."""
+
+    block: ThreadBlock
+    steps: list[Step]
+    places: list[FilePlace]
+    signals: list[tuple[int, int]]  # (step of the file, steps here after it), ascending
+
+
+def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FileProgram:
+    """Return the program of an MSCCL XML file.
+
+    Args:
+        path: The file.
+        conditions: What the file does not say, or says otherwise.
+
+    Raises:
+        ArgumentError: The file cannot be read, or is not understood.
+        ScheduleError: It is understood, and wrong: an offset is outside its buffer, or a wait never ends.
+    """
+    file = read_xml(path)
+    in_place = conditions.in_place if conditions.in_place is not None else file.inplace
+    if in_place is None:
+        raise ArgumentError(f"{file.path}: expected the attribute inplace of algo, got none")
+    out_of_place = not in_place if conditions.in_place is not None or file.outofplace is None else file.outofplace
+    if not in_place and not out_of_place:
+        raise ArgumentError(f"{file.path}: expected a program for calls in place, out of place or both, got one for none")
+    sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in file.gpus]
+    named = standard(file.path, conditions, file.coll, file.nranks, file.nchunks, conditions.root or file.root, sizes)
+    gpus = [
+        _GpuWriter(file, gpu, named.shifts[gpu.id] if in_place and not out_of_place else None, named.sizes[gpu.id]) for gpu in file.gpus
+    ]
+    written = [gpu.write() for gpu in gpus]
+    schedules, uniform = with_extents(
+        [
+            Schedule(named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
+                (None,) * cells, links=tuple(c.block.chan for c in channels))
+            for gpu, (channels, cells) in zip(file.gpus, written)
+        ],
+        named.meaning,
+    )  # fmt: skip
+    places = tuple(tuple(tuple(c.places) for c in channels) for channels, _ in written)
+    return FileProgram(
+        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, tuple(schedules), places, in_place, out_of_place,
+        uniform, file.min_bytes, file.max_bytes,
+    )  # fmt: skip
+
+
+class _GpuWriter:
+    """The translation of one gpu."""
+
+    def __init__(self, file: XmlFile, gpu: XmlGpu, shift: int | None, sizes: tuple[int, int]) -> None:
+        self.file, self.gpu, self.shift, self.sizes = file, gpu, shift, sizes
+        self.cells = gpu.s_chunks  # of scratch, so far
+        self.work: Chunk | None = None  # the copy of INPUT that the program writes
+        if any(self._writes_input(step) for block in gpu.blocks.values() for step in block.steps):
+            self.work = self._fresh(max(sizes[0], gpu.i_chunks))
+
+    def write(self) -> tuple[list[_WrittenBlock], int]:
+        """Return the channels and the number of scratch cells."""
+        channels = [_WrittenBlock(block, [], [], []) for _, block in sorted(self.gpu.blocks.items())]
+        if self.work:
+            self._copy_in(channels, self.work)
+        for channel in channels:
+            self._write_block(channel)
+        numbers = {channel.block.id: number for number, channel in enumerate(channels)}
+        for channel in channels:
+            for i, step in enumerate(channel.steps):
+                if step.op is Op.AFTER and channel.places[i].block >= 0:
+                    channel.steps[i] = step._replace(after=self._awaited(channels, numbers, step.after, channel.places[i]))
+        if self.work and self.shift is not None:
+            self._copy_out(channels, self.work, self.shift)
+        return channels, self.cells
+
+    def _writes_input(self, step: Instruction) -> bool:
+        if step.dstbuf != "i" or step.type not in _WRITES:
+            return False
+        return not self._is_output(step.dstoff, step.cnt)
+
+    def _is_output(self, offset: int, n: int) -> bool:
+        """Say whether chunks of ``i`` are chunks of OUTPUT."""
+        return self.shift is not None and offset >= -self.shift and offset + self.shift + n <= self.sizes[1]
+
+    def _copy_in(self, channels: list[_WrittenBlock], work: Chunk) -> None:
+        """Write the copy of INPUT, for which all channels wait."""
+        n = self.sizes[0]
+        for number, channel in enumerate(channels[: n and None]):
+            copy = Step(Op.COPY, -1, cell(work, 0, n), (Chunk(Buffer.INPUT, 0, n),))
+            channel.steps.append(Step(Op.AFTER, -1, None, (), after=(0, 1)) if number else copy)
+            channel.places.append(FilePlace(self.gpu.line, self.gpu.id))
+
+    def _copy_out(self, channels: list[_WrittenBlock], work: Chunk, shift: int) -> None:
+        """Write the copy to OUTPUT of what of the copied INPUT is a chunk of it, once all channels have ended."""
+        steps = [Step(Op.AFTER, -1, None, (), after=(c, len(channel.steps))) for c, channel in enumerate(channels) if c]
+        if n := min(self.sizes):
+            steps.append(Step(Op.COPY, -1, Chunk(Buffer.OUTPUT, max(0, shift), n), (cell(work, max(0, -shift), n),)))
+        channels[0].steps.extend(steps)
+        channels[0].places.extend([FilePlace(self.gpu.line, self.gpu.id)] * len(steps))
+
+    def _write_block(self, channel: _WrittenBlock) -> None:
+        block, steps = channel.block, channel.steps
+        waits: list[tuple[int, int]] = []
+        last: Instruction | None = None  # the reduction that the next one may join
+        for s, step in enumerate(block.steps):
+            place = FilePlace(step.line, self.gpu.id, block.id, s)
+            if step.depid == block.id:
+                self._check_own_wait(step, block, place)
+            elif step.depid >= 0:
+                waits.append((step.depid, step.deps))
+            if step.type == "nop":
+                last = None if waits else last
+                continue
+            self._check(step, block, place)
+            if last and not waits and step.type == "re" and step[4:7] == last[4:7] and not self._meet(step):
+                steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.srcbuf, step.srcoff, step.cnt)))
+            else:
+                found = [Step(Op.AFTER, -1, None, (), after=wait) for wait in waits] + self._translated(step, block)
+                steps.extend(found)
+                channel.places.extend([place] * len(found))
+            waits = []
+            last = step if step.type == "re" and not step.hasdep and not self._meet(step) else None
+            if step.hasdep:
+                channel.signals.append((s, len(steps)))
+
+    def _meet(self, step: Instruction) -> bool:
+        """Say whether a reduction's source and destination are one memory in part; such ones are not fused."""
+        src, dst = self._chunk(step.srcbuf, step.srcoff, step.cnt), self._chunk(step.dstbuf, step.dstoff, step.cnt)
+        return src.buffer == dst.buffer and src.index < dst.index + dst.n and dst.index < src.index + src.n
+
+    def _translated(self, step: Instruction, block: ThreadBlock) -> list[Step]:
+        """Return the steps for one of the file; none for a copy onto itself."""
+        kind, n = step.type, step.cnt
+        src = self._chunk(step.srcbuf, step.srcoff, n) if kind in _READS else None
+        dst = self._chunk(step.dstbuf, step.dstoff, n) if kind in _WRITES else None
+        if kind == "rrs":
+            dst = self._fresh(n)
+        found = []
+        if kind in ("r", "rcs"):
+            found.append(Step(Op.RECV, block.recv, dst, ()))
+        elif kind in _RECEIVES and src:
+            found.append(Step(Op.RECV_REDUCE, block.recv, dst, (src,)))
+        elif kind == "re" and src and dst:
+            found.append(Step(Op.REDUCE, -1, dst, (dst, src)))
+        elif kind == "cpy" and src and src != dst:
+            found.append(Step(Op.COPY, -1, dst, (src,)))
+        if kind in _SENDS and (sent := src if kind == "s" else dst):
+            found.append(Step(Op.SEND, block.send, None, (sent,)))
+        return found
+
+    def _check(self, step: Instruction, block: ThreadBlock, place: FilePlace) -> None:
+        """Refuse a step that names chunks which are not there, or that has no peer."""
+        for uses, buffer, offset in ((_READS, step.srcbuf, step.srcoff), (_WRITES, step.dstbuf, step.dstoff)):
+            size = {"i": self.gpu.i_chunks, "o": self.gpu.o_chunks, "s": self.gpu.s_chunks}[buffer]
+            if buffer == "o" and self.work:
+                size = min(size, self.sizes[1])
+            if step.type in uses and (offset < 0 or offset + step.cnt > size):
+                raise self._refused(place, f"{buffer}[{offset}..{offset + step.cnt - 1}] is outside its buffer of {size} chunks")
+        if step.cnt < 1:
+            raise self._refused(place, f"a step {step.type} moves {step.cnt} chunks, not at least 1")
+        if (step.type in _SENDS and block.send < 0) or (step.type in _RECEIVES and block.recv < 0):
+            raise self._refused(place, f"a step {step.type} in a thread block with send={block.send} and recv={block.recv}")
+
+    def _awaited(self, channels: list[_WrittenBlock], numbers: dict[int, int], wait: tuple[int, int], place: FilePlace) -> tuple[int, int]:
+        """Return a wait for ``(thread block, step)`` of the file as one for ``(channel, steps)``."""
+        block, step = wait
+        if block not in numbers:
+            raise self._refused(place, f"it waits for thread block {block}, which gpu {self.gpu.id} does not have")
+        done = [done for s, done in channels[numbers[block]].signals if s >= step]
+        if not done:
+            raise self._refused(place, f"it waits for step {step} of thread block {block}, which never says that it is done (hasdep)")
+        return numbers[block], done[0]
+
+    def _check_own_wait(self, step: Instruction, block: ThreadBlock, place: FilePlace) -> None:
+        """Refuse a wait for the same thread block, unless for what it has done."""
+        if not any(earlier.hasdep and earlier.type != "nop" for earlier in block.steps[step.deps : place.step]):
+            raise self._refused(place, f"it waits for step {step.deps} of its own thread block, which is not done by then")
+
+    def _chunk(self, buffer: str, offset: int, n: int) -> Chunk:
+        """Return chunks of the file as chunks of the schedule."""
+        if buffer == "s":
+            return Chunk(Buffer.SCRATCH, offset, n)
+        if buffer == "o":
+            if self.work and self.shift is not None:
+                return cell(self.work, offset - self.shift, n)
+            return Chunk(Buffer.OUTPUT, offset, n)
+        if self.work:
+            return cell(self.work, offset, n)
+        if self.shift is not None and self._is_output(offset, n):
+            return Chunk(Buffer.OUTPUT, offset + self.shift, n)
+        return Chunk(Buffer.INPUT, offset, n)
+
+    def _fresh(self, n: int) -> Chunk:
+        self.cells += n
+        return Chunk(Buffer.SCRATCH, self.cells - n, n)
+
+    def _refused(self, place: FilePlace, cause: str) -> ScheduleError:
+        return ScheduleError(f"{self.file.path}, {place}: {cause}")
