@@ -1,112 +1,104 @@
-"""One channel for each rank, in place of several that depend on one another: what an engine, the simulator and the drawings can take.
+"""Fewer channels in place of several that depend on one another: what an engine, the simulator and the drawings can take.
 
-The channels run once, in virtual time: a message takes a unit, everything else none. The steps of a rank in the order of that run are one
-channel. Every dependence points forward in the order, so the channel never waits for what comes behind. What `verify_program` has proven
-of the channels is proven again of the new schedules, by `hpcoll.analysis.verify`.
+Channels that depend on one another, on any rank, are a **part** of a program. A part becomes one channel of every rank, and small parts
+share one. The old channels run once, in virtual time: a message takes a unit, everything else none. The steps of a rank in the order of
+that run are the new channel. Every dependence points forward in the order, so no channel waits for what comes behind. What `verify_program`
+has proven of the old channels is proven again of the new ones, by `hpcoll.analysis.verify`.
 
     channel 0   recv a from 1   send a to 2                  recv a from 1   recv b from 2   send a to 2   reduce b, a
     channel 1   recv b from 2   after 2 of 0   reduce b, a
 
-All messages from one rank to another have one link then. A message whose turn comes before its receiver wants it is landed in scratch, as
-is the oldest one where a send finds no room. A chunk that is overwritten before its message has arrived is sent from a copy. Scratch cells
-that hold chunks of different sizes in turn become several cells.
+All messages from one rank to another in a part have one link then. A message whose turn comes before its receiver wants it is landed in
+scratch, as is the oldest one where a send finds no room. A chunk that is overwritten before its message has arrived is sent from a copy.
+Scratch cells that hold chunks of different sizes in turn become several cells.
 """
 
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
+from hpcoll.analysis.program_parts import program_parts
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
-from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
 
 _ROOM = RING_SLOTS - 1  # messages from one rank to another that may be under way: one less than the engine has slots for
-_Cell = tuple[Buffer, int]
 
 
-class _Lane:
-    """The new channel of a rank, and the new places of what was in its buffers.
+class _Scratch:
+    """The new scratch memory of a rank.
 
-    A **kind** numbers the size of a chunk: chunks of one kind have one size on all ranks. The **image** of a buffer is its copy in the new
-    scratch memory; each difference between kinds and indices has an image of its own.
+    A **kind** numbers the size of a chunk: chunks of one kind have one size on all ranks.
     """
 
-    def __init__(self, schedule: Schedule, meaning: Collective, pairs: Sequence[tuple[int, int]]) -> None:
-        self.schedule, self.rank, self.blocks = schedule, schedule.rank, meaning.blocks
+    def __init__(self, schedule: Schedule, meaning: Collective) -> None:
         self.nkinds = schedule.nchunks // schedule.nranks if meaning.blocks else schedule.nchunks
-        self.sizes = {Buffer.INPUT: meaning.ninputs(schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)}
-        self.sizes[Buffer.SCRATCH] = len(schedule.scratch)
-        self.moved = {Buffer.SCRATCH}  # buffers that have images
-        self.steps: list[list[Step]] = []  # a send may become two steps
-        self.kinds: list[int] = []  # of the new scratch cells
-        self.images: dict[tuple[Buffer, int], int] = {}  # buffer and difference -> first new cell
-        self.places: dict[_Cell, _Cell] = {}  # of what has been written
-        self.lent: dict[_Cell, list[_Message]] = defaultdict(list)
-        if any(step.dst and step.dst.buffer is Buffer.INPUT for steps in schedule.channels for step in steps):
-            self.moved.add(Buffer.INPUT)
-            whole = Chunk(Buffer.INPUT, 0, self.sizes[Buffer.INPUT])
-            self.add(Step(Op.COPY, -1, self.written(whole, self.kinds_of(whole)), (whole,)))
-        self.pairs = pairs
-        self._copy_pairs()
+        self.blocks, self.kinds = meaning.blocks, list[int]()
 
-    def _copy_pairs(self) -> None:
-        """Copy the chunks of INPUT that were one memory with chunks of OUTPUT there; both follow one another."""
-        if self.pairs:
-            (source, target), n = self.pairs[0], len(self.pairs)
-            self.add(Step(Op.COPY, -1, Chunk(Buffer.OUTPUT, target, n), (self.read(Chunk(Buffer.INPUT, source, n)),)))
-
-    def add(self, *steps: Step) -> None:
-        """Append steps that stay together."""
-        self.steps.append(list(steps))
-
-    def scratch(self, kinds: Iterable[int]) -> Chunk:
-        """Allocate new cells of these kinds."""
+    def take(self, kinds: Iterable[int]) -> Chunk:
+        """Allocate cells of these kinds."""
         first = len(self.kinds)
         self.kinds += kinds
         return Chunk(Buffer.SCRATCH, first, len(self.kinds) - first)
 
+    @property
+    def extents(self) -> tuple[object, ...]:
+        """The extents of all cells."""
+        return tuple((0, kind) if self.blocks and self.nkinds > 1 else kind for kind in self.kinds)
+
+
+class _Lane:
+    """The new channel of a rank for a part of its old ones, and the new places of what they have in scratch memory.
+
+    An **image** is a copy of the old scratch memory in the new one. Each difference between kinds and indices has an image of its own.
+    """
+
+    def __init__(self, schedule: Schedule, channels: Sequence[int], scratch: _Scratch) -> None:
+        self.schedule, self.rank, self.channels, self.scratch = schedule, schedule.rank, channels, scratch
+        self.steps: list[list[Step]] = []  # a send may become two steps
+        self.images: dict[int, int] = {}  # difference -> first new cell
+        self.places: dict[tuple[Buffer, int], tuple[Buffer, int]] = {}  # of the scratch cells that have been written
+        self.lent: dict[tuple[Buffer, int], list[_Message]] = defaultdict(list)
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        self.steps.append([step])
+
     def read(self, run: Chunk) -> Chunk:
         """Return the new place of a run of chunks."""
-        cells = [self.places.get(cell, cell) for cell in _cells(run)]
+        cells = [self.places.get(cell, cell) for cell in cells_of(run)]
         if any(one != (cells[0][0], cells[0][1] + i) for i, one in enumerate(cells)):
             raise self.error(f"{run} holds chunks of different sizes in turn")
         return Chunk(*cells[0], run.n)
 
     def written(self, run: Chunk, kinds: Sequence[int]) -> Chunk:
         """Return the new place for a run of chunks of these kinds; messages that are under way from there are sent from a copy."""
-        found = Chunk(run.buffer, run.index, run.n)
-        difference = (kinds[0] - run.index) % self.nkinds
-        if any((kind - run.index - i) % self.nkinds != difference for i, kind in enumerate(kinds)):
+        found, nkinds = run, self.scratch.nkinds
+        difference = (kinds[0] - run.index) % nkinds
+        if any((kind - run.index - i) % nkinds != difference for i, kind in enumerate(kinds)):
             raise self.error(f"{run} holds chunks that do not follow one another")
-        if run.buffer in self.moved:
-            if (run.buffer, difference) not in self.images:
-                image = self.scratch((index + difference) % self.nkinds for index in range(self.sizes[run.buffer]))
-                self.images[run.buffer, difference] = image.index
-            found = Chunk(Buffer.SCRATCH, self.images[run.buffer, difference] + run.index, run.n)
-            self.places.update(zip(_cells(run), _cells(found)))
+        if run.buffer is Buffer.SCRATCH:
+            if difference not in self.images:
+                image = self.scratch.take((index + difference) % nkinds for index in range(len(self.schedule.scratch)))
+                self.images[difference] = image.index
+            found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
+            self.places.update(zip(cells_of(run), cells_of(found)))
         elif difference:
             raise self.error(f"{run} holds another chunk for a while, whose size may differ")
-        for cell in _cells(found):
+        for cell in cells_of(found):
             for message in self.lent.pop(cell, ()):
                 message.copy()
         return found
 
     def kinds_of(self, run: Chunk) -> list[int]:
         """Return the kinds of the chunks that a run holds."""
-        cells = (self.places.get(cell, cell) for cell in _cells(run))
-        return [self.kinds[i] if buffer is Buffer.SCRATCH else i % self.nkinds for buffer, i in cells]
+        cells = (self.places.get(cell, cell) for cell in cells_of(run))
+        return [self.scratch.kinds[i] if buffer is Buffer.SCRATCH else i % self.scratch.nkinds for buffer, i in cells]
 
     def error(self, text: str) -> ScheduleError:
-        """Return the error of a schedule that is right and cannot run."""
+        """Return the error of a program that is right and cannot run."""
         return ScheduleError(f"{text}, so it cannot run on messages of any count", rank=self.rank)
-
-    def finished(self) -> Schedule:
-        """Return the new schedule; results that have an image are copied to OUTPUT."""
-        if Buffer.INPUT in self.moved:
-            self._copy_pairs()
-        s = self.schedule
-        extents = tuple((0, kind) if self.blocks and self.nkinds > 1 else kind for kind in self.kinds)
-        return s._replace(channels=(tuple(step for steps in self.steps for step in steps),), scratch=extents, links=())
 
 
 class _Message:
@@ -120,13 +112,13 @@ class _Message:
         if src.n:
             self.src = lane.read(src)
             lane.add(Step(Op.SEND, peer, None, (self.src,)))
-            for cell in _cells(self.src):
+            for cell in cells_of(self.src):
                 lane.lent[cell].append(self)
 
     def copy(self) -> None:
         """Let the sender send from a copy, unless the message has arrived."""
         if not self.arrived:
-            copy = self.lane.scratch(self.kinds)
+            copy = self.lane.scratch.take(self.kinds)
             self.lane.steps[self.number] = [Step(Op.COPY, -1, copy, (self.src,)), Step(Op.SEND, self.peer, None, (copy,))]
             self.arrived = True
 
@@ -147,7 +139,7 @@ class _Run:
 
     def __init__(self, lanes: Sequence[_Lane]) -> None:
         self.lanes, self.now, self.pushed = lanes, 0, 0
-        self.channels = [_ChannelInTime(lane, index) for lane in lanes for index in range(len(lane.schedule.channels))]
+        self.channels = [_ChannelInTime(lane, index) for lane in lanes for index in lane.channels]
         self.of = {(channel.lane.rank, channel.index): channel for channel in self.channels}
         self.heap: list[tuple[int, int, _ChannelInTime]] = []
         self.links: dict[tuple[int, int, int], deque[_Message]] = defaultdict(deque)  # messages that nobody has taken
@@ -249,7 +241,7 @@ class _Run:
     def _land(self, message: _Message) -> None:
         """Receive a message into scratch."""
         lane = self.lanes[message.peer]
-        message.landed = lane.scratch(message.kinds)
+        message.landed = lane.scratch.take(message.kinds)
         lane.add(Step(Op.RECV, message.lane.rank, message.landed, ()))
         self._arrive(message)
 
@@ -260,12 +252,8 @@ class _Run:
             self.push(channel, self.now)
 
 
-def _cells(run: Chunk) -> list[_Cell]:
-    return [(run.buffer, index) for index in range(run.index, run.index + run.n)]
-
-
 def one_lane(schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False) -> tuple[Schedule, ...]:
-    """Return the schedules of a program that `verify_program` has proven with one channel for each rank.
+    """Return the schedules of a program that `verify_program` has proven, with one channel for each part.
 
     Args:
         schedules: The schedules in rank order.
@@ -276,9 +264,40 @@ def one_lane(schedules: Sequence[Schedule], meaning: Collective | None = None, *
         ScheduleError: chunks of different sizes have one place in turn, so that the program cannot run on messages of any count.
     """
     meaning = meaning or schedules[0].meaning
-    lanes = []
-    for s in schedules:
-        pairs = meaning.aliases(s.rank, s.nranks, s.root, s.nchunks) if in_place and meaning.aliases else ()
-        lanes.append(_Lane(s, meaning, pairs))
-    _Run(lanes).run()
-    return tuple(lane.finished() for lane in lanes)
+    who = [(s.rank, s.nranks, s.root, s.nchunks) for s in schedules]
+    pairs = [meaning.aliases(*one) if in_place and meaning.aliases else [] for one in who]
+    schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
+    scratch = [_Scratch(s, meaning) for s in schedules]
+    found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
+    parts = [[_Lane(*one) for one in zip(schedules, part, scratch, strict=True)] for part in found]
+    for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
+        _copy_in(s, mine, lanes)
+    for lanes in parts:
+        _Run(lanes).run()
+    channels = [tuple(tuple(step for steps in lane.steps for step in steps) for lane in lanes) for lanes in zip(*parts, strict=True)]
+    return tuple(s._replace(channels=c, scratch=one.extents, links=()) for s, c, one in zip(schedules, channels, scratch, strict=True))
+
+
+def _reading_input(s: Schedule, sources: dict[int, int]) -> Schedule:
+    """Return a schedule of a call in place that reads chunks as INPUT which no step writes; ``sources``: by chunk of OUTPUT."""
+    written = {cell for steps in s.channels for step in steps if step.dst for cell in cells_of(step.dst)}
+
+    def moved(run: Chunk) -> Chunk:
+        untouched = run.buffer is Buffer.OUTPUT and all(cell[1] in sources and cell not in written for cell in cells_of(run))
+        return Chunk(Buffer.INPUT, sources[run.index], run.n) if untouched and run.n else run
+
+    channels = tuple(tuple(step._replace(srcs=tuple(map(moved, step.srcs))) for step in steps) for steps in s.channels)
+    return s._replace(channels=channels)
+
+
+def _copy_in(s: Schedule, pairs: Iterable[tuple[int, int]], lanes: Sequence[_Lane]) -> None:
+    """Let each lane copy the chunks of INPUT that it uses as chunks of OUTPUT, and the first lane those that no other uses."""
+    used = {cell: number for number, lane in enumerate(lanes) for c in lane.channels for step in s.channels[c] for cell in _touched(step)}
+    for (number, _), run in groupby(pairs, key=lambda pair: (used.get((Buffer.OUTPUT, pair[1]), 0), pair[1] - pair[0])):
+        copied = list(run)
+        source, target = (Chunk(buffer, copied[0][buffer], len(copied)) for buffer in (Buffer.INPUT, Buffer.OUTPUT))
+        lanes[number].add(Step(Op.COPY, -1, target, (source,)))
+
+
+def _touched(step: Step) -> list[tuple[Buffer, int]]:
+    return [cell for run in step.runs for cell in cells_of(run)]

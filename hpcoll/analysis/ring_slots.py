@@ -27,9 +27,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from hpcoll.base.errors import ScheduleError
-from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
 
-_SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE
+_RECV, _RECV_REDUCE, _REDUCE = Op.RECV, Op.RECV_REDUCE, Op.REDUCE
 _MESSAGE, _MEMORY = "a message", "memory for a put"
 
 
@@ -78,34 +78,28 @@ def _check_memory(s: Schedule, channel: int) -> None:
                 if users[cell] - {step.peer}:
                     what = "a put into what was used before, for more than a message to its sender"
                     raise ScheduleError(what, rank=s.rank, step=index, op=str(step))
-        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+        for run in step.runs:
             for cell in _cells(run, aliases):
                 users[cell].add(step.peer if step.op == Op.SEND else -1)
 
 
 def _cells(run: Chunk, aliases: dict[int, int]) -> list[tuple[Buffer, int]]:
     """Return the cells of a run; a cell of INPUT that is one of OUTPUT in place is named as that."""
-    found = [(run.buffer, i) for i in range(run.index, run.index + run.n)]
-    return [(Buffer.OUTPUT, aliases[i]) if buffer == Buffer.INPUT and i in aliases else (buffer, i) for buffer, i in found]
+    return [(Buffer.OUTPUT, aliases[i]) if buffer == Buffer.INPUT and i in aliases else (buffer, i) for buffer, i in cells_of(run)]
 
 
 def used_at(steps: Sequence[Step]) -> list[int]:
     """Return, for each step of a channel, the step at whose end its received message has been used.
 
-    That is the step itself, or the end of its run. Receives directly before REDUCE steps are one run with them, whatever the REDUCE reads,
-    since nothing is used later than that. Elsewhere consecutive RECV_REDUCE steps into one chunk are a run.
+    That is the step itself, or the end of its run. Receives directly before a REDUCE step are one run with it, whatever it reads, since
+    nothing is used later than that. Elsewhere consecutive RECV_REDUCE steps into one chunk are a run.
     """
     ends = list(range(len(steps)))
-    following, reduced, end = None, False, 0  # the next step, whether its run ends with a REDUCE, and the end of its run
+    following, reduced, end = None, False, 0  # the next step, whether it is a REDUCE or a receive in its run, and the end of its run
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
         op = step.op
-        if following is None or op is _SEND or op is _COPY:
-            joins = False
-        elif op is _REDUCE:
-            joins = following.op is _REDUCE
-        else:
-            joins = reduced or (op is following.op is _RECV_REDUCE and step.dst == following.dst)
+        joins = reduced if op is _RECV else following is not None and op is following.op is _RECV_REDUCE and step.dst == following.dst
         if joins:
             ends[i] = end
         else:

@@ -25,7 +25,8 @@ from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
-_SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # looking up members of an enum is slow
+_SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
+_INPUT = Buffer.INPUT
 
 
 class Proof(NamedTuple):
@@ -169,6 +170,8 @@ class Machine:
         if link and not link.messages:
             link.receiver = channel
             return False
+        if op is _COPY and rank.span(dst, channel.index) == rank.span(srcs[0], channel.index):
+            return True  # in place there is nothing to copy
         cells = rank.span(dst, channel.index, write=True)
         if any(rank.in_use[cells]):
             channel.held_up = True

@@ -22,7 +22,7 @@ from hpcoll.analysis.symbolic_values import Values
 from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof, RankMemory
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
-from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import RING_SLOTS, Chunk, Op, Schedule, Step
 
 Where = Callable[[int, int, int], str]  # (rank, channel, step) -> the place in a file
 _Access = tuple[int, int]  # number of a channel, and how many of its steps there were with that access
@@ -33,19 +33,13 @@ class _SharedMemory(RankMemory):
 
     def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
         super().__init__(schedule, collective, values, in_place, uniform)
-        self.may_overwrite_input = in_place
+        self.shared = False  # by channels that are not independent
         self.writers: list[_Access | None] = [None] * len(self.values)
         self.readers: list[dict[int, int]] = [{} for _ in self.values]
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
-        """Return the cells of a run of chunks, none of a signal; refuse wrong bounds and writes to the input of another call."""
-        buffer, index, n = chunk
-        if index < 0 or n < 0 or index + n > self.counts[buffer]:
-            raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
-        if write and buffer is Buffer.INPUT and not self.may_overwrite_input:
-            raise ValueError(f"writes {chunk}: the input of a call that is not in place is read-only")
-        first = self.bases[buffer] + index
-        return slice(first, first + n)
+        """Return the cells of a run of chunks; of a signal none."""
+        return super().span(chunk, channel, write) if chunk.n else slice(0, 0)
 
 
 class _Program(Machine):
@@ -63,16 +57,14 @@ class _Program(Machine):
         self.clocks = np.zeros((len(self.channels), len(self.channels)), np.int32)
         self.carried: dict[int, list[np.ndarray]] = {}  # id of a link -> clocks of the messages on it
         waited_for = {(rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c if step.op is Op.AFTER}
-        self.kept: dict[tuple[int, int, int], np.ndarray | None] = dict.fromkeys(waited_for)  # clocks behind steps that others wait for
+        # clocks, and lengths of chains of messages, behind steps that others wait for
+        self.kept: dict[tuple[int, int, int], tuple[np.ndarray, int] | None] = dict.fromkeys(waited_for)
 
     def _execute(self, channel: ChannelRun, step: Step) -> bool:
         number, rank, clock = self.numbers[channel], channel.rank, self.clocks[self.numbers[channel]]
         clock[number] = channel.pc + 1
         if step.op is Op.AFTER:
-            found = self._behind(channel, *step.after)
-            if found is not None:
-                np.maximum(clock, found, out=clock)
-            done = found is not None
+            done = self._follow(channel, clock, *step.after)
         else:
             if step.op in (Op.RECV, Op.RECV_REDUCE):
                 link = self.links[step.peer, rank.rank, channel.link]
@@ -86,11 +78,11 @@ class _Program(Machine):
                     self._touch(channel, step.dst, write=True)
         place = rank.rank, channel.index, channel.pc + 1
         if done and place in self.kept:
-            self.kept[place] = clock.copy()
+            self.kept[place] = clock.copy(), channel.depth
         return done
 
-    def _behind(self, channel: ChannelRun, index: int, steps: int) -> np.ndarray | None:
-        """Return the clock behind steps of another channel; None, and let the channel follow it, while they are not done."""
+    def _follow(self, channel: ChannelRun, clock: np.ndarray, index: int, steps: int) -> bool:
+        """Take the clock behind steps of another channel; return False, and let the channel follow it, while they are not done."""
         rank = channel.rank.rank
         other = self.of.get((rank, index))
         if other is None or other is channel or not 0 < steps <= len(other.steps):
@@ -98,7 +90,10 @@ class _Program(Machine):
         found = self.kept[rank, index, steps]
         if found is None:
             other.followers.append(channel)
-        return found
+            return False
+        np.maximum(clock, found[0], out=clock)
+        channel.depth = max(channel.depth, found[1])
+        return True
 
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
@@ -175,7 +170,7 @@ def verify_program(
     """Prove a program, from the schedules of all ranks; all chunks have one size.
 
     Args:
-        schedules: The schedules in rank order. In a call in place they may write INPUT. A message of a run of no chunks is a signal, which
+        schedules: The schedules in rank order. A message of a run of no chunks is a signal, which
             only orders. A RECV with ``put`` is of data that the sender has written into this rank's memory when it sent.
         collective: The meaning; None: that of the schedules' collective.
         in_place: The chunks that the collective's ``aliases`` names are one memory.

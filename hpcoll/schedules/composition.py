@@ -46,7 +46,7 @@ def compose(
     steps = flat.channels[channel] if channel < len(flat.channels) else ()
     memory = _Memory(w, flat, steps, chunks, source, target)
     for step in steps:
-        operands = [memory.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+        operands = [memory.chunks(run) for run in step.runs]
         for lo, hi in _pieces(operands):
             runs = [Chunk(found[lo].buffer, found[lo].index, hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
@@ -72,7 +72,7 @@ class _Memory:
     ) -> None:
         self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
         self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
-        runs = [run for step in steps for run in (*((step.dst,) if step.dst else ()), *step.srcs) if run.buffer == Buffer.SCRATCH]
+        runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
         used = sorted({i for run in runs for i in range(run.index, run.index + run.n)})  # in this channel
         self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
 

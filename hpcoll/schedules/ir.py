@@ -73,6 +73,11 @@ class Step(NamedTuple):
     put: bool = False
     after: tuple[int, int] = (-1, 0)
 
+    @property
+    def runs(self) -> tuple[Chunk, ...]:
+        """The runs of chunks that it touches, the one that it writes first."""
+        return self.srcs if self.dst is None else (self.dst, *self.srcs)
+
     def __str__(self) -> str:
         name = self.op.name.lower()
         if self.op == Op.AFTER:
@@ -197,6 +202,11 @@ def outputs(index: int, n: int = 1) -> Chunk:
 def cell(run: Chunk, index: int, n: int = 1) -> Chunk:
     """Return ``n`` chunks of a run, from its ``index``-th on."""
     return Chunk(run.buffer, run.index + index, n)
+
+
+def cells_of(run: Chunk) -> list[tuple[Buffer, int]]:
+    """Return the chunks of a run one by one, as buffer and index."""
+    return [(run.buffer, index) for index in range(run.index, run.index + run.n)]
 
 
 def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:

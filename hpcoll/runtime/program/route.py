@@ -100,7 +100,7 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
         if step.op == Op.RECV_REDUCE:
             _receive_reduce(items, group, routes)
             continue
-        operands = [messages.pop(run, []) or items.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+        operands = [messages.pop(run, []) or items.chunks(run) for run in step.runs]
         if not operands[0] or i in handed:
             continue
         puts = step.put and routes[step.peer].puts
@@ -156,7 +156,7 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
     found: set[Chunk] = set()
     uses: dict[int, int] = {}  # scratch cell -> steps that name it
     for step in steps:
-        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+        for run in step.runs:
             if run.buffer == Buffer.SCRATCH:
                 for index in _indices(run):
                     uses[index] = uses.get(index, 0) + 1
