@@ -14,7 +14,9 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Buffer, Op, Schedule, Step, inputs, outputs
 from hpcoll.schedules.row import schedule
 
-ROWS = ("allreduce/ring", "allreduce/rabenseifner", "allreduce/recursive_doubling", "reduce/binomial", "allgather/circulant", "alltoall/bruck")
+ROWS = (
+    "allreduce/ring", "allreduce/rabenseifner", "allreduce/recursive_doubling", "reduce/binomial", "allgather/circulant", "alltoall/bruck",
+)  # fmt: skip
 MANY_SLOTS = 100
 
 
