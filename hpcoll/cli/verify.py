@@ -1,4 +1,4 @@
-"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root."""
+"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, or the programs of files."""
 
 import argparse
 import shutil
@@ -9,7 +9,9 @@ from fnmatch import fnmatchcase
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, quoted
+from hpcoll.cli import verify_files
 from hpcoll.cli.output import progress, table
+from hpcoll.formats.reading import is_program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS
@@ -20,14 +22,19 @@ MAX_NRANKS, MAX_JOBS = 64, 1024
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help='"allreduce", "allreduce/ring", "*/ring"; default: all')
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help='"allreduce", "*/ring", or files that end in .xml; default: all')
     parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
     parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="also prove these numbers of ranks, with some roots")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
+    verify_files.configure(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prove, print the table, and return 1 if a schedule is refused."""
+    if any(map(is_program, arguments.patterns)):
+        return verify_files.run(arguments)
+    if arguments.advice or arguments.conditions or arguments.slots:
+        raise ArgumentError("--advice, --conditions and --slots are for files")
     jobs = 1 if arguments.jobs is None else arguments.jobs
     if not all(1 <= nranks <= MAX_BUILT for nranks in (arguments.max_nranks, *arguments.extra)) or not 1 <= jobs <= MAX_JOBS:
         raise ArgumentError(f"verify needs numbers of ranks from 1 to {MAX_BUILT} and 1 to {MAX_JOBS} jobs")

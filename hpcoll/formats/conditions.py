@@ -115,12 +115,13 @@ def _wanted(chunk: Any, inputs: Sequence[Sequence[Any]], where: str) -> tuple[An
     return name, sum(1 << gpu for gpu in set(gpus))
 
 
-def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks: int, root: int, sizes: Sequence[tuple[int, int]]) -> Named:
+def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks: int, root: int) -> Named:
     """Return a file's collective; ArgumentError: it has none that hpcoll knows, or its chunks do not fit.
 
-    ``coll`` is its name in the file, which the conditions override, and ``nchunks`` are the chunks of a whole message.
+    ``coll`` is its name in the file, which the conditions override, and ``nchunks`` are the chunks of a whole message,
+    and ``root`` is the root by the file.
     """
-    coll = conditions.collective or coll
+    coll, root = conditions.collective or coll, root if conditions.root is None else conditions.root
     if conditions.inputs:
         if len(conditions.inputs) != nranks:
             raise ArgumentError(f"{path}: expected conditions for {nranks} gpus, got some for {len(conditions.inputs)}")

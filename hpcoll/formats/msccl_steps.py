@@ -3,10 +3,9 @@
 A step of a file becomes one or two steps here. Where it waits for other thread blocks, AFTER steps come before it. A thread block says
 that it has done a step only where that step has ``hasdep="1"``, and a later one says it too. A ``nop`` has dependencies alone; they belong
 to the next step. Messages of two gpus in one channel of the file are received in the order in which they are sent.
-
-An input buffer is the caller's, and read-only in hpcoll. A program that writes chunks of it which are not chunks of OUTPUT works on a copy.
 """
 
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, standard
 from hpcoll.formats.extents import with_extents
 from hpcoll.formats.msccl_xml import Instruction, ThreadBlock, XmlFile, XmlGpu, read_xml
 from hpcoll.formats.program import FilePlace, FileProgram
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cell
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 
 _SENDS, _RECEIVES = {"s", "rcs", "rrs", "rrcs"}, {"r", "rcs", "rrc", "rrs", "rrcs"}
 _READS, _WRITES = {"s", "rrc", "rrs", "rrcs", "re", "cpy"}, {"r", "rcs", "rrc", "rrcs", "re", "cpy"}
@@ -48,12 +47,9 @@ def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FilePr
     out_of_place = not in_place if conditions.in_place is not None or file.outofplace is None else file.outofplace
     if not in_place and not out_of_place:
         raise ArgumentError(f"{file.path}: expected a program for calls in place, out of place or both, got one for none")
-    sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in file.gpus]
-    named = standard(file.path, conditions, file.coll, file.nranks, file.nchunks, conditions.root or file.root, sizes)
-    gpus = [
-        _GpuWriter(file, gpu, named.shifts[gpu.id] if in_place and not out_of_place else None, named.sizes[gpu.id]) for gpu in file.gpus
-    ]
-    written = [gpu.write() for gpu in gpus]
+    named = standard(file.path, conditions, file.coll, file.nranks, file.nchunks, file.root)
+    shifts: list[int] | list[None] = [None] * file.nranks if out_of_place else named.shifts
+    written = [_GpuWriter(file, gpu, shift, n).write() for gpu, shift, (_, n) in zip(file.gpus, shifts, named.sizes)]
     schedules, uniform = with_extents(
         [
             Schedule(named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
@@ -72,64 +68,34 @@ def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FilePr
 class _GpuWriter:
     """The translation of one gpu."""
 
-    def __init__(self, file: XmlFile, gpu: XmlGpu, shift: int | None, sizes: tuple[int, int]) -> None:
-        self.file, self.gpu, self.shift, self.sizes = file, gpu, shift, sizes
+    def __init__(self, file: XmlFile, gpu: XmlGpu, shift: int | None, noutputs: int) -> None:
+        self.file, self.gpu, self.shift, self.noutputs = file, gpu, shift, noutputs
         self.cells = gpu.s_chunks  # of scratch, so far
-        self.work: Chunk | None = None  # the copy of INPUT that the program writes
-        if any(self._writes_input(step) for block in gpu.blocks.values() for step in block.steps):
-            self.work = self._fresh(max(sizes[0], gpu.i_chunks))
 
     def write(self) -> tuple[list[_WrittenBlock], int]:
         """Return the channels and the number of scratch cells."""
         channels = [_WrittenBlock(block, [], [], []) for _, block in sorted(self.gpu.blocks.items())]
-        if self.work:
-            self._copy_in(channels, self.work)
         for channel in channels:
             self._write_block(channel)
         numbers = {channel.block.id: number for number, channel in enumerate(channels)}
         for channel in channels:
             for i, step in enumerate(channel.steps):
-                if step.op is Op.AFTER and channel.places[i].block >= 0:
+                if step.op is Op.AFTER:
                     channel.steps[i] = step._replace(after=self._awaited(channels, numbers, step.after, channel.places[i]))
-        if self.work and self.shift is not None:
-            self._copy_out(channels, self.work, self.shift)
-        return channels, self.cells
-
-    def _writes_input(self, step: Instruction) -> bool:
-        if step.dstbuf != "i" or step.type not in _WRITES:
-            return False
-        return not self._is_output(step.dstoff, step.cnt)
-
-    def _is_output(self, offset: int, n: int) -> bool:
-        """Say whether chunks of ``i`` are chunks of OUTPUT."""
-        return self.shift is not None and offset >= -self.shift and offset + self.shift + n <= self.sizes[1]
-
-    def _copy_in(self, channels: list[_WrittenBlock], work: Chunk) -> None:
-        """Write the copy of INPUT, for which all channels wait."""
-        n = self.sizes[0]
-        for number, channel in enumerate(channels[: n and None]):
-            copy = Step(Op.COPY, -1, cell(work, 0, n), (Chunk(Buffer.INPUT, 0, n),))
-            channel.steps.append(Step(Op.AFTER, -1, None, (), after=(0, 1)) if number else copy)
-            channel.places.append(FilePlace(self.gpu.line, self.gpu.id))
-
-    def _copy_out(self, channels: list[_WrittenBlock], work: Chunk, shift: int) -> None:
-        """Write the copy to OUTPUT of what of the copied INPUT is a chunk of it, once all channels have ended."""
-        steps = [Step(Op.AFTER, -1, None, (), after=(c, len(channel.steps))) for c, channel in enumerate(channels) if c]
-        if n := min(self.sizes):
-            steps.append(Step(Op.COPY, -1, Chunk(Buffer.OUTPUT, max(0, shift), n), (cell(work, max(0, -shift), n),)))
-        channels[0].steps.extend(steps)
-        channels[0].places.extend([FilePlace(self.gpu.line, self.gpu.id)] * len(steps))
+        while any(_is_idle(step) for channel in channels for step in channel.steps):
+            _drop_idle(channels)
+        return channels or [_WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])], self.cells
 
     def _write_block(self, channel: _WrittenBlock) -> None:
         block, steps = channel.block, channel.steps
-        waits: list[tuple[int, int]] = []
+        waits: list[tuple[Step, FilePlace]] = []
         last: Instruction | None = None  # the reduction that the next one may join
         for s, step in enumerate(block.steps):
             place = FilePlace(step.line, self.gpu.id, block.id, s)
             if step.depid == block.id:
                 self._check_own_wait(step, block, place)
             elif step.depid >= 0:
-                waits.append((step.depid, step.deps))
+                waits.append((Step(Op.AFTER, -1, None, (), after=(step.depid, step.deps)), place))
             if step.type == "nop":
                 last = None if waits else last
                 continue
@@ -137,9 +103,9 @@ class _GpuWriter:
             if last and not waits and step.type == "re" and step[4:7] == last[4:7] and not self._meet(step):
                 steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.srcbuf, step.srcoff, step.cnt)))
             else:
-                found = [Step(Op.AFTER, -1, None, (), after=wait) for wait in waits] + self._translated(step, block)
-                steps.extend(found)
-                channel.places.extend([place] * len(found))
+                found = waits + [(one, place) for one in self._translated(step, block)]
+                steps.extend(one for one, _ in found)
+                channel.places.extend(its for _, its in found)
             waits = []
             last = step if step.type == "re" and not step.hasdep and not self._meet(step) else None
             if step.hasdep:
@@ -174,8 +140,6 @@ class _GpuWriter:
         """Refuse a step that names chunks which are not there, or that has no peer."""
         for uses, buffer, offset in ((_READS, step.srcbuf, step.srcoff), (_WRITES, step.dstbuf, step.dstoff)):
             size = {"i": self.gpu.i_chunks, "o": self.gpu.o_chunks, "s": self.gpu.s_chunks}[buffer]
-            if buffer == "o" and self.work:
-                size = min(size, self.sizes[1])
             if step.type in uses and (offset < 0 or offset + step.cnt > size):
                 raise self._refused(place, f"{buffer}[{offset}..{offset + step.cnt - 1}] is outside its buffer of {size} chunks")
         if step.cnt < 1:
@@ -203,12 +167,8 @@ class _GpuWriter:
         if buffer == "s":
             return Chunk(Buffer.SCRATCH, offset, n)
         if buffer == "o":
-            if self.work and self.shift is not None:
-                return cell(self.work, offset - self.shift, n)
             return Chunk(Buffer.OUTPUT, offset, n)
-        if self.work:
-            return cell(self.work, offset, n)
-        if self.shift is not None and self._is_output(offset, n):
+        if self.shift is not None and offset >= -self.shift and offset + self.shift + n <= self.noutputs:
             return Chunk(Buffer.OUTPUT, offset + self.shift, n)
         return Chunk(Buffer.INPUT, offset, n)
 
@@ -218,3 +178,18 @@ class _GpuWriter:
 
     def _refused(self, place: FilePlace, cause: str) -> ScheduleError:
         return ScheduleError(f"{self.file.path}, {place}: {cause}")
+
+
+def _is_idle(step: Step) -> bool:
+    """Say whether a step waits for nothing: what it waited for was a copy onto itself."""
+    return step.op is Op.AFTER and not step.after[1]
+
+
+def _drop_idle(channels: list[_WrittenBlock]) -> None:
+    """Drop the steps that wait for nothing, and count those that others wait for anew."""
+    kept = [[0, *accumulate(not _is_idle(step) for step in channel.steps)] for channel in channels]
+    for channel in channels:
+        places = [place for place, step in zip(channel.places, channel.steps) if not _is_idle(step)]
+        steps = [step for step in channel.steps if not _is_idle(step)]
+        channel.places[:] = places
+        channel.steps[:] = [s._replace(after=(s.after[0], kept[s.after[0]][s.after[1]])) if s.op is Op.AFTER else s for s in steps]

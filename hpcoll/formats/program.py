@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Schedule
 
@@ -59,10 +58,6 @@ class FileProgram(NamedTuple):
         """The values of ``in_place`` for which the program is meant."""
         return (False,) * self.out_of_place + (True,) * self.in_place
 
-    def refused(self, cause: str, rank: int = -1, channel: int = -1, step: int = -1) -> ScheduleError:
-        """Return the error for a cause at a step, or anywhere; the text names the file and the step's place in it."""
-        place = ""
-        if rank >= 0:
-            gpu = self.places[rank]
-            place = str(gpu[channel][step]) if 0 <= channel < len(gpu) and 0 <= step < len(gpu[channel]) else f"gpu {rank}"
-        return ScheduleError(f"{self.path}{', ' + place if place else ''}: {cause}")
+    def where(self, rank: int, channel: int, step: int) -> str:
+        """Return the place of a step in words."""
+        return str(self.places[rank][channel][step])

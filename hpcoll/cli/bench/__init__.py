@@ -1,10 +1,10 @@
 """``hpcoll bench``: measures collectives and checks their answers.
 
-    command      arguments                              modes        blocking, persistent, nonblocking, overlapped calls
-    run          from arguments to a report             device       arrays in GPU memory
-    request      the request, and checks of it          nccl         NCCL, called through its C library
-    session      all sizes and contenders of a run      measure      timing
-    contenders   the rows of the report                 report       percentiles, bandwidths, text and JSON
-    cases        buffers and calls of a collective      plot         drawings of these and of earlier results
-    messages     sizes, contents, expected results
+command      arguments                              modes        blocking, persistent, nonblocking, overlapped calls
+run          from arguments to a report             device       arrays in GPU memory
+request      the request, and checks of it          nccl         NCCL, called through its C library
+session      all sizes and contenders of a run      measure      timing
+contenders   the rows of the report                 report       percentiles, bandwidths, text and JSON
+cases        buffers and calls of a collective      plot         drawings of these and of earlier results
+messages     sizes, contents, expected results
 """

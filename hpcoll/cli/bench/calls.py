@@ -28,8 +28,9 @@ def cases(rank: int, n: int) -> Iterator[tuple[str, Issue]]:
     yield "Allreduce([x, DOUBLE], [y, DOUBLE])", lambda c: c.Allreduce([x, double], [y, double])
     yield "Allreduce(x[:], y[:])", lambda c: c.Allreduce(x[:], y[:])
     yield "Allreduce(x.data, y.data)", lambda c: c.Allreduce(x.data, y.data)
-    yield "Allreduce of new pairs, MAXLOC", lambda c: c.Allreduce(
-        [np.array([(1.0, rank)], "d,i"), 1, MPI.DOUBLE_INT], [np.empty(1, "d,i"), 1, MPI.DOUBLE_INT], MPI.MAXLOC
+    yield (
+        "Allreduce of new pairs, MAXLOC",
+        lambda c: c.Allreduce([np.array([(1.0, rank)], "d,i"), 1, MPI.DOUBLE_INT], [np.empty(1, "d,i"), 1, MPI.DOUBLE_INT], MPI.MAXLOC),
     )
     yield "Reduce(x, y)", lambda c: c.Reduce(x, y)
     yield "Scan(x, y)", lambda c: c.Scan(x, y)

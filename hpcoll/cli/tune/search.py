@@ -118,7 +118,9 @@ class _Stage(NamedTuple):
 
 
 def run(
-    request: TuneRequest, world: MPI.Intracomm, progress: Callable[[TuneStep], None],
+    request: TuneRequest,
+    world: MPI.Intracomm,
+    progress: Callable[[TuneStep], None],
     keep: Callable[[TuneFindings], object] = lambda findings: None,
 ) -> TuneFindings:
     """Measure everything; collective, and the result is equal on all ranks.

@@ -1,0 +1,62 @@
+"""``hpcoll verify FILE``: proves the programs of files, and says what could be faster."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcoll.analysis.verify import Proof
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import LINE, counted, printable
+from hpcoll.cli import ERROR, output
+from hpcoll.formats.advice import advice
+from hpcoll.formats.conditions import NO_CONDITIONS, read_conditions
+from hpcoll.formats.program import FileProgram
+from hpcoll.formats.reading import prove_program, read_program, slots_of
+from hpcoll.schedules.ir import RING_SLOTS
+
+PROVEN, REFUSED = 0, 1  # exit codes
+MAX_SLOTS = 1 << 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    slots = f"of files: messages of a channel that may wait; default {RING_SLOTS}"
+    parser.add_argument("--slots", type=int, default=0, metavar="N", help=slots)
+    parser.add_argument("--conditions", type=Path, metavar="FILE", help="of files: pre- and postconditions that they do not name")
+    parser.add_argument("--advice", action="store_true", help="of files: also say what is right, but slower than it could be")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prove each file, print a verdict of each, and return the worst exit code."""
+    if not 0 <= arguments.slots <= MAX_SLOTS:
+        raise ArgumentError(f"verify needs 1 to {MAX_SLOTS} slots, got {arguments.slots}")
+    conditions = read_conditions(arguments.conditions) if arguments.conditions else NO_CONDITIONS
+    worst = PROVEN
+    for name in arguments.patterns:
+        try:
+            program = read_program(Path(name), conditions)
+            lines = list(_verdict(program, prove_program(program, arguments.slots), arguments))
+        except ScheduleError as error:
+            worst, lines = max(worst, REFUSED), [f"refused: {error}"]
+        except ArgumentError as error:
+            worst, lines = ERROR, [f"not understood: {error}"]
+        output.print_lines(printable(line, LINE) if line[0] != " " else line for line in lines)
+    return worst
+
+
+def _verdict(program: FileProgram, proof: Proof, arguments: argparse.Namespace) -> Iterable[str]:
+    """Return what was proven, in lines."""
+    calls = " and ".join("in place" if in_place else "out of place" for in_place in program.modes)
+    cells = max(len(s.scratch) for s in program.schedules)
+    yield f"proven: {program.path}: {program.collective} of {counted(program.nranks, 'gpu')}, {calls}"
+    yield (
+        f"  {counted(proof.messages, 'message')}, {counted(proof.rounds, 'round')}; the busiest gpu sends "
+        f"{proof.chunks_sent / program.schedules[0].nchunks:.4g} m; {counted(cells, 'chunk')} of scratch"
+    )
+    slots = slots_of(program, arguments.slots)
+    yield f"  no race; no deadlock with {counted(slots, 'message')} waiting on a channel; each contribution exactly once"
+    if program.meaning.reduces:
+        operators = "any operator" if proof.ordered else "operators that are commutative"
+        yield f"  {operators}; {'the same' if proof.reproducible else 'not the same'} bits on all gpus"
+    if arguments.advice:
+        yield from (f"  advice: {line}" for line in advice(program, proof))

@@ -1,0 +1,54 @@
+"""Programs of files, by the suffix of their names: read, and proven for the calls that they are meant for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcoll.analysis.verify import Proof
+from hpcoll.analysis.verify_program import verify_program
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import quoted
+from hpcoll.formats.conditions import NO_CONDITIONS, Conditions
+from hpcoll.formats.msccl_steps import read_msccl_xml
+from hpcoll.formats.program import FileProgram
+from hpcoll.schedules.ir import RING_SLOTS
+
+READERS: dict[str, Callable[[Path, Conditions], FileProgram]] = {".xml": read_msccl_xml}
+
+
+def is_program(name: str) -> bool:
+    """Say whether a name is one of a file that `read_program` reads, by its suffix."""
+    return Path(name).suffix.lower() in READERS
+
+
+def read_program(path: Path, conditions: Conditions = NO_CONDITIONS) -> FileProgram:
+    """Return the program of a file; raises as its reader, and ArgumentError where there is none for the suffix."""
+    if not is_program(path.name):
+        raise ArgumentError(f"programs are read from files that end in {', '.join(READERS)}, got {quoted(str(path))}")
+    return READERS[path.suffix.lower()](path, conditions)
+
+
+def slots_of(program: FileProgram, slots: int = 0) -> int:
+    """Return the messages on one link that may wait: ``slots``, or if that is 0 what the file says, or `RING_SLOTS`."""
+    return slots or program.slots or RING_SLOTS
+
+
+def prove_program(program: FileProgram, slots: int = 0) -> Proof:
+    """Prove a program for the calls that it is meant for, with so many `slots_of`.
+
+    Returns:
+        The properties that hold in all of these calls.
+
+    Raises:
+        ScheduleError: The program is wrong; the text names file, line, gpu, thread block and step.
+    """
+    proofs = []
+    for in_place in program.modes:
+        try:
+            found = verify_program(
+                program.schedules, program.meaning, in_place=in_place, slots=slots_of(program, slots), where=program.where
+            )
+            proofs.append(found)
+        except ScheduleError as error:
+            call = "in place" if in_place else "out of place"
+            raise ScheduleError(f"{program.path}, {error}" + (f", in a call {call}" if len(program.modes) > 1 else "")) from None
+    return proofs[0]._replace(ordered=all(p.ordered for p in proofs), reproducible=all(p.reproducible for p in proofs))
