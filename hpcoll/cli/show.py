@@ -1,4 +1,4 @@
-"""``hpcoll show``: lists the catalogue, or draws one algorithm's structure and timeline, in the terminal or as a picture."""
+"""``hpcoll show``: lists the catalogue, or draws the structure and timeline, in the terminal or as a picture."""
 
 import argparse
 import shutil
@@ -8,9 +8,10 @@ from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_BUILT, quoted
-from hpcoll.cli import add_ranks_per_node, output
+from hpcoll.cli import add_ranks_per_node, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import print_lines, table
+from hpcoll.formats.reading import is_program
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes
@@ -33,17 +34,21 @@ KEY = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]", help="list, or draw; default: list all")
+    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]|FILE", help="list, or draw; default: list all")
     parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
     add_ranks_per_node(parser, f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
     configure_grid(parser)
+    programs.add_conditions(parser)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, or the drawing."""
+    if is_program(arguments.pattern):
+        _show(programs.row_of_file(arguments, arguments.pattern), arguments)
+        return 0
     collective, _, algorithm = arguments.pattern.partition("/")
     if algorithm:
         _show(find(collective, algorithm), arguments)

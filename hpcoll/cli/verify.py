@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, quoted
-from hpcoll.cli import verify_files
+from hpcoll.cli import programs
 from hpcoll.cli.output import progress, table
 from hpcoll.formats.reading import is_program
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -26,13 +26,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
     parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="also prove these numbers of ranks, with some roots")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
-    verify_files.configure(parser)
+    programs.configure(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prove, print the table, and return 1 if a schedule is refused."""
     if any(map(is_program, arguments.patterns)):
-        return verify_files.run(arguments)
+        return programs.run(arguments)
     if arguments.advice or arguments.conditions or arguments.slots:
         raise ArgumentError("--advice, --conditions and --slots are for files")
     jobs = 1 if arguments.jobs is None else arguments.jobs

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
-from hpcoll.cli import add_ranks_per_node, figures, output
+from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.formats.reading import is_program
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
@@ -81,13 +82,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"Networks: {', '.join(NETWORKS)}. Constants, in seconds and bytes: {constants}; for messages on a node node.alpha=..., "
         "for messages between its cache domains domains.alpha=..."
     )
-    add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
+    add("collective", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or the program of a file, beside the algorithms of its kind")
     add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
     add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1", default="1")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     configure_grid(parser)
+    programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="cost of messages; default fast")
@@ -99,10 +101,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
+    of_file = []
+    if is_program(arguments.collective):
+        of_file = [programs.row_of_file(arguments, arguments.collective)]
+        arguments.collective = of_file[0].collective
     named = arguments.algorithms not in (None, "all")
     names = tuple(arguments.algorithms.split(",")) if named else algorithms(arguments.collective)
     arguments.nranks, graph = grid_of(arguments, arguments.collective, NRANKS, MAX_SIMULATED)
-    rows = [find(arguments.collective, name)._replace(graph=graph) for name in names]
+    rows = of_file + [find(arguments.collective, name)._replace(graph=graph) for name in names]
     if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
@@ -246,7 +252,7 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     fewer = () if arguments.grid else (2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))))
     counts = sorted({*fewer, arguments.nranks})
     for row in rows:
-        for nranks in counts:
+        for nranks in row.serves or counts:
             cells = _cells(row, SimulateRequest(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))

@@ -1,4 +1,4 @@
-"""``hpcoll verify FILE``: proves the programs of files, and says what could be faster."""
+"""Programs of files in commands: ``hpcoll verify FILE`` proves them, others draw and simulate them as rows of the catalogue."""
 
 import argparse
 from collections.abc import Iterable
@@ -9,20 +9,47 @@ from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import LINE, counted, printable
 from hpcoll.cli import ERROR, output
 from hpcoll.formats.advice import advice
-from hpcoll.formats.conditions import NO_CONDITIONS, read_conditions
+from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, read_conditions
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import prove_program, read_program, slots_of
+from hpcoll.formats.rows import row_of
 from hpcoll.schedules.ir import RING_SLOTS
+from hpcoll.schedules.row import Algorithm
 
 PROVEN, REFUSED = 0, 1  # exit codes
 MAX_SLOTS = 1 << 20
+
+
+def add_conditions(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--conditions``."""
+    parser.add_argument("--conditions", type=Path, metavar="FILE", help="of a file: pre- and postconditions that it does not name")
+
+
+def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
+    """Return the row of a file's program, proven; ``arguments`` get its number of ranks and its root, which may not differ.
+
+    Raises:
+        ArgumentError: The file is not understood, or arguments say something else.
+        ScheduleError: The program is wrong.
+    """
+    program = read_program(Path(name), _conditions(arguments))
+    row = row_of(program, prove_program(program))
+    for argument, its in (("nranks", program.nranks), ("root", program.root)):
+        if getattr(arguments, argument) not in (None, 0, its):
+            raise ArgumentError(f"{program.path} has {argument} {its}, got {argument} {getattr(arguments, argument)}")
+        setattr(arguments, argument, its)
+    return row
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
+    return read_conditions(arguments.conditions) if arguments.conditions else NO_CONDITIONS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     slots = f"of files: messages of a channel that may wait; default {RING_SLOTS}"
     parser.add_argument("--slots", type=int, default=0, metavar="N", help=slots)
-    parser.add_argument("--conditions", type=Path, metavar="FILE", help="of files: pre- and postconditions that they do not name")
+    add_conditions(parser)
     parser.add_argument("--advice", action="store_true", help="of files: also say what is right, but slower than it could be")
 
 
@@ -30,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prove each file, print a verdict of each, and return the worst exit code."""
     if not 0 <= arguments.slots <= MAX_SLOTS:
         raise ArgumentError(f"verify needs 1 to {MAX_SLOTS} slots, got {arguments.slots}")
-    conditions = read_conditions(arguments.conditions) if arguments.conditions else NO_CONDITIONS
+    conditions = _conditions(arguments)
     worst = PROVEN
     for name in arguments.patterns:
         try:
