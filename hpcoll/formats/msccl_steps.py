@@ -13,6 +13,7 @@ from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, standard
 from hpcoll.formats.extents import with_extents
 from hpcoll.formats.msccl_xml import Instruction, ThreadBlock, XmlFile, XmlGpu, read_xml
+from hpcoll.formats.private_input import Places, with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 
@@ -50,17 +51,21 @@ def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FilePr
     named = standard(file.path, conditions, file.coll, file.nranks, file.nchunks, file.root)
     shifts: list[int] | list[None] = [None] * file.nranks if out_of_place else named.shifts
     written = [_GpuWriter(file, gpu, shift, n).write() for gpu, shift, (_, n) in zip(file.gpus, shifts, named.sizes)]
-    schedules, uniform = with_extents(
-        [
-            Schedule(named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
-                (None,) * cells, links=tuple(c.block.chan for c in channels))
-            for gpu, (channels, cells) in zip(file.gpus, written)
-        ],
-        named.meaning,
-    )  # fmt: skip
-    places = tuple(tuple(tuple(c.places) for c in channels) for channels, _ in written)
+    schedules, places = [], []
+    for gpu, (channels, cells) in zip(file.gpus, written):
+        who = (gpu.id, file.nranks, named.root, file.nchunks)
+        schedule = Schedule(
+            named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
+            (None,) * cells, links=tuple(c.block.chan for c in channels),
+        )  # fmt: skip
+        its: Places = tuple(tuple(c.places) for c in channels)
+        if not out_of_place and named.meaning.aliases:
+            schedule, its = with_private_input(schedule, its, named.sizes[gpu.id][0], named.meaning.aliases(*who))
+        schedules.append(schedule)
+        places.append(its)
+    found, uniform = with_extents(schedules, named.meaning)
     return FileProgram(
-        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, tuple(schedules), places, in_place, out_of_place,
+        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, found, tuple(places), in_place, out_of_place,
         uniform, file.min_bytes, file.max_bytes,
     )  # fmt: skip
 
