@@ -17,7 +17,7 @@ from hpcoll.schedules.ir import RING_SLOTS
 from hpcoll.schedules.row import Algorithm
 
 PROVEN, REFUSED = 0, 1  # exit codes
-MAX_SLOTS = 1 << 20
+MAX_SLOTS = 64
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from hpcoll.schedules.ir import Buffer, Op, Schedule, Step
 
 UNBALANCED = 1.25  # times the mean, from which on a gpu or a channel is named
 MOST_PLACES = 3  # that a line names
+MAX_CLOCKS = 1 << 27  # channels times messages and dependencies, up to which dependencies are looked at
 # Bytes that the busiest gpu sends at least, as fractions of m; formulas of p gpus.
 _LEAST_SENT = {
     "allreduce": lambda p: 2 * (p - 1) / p, "allgather": lambda p: (p - 1) / p, "reduce_scatter": lambda p: (p - 1) / p,
@@ -43,12 +44,13 @@ def advice(program: FileProgram, proof: Proof) -> Iterator[str]:
     if fewest and proof.rounds > fewest:
         yield f"{proof.rounds} rounds, {fewest} would do where a gpu has as many peers at once; that matters in short messages"
     yield from _balance(program)
-    needless = list(needless_waits(program))
-    if needless:
+    steps = [step for s in program.schedules for steps in s.channels for step in steps]
+    waits = sum(step.op is Op.AFTER for step in steps)
+    if (waits + proof.messages) * sum(len(s.channels) for s in program.schedules) > MAX_CLOCKS:
+        yield f"{waits} dependencies are too many to say which of them are needless"
+    elif needless := needless_waits(program):
         places = "; ".join(program.where(*place) for place in needless[:MOST_PLACES])
-        more = "; ..." if len(needless) > MOST_PLACES else ""
-        total = sum(step.op is Op.AFTER for s in program.schedules for steps in s.channels for step in steps)
-        yield f"of {total} dependencies others imply {len(needless)}: {places}{more}"
+        yield f"of {waits} dependencies others imply {len(needless)}: {places}{'; ...' * (len(needless) > MOST_PLACES)}"
     yield from _scratch(program)
 
 
@@ -90,12 +92,12 @@ def _scratch(program: FileProgram) -> Iterator[str]:
             return
 
 
-Place = tuple[int, int, int]  # rank, channel, step
+_Place = tuple[int, int, int]  # rank, channel, step
 
 
-def needless_waits(program: FileProgram) -> Iterator[Place]:
+def needless_waits(program: FileProgram) -> list[_Place]:
     """Return the places of AFTER steps whose order other steps and messages imply already."""
-    return iter(_Clocks(program.schedules).needless())
+    return _Clocks(program.schedules).needless()
 
 
 class _Clocks:
@@ -110,12 +112,12 @@ class _Clocks:
                 self.links[s.rank, channel] = s.links[channel] if s.links else channel
         self.numbers = {key: number for number, key in enumerate(self.steps)}
         self.clocks = np.zeros((len(self.steps), len(self.steps)), np.int32)
-        self.kept: dict[Place, np.ndarray] = {}  # behind the steps that others wait for
+        self.kept: dict[_Place, np.ndarray] = {}  # behind the steps that others wait for
         self.awaited = {(rank, *step.after) for (rank, _), steps in self.steps.items() for step in steps if step.op is Op.AFTER}
         self.under_way: dict[tuple[int, int, int], deque[np.ndarray]] = defaultdict(deque)
-        self.found: list[Place] = []
+        self.found: list[_Place] = []
 
-    def needless(self) -> list[Place]:
+    def needless(self) -> list[_Place]:
         """Run all channels to their ends, and return the places of waits that others imply."""
         pcs = dict.fromkeys(self.steps, 0)
         moved = True
@@ -155,7 +157,7 @@ class _Clocks:
     def _wait(self, key: tuple[int, int], pc: int, end: int) -> None:
         """Take down which of a group of waits the others and the channel's own clock imply."""
         (rank, channel), clock = key, self.clocks[self.numbers[key]]
-        left: dict[int, Place] = {at: (rank, *self.steps[key][at].after) for at in range(pc, end)}
+        left: dict[int, _Place] = {at: (rank, *self.steps[key][at].after) for at in range(pc, end)}
         for at, wait in list(left.items()):
             known = [clock, *(self.kept[other] for other in left.values() if other is not wait)]
             if any(found[self.numbers[wait[:2]]] >= wait[2] for found in known):

@@ -14,7 +14,8 @@ from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, format_nbytes, printab
 from hpcoll.formats.program import FilePlace
 
 MAX_NBYTES, MAX_ELEMENT = 64 << 20, 1 << 20  # of a file, and of one of its elements or comments
-MAX_BLOCKS, MAX_STEPS = 1024, 1 << 18  # thread blocks of a gpu, steps of a file
+MAX_BLOCKS, MAX_STEPS = 4096, 1 << 18  # of a file
+MAX_CLOCKS = 1 << 27  # thread blocks times dependencies: each step that others wait for has a clock
 MAX_CELLS = 1 << 21  # chunks of the buffers of all gpus
 MAX_MOVED = 1 << 22  # chunks that all steps name
 TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
@@ -99,7 +100,7 @@ class _Reader:
 
     def __init__(self, path: str) -> None:
         self.path, self._open = path, [""]
-        self._fed = self._last = self._nsteps = self._ncells = self._nmoved = 0
+        self._fed = self._last = self._nblocks = self._nsteps = self._nwaits = self._ncells = self._nmoved = 0
         self._algo: XmlFile | None = None
         self._gpus: dict[int, XmlGpu] = {}
         self._block: ThreadBlock | None = None
@@ -128,6 +129,9 @@ class _Reader:
         missing = [rank for rank in range(self._algo.nranks) if rank not in self._gpus]
         if missing:
             raise ArgumentError(f"{self.path}: expected {self._algo.nranks} gpus, got none with id {missing[0]}")
+        if self._nblocks * self._nwaits > MAX_CLOCKS:
+            most = f"at most {MAX_CLOCKS:,} times a thread block and a dependency"
+            raise ArgumentError(f"{self.path}: expected {most}, got {self._nblocks:,} thread blocks and {self._nwaits:,} dependencies")
         return self._algo._replace(gpus=[self._gpus[rank] for rank in range(self._algo.nranks)])
 
     def _declared(self, *_: object) -> NoReturn:
@@ -181,6 +185,9 @@ class _Reader:
                 ("id", 0, MAX_BLOCKS - 1), ("send", -1, self._algo.nranks - 1), ("recv", -1, self._algo.nranks - 1), ("chan", 0, MAX_BLOCKS)
             )
         )  # fmt: skip
+        self._nblocks += 1
+        if self._nblocks > MAX_BLOCKS:
+            raise self._refused(f"expected at most {MAX_BLOCKS:,} thread blocks of all gpus, got more")
         if number in gpu.blocks:
             raise self._refused(f"expected one thread block with id {number}, got a second")
         if gpu.id in (send, recv):
@@ -204,6 +211,7 @@ class _Reader:
         hasdep = bool(self._integer(attributes, "hasdep", 0, 1))
         self._nsteps += 1
         self._nmoved += cnt
+        self._nwaits += depid >= 0
         if self._nsteps > MAX_STEPS or self._nmoved > MAX_MOVED:
             raise self._refused(f"expected at most {MAX_STEPS:,} steps that name {MAX_MOVED:,} chunks, got more")
         line = self._parser.CurrentLineNumber
