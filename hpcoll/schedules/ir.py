@@ -50,6 +50,12 @@ class Op(IntEnum):
     AFTER = 5
 
 
+_INPUT, _OUTPUT, _SCRATCH = Buffer  # looking up members of an enum is slow, and so is a named tuple's own constructor
+_SEND, _RECV, _RECV_REDUCE, _COPY, _REDUCE, _AFTER = Op
+_NONE = (-1, 0)  # a step's ``after``, except in AFTER
+_new = tuple.__new__
+
+
 class Step(NamedTuple):
     """An operation of one rank.
 
@@ -158,31 +164,31 @@ class Writer:
     def scratch(self, *extents: Hashable) -> Chunk:
         """Allocate consecutive cells of SCRATCH, one for each extent: the index of the chunk, or block, whose size it has."""
         self.extents.extend(extents)
-        return Chunk(Buffer.SCRATCH, len(self.extents) - len(extents), len(extents))
+        return _new(Chunk, (_SCRATCH, len(self.extents) - len(extents), len(extents)))
 
     def send(self, peer: int, src: Chunk, *, put: bool = False) -> None:
         """Append a SEND of ``src`` to ``peer``, which does not block the channel."""
-        self._steps.append(Step(Op.SEND, peer, None, (src,), put=put))
+        self._steps.append(_new(Step, (_SEND, peer, None, (src,), False, put, _NONE)))
 
     def recv(self, peer: int, dst: Chunk, *, put: bool = False) -> None:
         """Append a RECV into ``dst`` from ``peer``."""
-        self._steps.append(Step(Op.RECV, peer, dst, (), put=put))
+        self._steps.append(_new(Step, (_RECV, peer, dst, (), False, put, _NONE)))
 
     def recv_reduce(self, peer: int, dst: Chunk, src: Chunk | None = None, *, received_first: bool = False) -> None:
         """Append a RECV_REDUCE: ``dst = src op received``, or ``received op src``; ``src`` defaults to ``dst``."""
-        self._steps.append(Step(Op.RECV_REDUCE, peer, dst, (src or dst,), received_first))
+        self._steps.append(_new(Step, (_RECV_REDUCE, peer, dst, (src or dst,), received_first, False, _NONE)))
 
     def copy(self, src: Chunk, dst: Chunk) -> None:
         """Append a local ``dst = src``."""
-        self._steps.append(Step(Op.COPY, -1, dst, (src,)))
+        self._steps.append(_new(Step, (_COPY, -1, dst, (src,), False, False, _NONE)))
 
     def reduce(self, dst: Chunk, *srcs: Chunk) -> None:
         """Append a local ``dst = srcs[0] op srcs[1] op ...``, folded left to right."""
-        self._steps.append(Step(Op.REDUCE, -1, dst, srcs))
+        self._steps.append(_new(Step, (_REDUCE, -1, dst, srcs, False, False, _NONE)))
 
     def after(self, channel: int, steps: int) -> None:
         """Append an AFTER: the following steps of the channel wait until this rank has run so many steps of another channel."""
-        self._steps.append(Step(Op.AFTER, -1, None, (), after=(channel, steps)))
+        self._steps.append(_new(Step, (_AFTER, -1, None, (), False, False, (channel, steps))))
 
     def peer(self, vrank: int) -> int:
         """Return the rank of a vrank, taken modulo nranks."""
@@ -191,17 +197,17 @@ class Writer:
 
 def inputs(index: int, n: int = 1) -> Chunk:
     """Return ``n`` chunks of INPUT."""
-    return Chunk(Buffer.INPUT, index, n)
+    return _new(Chunk, (_INPUT, index, n))
 
 
 def outputs(index: int, n: int = 1) -> Chunk:
     """Return ``n`` chunks of OUTPUT."""
-    return Chunk(Buffer.OUTPUT, index, n)
+    return _new(Chunk, (_OUTPUT, index, n))
 
 
 def cell(run: Chunk, index: int, n: int = 1) -> Chunk:
     """Return ``n`` chunks of a run, from its ``index``-th on."""
-    return Chunk(run.buffer, run.index + index, n)
+    return _new(Chunk, (run.buffer, run.index + index, n))
 
 
 def cells_of(run: Chunk) -> list[tuple[Buffer, int]]:
