@@ -128,17 +128,25 @@ def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: N
     Arguments are as in `hpcoll.schedules.row.schedule`. ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible
     and is not.
     """
-    return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)])
+    return prove_schedules(row, _schedules(row, nranks, root, nchunks, nodes))
+
+
+def _schedules(row: Algorithm, nranks: int, root: int, nchunks: int, nodes: Nodes) -> list[Schedule]:
+    return [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
 
 
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
     """Prove the schedules of all ranks of a row, as `prove`."""
-    proofs = [verify_schedules(schedules, in_place=in_place, uniform=row.uniform) for in_place in modes(row)]
+    proofs = []
+    for in_place in reversed(modes(row)):  # a proof in place is one of both, unless a step tells them apart
+        proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
+        if not proofs[0].told_apart:
+            break
     ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
     if row.ordered > ordered or row.reproducible > reproducible:
         claim = "ordered" if row.ordered > ordered else "reproducible"
         raise ScheduleError(f"the catalogue says {claim} and {schedules[0]!r} is not")
-    return proofs[0]._replace(ordered=ordered, reproducible=reproducible)
+    return proofs[-1]._replace(ordered=ordered, reproducible=reproducible)
 
 
 def modes(row: Algorithm) -> tuple[bool, ...]:
@@ -192,7 +200,37 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
-    proofs = [prove(row, job.nranks, *instance) for row in job.rows for instance in job.instances]
+    proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
     ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
     return Summary(job.row.key, len(proofs), messages, seconds, ordered, reproducible)
+
+
+def _prove_instances(row: Algorithm, job: _Job) -> Iterator[Proof]:
+    """Prove each instance; those of another root that are the same with renamed ranks share a proof.
+
+    A collective of one vector, with a root, means the same whatever the ranks' names are, except for their order. So a proof that says
+    ordered holds for no other root, unless nothing is combined.
+    """
+    collective = COLLECTIVES[row.collective]
+    renames = collective.rooted and not collective.blocks
+    known: list[tuple[list[Schedule], Proof]] = []
+    for instance in job.instances:
+        schedules = _schedules(row, job.nranks, *instance)
+        steps = _renamed(schedules) if renames else []
+        proof = next((proof for found, proof in known if found == steps), None)
+        if proof is None or (proof.ordered and collective.reduces):
+            proof = prove_schedules(row, schedules)
+            if renames:
+                known.insert(0, (steps, proof))
+        yield proof
+
+
+def _renamed(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Return the schedules of all ranks after these are counted from the root on."""
+    root, nranks = schedules[0].root, len(schedules)
+    names = {-1: -1} | {(root + vrank) % nranks: vrank for vrank in range(nranks)}
+    return [
+        s._replace(root=0, rank=names[s.rank], channels=tuple([(op, names.get(peer), *rest) for op, peer, *rest in c] for c in s.channels))
+        for s in (*schedules[root:], *schedules[:root])
+    ]  # fmt: skip

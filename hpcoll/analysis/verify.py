@@ -26,7 +26,7 @@ from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
-_INPUT = Buffer.INPUT
+_INPUT, _SCRATCH = Buffer.INPUT, Buffer.SCRATCH
 
 
 class Proof(NamedTuple):
@@ -37,6 +37,7 @@ class Proof(NamedTuple):
     ordered: bool  # every combination kept rank order
     reproducible: bool  # all ranks computed the same expression for the same item
     chunks_sent: int  # largest number of chunks that a rank sends
+    told_apart: bool = False  # in place a step or OUTPUT has what it would not have out of place, so this says nothing of such a call
 
 
 class RankMemory:
@@ -62,7 +63,8 @@ class RankMemory:
         names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
         for base, window in zip(self.bases, () if uniform else names):
             self.extents[base : base + len(window)] = window
-        self.sent = 0
+        self.sent, self.told_apart = 0, False
+        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # steps wrote each cell: 1, or copied it onto itself: 2
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
         """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""
@@ -89,6 +91,8 @@ class RankMemory:
         found = self.values[cells]
         if NOTHING in found:
             raise ValueError(f"reads {chunk} before anything is in it")
+        if self.rewritten and chunk[0] is not _SCRATCH and (chunk[0] is _INPUT) in self.rewritten[cells]:
+            self.told_apart = True
         return found
 
 
@@ -170,7 +174,10 @@ class Machine:
         if link and not link.messages:
             link.receiver = channel
             return False
-        if op is _COPY and rank.span(dst, channel.index) == rank.span(srcs[0], channel.index):
+        if op is _COPY and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index):
+            if rank.rewritten:
+                rank.told_apart |= any(rank.rewritten[cells])
+                rank.rewritten[cells] = b"\2" * dst.n
             return True  # in place there is nothing to copy
         cells = rank.span(dst, channel.index, write=True)
         if any(rank.in_use[cells]):
@@ -188,6 +195,8 @@ class Machine:
         for operand in operands[1:]:
             new = self.values.combine(new, operand)
         rank.values[cells] = new
+        if rank.rewritten:
+            rank.rewritten[cells] = b"\1" * len(new)
         if channel.received and channel.used_at[channel.pc] == channel.pc:
             self._free_slots(channel)
         return True
@@ -261,13 +270,15 @@ class Machine:
                     got = self._name(facts[0], facts[1]) if value else "nothing"
                     raise ScheduleError(f"output[{index}] must hold {self._name(*wanted)}, holds {got}", rank=s.rank)
                 if wanted[1]:
+                    rank.told_apart |= bool(rank.rewritten) and not rank.rewritten[rank.bases[1] + index]
                     ordered &= facts[2]
                     found[wanted].add(value)
         different = [values for values in found.values() if len(values) > 1]
         shapes = self.values.shapes() if different else []
         reproducible = self.collective.idempotent or all(len({shapes[value] for value in values}) == 1 for values in different)
         rounds = max(channel.depth for channel in self.channels)
-        return Proof(self.messages, rounds, ordered, reproducible, max(rank.sent for rank in self.ranks))
+        sent, told_apart = max(rank.sent for rank in self.ranks), any(rank.told_apart for rank in self.ranks)
+        return Proof(self.messages, rounds, ordered, reproducible, sent, told_apart)
 
     def _name(self, item: Hashable, mask: int) -> str:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
