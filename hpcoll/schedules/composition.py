@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -41,7 +42,7 @@ def compose(
         for index in (index for part in chunks for index in part if source(index) != target(index)):
             w.copy(source(index), target(index))
         return
-    flat = schedule(CATALOGUE[key], len(ranks), ranks.index(w.rank), root, len(chunks))
+    flat = _flat(key, len(ranks), ranks.index(w.rank), root, len(chunks))
     assert flat.nchunks == len(chunks), (key, flat.nchunks, len(chunks))
     steps = flat.channels[channel] if channel < len(flat.channels) else ()
     memory = _Memory(w, flat, steps, chunks, source, target)
@@ -52,6 +53,11 @@ def compose(
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
             if step.op != Op.COPY or dst != srcs[0]:
                 w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first))
+
+
+@lru_cache(maxsize=8)  # for the next channel, and for the next owner of the node
+def _flat(key: str, nranks: int, rank: int, root: int, nchunks: int) -> Schedule:
+    return schedule(CATALOGUE[key], nranks, rank, root, nchunks)
 
 
 def cells(run: Chunk) -> list[Chunk]:

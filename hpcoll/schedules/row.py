@@ -3,7 +3,7 @@
 import importlib
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -115,13 +115,12 @@ class Algorithm(NamedTuple):
         """The builder, which writes one rank's steps for nranks >= 2; a function and module of the package are named after the key."""
         if self.builder is not None:
             return self.builder
-        name = f"{self.collective}_{self.name}"
-        builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.builders.{name}"), name)
-        return builder
+        return _builder(f"{self.collective}_{self.name}")
 
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a cost field, such as ``"rounds"`` or ``"sent"``, for ``nranks >= 2``."""
-        return self.evaluate(getattr(self, field), nranks, nchunks, nodes)
+        formula: str = getattr(self, field)
+        return float(formula) if formula.isdecimal() else self.evaluate(formula, nranks, nchunks, nodes)
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
@@ -130,6 +129,12 @@ class Algorithm(NamedTuple):
             once = self.collective == "neighbor_allgather"
             found = graph_traffic(self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical)
         return _evaluate(formula, nranks, nchunks, nodes if self.placed else (), found)
+
+
+@cache
+def _builder(name: str) -> Callable[[Writer], None]:
+    builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.builders.{name}"), name)
+    return builder
 
 
 _FUNCTIONS = {"log2": math.log2, "ceil": math.ceil, "max": max}

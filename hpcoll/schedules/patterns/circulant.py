@@ -38,7 +38,8 @@ class Round(NamedTuple):
     received: int | None
 
 
-def rounds(vrank: int, nranks: int, nblocks: int) -> list[Round]:
+@lru_cache(maxsize=512)  # all of a proof's roots have the same
+def rounds(vrank: int, nranks: int, nblocks: int) -> tuple[Round, ...]:
     """Return a vrank's ``nblocks - 1 + q`` rounds of a broadcast to 2 or more ranks. Each block arrives exactly once.
 
     >>> [(turn.sent, turn.received) for turn in rounds(0, 5, 2)]
@@ -56,7 +57,7 @@ def rounds(vrank: int, nranks: int, nblocks: int) -> list[Round]:
         right, left = (vrank + skip[k]) % nranks, (vrank - skip[k]) % nranks
         sent, received = (_block(schedule[k] + phase * q - idle, nblocks) for schedule in (sends, receives))
         plan.append(Round(right, sent if right else None, left, received if vrank else None))
-    return plan
+    return tuple(plan)
 
 
 def _block(number: int, nblocks: int) -> int | None:
