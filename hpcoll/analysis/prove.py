@@ -207,30 +207,33 @@ def _prove_job(job: _Job) -> Summary:
 
 
 def _prove_instances(row: Algorithm, job: _Job) -> Iterator[Proof]:
-    """Prove each instance; those of another root that are the same with renamed ranks share a proof.
+    """Prove each instance; those of roots that only rename ranks share a proof.
 
-    A collective of one vector, with a root, means the same whatever the ranks' names are, except for their order. So a proof that says
-    ordered holds for no other root, unless nothing is combined.
+    A collective of one vector, with a root, means the same whatever the ranks' names are, except for their order. So such a proof says
+    nothing of the order for another root, and one that says ordered is not shared where contributions are combined.
     """
     collective = COLLECTIVES[row.collective]
     renames = collective.rooted and not collective.blocks
     known: list[tuple[list[Schedule], Proof]] = []
     for instance in job.instances:
         schedules = _schedules(row, job.nranks, *instance)
-        steps = _renamed(schedules) if renames else []
-        proof = next((proof for found, proof in known if found == steps), None)
-        if proof is None or (proof.ordered and collective.reduces):
+        renamed = _renamed(schedules) if renames else []
+        proof = next((proof for found, proof in known if found == renamed), None)
+        if proof is None:
             proof = prove_schedules(row, schedules)
-            if renames:
-                known.insert(0, (steps, proof))
+            if renames and not (proof.ordered and collective.reduces):
+                known.append((renamed, proof))
         yield proof
 
 
 def _renamed(schedules: Sequence[Schedule]) -> list[Schedule]:
-    """Return the schedules of all ranks after these are counted from the root on."""
+    """Return the schedules of all ranks after these are counted from the root on, without the order of what is combined."""
     root, nranks = schedules[0].root, len(schedules)
     names = {-1: -1} | {(root + vrank) % nranks: vrank for vrank in range(nranks)}
     return [
-        s._replace(root=0, rank=names[s.rank], channels=tuple([(op, names.get(peer), *rest) for op, peer, *rest in c] for c in s.channels))
+        s._replace(
+            rank=names[s.rank], root=0,
+            channels=tuple([(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c] for c in s.channels),
+        )
         for s in (*schedules[root:], *schedules[:root])
     ]  # fmt: skip
