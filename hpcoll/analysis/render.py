@@ -5,7 +5,7 @@ to receiver are a ring, a tree over all ranks, or else a list of rounds. In a ro
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
@@ -95,7 +95,8 @@ def channel_name(channel: int) -> str:
 def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
     """Name a run of chunks by place in the message (``c0``, ``c2-5``) or block; ``s0``: scratch.
 
-    The block ``c3.1`` of an alltoall is from rank 3 to rank 1, that of an exchange with neighbours is block 1 of rank 3.
+    The block ``c3.1`` of an alltoall is from rank 3 to rank 1, that of an exchange with neighbours is block 1 of rank 3. Where blocks have
+    several chunks, the last number says which.
     """
     collective = schedule.meaning
     if chunk.buffer == Buffer.SCRATCH:
@@ -103,8 +104,21 @@ def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
     else:
         item = collective.input_item if chunk.buffer == Buffer.INPUT else collective.output_item
         items = (item(schedule.rank, index) for index in (chunk.index, chunk.index + chunk.n - 1))
-        first, last = (".".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in items)
+        first, last = map(_item_name, items)
     return ("s" if chunk.buffer == Buffer.SCRATCH else "c") + (first if chunk.n == 1 else f"{first}-{last}")
+
+
+def _item_name(item: Hashable) -> str:
+    return ".".join(map(_item_name, item)) if isinstance(item, tuple) else str(item)
+
+
+def example(drawing: Drawing) -> str:
+    """Explain a name of a block or chunk that has several numbers."""
+    if COLLECTIVES[drawing.row.collective].neighbours:
+        return "c0.1: block 1 of rank 0"
+    if drawing.row.parts == 1:
+        return "c0.1: block from 0 to 1"
+    return "c0.1.2: chunk 2 of the block from 0 to 1" if drawing.row.collective == "alltoall" else "c0.1: chunk 1 of block 0"
 
 
 def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = (), graph: str = "") -> Drawing:

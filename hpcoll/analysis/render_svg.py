@@ -9,7 +9,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name
+from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name, example
 from hpcoll.analysis.svg_canvas import FAINT, INK, MARGIN, NODE, Canvas, Point, text_width
 from hpcoll.analysis.timeline import Event, Network, Timeline, simulate
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -254,8 +254,7 @@ def _marks(drawing: Drawing, timeline: Timeline) -> Iterable[str]:
     reduces = "; +: what comes is reduced with what is there" * any(event.op == Op.RECV_REDUCE for event in transfers)
     yield f">1: to rank 1; <1: from rank 1{reduces}"
     runs = "; c2-3: chunks 2 to 3" * any("-" in name for name in names)
-    of_two = "block 1 of rank 0" if COLLECTIVES[drawing.row.collective].neighbours else "the block from rank 0 to rank 1"
-    block = f"c0.1: {of_two}" if any("." in name for name in names) else f"c0: chunk 0 of the message{runs}"
+    block = example(drawing) if any("." in name for name in names) else f"c0: chunk 0 of the message{runs}"
     yield block + "; s0: memory of the algorithm's own" * any(event.chunk.buffer == Buffer.SCRATCH for event in transfers)
     yield "an arrow: a message, from the end of its send to the end of its receive"
     if drawing.nodes:

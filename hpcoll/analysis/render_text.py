@@ -7,7 +7,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name
+from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name, example
 from hpcoll.analysis.timeline import Event
 from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -130,7 +130,7 @@ def _timeline(drawing: Drawing, width: int) -> Iterable[str]:
     yield from _blocks(labels, cells, nrounds, width)
     if shown < len(drawing.schedules):
         yield f"  ... {len(drawing.schedules) - shown} more ranks"
-    yield from _legend(cells, width, neighbours=COLLECTIVES[drawing.row.collective].neighbours)
+    yield from _legend(cells, width, example(drawing))
 
 
 def _row(schedule: Schedule, events: Sequence[Event], nrounds: int) -> dict[int, tuple[str, str, str]]:
@@ -173,11 +173,10 @@ def _column(cells: _Cells, number: int) -> list[str]:
     return [f"{text:{width}}" for text in (str(number + 1), *texts)]
 
 
-def _legend(cells: _Cells, width: int, *, neighbours: bool) -> list[str]:
+def _legend(cells: _Cells, width: int, named: str) -> list[str]:
     tokens = " ".join(part for row in cells for parts in row.values() for part in parts)
     marks = {">": ">1 sends to rank 1", "<": "<1 receives from it", "+": "+ reduces", "=": "= copies"}
-    block = "block 1 of rank 0" if neighbours else "block from 0 to 1"
-    marks |= {"c": "c0: chunk 0", "s": "s0: scratch cell 0", ".": f"c0.1: {block}", "-": "c0-2: chunks 0 to 2"}
+    marks |= {"c": "c0: chunk 0", "s": "s0: scratch cell 0", ".": named, "-": "c0-2: chunks 0 to 2"}
     if "." in tokens:
         del marks["c"]
     words = [f"{text}{',' if mark != '-' else ''}" for mark, text in marks.items() if mark in tokens]

@@ -26,6 +26,7 @@ COMMANDS = (
     Command("show", "list the algorithms, or draw one", "hpcoll.cli.show"),
     Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
+    Command("synthesize", "search for the fewest rounds on given links", "hpcoll.cli.synthesize"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench_torch.command"),
     Command("doctor", "check MPI, GPUs, network and limits of this machine, and say what to change", "hpcoll.cli.doctor.command"),

@@ -48,7 +48,7 @@ def compose(
     memory = _Memory(w, flat, steps, chunks, source, target)
     for step in steps:
         operands = [memory.chunks(run) for run in step.runs]
-        for lo, hi in _pieces(operands):
+        for lo, hi in pieces(operands):
             runs = [Chunk(found[lo].buffer, found[lo].index, hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
             if step.op != Op.COPY or dst != srcs[0]:
@@ -93,7 +93,7 @@ class _Memory:
         return [self.where[buffer](index) for index in self.parts[part]]
 
 
-def _pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
+def pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
     """Return the ranges in which the chunks of every operand are contiguous in memory."""
     n = len(operands[0])
     cuts = [i for i in range(1, n) if any(found[i] != Chunk(found[i - 1].buffer, found[i - 1].index + 1) for found in operands)]

@@ -1,0 +1,123 @@
+"""``hpcoll synthesize``: searches for the schedule with the fewest rounds on given links, proves it, and draws or writes it."""
+
+import argparse
+import math
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hpcoll.analysis.prove import prove
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import counted
+from hpcoll.cli import output
+from hpcoll.cli.output import print_lines, progress, table
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
+from hpcoll.synthesis.hops import SERVED, Task, row
+from hpcoll.synthesis.search import Bounds, Outcome, bounds, search
+from hpcoll.synthesis.topologies import NAMES, Fabric, topology
+
+NAME, SECONDS = "synthesized", 60.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("collective", choices=SERVED, metavar="COLLECTIVE", help=", ".join(SERVED))
+    parser.add_argument("--topology", required=True, metavar="NAME|FILE", help=f"links between ranks: {NAMES}, or a JSON file")
+    parser.add_argument("--chunks", type=int, default=1, metavar="N", help="chunks of each rank's block, or of a vector; default 1")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
+    parser.add_argument("--max-rounds", type=int, metavar="N", help="rounds that the schedule may have; default: any number")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="steps that it may have; default: any number")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"time for each number of steps; default {SECONDS:g}")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the schedule to FILE instead of drawing it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print the table, and draw or write the last schedule; return 1 if it is proven that there is none."""
+    task, fabric = _asked(arguments)
+    lower = bounds(task, fabric)
+    limits = {"max_rounds": arguments.max_rounds, "max_steps": arguments.max_steps}
+    found = search(task, fabric, **limits, seconds=arguments.seconds, progress=progress)
+    progress("")
+    print_lines(_table(task, fabric, lower, found))
+    if not any(one.rounds for one in found):
+        if found:
+            raise ArgumentError(f"nothing was found in {arguments.seconds:g} s for each number of steps: allow more with --seconds")
+        print(f"\nNo schedule has at most {_asked_for(arguments)}: proven.")
+        return 1
+    best = next(one for one in reversed(found) if one.rounds)
+    algorithm = _proven(task, fabric, best)
+    print_lines(["", *output.wrapped(_conclusion(lower, found, best, arguments), width=shutil.get_terminal_size().columns), ""])
+    _draw(algorithm, task)
+    return 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Task, Fabric]:
+    """Return what is to be searched for. ArgumentError: a number is outside its range."""
+    fabric = topology(arguments.topology)
+    for name, least in (("chunks", 1), ("max_rounds", 1), ("max_steps", 1)):
+        number = getattr(arguments, name)
+        if number is not None and number < least:
+            raise ArgumentError(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
+    if not 0 < arguments.seconds < math.inf:
+        raise ArgumentError(f"--seconds must be a number above 0, got {arguments.seconds}")
+    rooted = COLLECTIVES[arguments.collective].rooted
+    if not 0 <= arguments.root < fabric.nranks or (arguments.root and not rooted):
+        expected = f"a rank below {fabric.nranks}" if rooted else f"none, because {arguments.collective} has no root"
+        raise ArgumentError(f"--root: expected {expected}, got {arguments.root}")
+    return Task(arguments.collective, fabric.nranks, arguments.root, arguments.chunks), fabric
+
+
+def _asked_for(arguments: argparse.Namespace) -> str:
+    limits = [(arguments.max_rounds, "round"), (arguments.max_steps, "step")]
+    return " and ".join(counted(number, noun) for number, noun in limits if number is not None)
+
+
+def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) -> Iterable[str]:
+    blocks = "block" if task.meaning.blocks or task.collective == "allreduce" else "message"
+    what = f"{task.collective} on {fabric.name}: {counted(fabric.nranks, 'rank')}, {counted(len(fabric.links), 'link')}"
+    yield f"{what}, {counted(task.chunks, 'chunk')} per {blocks}"
+    yield ""
+    rows = [_cells(task, one.steps, sum(one.rounds), "+".join(map(str, one.rounds)), one.sent, _proof(one)) for one in found]
+    rows.append(_cells(task, lower.steps, lower.rounds, "", lower.sent, "lower bounds"))
+    header = ["steps", "rounds", "of the steps", "per chunk", "bytes / m", ""]
+    yield from table(header, rows, shutil.get_terminal_size().columns, numbers=(0, 1, 3, 4))
+
+
+def _cells(task: Task, steps: int, rounds: int, each: str, sent: int, remark: str) -> list[str]:
+    if not rounds:
+        return [f"{steps}", "?", "", "", "", remark]
+    return [f"{steps}", f"{rounds}", each, f"{rounds / task.chunks:.4g}", f"{sent / task.nchunks:.4g}", remark]
+
+
+def _proof(one: Outcome) -> str:
+    if one.least < sum(one.rounds) or not one.rounds:
+        return f"at least {counted(one.least, 'round')}"
+    return "fewest rounds" + " and bytes" * one.fewest_sent
+
+
+def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
+    """Return what was found as a row of the catalogue's kind, once it is proven; ScheduleError: it is wrong."""
+    each = "+".join(map(str, best.rounds))
+    summary = f"synthesized for {fabric.name}: {counted(best.steps, 'step')} of {each} rounds, {counted(task.chunks, 'chunk')}"
+    found = row(task, best.parts, NAME, summary, "the search of hpcoll synthesize")
+    proof = prove(found, task.nranks, task.root)
+    sent = str(proof.chunks_sent / task.nchunks)
+    return found._replace(rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible)
+
+
+def _conclusion(lower: Bounds, found: Sequence[Outcome], best: Outcome, arguments: argparse.Namespace) -> str:
+    rounds = sum(best.rounds)
+    text = f"Proven: every rank gets what it must, in {counted(best.steps, 'step')} and {counted(rounds, 'round')}."
+    if rounds > lower.rounds and (found[-1] is not best or best.least < rounds):
+        return f"{text} Whether fewer rounds do was not found out in {arguments.seconds:g} s for each number of steps."
+    limited = f" of at most {counted(arguments.max_steps, 'step')}" if arguments.max_steps and rounds > lower.rounds else ""
+    return f"{text} No schedule{limited} has fewer rounds" + (", or fewer steps." if best.steps == lower.steps else ".")
+
+
+def _draw(found: Algorithm, task: Task) -> None:
+    from hpcoll.analysis.render import draw
+    from hpcoll.analysis.render_text import render_text
+
+    drawing = draw(found, task.nranks, task.root, task.nchunks)
+    print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])

@@ -1,0 +1,1 @@
+"""The search for schedules on given links: topologies, the search by a solver, and the schedules of what it finds."""
