@@ -191,7 +191,7 @@ class _Run:
             return self._send(channel, step)
         elif step.op in (Op.RECV, Op.RECV_REDUCE):
             return self._receive(channel, step)
-        else:
+        elif step.op is not Op.COPY or step.dst not in step.srcs:
             assert step.dst is not None
             srcs, kinds = tuple(map(lane.read, step.srcs)), lane.kinds_of(step.srcs[0])
             lane.add(step._replace(dst=lane.written(step.dst, kinds), srcs=srcs))

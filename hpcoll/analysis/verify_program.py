@@ -135,7 +135,7 @@ class _Program(Machine):
             channel.held_up = True
             return False
         link.slots += counts
-        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + 1))
+        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + bool(src.n)))
         self.carried.setdefault(id(link), []).append(self.clocks[self.numbers[channel]].copy())
         self.messages += src.n > 0
         rank.sent += src.n

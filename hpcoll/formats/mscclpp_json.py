@@ -13,7 +13,7 @@ from hpcoll.formats.extents import with_extents
 from hpcoll.formats.mscclpp_operations import Block, Gpu, factor_of
 from hpcoll.formats.one_sided import Action, Run, Translation
 from hpcoll.formats.program import FilePlace, FileProgram
-from hpcoll.schedules.ir import Buffer, Schedule
+from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
 MAX_ACTIONS, MAX_CELLS = 1 << 18, 1 << 21  # of a file: operations with all repetitions, and chunks of the buffers of all gpus
 _ANY = 2**64 - 1  # the largest message of a file for any
@@ -63,7 +63,8 @@ class _Plan:
         shifts = named.shifts if in_place else None
         blocks = [[self._actions(gpu, content, shifts) for content in gpu.blocks] for gpu in self.gpus]
         self.place = ""
-        translation = Translation(self.path, blocks, [size[2] for size in self.sizes])
+        results = [list(_results(named, rank, len(gpus))) for rank in range(len(gpus))]
+        translation = Translation(self.path, blocks, [size[2] for size in self.sizes], results)
         written = [translation.written(rank) for rank in range(len(gpus))]
         schedules = [
             Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, tuple(map(tuple, steps)),
@@ -147,6 +148,16 @@ class _Plan:
             if 0 <= first and first + chunk.n <= sizes[Buffer.OUTPUT]:
                 return run._replace(chunk=chunk._replace(buffer=Buffer.OUTPUT, index=first))
         return run
+
+
+def _results(named: Named, rank: int, nranks: int) -> Iterator[Chunk]:
+    """Return the chunks of OUTPUT that a gpu must have in the end, in runs."""
+    first = 0
+    for index in range(named.sizes[rank][1] + 1):
+        if index == named.sizes[rank][1] or not named.meaning.wanted(rank, index, nranks, named.root):
+            if index > first:
+                yield Chunk(Buffer.OUTPUT, first, index - first)
+            first = index + 1
 
 
 def _ring(sizes: list[tuple[int, int]]) -> Conditions:

@@ -9,7 +9,8 @@ it asked, and before what it does next:
                             a write (put)                  a read (get)                  another thread block waits for this step
 
 A write through a port goes its own way: the port is a channel, which the thread block does not wait for before a flush. A thread block
-that waits for a signal, or for the packets in a chunk, waits for the step of the agent that received them.
+that waits for a signal, or for the packets in a chunk, waits for the step of the agent that received them. A gpu's call ends with its
+thread blocks: a last channel waits for them, and uses what OUTPUT must hold, which must have arrived by then.
 """
 
 from collections import defaultdict
@@ -65,6 +66,7 @@ class _Channel:
         self.gpu, self.index, self.link = gpu, index, link
         self.items: list[tuple[Step | list[_Mark], FilePlace]] = []
         self.early = True  # it has touched no memory and waited for nothing that orders
+        self.pending: list[tuple[int, FilePlace]] = []  # gpus that it has written to for an operation, and not heard from
 
     def add(self, op: Op, place: FilePlace, peer: int, dst: Chunk | None = None, srcs: tuple[Chunk, ...] = ()) -> None:
         """Append a step."""
@@ -96,13 +98,16 @@ class _Waiting(NamedTuple):
 class Translation:
     """The channels of all gpus, from the actions of their thread blocks."""
 
-    def __init__(self, path: str, blocks: Sequence[Sequence[Sequence[Action]]], cells: Sequence[int]) -> None:
+    def __init__(
+        self, path: str, blocks: Sequence[Sequence[Sequence[Action]]], cells: Sequence[int], results: Sequence[Sequence[Chunk]]
+    ) -> None:
         """Translate.
 
         Args:
             path: The file, for errors.
             blocks: The actions of each thread block of each gpu.
             cells: Chunks of each gpu's scratch.
+            results: Chunks of OUTPUT that each gpu must have in the end.
 
         Raises:
             ArgumentError: The program is not understood, or too large.
@@ -123,8 +128,19 @@ class Translation:
         for gpu, mine in enumerate(blocks):
             for actions, main in zip(mine, mains[gpu]):
                 for action in actions:
+                    if main.pending and (action.verb != "move" or action.place != main.pending[0][1]):
+                        self._settle(main)
                     getattr(self, f"_{action.verb}")(main, action)
+                self._settle(main)
         self._resolve()
+        for gpu, runs in enumerate(results):
+            self._end(gpu, mains[gpu], runs)
+
+    def _end(self, gpu: int, mains: list[_Channel], runs: Sequence[Chunk]) -> None:
+        end, place = self._channel(gpu), FilePlace(-1, gpu)
+        end.wait([main.mark() for main in mains], place)
+        for run in runs:
+            end.add(Op.COPY, place, -1, run, (run,))
 
     def written(self, gpu: int) -> tuple[list[list[Step]], list[list[FilePlace]], tuple[int, ...]]:
         """Return steps, places and links of a gpu's channels."""
@@ -215,8 +231,13 @@ class Translation:
             main.add(Op.SEND, place, dst.gpu, srcs=(value,))
             self._land(main, gpu, dst, place)
             self._agent(main, dst.gpu).add(Op.SEND, place, gpu, srcs=(_SIGNAL,))
-        for dst in there:
-            main.add(Op.RECV, place, dst.gpu, _SIGNAL)
+            main.pending.append((dst.gpu, place))
+
+    def _settle(self, main: _Channel) -> None:
+        """Wait until what an operation has written elsewhere is there."""
+        for gpu, place in main.pending:
+            main.add(Op.RECV, place, gpu, _SIGNAL)
+        main.pending.clear()
 
     def _value(self, main: _Channel, action: Action, dst: Chunk | None) -> Chunk:
         """Return the chunks with the result of a move, which are those of ``dst`` unless it is a copy."""
