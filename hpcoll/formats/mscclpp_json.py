@@ -10,8 +10,10 @@ from hpcoll.base.json_fields import integer, member, read_json, refused
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, printable
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, Named, standard
 from hpcoll.formats.extents import with_extents
-from hpcoll.formats.mscclpp_operations import Block, Gpu, factor_of
-from hpcoll.formats.one_sided import Action, Run, Translation
+from hpcoll.formats.mscclpp_gpus import Gpu, entries
+from hpcoll.formats.mscclpp_operations import Block, factor_of
+from hpcoll.formats.one_sided import Translation
+from hpcoll.formats.one_sided_channels import Action, Run
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
@@ -49,7 +51,7 @@ class _Plan:
     def program(self) -> FileProgram:
         """Return the program."""
         content = self.content
-        name, gpus = printable(member(content, "name", str, "")), member(content, "gpus", list, "")
+        name, gpus = printable(member(content, "name", str, "")), entries(content, "gpus")
         in_place = self._in_place()
         if not 1 <= len(gpus) <= MAX_BUILT:
             raise ArgumentError(f"expected 1 to {MAX_BUILT} gpus, got {len(gpus)}")
@@ -67,12 +69,12 @@ class _Plan:
         translation = Translation(self.path, blocks, [size[2] for size in self.sizes], results)
         written = [translation.written(rank) for rank in range(len(gpus))]
         schedules = [
-            Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, tuple(map(tuple, steps)),
+            Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, tuple(steps),
                 (None,) * translation.cells[rank], links=links)
             for rank, (steps, _, links) in enumerate(written)
         ]  # fmt: skip
         found, uniform = with_extents(schedules, named.meaning)
-        places = tuple(tuple(map(tuple, mine)) for _, mine, _ in written)
+        places = tuple(tuple(mine) for _, mine, _ in written)
         least, most = (integer(content, key, "", 0, _ANY) if key in content else 0 for key in ("min_message_size", "max_message_size"))
         return FileProgram(
             self.path, name, named.collective, named.meaning, len(gpus), named.root, found, places, in_place, not in_place, uniform,
@@ -107,7 +109,7 @@ class _Plan:
         self.place = f"gpu {gpu.rank}"
         number = integer(content, "id", "", 0, MAX_CHUNKS)
         self.place = str(FilePlace(-1, gpu.rank, number))
-        for step, op in enumerate(member(content, "ops", list, "")):
+        for step, op in enumerate(entries(content, "ops")):
             self.step = FilePlace(-1, gpu.rank, number, step)
             self.place = str(self.step)
             yield op
@@ -121,7 +123,8 @@ class _Plan:
         named = standard(self.path, conditions, coll, len(self.gpus), nchunks, 0, sizes)
         for rank, (have, want) in enumerate(zip(sizes, named.sizes)):
             if any(n and n != wanted for n, wanted in zip(have, want)):
-                raise ArgumentError(f"expected {want[0]} chunks of input and {want[1]} of output on gpu {rank}, got {have[0]} and {have[1]}")
+                got = f"{have[0]} and {have[1]}"
+                raise ArgumentError(f"expected {want[0]} chunks of input and {want[1]} of output on gpu {rank}, got {got}")
         self.sizes = [(*want, have[2]) for want, have in zip(named.sizes, self.sizes)]
         return named
 
@@ -145,7 +148,7 @@ class _Plan:
             )
         if chunk.buffer is Buffer.INPUT and shifts:
             first = chunk.index + shifts[run.gpu]
-            if 0 <= first and first + chunk.n <= sizes[Buffer.OUTPUT]:
+            if first >= 0 and first + chunk.n <= sizes[Buffer.OUTPUT]:
                 return run._replace(chunk=chunk._replace(buffer=Buffer.OUTPUT, index=first))
         return run
 

@@ -1,4 +1,4 @@
-"""The gpus and operations of MSCCL++ execution plans, of both generations, as one-sided actions (`hpcoll.formats.one_sided`).
+"""The operations of MSCCL++ execution plans, of both generations, as one-sided actions (`hpcoll.formats.one_sided`).
 
 The first generation (2024) names channels and offsets for each operation (``i_cids``, ``o_cids``, ``srcs``), the second (2025) runs of
 chunks (``src_buff``, ``dst_buff``) of its own buffers or of remote ones. Their operations have one meaning:
@@ -15,21 +15,19 @@ The thread blocks of a group share an operation: each has a part of its chunks. 
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
 
-from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.json_fields import integer, member, refused
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.json_fields import integer, member
 from hpcoll.base.text import MAX_CHUNKS, quoted
-from hpcoll.formats.one_sided import Action, Run
+from hpcoll.formats.mscclpp_gpus import BUFFERS, KINDS, Gpu, Peer, at, entries, integers, one_of
+from hpcoll.formats.one_sided_channels import Action, Direction, Local, Run
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk
 
 UNITS = 3  # of a chunk in a pipeline
-_KINDS = {"memory": "memory", "sm": "memory", "port": "port", "proxy": "port", "switch": "switch", "nvls": "switch"}
-_BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 _NONE = 99  # packets among no more runs
-_T = TypeVar("_T")
 
 
 class _Form(NamedTuple):
@@ -52,18 +50,6 @@ _SYNCS = {"signal": "signal", "rlxsignal": "signal", "wait": "wait", "rlxwait": 
 _MULTICAST = ("glres", "gstore", "gstorepkt")
 
 
-class _Peer(NamedTuple):
-    """A channel of a gpu: its kind, its peer, and its number among the channels of that kind to that peer."""
-
-    kind: str
-    peer: int
-    number: int
-
-    def name(self, gpu: int, verb: str) -> tuple[str, int, int, int]:
-        """Return the name of the direction that a gpu signals, or waits for."""
-        return (self.kind, self.peer, gpu, self.number) if verb == "wait" else (self.kind, gpu, self.peer, self.number)
-
-
 class _Range(NamedTuple):
     """A run of chunks as the file has it; ``peer``: the channel to its gpu, where the file names one."""
 
@@ -71,7 +57,7 @@ class _Range(NamedTuple):
     buffer: Buffer
     first: int
     n: int
-    peer: _Peer | None = None
+    peer: Peer | None = None
 
 
 class _Part(NamedTuple):
@@ -82,58 +68,22 @@ class _Part(NamedTuple):
     parts: int = 1
 
 
-class Gpu:
-    """A gpu of a plan.
-
-    Attributes:
-        rank: Its number.
-        sizes: Chunks of its input, output and scratch, as the file counts them.
-        blocks: The thread blocks, as they stand in the file.
-    """
-
-    def __init__(self, content: Any, rank: int, nranks: int) -> None:
-        """Read a gpu but for its thread blocks; ArgumentError: a field is missing or wrong."""
-        integer(content, "id", "", rank, rank)
-        self.rank, self.new = rank, "input_chunks" in content
-        keys = ("input_chunks", "output_chunks", "scratch_chunks") if self.new else ("inputChunks", "outputChunks", "scratchChunks")
-        self.sizes = [integer(content, key, "", 0, MAX_CHUNKS) for key in keys]
-        self.channels: dict[Hashable, list[_Peer]] = defaultdict(list)  # by kind, in the first generation by kind and buffers
-        numbers: dict[tuple[str, int], int] = defaultdict(int)
-        for entry in member(content, "channels", list, ""):
-            kind, key = self._key(entry, "channel_type" if "channel_type" in entry else "type", "srcbuff", "dstbuff")
-            for peer in _integers(entry, "connected_to" if self.new else "connectedTo", nranks) if kind != "switch" else ():
-                if peer == rank:
-                    raise ArgumentError(f"expected channels to other gpus, got one to gpu {rank} itself")
-                self.channels[key].append(_Peer(kind, peer, numbers[kind, peer]))
-                numbers[kind, peer] += 1
-        remotes = member(content, "remote_buffers", list, "") if "remote_buffers" in content else []
-        self.remotes = [(integer(entry, "rank", "", 0, nranks - 1), _one_of(_BUFFERS, entry, "type")) for entry in remotes]
-        semaphores = member(content, "semaphores", list, "") if "semaphores" in content else []
-        self.semaphores = [integer(entry, "init_value", "", 0) for entry in semaphores]
-        self.blocks = member(content, "threadblocks", list, "")
-
-    def _key(self, entry: Any, kind: str, src: str, dst: str) -> tuple[str, Hashable]:
-        """Return the kind of the channels of an entry, and their key."""
-        found = _one_of(_KINDS, entry, kind)
-        return found, found if self.new or found == "switch" else (found, _one_of(_BUFFERS, entry, src), _one_of(_BUFFERS, entry, dst))
-
-
 class Block:
     """A thread block of a plan: what the numbers in its operations stand for."""
 
     def __init__(self, gpu: Gpu, content: Any, factor: int) -> None:
         """Read a thread block but for its operations; ``factor``: chunks into which one of the file is divided."""
         self.gpu, self.factor = gpu, factor
-        self.channels: dict[Hashable, list[_Peer]] = defaultdict(list)
-        for entry in member(content, "channels", list, ""):
-            kind, key = gpu._key(entry, "channel_type" if gpu.new else "ctype", "src", "dst")
+        self.channels: dict[Hashable, list[Peer]] = defaultdict(list)
+        for entry in entries(content, "channels"):
+            kind, key = gpu.key(entry, "channel_type" if gpu.new else "ctype", "src", "dst")
             ids = next((name for name in ("channel_ids", "cids", "cid") if name in entry), "channel_ids")
             known = gpu.channels[key]
-            self.channels[key] += [known[i] for i in _integers(entry, ids, len(known))] if kind != "switch" else []
+            self.channels[key] += [known[i] for i in integers(entry, ids, len(known))] if kind != "switch" else []
         self.remotes: dict[str, list[tuple[int, Buffer]]] = defaultdict(list)
-        for entry in member(content, "remote_buffer_refs", list, "") if "remote_buffer_refs" in content else ():
-            mine = self.remotes[_one_of(_KINDS, entry, "access_channel_type")]
-            mine += [gpu.remotes[i] for i in _integers(entry, "remote_buffer_ids", len(gpu.remotes))]
+        for entry in entries(content, "remote_buffer_refs", needed=False):
+            mine = self.remotes[one_of(KINDS, entry, "access_channel_type")]
+            mine += [gpu.remotes[i] for i in integers(entry, "remote_buffer_ids", len(gpu.remotes))]
 
     def actions(self, op: Any, place: FilePlace) -> Iterator[Action]:
         """Return the actions of an operation, of a pipeline those of all iterations; ArgumentError: it is not understood."""
@@ -142,7 +92,7 @@ class Block:
             return
         units = integer(member(op, "iter_context", dict, ""), "num_chunks", "iter_context", 1, MAX_CHUNKS) * self.factor
         for unit in range(units):
-            for inner in member(op, "ops", list, ""):
+            for inner in entries(op, "ops"):
                 if member(inner, "name", str, "") == "pipeline" or "tbg_info" in inner:
                     raise ArgumentError("not understood: a pipeline in a pipeline, or a group of thread blocks in one")
                 yield from self._actions(inner, place, _Part(unit))
@@ -158,83 +108,77 @@ class Block:
             for peer in self._peers(op, "i" if verb == "wait" else "o"):
                 if verb == "flush" and peer.kind != "port":
                     raise ArgumentError("not understood: a flush of a channel that is no port")
-                port = peer.name(gpu.rank, verb) if peer.kind == "port" and verb != "wait" else None
-                yield Action(verb, place, name=peer.name(gpu.rank, verb), port=port, relaxed=name.startswith("rlx"))
+                direction = peer.direction(gpu.rank, verb)
+                port = direction if peer.kind == "port" and verb != "wait" else None
+                yield Action(verb, place, name=direction, port=port, relaxed=name.startswith("rlx"))
         elif name == "barrier":
             count = integer(op, "num_threadblocks" if gpu.new else "nthread_blocks", "", 1)
-            yield Action("barrier", place, name=("barrier", gpu.rank, integer(op, "barrier_id", "", 0)), count=count)
+            yield Action("barrier", place, name=Local("barrier", gpu.rank, integer(op, "barrier_id", "", 0)), count=count)
         elif name in ("sem_acquire", "sem_release"):
-            for i in _integers(op, "semaphore_ids", len(gpu.semaphores)):
-                yield Action(name[4:], place, name=("semaphore", gpu.rank, i), count=gpu.semaphores[i])
+            for i in integers(op, "semaphore_ids", len(gpu.semaphores)):
+                yield Action(name[4:], place, name=Local("semaphore", gpu.rank, i), count=gpu.semaphores[i])
         elif name != "nop":
             raise ArgumentError(f"expected an operation of MSCCL++, got {quoted(name)}")
 
     def _moves(self, name: str, op: Any, place: FilePlace, part: _Part) -> Iterator[Action]:
         """Return the moves of an operation, and the signals and flushes behind them."""
-        kind = _one_of({**_KINDS, "none": "none"}, op, "channel_type" if self.gpu.new else "ctype") if self._has_kind(op) else "none"
-        srcs, dsts = self._ranges(op, "src", kind), self._ranges(op, "dst", kind)
-        form = _MOVES[name]
-        if form.folds and name.startswith("rr") and not any(src.gpu == self.gpu.rank for src in srcs):
+        key = "channel_type" if self.gpu.new else "ctype"
+        kind = one_of({**KINDS, "none": "none"}, op, key) if key in op else "none"
+        srcs, dsts, form = self._ranges(op, "src", kind), self._ranges(op, "dst", kind), _MOVES[name]
+        if form.folds and name.startswith("rr") and all(src.gpu != self.gpu.rank for src in srcs):
             srcs = dsts[:1] + srcs  # the oldest files have no local source: it is the destination
-        if name == "cpkt" and dsts and dsts[0].buffer is Buffer.SCRATCH:
+        if not srcs or not dsts or (not form.folds and len(srcs) not in (1, len(dsts))):
+            raise ArgumentError(f"expected sources and destinations of {name}, got {len(srcs)} and {len(dsts)}")
+        if (kind == "port" and form.folds) or (kind != "port" and name in ("pws", "pwsf")):
+            raise ArgumentError(f"not understood: {name} through a channel of kind {kind}")
+        if name == "cpkt" and dsts[0].buffer is Buffer.SCRATCH:
             form = _MOVES["tpkt"]
         if name == "ppkt" and kind == "port":
             form = _MOVES["rppkt"]
-        groups = [(srcs, dsts)] if form.folds or len(srcs) == 1 and kind != "port" else list(zip(*([[x] for x in y] for y in (srcs, dsts))))
-        if not srcs or not dsts or not form.folds and len(srcs) not in (1, len(dsts)):
-            raise ArgumentError(f"expected sources and destinations of {name}, got {len(srcs)} and {len(dsts)}")
-        ports = self._ports(op, dsts) if kind == "port" else [None] * len(dsts)
-        if kind == "port" and form.folds or name in ("pws", "pwsf") and kind != "port":
-            raise ArgumentError(f"not understood: {name} through a channel of kind {kind}")
-        if kind == "port":
-            groups = [(srcs[i if len(srcs) > 1 else 0 :][:1], [dst]) for i, dst in enumerate(dsts)]
-        for (mine, theirs), port in zip(groups, ports):
-            found = [
-                tuple(self._run(one, part, i >= first) for i, one in enumerate(ranges))
-                for ranges, first in ((mine, form.packets_in), (theirs, form.packets_out))
-            ]
-            if len({run.chunk.n for runs in found for run in runs}) > 1:
-                raise ArgumentError(f"expected runs of one size, got {[run.chunk.n for runs in found for run in runs]}")
-            yield Action("move", place, *found, port=port, checked=name != "ppkt")
-        for peer in ports if name in ("pws", "pwsf") else ():
-            yield Action("signal", place, name=peer, port=peer)
+        ports = self._ports(op, dsts) if kind == "port" else []
+        together = form.folds or (len(srcs) == 1 and not ports)
+        for i, dst in enumerate(dsts[:1] if together else dsts):
+            runs = [self._run(src, part, n >= form.packets_in) for n, src in enumerate(srcs if together else srcs[i % len(srcs) :][:1])]
+            outs = [self._run(dst, part, n >= form.packets_out) for n, dst in enumerate(dsts if together else [dst])]
+            if len(sizes := {run.chunk.n for run in runs + outs}) > 1:
+                raise ArgumentError(f"expected runs of one size, got {sorted(sizes)}")
+            yield Action("move", place, tuple(runs), tuple(outs), port=ports[i] if ports else None, checked=name != "ppkt")
+        for port in ports if name in ("pws", "pwsf") else ():
+            yield Action("signal", place, name=port, port=port)
             if name == "pwsf":
-                yield Action("flush", place, name=peer, port=peer)
-
-    def _has_kind(self, op: Any) -> bool:
-        return ("channel_type" if self.gpu.new else "ctype") in op
+                yield Action("flush", place, name=port, port=port)
 
     def _run(self, one: _Range, part: _Part, packets: bool) -> Run:
         """Return a run's part, in chunks of the program."""
-        if packets and (one.buffer is not Buffer.SCRATCH):
+        if packets and one.buffer is not Buffer.SCRATCH:
             raise ArgumentError(f"not understood: packets outside of scratch, in the {one.buffer.name.lower()} buffer")
         first, n = one.first * self.factor, one.n * self.factor
         if part.unit >= 0:
             return Run(one.gpu, Chunk(one.buffer, first + part.unit, 1), packets)
         return Run(one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets)
 
-    def _ports(self, op: Any, dsts: list[_Range]) -> list[Hashable]:
+    def _ports(self, op: Any, dsts: list[_Range]) -> list[Direction]:
         """Return the port of each destination."""
         peers = [dst.peer for dst in dsts] if not self.gpu.new else self._peers(op, "o")
         if len(peers) != len(dsts) or any(not peer or peer.peer != dst.gpu for peer, dst in zip(peers, dsts)):
             raise ArgumentError("expected a channel to the gpu of each destination, got others")
-        return [peer.name(self.gpu.rank, "signal") for peer in peers if peer]
+        return [peer.direction(self.gpu.rank, "signal") for peer in peers if peer]
 
-    def _peers(self, op: Any, side: str) -> list[_Peer]:
+    def _peers(self, op: Any, side: str) -> list[Peer]:
         """Return the channels of a signal, a wait, a flush or a port's writes; ``side``: i or o, in the first generation."""
         if self.gpu.new:
-            known = self.channels[_one_of(_KINDS, op, "channel_type")]
-            return [known[i] for i in _integers(op, "channel_ids", len(known))]
+            known = self.channels[one_of(KINDS, op, "channel_type")]
+            return [known[i] for i in integers(op, "channel_ids", len(known))]
         return [peer for peer, _, _ in self._named(op, side)]
 
-    def _named(self, op: Any, side: str) -> list[tuple[_Peer, int, Buffer]]:
+    def _named(self, op: Any, side: str) -> list[tuple[Peer, int, Buffer]]:
         """Return channels, offsets and the peer's buffer in an operation of the first generation."""
         buffers = member(op, f"{side}_buff", dict, "") if f"{side}_buff" in op else {"src": op.get("srcbuff"), "dst": op.get("dstbuff")}
-        src, dst = _one_of(_BUFFERS, buffers, "src"), _one_of(_BUFFERS, buffers, "dst")
-        known = self.channels[_one_of(_KINDS, op, "ctype"), src, dst]
+        src, dst = one_of(BUFFERS, buffers, "src"), one_of(BUFFERS, buffers, "dst")
+        known = self.channels[one_of(KINDS, op, "ctype"), src, dst]
         found = []
-        for entry in member(op, f"{side}_cids", list, ""):
-            peer = known[integer(entry, "id", "", 0, len(known) - 1)]
+        for entry in entries(op, f"{side}_cids"):
+            peer = at(known, entry, "id")
             found.append((peer, integer(entry, "off", "", 0, MAX_CHUNKS) if "off" in entry else 0, dst))
         return found
 
@@ -242,13 +186,13 @@ class Block:
         """Return the sources or the destinations of a move; ``side``: src or dst."""
         rank = self.gpu.rank
         if self.gpu.new:
-            return [self._range(entry, kind) for entry in member(op, f"{side}_buff", list, "")]
+            return [self._range(entry, kind) for entry in entries(op, f"{side}_buff")]
         n = integer(op, "cnt", "", 1, MAX_CHUNKS)
         found = []
         if f"{side}off" in op:
-            found.append(_Range(rank, _one_of(_BUFFERS, op, f"{side}buff"), integer(op, f"{side}off", "", 0, MAX_CHUNKS), n))
-        for entry in member(op, f"{side}s", list, "") if f"{side}s" in op else ():
-            found.append(_Range(rank, _one_of(_BUFFERS, entry, "buff"), integer(entry, "off", "", 0, MAX_CHUNKS), n))
+            found.append(_Range(rank, one_of(BUFFERS, op, f"{side}buff"), integer(op, f"{side}off", "", 0, MAX_CHUNKS), n))
+        for entry in entries(op, f"{side}s", needed=False):
+            found.append(_Range(rank, one_of(BUFFERS, entry, "buff"), integer(entry, "off", "", 0, MAX_CHUNKS), n))
         letter = "i" if side == "src" else "o"
         for peer, first, buffer in self._named(op, letter) if f"{letter}_cids" in op else ():
             found.append(_Range(peer.peer, buffer, first, n, peer))
@@ -259,9 +203,8 @@ class Block:
         if "switch_channel_id" in entry:
             raise ArgumentError("not understood: the multicast of a switch (NVLS)")
         if "buffer_id" not in entry:
-            return _Range(self.gpu.rank, _one_of(_BUFFERS, entry, "type"), first, n)
-        known = self.remotes[kind]
-        return _Range(*known[integer(entry, "buffer_id", "", 0, len(known) - 1)], first, n)
+            return _Range(self.gpu.rank, one_of(BUFFERS, entry, "type"), first, n)
+        return _Range(*at(self.remotes[kind], entry, "buffer_id"), first, n)
 
 
 def factor_of(op: Any) -> int:
@@ -269,8 +212,8 @@ def factor_of(op: Any) -> int:
     if member(op, "name", str, "") == "pipeline":
         return UNITS
     _, parts = _part(op)
-    runs = [integer(entry, "size", "", 1, MAX_CHUNKS) for side in ("src_buff", "dst_buff") for entry in op.get(side, ())] if parts > 1 else []
-    return math.lcm(1, *(parts // math.gcd(parts, n) for n in runs))
+    runs = entries(op, "src_buff") + entries(op, "dst_buff") if parts > 1 else []
+    return math.lcm(1, *(parts // math.gcd(parts, integer(run, "size", "", 1, MAX_CHUNKS)) for run in runs))
 
 
 def _part(op: Any) -> tuple[int, int]:
@@ -280,20 +223,3 @@ def _part(op: Any) -> tuple[int, int]:
     group = member(op, "tbg_info", dict, "")
     parts = integer(group, "tbg_size", "tbg_info", 1, 1024)
     return integer(group, "tb_id", "tbg_info", 0, parts - 1), parts
-
-
-def _integers(content: Any, key: str, most: int) -> list[int]:
-    """Return a list of integers below ``most``."""
-    found = member(content, key, list, "")
-    for value in found:
-        if type(value) is not int or not 0 <= value < most:
-            raise refused(key, f"integers from 0 to {most - 1}", value)
-    return list(found)
-
-
-def _one_of(known: Mapping[str, _T], content: Any, key: str) -> _T:
-    """Return what a text stands for."""
-    text = member(content, key, str, "")
-    if text not in known:
-        raise refused(key, f"one of {', '.join(known)}", text)
-    return known[text]
