@@ -7,7 +7,8 @@ chunks (``src_buff``, ``dst_buff``) of its own buffers or of remote ones. Their 
 * ``re``, ``rs``, ``res``: fold the sources, write the result to all destinations; ``rre``, ``rrc``, ``rrcs``, ``rres`` read other gpus'
   memory for it. With ``pkt`` all sources but the first are packets, and all destinations but the first.
 * ``ppkt``, ``tpkt``, ``cpkt`` to scratch write packets; ``upkt``, ``ucpkt``, ``cpkt`` from scratch read them, ``rppkt`` sends them on.
-* ``signal``, ``wait``, ``rlxsignal``, ``rlxwait``, ``flush``, ``barrier``, ``sem_acquire``, ``sem_release``. ``nop`` is of threads alone.
+* ``signal``, ``wait``, ``rlxsignal``, ``rlxwait``, ``flush``, ``sem_acquire``, ``sem_release``, ``barrier``; ``nop`` is one of a block's
+  threads.
 * ``pipeline``: operations on one unit of their chunks after another. A chunk has three units here.
 
 The thread blocks of a group share an operation: each has a part of its chunks. Multicast (``glres``, ``gstore``) is not understood.
@@ -99,8 +100,6 @@ class Block:
 
     def _actions(self, op: Any, place: FilePlace, part: _Part) -> Iterator[Action]:
         name, gpu = member(op, "name", str, ""), self.gpu
-        if name in _MULTICAST:
-            raise ArgumentError(f"not understood: {name} needs the multicast of a switch (NVLS)")
         if name in _MOVES:
             yield from self._moves(name, op, place, part)
         elif name in _SYNCS:
@@ -117,7 +116,9 @@ class Block:
         elif name in ("sem_acquire", "sem_release"):
             for i in integers(op, "semaphore_ids", len(gpu.semaphores)):
                 yield Action(name[4:], place, name=Local("semaphore", gpu.rank, i), count=gpu.semaphores[i])
-        elif name != "nop":
+        elif name == "nop":
+            yield Action("nop", place)
+        else:
             raise ArgumentError(f"expected an operation of MSCCL++, got {quoted(name)}")
 
     def _moves(self, name: str, op: Any, place: FilePlace, part: _Part) -> Iterator[Action]:
@@ -208,8 +209,11 @@ class Block:
 
 
 def factor_of(op: Any) -> int:
-    """Return the number of chunks into which an operation divides a chunk of the file."""
-    if member(op, "name", str, "") == "pipeline":
+    """Return the number of chunks into which an operation divides a chunk of the file; ArgumentError: it is multicast."""
+    for inner in [op, *entries(op, "ops", needed=False)]:
+        if (name := member(inner, "name", str, "")) in _MULTICAST:
+            raise ArgumentError(f"not understood: {name} needs the multicast of a switch (NVLS)")
+    if op["name"] == "pipeline":
         return UNITS
     _, parts = _part(op)
     runs = entries(op, "src_buff") + entries(op, "dst_buff") if parts > 1 else []

@@ -1,8 +1,9 @@
 """One-sided programs as messages: thread blocks that write and read the memory of other gpus, and signals that order them.
 
-A thread block is a channel. For each gpu whose memory it uses there is one more channel on that gpu, its **agent**, which does nothing but
-what the thread block asks for. So an access to another gpu's memory is a step of that gpu, ordered behind what the thread block knew when
-it asked, and before what it does next:
+A thread block is two channels: all its threads, which move data, and the first ones, which signal and wait. Only a nop or a barrier orders
+the two. For each gpu that a channel uses there is one more channel on that gpu, its **agent**, which does nothing but what the channel asks
+for. So an access to another gpu's memory is a step of that gpu, ordered behind what the
+thread block knew when it asked, and before what it does next:
 
     thread block     send chunk ...... recv signal        send signal .. recv chunk        send signal
     its agent              recv chunk  send signal    recv signal  send chunk                   recv signal
@@ -21,7 +22,8 @@ from hpcoll.formats.one_sided_waits import Waits
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
 
-MAX_CHANNELS = 8192  # of all gpus, agents among them: a proof has a number for each pair of channels
+MAX_CHANNELS = 8192  # of all gpus, agents among them
+MAX_CLOCKS = 1 << 28  # numbers in all clocks of a proof: each channel, message and step that others wait for may have one for each channel
 _SIGNAL = Chunk(Buffer.SCRATCH, 0, 0)
 
 
@@ -52,16 +54,28 @@ class Translation:
         self._agents: dict[tuple[int, int], Channel] = {}  # (link of its client, gpu)
         self._ports: dict[Direction, Channel] = {}
         self._packets: dict[int, bool] = {}  # whether a gpu's scratch holds packets
-        mains = [[self._channel(gpu) for _ in mine] for gpu, mine in enumerate(blocks)]
-        for channels, mine in zip(mains, blocks):
-            for main, actions in zip(channels, mine):
-                self._translate(main, actions)
+        pairs = [[self._pair(gpu, actions) for actions in mine] for gpu, mine in enumerate(blocks)]
+        for channels, mine in zip(pairs, blocks):
+            for (data, control), actions in zip(channels, mine):
+                self._translate(data, control, actions)
         self._waits.resolve()
         for gpu, runs in enumerate(results):
             end, place = self._channel(gpu), FilePlace(-1, gpu)
-            end.wait([main.mark() for main in mains[gpu]], place)
+            end.wait([channel.mark() for pair in pairs[gpu] for channel in pair], place)
             for run in runs:
                 end.add(Op.COPY, place, -1, run, run)
+
+        channels = [channel for mine in self._channels for channel in mine]
+        clocks = sum(1 for channel in channels for item, _ in channel.items if not isinstance(item, Step) or item.op is Op.SEND)
+        if len(channels) * (len(channels) + clocks) > MAX_CLOCKS:
+            raise ArgumentError(
+                f"{path}: too large: {clocks:,} messages and waits of {len(channels):,} thread blocks and gpus that they use"
+            )
+
+    def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[Channel, Channel]:
+        """Return the channels of a thread block, which are one where there is nothing to do for the other one."""
+        data, kinds = self._channel(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
+        return data, self._channel(gpu) if len(kinds) == 2 else data
 
     def written(self, gpu: int) -> tuple[list[tuple[Step, ...]], list[tuple[FilePlace, ...]], tuple[int, ...]]:
         """Return steps, places and links of a gpu's channels."""
@@ -82,30 +96,42 @@ class Translation:
 
     def _port(self, main: Channel, direction: Direction, action: Action) -> Channel:
         """Return the channel of a port, behind what the thread block has done."""
+        main.early = False
         self._waits.own(main, "use", direction, action)
         if direction not in self._ports:
             self._ports[direction] = self._channel(main.gpu)
         self._ports[direction].wait([main.mark()], action.place)
         return self._ports[direction]
 
-    def _translate(self, main: Channel, actions: Sequence[Action]) -> None:
+    def _translate(self, data: Channel, control: Channel, actions: Sequence[Action]) -> None:
         """Write the actions of a thread block."""
         for action in actions:
-            if action.verb != "move" or (main.unconfirmed and main.unconfirmed[0][1] != action.place):
-                self._confirm(main)
-            if action.verb == "move":
-                self._move(main, action)
+            if data.unconfirmed and (action.verb != "move" or data.unconfirmed[0][1] != action.place):
+                self._confirm(data)
+            if action.verb == "move" and not action.port:
+                self._move(data, action)
+            elif action.verb == "move":
+                self._push(control, action)
             elif action.verb in ("wait", "acquire"):
-                main.early &= action.relaxed
-                self._waits.wait(main, action)
+                control.early &= action.relaxed
+                self._waits.wait(control, action)
             elif action.verb == "release":
-                self._waits.done(action, main.mark())
-            elif action.verb == "barrier":
-                main.early = False
-                self._waits.arrive(main, action)
+                self._waits.done(action, control.mark())
+            elif action.verb in ("signal", "flush"):
+                self._signal(control, action)
             else:
-                self._signal(main, action)
-        self._confirm(main)
+                self._synchronize(data, control, action)
+        self._confirm(data)
+
+    def _synchronize(self, data: Channel, control: Channel, action: Action) -> None:
+        """Let all threads of a block wait for one another, at a barrier for those of the other blocks, too."""
+        marks = data.mark(), control.mark()
+        control.wait([marks[0]], action.place)
+        control.early &= data.early and action.verb == "nop"
+        if action.verb == "barrier":
+            self._waits.arrive(control, action)
+            marks = data.mark(), control.mark()
+        data.wait([marks[1]], action.place)
 
     def _confirm(self, main: Channel) -> None:
         """Wait until what an operation has written elsewhere is there."""
@@ -129,18 +155,27 @@ class Translation:
             sender.add(Op.RECV, place, direction.receiver, _SIGNAL)
             main.wait([sender.mark()], place)
 
-    def _move(self, main: Channel, action: Action) -> None:
-        place, gpu, main.early = action.place, main.gpu, False
+    def _push(self, control: Channel, action: Action) -> None:
+        """Write a move through a port, from a chunk here to one elsewhere."""
+        (src,), (dst,), direction, place = action.srcs, action.dsts, action.port, action.place
+        assert direction
+        self._check(control, action)
+        port = self._port(control, direction, action)
+        port.add(Op.SEND, place, dst.gpu, None, src.chunk)
+        self._land(port, control.gpu, dst, place)
+
+    def _check(self, main: Channel, action: Action) -> None:
+        """Let a move wait for the packets that it reads."""
         for run in action.srcs + action.dsts:
             if run.chunk.buffer is Buffer.SCRATCH and self._packets.setdefault(run.gpu, run.packets) != run.packets:
-                raise ArgumentError(f"{self.path}, {place}: not understood: scratch of gpu {run.gpu} holds both packets and other chunks")
+                cause = f"not understood: scratch of gpu {run.gpu} holds both packets and other chunks"
+                raise ArgumentError(f"{self.path}, {action.place}: {cause}")
         if action.checked and any(src.packets for src in action.srcs):
             self._waits.read(main, action)
-        if action.port:
-            port = self._port(main, action.port, action)
-            port.add(Op.SEND, place, action.dsts[0].gpu, None, action.srcs[0].chunk)
-            self._land(port, gpu, action.dsts[0], place)
-            return
+
+    def _move(self, main: Channel, action: Action) -> None:
+        place, gpu, main.early = action.place, main.gpu, False
+        self._check(main, action)
         here, there = [dst for dst in action.dsts if dst.gpu == gpu], [dst for dst in action.dsts if dst.gpu != gpu]
         value = self._value(main, action, here[0].chunk if here else None)
         for dst in here:

@@ -43,7 +43,7 @@ class Action(NamedTuple):
 
     Attributes:
         verb: ``move``: fold the sources and write the result to all destinations; ``signal``, ``wait``, ``flush``; ``release``, ``acquire``
-            for a semaphore of the gpu; ``barrier`` of thread blocks of the gpu.
+            for a semaphore of the gpu; ``barrier`` of thread blocks of the gpu; ``nop``, one of all threads of the block.
         place: The place in the file.
         srcs: The sources of a move; ``dsts``: its destinations.
         name: What is signalled, waited for, released, acquired or met at.
