@@ -32,13 +32,19 @@ def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
         ArgumentError: The file is not understood, or arguments say something else.
         ScheduleError: The program is wrong.
     """
-    program = read_program(Path(name), _conditions(arguments))
-    row = row_of(program, prove_program(program))
+    program, proof = read_proven(arguments, name)
+    row = row_of(program, proof)
     for argument, its in (("nranks", program.nranks), ("root", program.root)):
         if getattr(arguments, argument) not in (None, 0, its):
             raise ArgumentError(f"{program.path} has {argument} {its}, got {argument} {getattr(arguments, argument)}")
         setattr(arguments, argument, its)
     return row
+
+
+def read_proven(arguments: argparse.Namespace, name: str) -> tuple[FileProgram, Proof]:
+    """Return the program of a file, and its proof; raises as `read_program` and `prove_program`."""
+    program = read_program(Path(name), _conditions(arguments))
+    return program, prove_program(program)
 
 
 def _conditions(arguments: argparse.Namespace) -> Conditions:

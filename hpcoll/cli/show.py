@@ -1,4 +1,4 @@
-"""``hpcoll show``: lists the catalogue, or draws the structure and timeline, in the terminal or as a picture."""
+"""``hpcoll show``: lists the catalogue, or draws structure and timeline, or writes the schedule for other tools."""
 
 import argparse
 import shutil
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import MAX_BUILT, quoted
+from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted
 from hpcoll.cli import add_ranks_per_node, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import print_lines, table
+from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import is_program
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -18,7 +19,7 @@ from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import Algorithm
 
 CHUNKS = 4  # of algorithms that take any number
-NRANKS = 8
+NRANKS, NBYTES = 8, "1M"
 NODES = "4"  # ranks of each
 MAX_FORMULA = 20  # columns; `show KEY` shows it whole
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
@@ -42,18 +43,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_grid(parser)
     programs.add_conditions(parser)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json")
+    parser.add_argument("--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, or the drawing."""
     if is_program(arguments.pattern):
+        if arguments.write:
+            _write(arguments, programs.read_proven(arguments, arguments.pattern)[0])
+            return 0
         _show(programs.row_of_file(arguments, arguments.pattern), arguments)
         return 0
     collective, _, algorithm = arguments.pattern.partition("/")
     if algorithm:
         _show(find(collective, algorithm), arguments)
         return 0
-    drawn = arguments.svg, arguments.ranks_per_node, arguments.root, arguments.grid, arguments.periodic
+    drawn = arguments.svg, arguments.write, arguments.ranks_per_node, arguments.root, arguments.grid, arguments.periodic
     if any(drawn) or arguments.nranks is not None or arguments.chunks is not None:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
     keys = [f"{collective}/{name}" for name in algorithms(collective)] if collective else CATALOGUE
@@ -65,6 +71,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     from hpcoll.analysis.render import draw  # these need NumPy, which the list of algorithms does not
     from hpcoll.analysis.render_svg import render_svg
     from hpcoll.analysis.render_text import render_text
+    from hpcoll.formats.write import program_of
 
     if arguments.chunks is not None and not row.chunked:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
@@ -74,10 +81,20 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     nranks, graph = grid_of(arguments, row.collective, NRANKS, MAX_BUILT)
     nodes = parse_nodes(arguments.ranks_per_node or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
     drawing = draw(row._replace(graph=graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
-    if arguments.svg is None:
+    if arguments.svg:
+        output.write(arguments.svg, render_svg(drawing))
+    if arguments.write:
+        _write(arguments, program_of(row, drawing.schedules))
+    if not arguments.svg and not arguments.write:
         print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
-        return
-    output.write(arguments.svg, render_svg(drawing))
+
+
+def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
+    from hpcoll.formats.write import written_for
+
+    written = written_for(arguments.write.suffix, program, parse_nbytes(arguments.bytes))
+    output.write(arguments.write, written.text)
+    print_lines([written.note] * bool(written.note))
 
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:

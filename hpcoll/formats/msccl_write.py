@@ -1,0 +1,247 @@
+"""Schedules as MSCCL XML: thread blocks of each gpu with steps, and the dependencies between them.
+
+A thread block sends to at most one peer and receives from at most one, on one channel. So a channel of a schedule becomes several. Its
+order is kept within each of them. Between two of them it is kept where both touch a chunk and one writes it, and where nothing else
+implies it. A local step stands where the last step stands that it needs. Chunks that are one memory in calls in place count as one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.formats.program import FileProgram
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
+
+COLLECTIVES = {  # names in MSCCL
+    "allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall", "bcast": "broadcast",
+    "reduce": "reduce", "gather": "gather", "scatter": "scatter",
+}  # fmt: skip
+MAX_BLOCKS, MAX_STEPS, MAX_COUNT = 64, 64, 71  # of a gpu; of a thread block; of a step: what RCCL's reader takes
+
+_At = tuple[int, int]  # thread block and step
+_LETTERS = "ios"
+
+
+class Written(NamedTuple):
+    """The text of a file, and what its user should know of it."""
+
+    text: str
+    note: str = ""
+
+
+@dataclass
+class _XmlStep:
+    type: str
+    src: Chunk | None
+    dst: Chunk | None
+    needs: _At
+    turn: int  # in the order in which the gpu's steps are written
+    needed: bool = False
+
+    @property
+    def count(self) -> int:
+        run = self.dst or self.src
+        return run.n if run else 0
+
+    def line(self, number: int) -> str:
+        runs = self.src or self.dst, self.dst or self.src
+        (srcbuf, srcoff), (dstbuf, dstoff) = [(_LETTERS[run.buffer], run.index) if run else ("i", -1) for run in runs]
+        return (
+            f'      <step s="{number}" type="{self.type}" srcbuf="{srcbuf}" srcoff="{srcoff}" dstbuf="{dstbuf}" dstoff="{dstoff}" '
+            f'cnt="{self.count}" depid="{self.needs[0]}" deps="{self.needs[1]}" hasdep="{int(self.needed)}"/>'
+        )
+
+
+@dataclass
+class _Block:
+    """A thread block; ``known``: for each step the last step of each other block that has run before."""
+
+    send: int
+    recv: int
+    chan: int
+    steps: list[_XmlStep] = field(default_factory=list)
+    known: list[dict[int, int]] = field(default_factory=list)
+
+
+def msccl_text(program: FileProgram) -> Written:
+    """Return the XML text of a program; the note says where it is more than RCCL's reader takes.
+
+    Raises:
+        ArgumentError: MSCCL has no such collective, or no such step.
+    """
+    if program.collective not in COLLECTIVES:
+        raise ArgumentError(f"MSCCL XML has {', '.join(sorted(COLLECTIVES))}, got {program.collective}")
+    gpus = [_Gpu(s, program) for s in program.schedules]
+    nchannels = max((block.chan + 1 for gpu in gpus for block in gpu.blocks), default=1)
+    root = f' root="{program.root}"' if program.meaning.rooted else ""
+    lines = [
+        f'<algo name="{escape(program.name, {chr(34): "&quot;"})}" proto="Simple" nchannels="{nchannels}" '
+        f'nchunksperloop="{program.schedules[0].nchunks}" ngpus="{program.nranks}" coll="{COLLECTIVES[program.collective]}" '
+        f'inplace="{int(program.in_place)}" outofplace="{int(program.out_of_place)}" '
+        f'minBytes="{program.min_bytes}" maxBytes="{program.max_bytes}"{root}>'
+    ]
+    for gpu in gpus:
+        lines += gpu.lines()
+    return Written("\n".join([*lines, "</algo>"]) + "\n", _note([gpu.blocks for gpu in gpus]))
+
+
+def _note(gpus: Sequence[Sequence[_Block]]) -> str:
+    blocks = [block for gpu in gpus for block in gpu]
+    counts = [step.count for block in blocks for step in block.steps]
+    sizes = max(map(len, gpus)), max((len(block.steps) for block in blocks), default=0), max(counts, default=0)
+    names = "thread blocks of a gpu", "steps of a thread block", "chunks of a step"
+    beyond = [
+        f"{size} {name}, of at most {most}" for size, name, most in zip(sizes, names, (MAX_BLOCKS, MAX_STEPS, MAX_COUNT)) if size > most
+    ]
+    return f"RCCL's reader refuses it: {'; '.join(beyond)}" if beyond else ""
+
+
+def _latest(places: Iterable[_At]) -> dict[int, int]:
+    """Return the last step of each thread block."""
+    found: dict[int, int] = {}
+    for block, at in places:
+        found[block] = max(at, found.get(block, -1))
+    return found
+
+
+class _Gpu:
+    """The thread blocks of a rank."""
+
+    def __init__(self, schedule: Schedule, program: FileProgram) -> None:
+        s, meaning = schedule, program.meaning
+        who = (s.rank, s.nranks, s.root, s.nchunks)
+        self.schedule = s
+        self.counts = meaning.ninputs(*who), meaning.noutputs(*who), len(s.scratch)
+        self.alias = dict(meaning.aliases(*who)) if program.in_place and meaning.aliases else {}
+        self.blocks: list[_Block] = []
+        self.turn = 0
+        self.by_peer: list[tuple[dict[int, int], dict[int, int]]] = []  # per channel: the blocks that send to, and receive from each peer
+        for channel, steps in enumerate(s.channels):
+            self.by_peer.append(self._open(steps, s.links[channel] if s.links else channel))
+        # Per channel and chunk: the last step that wrote it, and those that have read it since, by thread block.
+        self.writers: list[dict[_At, _At]] = [{} for _ in s.channels]
+        self.readers: list[dict[_At, dict[int, int]]] = [defaultdict(dict) for _ in s.channels]
+        self.waits: list[dict[int, dict[int, int]]] = [{} for _ in s.channels]  # for each block of a channel, what AFTER steps want of it
+        self.places: list[list[dict[int, int]]] = [[] for _ in s.channels]  # thread block and step of each step; of AFTER what it wants
+        self._run()
+
+    def _open(self, steps: Sequence[Step], chan: int) -> tuple[dict[int, int], dict[int, int]]:
+        """Open the thread blocks of a channel: one for both ways of a peer, and of the other peers one for two."""
+        sends = dict.fromkeys(step.peer for step in steps if step.op is Op.SEND)
+        recvs = dict.fromkeys(step.peer for step in steps if step.op in (Op.RECV, Op.RECV_REDUCE))
+        both = [(peer, peer) for peer in sends if peer in recvs]
+        others = zip_longest([p for p in sends if p not in recvs], [p for p in recvs if p not in sends], fillvalue=-1)
+        pairs = [*both, *others] or [(-1, -1)] * bool(steps)
+        first = len(self.blocks)
+        self.blocks += [_Block(send, recv, chan) for send, recv in pairs]
+        return {send: first + i for i, (send, _) in enumerate(pairs)}, {recv: first + i for i, (_, recv) in enumerate(pairs)}
+
+    def _run(self) -> None:
+        """Write the steps of all channels, each AFTER behind what it waits for."""
+        channels = self.schedule.channels
+        done, moved = [0] * len(channels), True
+        while moved:
+            moved = False
+            for channel, steps in enumerate(channels):
+                while done[channel] < len(steps):
+                    step = steps[done[channel]]
+                    if step.op is Op.AFTER and done[step.after[0]] < step.after[1]:
+                        break
+                    self._write(channel, done[channel])
+                    done[channel], moved = done[channel] + 1, True
+        if done != list(map(len, channels)):
+            raise ArgumentError(f"rank {self.schedule.rank}: channels wait for each other")
+
+    def _write(self, channel: int, number: int) -> None:
+        step = self.schedule.channels[channel][number]
+        if step.op is Op.AFTER:
+            wanted = _latest(at for place in self.places[step.after[0]][: step.after[1]] for at in place.items())
+            for block in {*self.by_peer[channel][0].values(), *self.by_peer[channel][1].values()}:
+                self.waits[channel][block] = _latest([*self.waits[channel].get(block, {}).items(), *wanted.items()])
+            self.places[channel].append(wanted)
+            return
+        reads, writes = [cell for src in step.srcs for cell in self._cells(src)], self._cells(step.dst)
+        needs = self._needs(channel, reads, writes)
+        block = self._block(channel, number, needs, {*reads, *writes})
+        needs = _latest([*needs.items(), *self.waits[channel].pop(block, {}).items()])
+        for type_, src, dst in self._parts(step):
+            self._add(block, type_, src, dst, needs)
+            needs = {}
+        at = len(self.blocks[block].steps) - 1
+        self.places[channel].append({block: at})
+        for cell in reads:
+            self.readers[channel][cell][block] = at
+        for cell in writes:
+            self.writers[channel][cell] = (block, at)
+            self.readers[channel].pop(cell, None)
+
+    def _cells(self, run: Chunk | None) -> list[_At]:
+        if run is None:
+            return []
+        if run.n < 1:
+            raise ArgumentError(f"rank {self.schedule.rank}: MSCCL XML has no message without data")
+        indexes = range(run.index, run.index + run.n)
+        if run.buffer is Buffer.INPUT:
+            return [(Buffer.OUTPUT, self.alias[i]) if i in self.alias else (Buffer.INPUT, i) for i in indexes]
+        return [(run.buffer, i) for i in indexes]
+
+    def _needs(self, channel: int, reads: Iterable[_At], writes: Iterable[_At]) -> dict[int, int]:
+        """Return the last step of each thread block that must have run before one that reads and writes these chunks."""
+        writers, readers = self.writers[channel], self.readers[channel]
+        befores = [writers[cell] for cell in (*reads, *writes) if cell in writers]
+        return _latest(befores + [at for cell in writes if cell in readers for at in readers[cell].items()])
+
+    def _block(self, channel: int, number: int, needs: dict[int, int], cells: set[_At]) -> int:
+        """Return the thread block of a step: a local one's is where the last step is that it needs, else where its chunks go next."""
+        steps, (sends, recvs) = self.schedule.channels[channel], self.by_peer[channel]
+        step = steps[number]
+        if step.peer >= 0:
+            return (sends if step.op is Op.SEND else recvs)[step.peer]
+        if needs:
+            return max(needs.items(), key=lambda at: self.blocks[at[0]].steps[at[1]].turn)[0]
+        for later in steps[number + 1 :]:
+            touched = {cell for run in (*later.srcs, later.dst) for cell in self._cells(run)}
+            if later.peer >= 0 and touched & cells:
+                return (sends if later.op is Op.SEND else recvs)[later.peer]
+        return next(iter((*sends.values(), *recvs.values())))
+
+    def _parts(self, step: Step) -> Iterator[tuple[str, Chunk | None, Chunk | None]]:
+        """Return type, source and target of the XML steps of a step; a fold begins with what its target is already."""
+        op, dst, srcs = step.op, step.dst, step.srcs
+        if op is Op.REDUCE:
+            first, *others = sorted(srcs, key=lambda src: (src != dst, self._cells(src) != self._cells(dst)))
+            if first != dst:
+                yield "cpy", first, dst
+            yield from (("re", src, dst) for src in others)
+        else:
+            yield {Op.SEND: "s", Op.RECV: "r", Op.RECV_REDUCE: "rrc", Op.COPY: "cpy"}[op], srcs[0] if srcs else None, dst
+
+    def _add(self, block: int, type_: str, src: Chunk | None, dst: Chunk | None, needs: dict[int, int]) -> None:
+        """Append a step to a thread block, behind a nop for each dependency but the last."""
+        here = self.blocks[block]
+        known = here.known[-1] if here.known else {}
+        needs = {other: at for other, at in needs.items() if other != block and known.get(other, -1) < at}
+        clocks = {other: self.blocks[other].known[at] for other, at in needs.items()}
+        least = [(other, at) for other, at in needs.items() if all(clock.get(other, -1) < at for clock in clocks.values())]
+        for other, at in least:
+            known = {**known, **{b: max(s, known.get(b, -1)) for b, s in clocks[other].items()}, other: at}
+            self.blocks[other].steps[at].needed = True
+        for need in least[:-1]:
+            here.steps.append(_XmlStep("nop", None, None, need, self.turn))
+        here.steps.append(_XmlStep(type_, src, dst, least[-1] if least else (-1, -1), self.turn))
+        self.turn += 1
+        here.known += [known] * max(1, len(least))
+
+    def lines(self) -> Iterator[str]:
+        """Write the gpu's XML lines."""
+        i, o, scratch = self.counts
+        yield f'  <gpu id="{self.schedule.rank}" i_chunks="{i}" o_chunks="{o}" s_chunks="{scratch}">'
+        for number, block in enumerate(self.blocks):
+            yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{block.chan}">'
+            yield from (step.line(at) for at, step in enumerate(block.steps))
+            yield "    </tb>"
+        yield "  </gpu>"

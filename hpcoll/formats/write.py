@@ -1,0 +1,37 @@
+"""A program as text for other tools: the file's suffix says the format."""
+
+from collections.abc import Sequence
+
+from hpcoll.analysis.prove import modes
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+from hpcoll.formats.goal import goal_text
+from hpcoll.formats.msccl_write import Written, msccl_text
+from hpcoll.formats.program import FileProgram
+from hpcoll.formats.schedule_json import schedule_text
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.row import Algorithm
+
+SUFFIXES = (".xml", ".goal", ".json")
+
+
+def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
+    """Return the schedules of all ranks of a catalogue row as a program."""
+    first, ways = schedules[0], modes(row)
+    return FileProgram(
+        row.key, row.name, row.collective, first.meaning, first.nranks, first.root, tuple(schedules), (), True in ways, False in ways,
+        row.uniform,
+    )  # fmt: skip
+
+
+def written_for(suffix: str, program: FileProgram, nbytes: int) -> Written:
+    """Return a program in the format of a suffix; ``nbytes``: of the whole message, for GOAL.
+
+    Raises:
+        ArgumentError: no format has the suffix, or the format lacks what the program needs.
+    """
+    if suffix == ".xml":
+        return msccl_text(program)
+    if suffix not in SUFFIXES:
+        raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
+    return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes))
