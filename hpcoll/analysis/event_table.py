@@ -213,20 +213,23 @@ def period(nodes: Nodes) -> int:
     return sizes[0] if even else len(nodes)
 
 
-def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
-    """Say whether all ranks repeat the steps of the first ``every``, which divides their number, judging by a few of them."""
+def alike(schedule: Callable[[int], Schedule], nranks: int, every: int, *, joined: bool) -> bool:
+    """Say whether all ranks repeat the steps of the first ``every``, which divides their number, judging by a few of them.
+
+    ``joined`` as in `rows_of`.
+    """
     count = nranks // every
     looked_at = sorted({*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3} & set(range(1, count)))
     for rank in range(every):
-        steps, stride = _relative(schedule(rank)), 1 if rank == 0 else 3  # a third of the others each: long schedules take time
-        if any(_relative(schedule(rank + every * turn)) != steps for turn in looked_at[rank % stride :: stride]):
+        steps, stride = _relative(schedule(rank), joined), 1 if rank == 0 else 3  # a third of the others each: long schedules take time
+        if any(_relative(schedule(rank + every * turn), joined) != steps for turn in looked_at[rank % stride :: stride]):
             return False
     return True
 
 
-def _relative(schedule: Schedule) -> list[list[EventRow]]:
+def _relative(schedule: Schedule, joined: bool) -> list[list[EventRow]]:
     """Return the rows of a schedule's channels, with peers as distances."""
-    found = [rows_of(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
+    found = [rows_of(steps, schedule.nchunks, joined=joined) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
     return [[row._replace(peer=(row.peer - rank) % nranks if row.peer >= 0 else -1) for row in part] for part in found]
 

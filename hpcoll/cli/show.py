@@ -19,7 +19,7 @@ from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import Algorithm
 
 CHUNKS = 4  # of algorithms that take any number
-NRANKS, NBYTES = 8, "1M"
+NRANKS, NBYTES, CALC = 8, "1M", 0.01
 NODES = "4"  # ranks of each
 MAX_FORMULA = 20  # columns; `show KEY` shows it whole
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json")
     parser.add_argument("--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}")
+    parser.add_argument("--calc", type=float, default=CALC, metavar="TIME", help=f"time for combining a byte in FILE.goal; default {CALC} ns")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,7 +93,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
 def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
     from hpcoll.formats.write import written_for
 
-    written = written_for(arguments.write.suffix, program, parse_nbytes(arguments.bytes))
+    written = written_for(arguments.write.suffix, program, parse_nbytes(arguments.bytes), arguments.calc)
     output.write(arguments.write, written.text)
     print_lines([written.note] * bool(written.note))
 

@@ -1,7 +1,7 @@
 """Schedules as GOAL, the input of LogGOPSim and ATLAHS: sends, receives and calculations of each rank, and which of them need which.
 
-GOAL has bytes and no data. A chunk has its share of the message, and a message at least one byte. A reduction is a ``calc`` of so many
-nanoseconds for each byte, a copy takes no time, as in hpcoll's own simulation. One lane of a rank is one CPU there.
+GOAL has bytes and no data. A chunk has its share of the message, and a message at least one byte. A reduction is a ``calc``, a copy takes
+no time, as in hpcoll's own simulation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,29 +9,29 @@ from collections.abc import Iterator, Sequence
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.ir import Chunk, Op, Schedule
 
-NS_PER_BYTE = 0.01  # as of the networks of `hpcoll simulate`
+LONGEST = 1e9  # time units for a byte
 
 
-def goal_text(schedules: Sequence[Schedule], nbytes: int, ns_per_byte: float = NS_PER_BYTE) -> str:
+def goal_text(schedules: Sequence[Schedule], nbytes: int, calc: float) -> str:
     """Return the GOAL text of a call.
 
     Args:
         schedules: The schedules of all ranks.
         nbytes: Bytes of the whole message; for block collectives of all ranks' blocks together.
-        ns_per_byte: Time for combining a byte, in the units that the simulator's parameters have; as a rule nanoseconds.
+        calc: Time for combining a byte, in the simulator's units.
 
     Raises:
-        ArgumentError: there are no bytes.
+        ArgumentError: there are no bytes, or the time is none.
     """
-    if nbytes < 1:
-        raise ArgumentError(f"GOAL needs a message of at least 1 byte, got {nbytes}")
+    if nbytes < 1 or not 0 <= calc < LONGEST:
+        raise ArgumentError(f"GOAL needs a message of at least 1 byte, and a time from 0 to {LONGEST:g} for each, got {nbytes} and {calc}")
     lines = [f"num_ranks {len(schedules)}"]
     for s in schedules:
-        lines += ["", f"rank {s.rank} {{", *_rank_lines(s, nbytes / s.nchunks, ns_per_byte), "}"]
+        lines += ["", f"rank {s.rank} {{", *_rank_lines(s, nbytes / s.nchunks, calc), "}"]
     return "\n".join(lines) + "\n"
 
 
-def _rank_lines(s: Schedule, chunk: float, ns_per_byte: float) -> Iterator[str]:
+def _rank_lines(s: Schedule, chunk: float, calc: float) -> Iterator[str]:
     """Write a rank's operations, ``l0``, ``l1``, ..., and their dependencies; ``chunk``: bytes of one.
 
     A step needs the last receive or local step of its channel. A send needs besides that the one before it has begun. A step that
@@ -57,7 +57,7 @@ def _rank_lines(s: Schedule, chunk: float, ns_per_byte: float) -> Iterator[str]:
                 yield f"l{label}: recv {nbytes}b from {step.peer} tag {link}"
             else:
                 work = nbytes * (len(step.srcs) - 1) if step.op is Op.REDUCE else 0
-                yield f"l{label}: calc {round(work * ns_per_byte)}"
+                yield f"l{label}: calc {round(work * calc)}"
             if step.dst:
                 needs |= {sent.get(cell, -1) for cell in _cells(step.dst)}
             if step.op is Op.AFTER:
@@ -67,7 +67,7 @@ def _rank_lines(s: Schedule, chunk: float, ns_per_byte: float) -> Iterator[str]:
                     orders.append(f"l{label} irequires l{begun}")
             orders += [f"l{label} requires l{need}" for need in sorted(needs - {-1})]
             if step.op is Op.RECV_REDUCE:
-                yield f"l{label + 1}: calc {round(nbytes * ns_per_byte)}"
+                yield f"l{label + 1}: calc {round(nbytes * calc)}"
                 orders.append(f"l{label + 1} requires l{label}")
                 label += 1
             if step.op is not Op.SEND:

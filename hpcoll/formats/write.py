@@ -24,8 +24,8 @@ def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
     )  # fmt: skip
 
 
-def written_for(suffix: str, program: FileProgram, nbytes: int) -> Written:
-    """Return a program in the format of a suffix; ``nbytes``: of the whole message, for GOAL.
+def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> Written:
+    """Return a program in the format of a suffix; for GOAL, ``nbytes`` and ``calc`` as in `hpcoll.formats.goal.goal_text`.
 
     Raises:
         ArgumentError: no format has the suffix, or the format lacks what the program needs.
@@ -34,4 +34,4 @@ def written_for(suffix: str, program: FileProgram, nbytes: int) -> Written:
         return msccl_text(program)
     if suffix not in SUFFIXES:
         raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
-    return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes))
+    return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc))

@@ -193,7 +193,7 @@ def test_goal_has_the_messages_and_the_rounds_of_the_schedule(row: Algorithm) ->
     """The longest chain of messages in the text is as long as the verifier's."""
     for nranks in (2, 5, 8):
         before = program(row, nranks)
-        goal = Goal(goal_text(before.schedules, 1 << 20))
+        goal = Goal(goal_text(before.schedules, 1 << 20, 0.01))
         proof = verify_schedules(before.schedules, in_place=before.modes[0], uniform=before.uniform)
         assert len(list(goal.messages("send"))) == proof.messages
         assert goal.depth() == proof.rounds
@@ -203,8 +203,8 @@ def test_goal_orders_thread_blocks(tmp_path: Path) -> None:
     """Dependencies between the channels of a file are requirements: the text has as many rounds as the schedule it came from."""
     before = program(CATALOGUE["allreduce/two_shot"], 4)
     found = xml_again(msccl_text(before).text, tmp_path / "a.xml")
-    assert Goal(goal_text(found.schedules, 1000)).depth() == 2
-    assert "calc 24\n" in goal_text(before.schedules, 3200), "three times 800 bytes are folded in 24 ns"
+    assert Goal(goal_text(found.schedules, 1000, 0.01)).depth() == 2
+    assert "calc 24\n" in goal_text(before.schedules, 3200, 0.01), "three times 800 bytes are folded in 24 ns"
 
 
 def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,3 +217,5 @@ def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "RCCL's reader refuses it: 252 steps" in capsys.readouterr().out
     assert main(["show", "allreduce/ring", "-n", "4", "--write", str(tmp_path / "a.txt")]) == 2
     assert "ends in .xml, .goal, .json, got '.txt'" in capsys.readouterr().err
+    assert main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
+    assert "a time from 0 to 1e+09 for each, got 1048576 and nan" in capsys.readouterr().err

@@ -80,6 +80,7 @@ def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray
 
 MAX_MESSAGES = 1_500_000  # of one simulation of segments; longer pipelines are extrapolated
 MAX_STEPS = 20_000_000  # that are built
+MAX_SPLIT = 1 << 18  # steps of all ranks up to which ranks whose messages are in one run or two are all built
 MAX_TIMES = 100_000_000  # that one simulation remembers, a step of a segment each
 
 
@@ -99,6 +100,7 @@ class Subject(NamedTuple):
     nodes: Nodes
     domains: Nodes
     table: EventTable  # steps of all ranks, or of those that stand for them
+    joined: bool = False  # the ranks are alike but for messages that are in two runs on some; each counts as one message
 
 
 def subject(
@@ -119,16 +121,18 @@ def subject(
 
     placement = parts(nodes, domains)
     every = max(period(nodes), period(domains))
-    few = not exact and every < nranks and alike(one, nranks, every)
-    nbuilt = every if few else nranks
-    steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2}) * nbuilt
+    steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2})
+    few = not exact and every < nranks and alike(one, nranks, every, joined=False)
+    joined = not exact and not few and every < nranks and steps * nranks > MAX_SPLIT and alike(one, nranks, every, joined=True)
+    nbuilt = every if few or joined else nranks
+    steps *= nbuilt
     if steps > MAX_STEPS:
         raise ArgumentError(f"{row.key} on {nranks} ranks has some {steps:,} steps that must be built one by one, more than {MAX_STEPS:,}")
     try:
-        table = build(map(one, range(nbuilt)), nranks, joined=True)
+        table = build(map(one, range(nbuilt)), nranks, joined=joined)
     except ScheduleError:  # a rank sends as one run that wraps what another receives as two
         table = build(map(one, range(nranks)), nranks, joined=False)
-    return Subject(row, nodes, domains, placed(table, nodes, domains))
+    return Subject(row, nodes, domains, placed(table, nodes, domains), joined)
 
 
 def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False) -> Prediction:
@@ -160,15 +164,16 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
 
 def in_lockstep(subject: Subject) -> bool:
     """Say whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
-    return subject.table.nbuilt < subject.table.nranks and subject.table.nchannels == 1 and not subject.row.placed
+    table = subject.table
+    return table.nbuilt < table.nranks and table.nchannels == 1 and not subject.row.placed and not subject.joined
 
 
 def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:
     """Simulate every rank of a schedule that few ranks stand for, all in lockstep; ArgumentError where `in_lockstep` says no."""
-    row, nodes, domains, table = subject
+    row, nodes, domains, table, _ = subject
     if not in_lockstep(subject):
         raise ArgumentError(f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels")
-    one = build([schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=True)
+    one = build([schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=False)
     simulation = prepare(one, _costs_of(nodes, levels), nbytes, 1, 1)
     simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((table.nlinks, 2)))
     ranks = np.arange(table.nranks)
