@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json")
     parser.add_argument("--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}")
-    parser.add_argument("--calc", type=float, default=CALC, metavar="TIME", help=f"time for combining a byte in FILE.goal; default {CALC} ns")
+    parser.add_argument("--calc", type=float, default=CALC, metavar="TIME", help=f"time to combine a byte in FILE.goal; default {CALC} ns")
 
 
 def run(arguments: argparse.Namespace) -> int:
