@@ -81,7 +81,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
         raise ArgumentError(f"{row.key} does not look at nodes, got --ranks-per-node {quoted(arguments.ranks_per_node)}")
     nranks, graph = grid_of(arguments, row.collective, NRANKS, MAX_BUILT)
     nodes = parse_nodes(arguments.ranks_per_node or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
-    drawing = draw(row._replace(graph=graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
+    drawing = draw(row._replace(graph=graph or row.graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
     if arguments.svg:
         output.write(arguments.svg, render_svg(drawing))
     if arguments.write:

@@ -6,13 +6,25 @@ from pathlib import Path
 from hpcoll.analysis.verify import Proof
 from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.text import quoted
+from hpcoll.base.json_fields import read_json
+from hpcoll.base.text import LINE, printable, quoted
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions
 from hpcoll.formats.msccl_steps import read_msccl_xml
 from hpcoll.formats.program import FileProgram
+from hpcoll.formats.schedule_json import MARK, read_schedule
 from hpcoll.schedules.ir import RING_SLOTS
 
-READERS: dict[str, Callable[[Path, Conditions], FileProgram]] = {".xml": read_msccl_xml}
+
+def _read_json(path: Path, conditions: Conditions) -> FileProgram:
+    content = read_json(path, str(path))
+    if not isinstance(content, dict) or MARK not in content:
+        raise ArgumentError(f"{printable(str(path), LINE)}: expected a JSON program of hpcoll, with the field {MARK}, got another one")
+    if conditions != NO_CONDITIONS:
+        raise ArgumentError(f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some")
+    return read_schedule(content, str(path))
+
+
+READERS: dict[str, Callable[[Path, Conditions], FileProgram]] = {".xml": read_msccl_xml, ".json": _read_json}
 
 
 def is_program(name: str) -> bool:

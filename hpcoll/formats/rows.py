@@ -1,13 +1,14 @@
 """A row of the catalogue that runs the program of a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcoll.analysis.one_lane import one_lane
-from hpcoll.analysis.verify import Proof
+from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ArgumentError
 from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Writer
+from hpcoll.schedules.ir import Schedule, Writer
 from hpcoll.schedules.row import Algorithm
 
 
@@ -20,7 +21,7 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
     """
     if program.collective not in COLLECTIVES:
         raise ArgumentError(f"{program.path}: its collective is {program.collective}, which can be proven, but not run or drawn")
-    schedules = one_lane(program.schedules, program.meaning, in_place=not program.out_of_place)
+    schedules = _independent(program)
     nchunks = schedules[0].nchunks
     blocks = COLLECTIVES[program.collective].blocks
 
@@ -33,4 +34,14 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, str(proof.rounds), sent, sent,
         chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, uniform=program.uniform or blocks,
         parts=nchunks // program.nranks if blocks else 1, serves=(program.nranks,), builder=builder,
+        graph=schedules[0].graph,
     )  # fmt: skip
+
+
+def _independent(program: FileProgram) -> Sequence[Schedule]:
+    """Return schedules whose channels do not depend on one another: those of the program, or where it says links, one lane."""
+    if any(s.links for s in program.schedules):
+        return one_lane(program.schedules, program.meaning, in_place=not program.out_of_place)
+    for in_place in program.modes:
+        verify_schedules(program.schedules, in_place=in_place, uniform=program.uniform)
+    return program.schedules

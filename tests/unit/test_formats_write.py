@@ -219,3 +219,17 @@ def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "ends in .xml, .goal, .json, got '.txt'" in capsys.readouterr().err
     assert main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
     assert "a time from 0 to 1e+09 for each, got 1048576 and nan" in capsys.readouterr().err
+
+
+def test_commands_read_what_show_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON of neighbours is proven and drawn, and becomes another format; other JSON is not understood, in a line."""
+    path, other = tmp_path / "grid.json", tmp_path / "other.json"
+    assert main(["show", "neighbor_alltoall/direct", "--grid", "2x3", "--write", str(path)]) == 0
+    assert main(["verify", str(path)]) == 0
+    assert main(["show", str(path)]) == 0
+    assert "who sends to whom" in capsys.readouterr().out
+    assert main(["show", str(path), "--write", str(tmp_path / "grid.goal")]) == 0
+    assert (tmp_path / "grid.goal").read_text().startswith("num_ranks 6")
+    other.write_text('{"hpcoll_schedules": 1}')
+    assert main(["verify", str(other)]) == 2
+    assert "expected a JSON program of hpcoll, with the field hpcoll_schedule" in capsys.readouterr().out
