@@ -5,7 +5,7 @@
 >>> comm = hpcoll.Communicator(MPI.COMM_WORLD)    # doctest: +SKIP
 >>> comm.Allreduce(MPI.IN_PLACE, x, op=MPI.SUM)   # doctest: +SKIP
 
-What needs MPI or a compiler is imported when it is first asked for, so that algorithms can be read, drawn and proven
+What needs MPI or a compiler, or is seldom used, is imported when it is first asked for, so that algorithms can be read, drawn and proven
 where neither is installed. ``__all__`` is the public face.
 """
 
@@ -31,10 +31,12 @@ from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.cartesian import dims_create
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
+from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 if TYPE_CHECKING:
     from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
     from hpcoll.grids.halo import Halo
+    from hpcoll.registry.decorator import algorithm
     from hpcoll.training.gradient_buckets import GradientBuckets
     from hpcoll.training.parameter_server import ParameterServer
 
@@ -59,13 +61,18 @@ __all__ = [
     "ReduceOp",
     "ScheduleError",
     "TransportError",
+    "Writer",
+    "algorithm",
     "algorithms",
+    "cell",
     "dims_create",
+    "inputs",
     "local_device",
+    "outputs",
     "premul_sum",
     "reduce_op",
 ]
-_WITH_MPI = {
+_LATER = {
     "CartCommunicator": "hpcoll.comm.communicator",
     "Communicator": "hpcoll.comm.communicator",
     "DistGraphCommunicator": "hpcoll.comm.communicator",
@@ -73,6 +80,7 @@ _WITH_MPI = {
     "GraphCommunicator": "hpcoll.comm.communicator",
     "Halo": "hpcoll.grids.halo",
     "ParameterServer": "hpcoll.training.parameter_server",
+    "algorithm": "hpcoll.registry.decorator",
 }
 
 
@@ -87,6 +95,6 @@ def _ending() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WITH_MPI:
-        return getattr(import_module(_WITH_MPI[name]), name)
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'hpcoll' has no attribute {name!r}")

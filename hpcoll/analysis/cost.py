@@ -136,7 +136,7 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     a node and between nodes follow each other, and overlap from segment to segment. ``levels`` are as `Levels.on_parts` returns them.
     """
     ranks, neighbours = members(nodes), COLLECTIVES[row.collective].neighbours
-    if not row.hierarchical:
+    if not (row.hierarchical and (row.outer or neighbours)):
         between = nodes if neighbours and len(ranks) > 1 else ()
         return seconds(row, len(nodes), nbytes, segment, _shared_by(levels.network, _sharers(row, nodes)), between)
     if neighbours:
@@ -161,7 +161,7 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     """Return the number of a node's ranks that send to other nodes at once."""
     p, largest = len(nodes), max(map(len, members(nodes)))
     if COLLECTIVES[row.collective].neighbours:
-        return row.evaluate(f"x/d/max(1/d, {row.critical})", p, nodes=nodes)
+        return row.evaluate(f"x/d/max(1/d, {row.critical or row.cost('critical', p, nodes=nodes)})", p, nodes=nodes)
     if row.neighbours:
         return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
     return max(1.0, largest * (p - largest) / max(1, p - 1))

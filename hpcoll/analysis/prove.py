@@ -145,7 +145,7 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
     ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
     if row.ordered > ordered or row.reproducible > reproducible:
         claim = "ordered" if row.ordered > ordered else "reproducible"
-        raise ScheduleError(f"the catalogue says {claim} and {schedules[0]!r} is not")
+        raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
     return proofs[-1]._replace(ordered=ordered, reproducible=reproducible)
 
 
@@ -178,9 +178,9 @@ def prove_catalogue(
 def _jobs(rows: Sequence[Algorithm], max_nranks: int, extra: Sequence[int]) -> Iterator[_Job]:
     for row in rows:
         rooted = COLLECTIVES[row.collective].rooted
-        for nranks in range(1, max_nranks + 1):
-            yield _Job(row, nranks, range(nranks) if rooted else (0,))
-        for nranks in extra:
+        for nranks in row.serves or range(1, max_nranks + 1):
+            yield _Job(row, nranks, row.roots or range(nranks) if rooted else (0,))
+        for nranks in () if row.serves else extra:
             yield _Job(row, nranks, sorted({0, 1, nranks // 2, nranks - 1}) if rooted else (0,))
 
 
@@ -189,6 +189,8 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
         yield from map(_prove_job, todo)
         return
     # spawn, because this process may have threads, or MPI. Schedules hold no cycles, and looking for some would take half of the time.
+    yield from (_prove_job(job) for job in todo if job.row.builder is not None)  # which other processes may not be able to import
+    todo = [job for job in todo if job.row.builder is None]
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.disable) as pool:
         futures = [pool.submit(_prove_job, job) for job in todo]
         try:

@@ -11,6 +11,7 @@ from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, cha
 from hpcoll.analysis.timeline import Event
 from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.derived import costs_of
 from hpcoll.schedules.ir import Op, Schedule
 
 MAX_TREE_LINES = 64
@@ -33,10 +34,11 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
     size = [counted(s.nranks, "rank"), counted(s.nchunks, "chunk"), counted(drawing.nchannels, "channel")]
     yield f"{row.key} on {', '.join(size)}" + (f", root {s.root}" if collective.rooted else "") + f", {drawing.graph}" * bool(drawing.graph)
     sent = max(sum(step.srcs[0].n for c in s.channels for step in c if step.op == Op.SEND) for s in drawing.schedules)
+    chain = row.rounds or costs_of(drawing.schedules).rounds
     facts = {
         "": row.summary,
-        "rounds": f"{drawing.timeline.total:.0f} with one message at a time per rank; longest chain of messages {row.rounds}",
-        "sent": f"{sent / s.nchunks:.4g} m by the busiest rank ({row.sent})",
+        "rounds": f"{drawing.timeline.total:.0f} with one message at a time per rank; longest chain of messages {chain}",
+        "sent": f"{sent / s.nchunks:.4g} m by the busiest rank" + f" ({row.sent})" * bool(row.sent),
     }
     if collective.reduces and not collective.idempotent:
         operators = "any operator" if row.ordered or collective.ordered else "commutative operators"

@@ -13,6 +13,7 @@ from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import print_lines, table
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import is_program
+from hpcoll.registry.sources import read_all
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes
@@ -21,6 +22,7 @@ from hpcoll.schedules.row import Algorithm
 CHUNKS = 4  # of algorithms that take any number
 NRANKS, NBYTES, CALC = 8, "1M", 0.01
 NODES = "4"  # ranks of each
+DERIVED = "by its steps"  # in place of a formula of a registered row
 MAX_FORMULA = 20  # columns; `show KEY` shows it whole
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
 KEY = (
@@ -50,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, or the drawing."""
+    read_all()
     if is_program(arguments.pattern):
         if arguments.write:
             _write(arguments, programs.read_proven(arguments, arguments.pattern)[0])
@@ -99,7 +102,7 @@ def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
 
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
-    texts = [[row.key, _promises(row), _cut(row.rounds), _cut(row.sent)] for row in rows]
+    texts = [[row.key, _promises(row), _cut(row.rounds or DERIVED), _cut(row.sent or DERIVED)] for row in rows]
     lines = table(["algorithm", "abe", "rounds", "bytes / m"], texts, width)
     left = max(len(line) for line in lines) + 2
     if width - left >= MIN_SUMMARY:

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
@@ -12,6 +13,7 @@ from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.cli import programs
 from hpcoll.cli.output import progress, table
 from hpcoll.formats.reading import is_program
+from hpcoll.registry.sources import READERS, read_all, read_file
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS
@@ -22,7 +24,8 @@ MAX_NRANKS, MAX_JOBS = 64, 1024
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help='"allreduce", "*/ring", or files that end in .xml; default: all')
+    patterns = '"allreduce", "ring", "allreduce/ring", "*/ring", or files; default: all'
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help=patterns)
     parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
     parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="also prove these numbers of ranks, with some roots")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
@@ -38,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = 1 if arguments.jobs is None else arguments.jobs
     if not all(1 <= nranks <= MAX_BUILT for nranks in (arguments.max_nranks, *arguments.extra)) or not 1 <= jobs <= MAX_JOBS:
         raise ArgumentError(f"verify needs numbers of ranks from 1 to {MAX_BUILT} and 1 to {MAX_JOBS} jobs")
+    read_all()
     rows = _matching(arguments.patterns)
     start = time.perf_counter()
 
@@ -64,10 +68,13 @@ def _numbers(text: str) -> list[int]:
 
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:
-    """Return the rows whose key or collective matches a pattern; all rows if there is none."""
+    """Return the rows whose key, collective or name matches a pattern, and those of files; all rows if there is no pattern."""
     found = dict.fromkeys(CATALOGUE, not patterns)
     for pattern in patterns:
-        matching = [key for key, row in CATALOGUE.items() if fnmatchcase(key, pattern) or row.collective == pattern]
+        if Path(pattern).suffix in READERS:
+            matching = [row.key for row in read_file(Path(pattern))]
+        else:
+            matching = [key for key, row in CATALOGUE.items() if fnmatchcase(key, pattern) or pattern in (row.collective, row.name)]
         if not matching:
             raise ArgumentError(f"no algorithm matches {quoted(pattern)}; 'hpcoll show' lists them")
         found.update(dict.fromkeys(matching, True))

@@ -14,9 +14,10 @@ from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
+from hpcoll.schedules.row import Algorithm
 
 Op: TypeAlias = MPI.Op | ReduceOp
-Name: TypeAlias = str | None  # of an algorithm
+Name: TypeAlias = str | Algorithm | None  # of an algorithm, or its row
 Nbytes: TypeAlias = int | str | None  # bytes, or text such as "256K"
 
 _IN_PLACE = MPI.IN_PLACE

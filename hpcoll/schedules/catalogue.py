@@ -163,9 +163,23 @@ CATALOGUE: dict[str, Algorithm] = {
 }  # fmt: skip
 
 
+PACKAGE = tuple(CATALOGUE)  # keys of the package's own rows
 _VARYING = ("allgather", "gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")
 _OTHERS = {"reduce_scatter_block": "reduce_scatter", "alltoallw": "alltoall", "neighbor_alltoallw": "neighbor_alltoall"}
 _FORMS = _OTHERS | {f"{name}v": name for name in _VARYING}
+
+
+def register(row: Algorithm) -> None:
+    """Add a row; ArgumentError where its name is taken."""
+    if row.key in CATALOGUE:
+        raise ArgumentError(f"algorithm {row.key} exists already: give this one another name")
+    CATALOGUE[row.key] = row
+
+
+def registered(collective: str | None = None) -> tuple[Algorithm, ...]:
+    """Return the rows that are not the package's own, in the order in which they were added; of one collective, or of all."""
+    rows = list(CATALOGUE.values())[len(PACKAGE) :]
+    return tuple(row for row in rows if collective in (None, row.collective))
 
 
 def algorithms_of_form(form: str) -> tuple[str, ...]:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+from hpcoll.base.errors import HpcollError, ScheduleError
+from hpcoll.base.text import LINE, printable
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.derived import derived
 from hpcoll.schedules.graph import Graph, ring
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.patterns.bundles import GraphTraffic, graph_traffic
@@ -33,7 +36,8 @@ class Algorithm(NamedTuple):
     smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of its node.
     Those of neighbourhood collectives know `hpcoll.schedules.patterns.bundles.GraphTraffic`.
     Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together; for neighbourhood
-    collectives: of ``d`` blocks).
+    collectives: of ``d`` blocks). Where a row that was registered has none, an empty text stands for costs that are derived from its
+    schedules (`hpcoll.schedules.derived`).
 
     Attributes:
         collective: Collective that it implements; the key is ``"collective/name"``.
@@ -66,6 +70,9 @@ class Algorithm(NamedTuple):
         graph: Graph of a neighbourhood collective, for which schedules and costs are; None: a ring.
         parts: Chunks of each block of a block collective.
         serves: The numbers of ranks that it serves; empty: any.
+        roots: The roots that it serves; empty: any.
+        least: Bytes of the shortest message for which it is chosen unasked.
+        most: Bytes of the longest one; 0: any.
         builder: The function that writes one rank's steps; None: the one of `hpcoll.schedules.builders` that is named after the key.
     """
 
@@ -98,6 +105,9 @@ class Algorithm(NamedTuple):
     graph: Graph | None = None
     parts: int = 1
     serves: tuple[int, ...] = ()
+    roots: tuple[int, ...] = ()
+    least: int = 0
+    most: int = 0
     builder: Callable[[Writer], None] | None = None
 
     @property
@@ -120,7 +130,10 @@ class Algorithm(NamedTuple):
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a cost field, such as ``"rounds"`` or ``"sent"``, for ``nranks >= 2``."""
         formula: str = getattr(self, field)
-        return float(formula) if formula.isdecimal() else self.evaluate(formula, nranks, nchunks, nodes)
+        if formula:
+            return float(formula) if formula.isdecimal() else self.evaluate(formula, nranks, nchunks, nodes)
+        found: float = getattr(derived(schedule, self, nranks, nchunks, nodes if self.placed else ()), field)
+        return found
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
@@ -166,8 +179,12 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
 
     Returns:
         The schedule; builders write it anew with every call.
+
+    Raises:
+        ScheduleError: The builder of a row that was registered raised an exception, or the row serves other numbers of ranks or roots.
     """
     collective = COLLECTIVES[row.collective]
+    check_served(row, nranks, root)
     graph = (row.graph or ring(nranks)) if collective.neighbours else None
     if graph:
         nchunks = graph.degree
@@ -177,11 +194,45 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
         nchunks = int(row.cost("chunks", nranks, nodes=nodes))
     writer = Writer(nranks, rank, root, nchunks, nodes or tuple(range(nranks)), graph)
     if nranks > 1 or graph:
-        row.build(writer)
+        _build(row, writer)
     else:
         _alone(writer, row.collective)
     channels = tuple(tuple(steps) for steps in writer.channels)
     return Schedule(row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents), graph)
+
+
+def unserved(row: Algorithm, nranks: int) -> str:
+    """Return the reason why a row cannot serve so many ranks; the empty string if it can."""
+    return "" if not row.serves or nranks in row.serves else f"it is for {' or '.join(map(str, row.serves))} ranks"
+
+
+def check_served(row: Algorithm, nranks: int, root: int) -> None:
+    """Refuse numbers of ranks and roots that a row does not serve."""
+    reason = unserved(row, nranks)
+    if row.roots and root not in row.roots:
+        reason = f"it is for root {' or '.join(map(str, row.roots))}"
+    if reason:
+        raise ScheduleError(f"{row.key} cannot run on {nranks} ranks with root {root}: {reason}")
+
+
+def _build(row: Algorithm, writer: Writer) -> None:
+    """Run a builder; an exception of one that was registered is a `ScheduleError` with its place."""
+    try:
+        row.build(writer)
+    except Exception as error:
+        if row.builder is None or isinstance(error, HpcollError):
+            raise
+        what = f"{row.key} on {writer.nranks} ranks: its builder raised {exception_in_words(error)}"
+        raise ScheduleError(printable(what, LINE), rank=writer.rank) from error
+
+
+def exception_in_words(error: BaseException) -> str:
+    """Return kind, place and text of an exception."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}{where}: {error}"
 
 
 def _alone(writer: Writer, name: str) -> None:

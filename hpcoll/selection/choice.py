@@ -6,6 +6,7 @@ from hpcoll.analysis.cost import ONE_HOST, Levels
 from hpcoll.base.dtypes import BYTES
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm
 
 
 class Choice(NamedTuple):
@@ -39,3 +40,4 @@ class Need(NamedTuple):
     gpus: Nodes = ()  # number of each rank's GPU where all ranks map each other's GPU memory
     one_fold: bool = False  # only algorithms that combine all contributions in one reduction serve the call
     graph: Graph | None = None  # of a neighbourhood collective
+    registered: tuple[Algorithm, ...] = ()  # rows that are not the package's, among which the model chooses, too

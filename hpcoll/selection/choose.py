@@ -11,14 +11,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpcoll.analysis import cost as model
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_CHUNKS, format_nbytes
-from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
+from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import members
-from hpcoll.schedules.row import Algorithm
+from hpcoll.schedules.row import Algorithm, unserved
 from hpcoll.selection.choice import Choice, Need
-from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm
+from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm, log
 
 # Algorithms that the MPI library is expected to use between hosts, without segments.
 NATIVE_ROWS = {
@@ -31,6 +31,7 @@ CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
 MAX_NATIVE_NBYTES = 2**31 - 1  # that every MPI library can count in a message
 MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
+MOST_DERIVED = 128  # ranks for which costs of registered rows are derived to choose among them: 0.3 s for a ring
 _POWERS = 40  # of two, at which choices are made
 
 
@@ -66,17 +67,24 @@ def unfit(need: Need, algorithm: str) -> str:
         return "it would round more than once"
     if need.varying and row.uniform:
         return "it needs equal blocks"
-    return ""
+    return unserved(row, need.nranks)
 
 
 def not_chosen(need: Need, algorithm: str) -> str:
     """Return the reason why an algorithm is not chosen unless it is asked for by name; the empty string if it may be."""
     reason = unfit(need, algorithm)
     if reason or algorithm != NATIVE:
-        return reason
+        return reason or _out_of_range(find(need.collective, algorithm), need)
     if need.strict:
         return "the call gets a promise that the MPI library does not give"
     return "not every MPI library can count the message" if (need.nbytes or 0) > MAX_NATIVE_NBYTES else ""
+
+
+def _out_of_range(row: Algorithm, need: Need) -> str:
+    if row.roots:
+        return "it does not serve every root"
+    inside = row.least <= (need.nbytes or 0) <= (row.most or model.NEVER)
+    return "" if inside else "it is for messages of other sizes"
 
 
 def _measured(need: Need, table: Table) -> Choice:
@@ -177,8 +185,22 @@ def _cheapest(need: Need) -> Choice:
 
 
 def _rows(need: Need) -> list[Algorithm]:
-    rows = (_row(need, name) for name in algorithms(need.collective))
-    return [row for row in rows if row.reproducible and worth_trying(row, need) and not unfit(need, row.name)]
+    rows = [row for row in CATALOGUE.values() if row.key in PACKAGE and row.collective == need.collective]
+    rows += [row for row in need.registered if row.collective == need.collective and _can_be_costed(row, need)]
+    fitting = [row._replace(graph=need.graph) for row in rows if not not_chosen(need, row.name)]
+    return [row for row in fitting if row.reproducible and worth_trying(row, need)]
+
+
+def _can_be_costed(row: Algorithm, need: Need) -> bool:
+    """Say whether a registered row has formulas, or schedules from which its costs are soon derived."""
+    try:
+        if unserved(row, need.nranks) or (need.nranks > MOST_DERIVED and not row.rounds):
+            return False
+        row._replace(graph=need.graph).cost("rounds", need.nranks, nodes=need.nodes)
+    except ScheduleError as error:
+        log.info("%s is not chosen: %s", row.key, error)
+        return False
+    return True
 
 
 def _row(need: Need, algorithm: str) -> Algorithm:
@@ -240,7 +262,8 @@ class SizeRanges:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        measured = (entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries)
+        measured = {entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries}
+        measured |= {nbytes for row in config.registered for nbytes in (row.least, row.most + 1)}
         self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), model.NEVER]
         self.find = lru_cache(maxsize=1024)(self._find)
 

@@ -14,9 +14,11 @@ from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, MAX_RANKS, NAME, is_count, parse_nbytes, parse_seconds, printable, quoted
+from hpcoll.registry.sources import VARIABLE, compared, content, read_files, read_packages
 from hpcoll.runtime.transports.cross_memory import COPIES
-from hpcoll.schedules.catalogue import find
+from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
 
 EVERY_CALL = "all"  # calls are compared on all ranks
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
@@ -71,18 +73,34 @@ class Config(NamedTuple):
     record: str | None = None
     cache: str | None = None
     levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
+    files: tuple[Algorithm, ...] = ()  # rows of the files of ``HPCOLL_ALGORITHMS``
+    registered: tuple[Algorithm, ...] = ()  # these and the program's, among which the model chooses, too
 
     def agreement(self) -> dict[str, object]:
         """Return the settings that must be equal on all ranks of a communicator, by variable; only those that are set."""
         algorithms = {f"{PREFIX}{name.upper()}": algorithm for name, algorithm in self.algorithms.items()}
         others = {name: getattr(self, _BY_NAME[name].field) for name in _AGREED}
-        return algorithms | {name: value for name, value in others.items() if value is not None}
+        rows = {f"algorithm {row.key}": content(row) for row in self.registered}
+        return rows | algorithms | {name: value for name, value in others.items() if value is not None}
 
 
 def check_algorithm(collective: str, algorithm: str) -> None:
-    """Refuse a name that is neither ``native`` nor in the catalogue; the ArgumentError lists the names."""
+    """Refuse a name that is neither ``native`` nor in the catalogue, nor an installed package's; the ArgumentError lists the names."""
     if algorithm != NATIVE:
+        if f"{collective}/{algorithm}" not in CATALOGUE:
+            read_packages()
         find(collective, algorithm)
+
+
+def name_of(algorithm: str | Algorithm | None, collective: str) -> str | None:
+    """Return the name in an ``algorithm=``, which may be a row of that collective that was registered; ArgumentError for any other."""
+    if not isinstance(algorithm, Algorithm):
+        return algorithm
+    if CATALOGUE.get(algorithm.key) is not algorithm:
+        raise ArgumentError(f"algorithm {algorithm.key} is not registered: give what hpcoll.algorithm returned")
+    if algorithm.collective != collective:
+        raise ArgumentError(f"algorithm must be one of {collective}'s, got {algorithm.key}")
+    return algorithm.name
 
 
 class Variable(NamedTuple):
@@ -149,6 +167,10 @@ _ALGORITHM = (
     "algorithms",
 )
 VARIABLES = (
+    Variable(
+        VARIABLE, f"names of files, with `{os.pathsep}` between them",
+        "algorithms of your own, found by their names from then on; a `.py` file is run", "none", "files", read_files,
+    ),
     *(Variable(f"{PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
     Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
     Variable(
@@ -231,7 +253,8 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     found: dict[str, Any] = {}
     algorithms: dict[str, str] = {}
     unknown: set[str] = set()
-    for name in sorted(name for name in environment if name.startswith(PREFIX)):
+    ours = sorted(name for name in environment if name.startswith(PREFIX))
+    for name in sorted(ours, key=lambda name: name != VARIABLE):  # others may name algorithms of these files
         collective = name.removeprefix(PREFIX).lower()
         variable = _BY_NAME.get(name.upper() if collective in COLLECTIVES else name)
         if variable is None:
@@ -245,4 +268,4 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
             algorithms[collective] = value
         else:
             found[variable.field] = value
-    return Config(algorithms, unknown=frozenset(unknown), **found)
+    return Config(algorithms, unknown=frozenset(unknown), registered=compared(), **found)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HPCOLL = ROOT / "hpcoll"
-READABLE_ANYWHERE = ("base", "schedules", "analysis", "synthesis", "formats")  # need neither MPI nor a GPU nor a compiler
+READABLE_ANYWHERE = ("base", "schedules", "analysis", "synthesis", "formats", "registry")  # need neither MPI nor a GPU nor a compiler
 HEAVY = {"mpi4py", "cupy", "numba", "torch"}
 MOST_ENTRIES = 16  # of a folder, by which a newcomer knows it; but of builders, where each algorithm has a file
 

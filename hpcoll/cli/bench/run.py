@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     """Check the arguments; an error is the same on all ranks."""
-    collective, names = arguments.collective, algorithms(arguments.collective)
     read_config()
+    collective, names = arguments.collective, algorithms(arguments.collective)
     meaning = COLLECTIVES[collective]
     reduces = meaning.reduces and not meaning.idempotent
     dtype, op = find_dtype(arguments.datatype), find_op(arguments.op) if reduces else None

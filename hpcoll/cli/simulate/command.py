@@ -15,6 +15,7 @@ from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.formats.reading import is_program
+from hpcoll.registry.sources import read_all
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
@@ -101,6 +102,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
+    read_all()
     of_file = []
     if is_program(arguments.collective):
         of_file = [programs.row_of_file(arguments, arguments.collective)]

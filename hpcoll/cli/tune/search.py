@@ -176,7 +176,7 @@ def _place(world: MPI.Intracomm) -> Need:
     """Return what all calls on these ranks have in common; collective."""
     comm = Communicator(world.Dup())
     context = context_of(comm).resources
-    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels)
+    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels, registered=context.config.registered)
     comm.Free()
     return place
 

@@ -218,7 +218,7 @@ class Context(CommunicatorCalls):
         others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus  # the library's request cannot serve them
         if call is not None and (others_have_gpus or not asked.native):
             call = call._replace(native=False)
-        plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment)
+        plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
         return Prepared(call, plan, arguments, describe, self.resources)
 
     def _run_prepared(

@@ -32,7 +32,8 @@ from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.catalogue import algorithms, find
-from hpcoll.selection.config import HOST, NATIVE
+from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.config import HOST, NATIVE, name_of
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
 # `Planner.known_nbytes`
@@ -101,7 +102,7 @@ class GpuCalls:
         if call is None and asked.in_flight:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
             raise ArgumentError(f"rank {self._on.rank}: {why}")
-        plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment)
+        plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
         describe = partial(self._describe_mirrored, row, arguments, asked.stream)
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
 
@@ -118,18 +119,18 @@ class GpuCalls:
 
         on = self._on
         engines = GpuEngines(routes, on.topology, on.wait_policy, on.lock)
-        plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build)
+        plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build, waits=not asked.in_flight)
         return Prepared(call, plan, arguments, describe, routes)
 
-    def _may_fold_once(self, row: Method, algorithm: str | None) -> bool:
+    def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
         """Say whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
-        forced = algorithm or self._on.config.algorithms.get(row.collective)
+        forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
         return forced is None or (forced in algorithms(row.collective) and find(row.collective, forced).one_fold)
 
     def _for_program(
-        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | None
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | Algorithm | None
     ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
         """Return the call, if a program for GPU memory runs it."""
         if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):

@@ -14,6 +14,7 @@ from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.native import only_native
+from hpcoll.comm.plans.admission import Admission
 from hpcoll.comm.plans.engine_builder import HostEngines
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
@@ -22,9 +23,12 @@ from hpcoll.comm.plans.signature import PARTLY_KNOWN, Purpose
 from hpcoll.comm.team.resources import ContextPool, Resources
 from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.schedules.catalogue import PACKAGE, find
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.choice import Choice, Need
 from hpcoll.selection.choose import SizeRanges
-from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
+from hpcoll.selection.config import HOST, NATIVE, log, name_of, positive_segment
 
 _MAX_PLANS = 1024
 
@@ -32,7 +36,7 @@ _MAX_PLANS = 1024
 class CallOptions(NamedTuple):
     """The keywords of a call, whether it is to return before it has ended, and whether the library could serve it."""
 
-    algorithm: str | None
+    algorithm: str | Algorithm | None
     segment: Any
     stream: Any
     in_flight: bool = False
@@ -77,6 +81,7 @@ class Planner:
         resources.service_collectives = ServiceCollectives(
             resources.nranks, resources.message_contexts[0], self._engines.build
         )
+        self._admission = Admission(resources.service_collectives.gather_number)
         self._ranges = SizeRanges(resources.config)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes, and by kind of call and choice
 
@@ -85,8 +90,8 @@ class Planner:
         self._ledger, self._forgotten = ledger, forgotten
 
     def plan(
-        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any,
-        build: BuildEngine | None = None,
+        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any,
+        build: BuildEngine | None = None, *, waits: bool = True,
     ) -> Plan:  # fmt: skip
         """Find how a call runs.
 
@@ -97,9 +102,11 @@ class Planner:
             algorithm: The caller's ``algorithm=``.
             segment: The caller's ``segment=``.
             build: Builds engines for a new plan; None: for arrays in host memory.
+            waits: The call waits for the other ranks.
 
         Raises:
-            ArgumentError: the forced algorithm cannot serve it.
+            ArgumentError: the forced algorithm cannot serve it, or is not the same on all ranks.
+            ScheduleError: an algorithm that was registered is wrong.
         """
         if call is None:
             if algorithm not in (None, NATIVE):
@@ -107,10 +114,11 @@ class Planner:
             row = METHODS[method]
             return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
         try:
-            forced = None if segment is None else positive_segment(segment)
+            algorithm, forced = name_of(algorithm, call.collective), None if segment is None else positive_segment(segment)
             kind = (*call.kind, method, algorithm, forced)
             key = (*kind, self.cell(call))
-            return self._plans.get(key) or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build)
+            known = self._plans.get(key)
+            return known or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build, waits=waits)
         except ArgumentError as error:
             raise refusal(self.resources.rank, call, error) from None
 
@@ -128,9 +136,12 @@ class Planner:
         return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
 
     def _new_plan(
-        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: BuildEngine
+        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: BuildEngine,
+        *, waits: bool,
     ) -> Plan:  # fmt: skip
         choice = self._choose(call, algorithm, segment)
+        if choice.algorithm != NATIVE and (row := find(call.collective, choice.algorithm)).key not in PACKAGE:
+            self._admission.admit(row._replace(graph=call.graph), call, self._nodes(call), waits=waits)
         sizes = self._all_sizes(call, choice)
         why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
         alike = (*kind, choice.algorithm, choice.segment, why)
@@ -158,8 +169,7 @@ class Planner:
             call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
             call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
-            on.topology.parts if call.exported is None else on.topology.nodes, on.levels,
-            call.exported is not None, call.gpus, call.one_fold, call.graph,
+            self._nodes(call), on.levels, call.exported is not None, call.gpus, call.one_fold, call.graph, on.config.registered,
         )  # fmt: skip
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice
@@ -168,6 +178,10 @@ class Planner:
             cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
             log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, choice.why)
         return choice
+
+    def _nodes(self, call: Call) -> Nodes:
+        """Return the placement of ranks as schedules see it."""
+        return self.resources.topology.parts if call.exported is None else self.resources.topology.nodes
 
     def known_nbytes(self, call: Call) -> int | None:
         """Return the bytes of a message, or None where a rank cannot know them."""

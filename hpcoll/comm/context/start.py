@@ -35,11 +35,13 @@ from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.runtime.transports.mpi import has_persistent_collectives
-from hpcoll.selection.config import NATIVE
+from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.config import NATIVE, name_of
 
 
 def issue(
-    comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+    comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
+    timeout: Time = None,
 ) -> MPI.Request:
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
 
@@ -120,7 +122,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     arguments = retain_datatypes(meant)
     context.check(BeginningCall(method, arguments, "in flight", turn))
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
-        algorithm = algorithm or "direct"
+        algorithm = name_of(algorithm, row.collective) or "direct"
         if algorithm not in ("direct", NATIVE):
             raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
     with context.failure_scope(method):
@@ -200,7 +202,8 @@ class _Planned(NamedTuple):
 
 
 def make_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
+    timeout: Time = None,
 ) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     if context.starting:
@@ -213,7 +216,7 @@ def make_persistent(
 
 
 def _made_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any, timeout: Time
 ) -> MPI.Prequest:
     from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest
 

@@ -18,6 +18,7 @@ from hpcoll.comm.context.context import Parts, free
 from hpcoll.comm.team.bootstrap import allreduce_in_time, together
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.team import FINALIZE_COMMS, Team, step_aside
+from hpcoll.registry.sources import content, of_program
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
@@ -205,9 +206,10 @@ def _lowest(bits: int) -> int:
 
 
 def _key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
-    """Return the key of a team: ranks in order, and settings."""
+    """Return the key of a team: ranks in order, and settings, with the algorithms that the program has registered."""
     names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
     settings = {name: os.environ[name] for name in names}
     with contextlib.suppress(OSError):
         settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
+    settings |= {row.key: content(row) for row in of_program()}
     return world_ranks(comm), mixed, tuple(sorted(settings.items()))

@@ -22,6 +22,7 @@ from hpcoll.comm.plans.segmentation import lane_nbytes, ledger_nbytes, message_n
 from hpcoll.comm.plans.signature import Signature, counted, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
+from hpcoll.registry.proof import proven
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
@@ -30,7 +31,7 @@ from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.mpi import library
-from hpcoll.schedules.catalogue import find
+from hpcoll.schedules.catalogue import PACKAGE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
@@ -109,6 +110,8 @@ class EngineBuilder(ABC):
         rank, placement = self._topology.rank, self._placement(row)
         most = self._lane_nbytes(row) if call.cells is None else None  # one lane has all cells, whole
         steps, segments = segmented(row, call, choice.segment, most, rank, placement, sizes, unit)
+        if row.chunked and row.key not in PACKAGE:
+            proven(row, len(placement), call.root, steps.nchunks)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),

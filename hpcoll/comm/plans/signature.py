@@ -16,7 +16,7 @@ from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.cells import OBJECTS
 from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS
-from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, registered
 from hpcoll.schedules.collectives import COLLECTIVES
 
 _ELEMENTS = (
@@ -27,12 +27,19 @@ _ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
-_ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
+_ALGORITHMS = {name: sorted(CATALOGUE[key].name for key in PACKAGE if CATALOGUE[key].collective == name) for name in COLLECTIVES}
+_OTHERS = (1 << 5) - 1  # number of all registered algorithms for which the field has no room
 _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
 _GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
 PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")  # whose varying counts not all ranks know
+
+
+_PURPOSES = (
+    "", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison",
+    "schedules of an algorithm",
+)  # fmt: skip
 
 
 class Purpose(IntEnum):
@@ -45,11 +52,12 @@ class Purpose(IntEnum):
     ARRAY = 4
     GPU = 5
     COMPARISON = 6
+    SCHEDULES = 7
 
     @property
     def text(self) -> str:
         """The purpose in words."""
-        return ("", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison")[self]
+        return _PURPOSES[self]
 
 
 class Signature(NamedTuple):
@@ -60,7 +68,7 @@ class Signature(NamedTuple):
         varies: Blocks have sizes of their own.
         element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
         op: Position among `_OPS`, from 1 on; 0: none. Of calls on objects, position among `OBJECTS`, from 1 on.
-        algorithm: Position among the collective's algorithms.
+        algorithm: Position among the collective's algorithms, the registered ones last.
         segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
     """
@@ -79,7 +87,7 @@ class Signature(NamedTuple):
         return cls(
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
             _position(call.objects, OBJECTS) if call.objects else _op(call.op),
-            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), _segment(segment),
+            0 if algorithm is None else min(_algorithms(call.collective).index(algorithm), _OTHERS), _segment(segment),
             call.root or call.purpose,
         )  # fmt: skip
 
@@ -174,7 +182,8 @@ class Signature(NamedTuple):
     @property
     def algorithm_name(self) -> str:
         """The algorithm's name in the catalogue."""
-        return _ALGORITHMS[_COLLECTIVES[self.collective]][self.algorithm]
+        names = _algorithms(_COLLECTIVES[self.collective])
+        return names[self.algorithm] if self.algorithm < min(len(names), _OTHERS) else "registered by the program"
 
 
 NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
@@ -204,6 +213,10 @@ def differing(every: Sequence[Sequence[str] | None]) -> list[list[str]]:
     known = [one for one in every if one is not None]
     parts = [at for at, found in enumerate(zip(*known, strict=True)) if len(set(found)) > 1]
     return [[one[at] for at in parts] if one is not None else [] for one in every]
+
+
+def _algorithms(collective: str) -> list[str]:
+    return _ALGORITHMS[collective] + [row.name for row in registered(collective)]
 
 
 def _name(element: Element) -> str:

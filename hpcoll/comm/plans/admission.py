@@ -1,0 +1,55 @@
+"""The admission of registered algorithms to calls of a communicator: proven, and alike on all ranks, before any message of a call."""
+
+import hashlib
+from collections.abc import Callable
+
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import ranks_in_words
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.registry.proof import CHUNKS, proven
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm
+
+
+class Admission:
+    """The registered rows that all ranks of a communicator are known to have alike, with roots.
+
+    ``gather_number`` is that of `hpcoll.comm.team.service_collectives.ServiceCollectives`.
+    """
+
+    def __init__(self, gather_number: Callable[[int, Purpose, Callable[[], str]], list[int]]) -> None:
+        self._gather = gather_number
+        self._alike: set[tuple[Algorithm, int]] = set()
+
+    def admit(self, row: Algorithm, call: Call, nodes: Nodes, *, waits: bool) -> None:
+        """Prove a row for a call; at its first use with a root compare its schedules on all ranks.
+
+        Args:
+            row: The row, with the graph of the call.
+            call: The call that it is to serve.
+            nodes: Placement of all ranks.
+            waits: The call waits for the other ranks. One that must not is served without a comparison.
+
+        Raises:
+            ScheduleError: It is wrong; on all ranks where it is the same on all.
+            ArgumentError: It is not the same on all ranks; on all of them.
+        """
+        found, refused = list[str](), None
+        try:
+            found = [proven(row, len(nodes), call.root, n, nodes if row.placed else ()) for n in (CHUNKS if row.chunked else (1,))]
+        except ScheduleError as error:
+            refused, found = error, [str(error)]
+        if waits and (row, call.root) not in self._alike:
+            mine = int(hashlib.blake2b("".join(found).encode(), digest_size=7).hexdigest(), 16)
+            every = self._gather(mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use")
+            if len(set(every)) > 1:
+                raise ArgumentError(f"{row.key} is not the same on all ranks, so nobody runs it: {_in_words(every)}")
+            self._alike.add((row, call.root))
+        if refused:
+            raise refused
+
+
+def _in_words(every: list[int]) -> str:
+    kinds = [[rank for rank, one in enumerate(every) if one == number] for number in dict.fromkeys(every)]
+    return "; ".join(f"{ranks_in_words(ranks)}: schedules of digest {every[ranks[0]]:014x}" for ranks in kinds)

@@ -1,0 +1,134 @@
+"""Algorithms of the program's own: right answers by row and by name; refused on all ranks before any message where they are wrong."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import fresh
+
+import hpcoll
+from hpcoll import Writer, inputs, outputs
+from hpcoll.schedules.catalogue import CATALOGUE, registered
+
+pytestmark = pytest.mark.mpi(min_size=2)
+WORLD = MPI.COMM_WORLD
+
+
+@pytest.fixture
+def comm() -> Iterator[hpcoll.Communicator]:
+    """A communicator of its own; what a test registers is gone after it."""
+    made = fresh()
+    yield made
+    made.Free()
+    for row in registered():
+        del CATALOGUE[row.key]
+
+
+def ring(w: Writer) -> None:
+    """The ring, in fifteen lines."""
+    p, r = w.nranks, w.rank
+    left, right = (r - 1) % p, (r + 1) % p
+    for t in range(p - 1):
+        sent, combined = (r - t - 1) % p, (r - t - 2) % p
+        w.send(right, outputs(sent) if t else inputs(sent))
+        w.recv_reduce(left, outputs(combined), inputs(combined))
+    for t in range(p - 1):
+        w.send(right, outputs((r - t) % p))
+        w.recv(left, outputs((r - t - 1) % p))
+
+
+def pipeline(w: Writer) -> None:
+    """A chain from the root, chunk by chunk."""
+    for chunk in range(w.nchunks):
+        if w.vrank:
+            w.recv(w.peer(w.vrank - 1), outputs(chunk))
+        if w.vrank + 1 < w.nranks:
+            w.send(w.peer(w.vrank + 1), outputs(chunk))
+
+
+def half_of_a_ring(w: Writer) -> None:
+    """A ring whose results do not come home."""
+    ring(w)
+    del w.channels[0][-2:]
+
+
+def another_on_the_last_rank(w: Writer) -> None:
+    """A ring that a rank understands in its own way: the second half is first a wait."""
+    if WORLD.rank == WORLD.size - 1:
+        w.copy(inputs(0), outputs(0))
+    ring(w)
+
+
+def summed(comm: hpcoll.Communicator, count: int, algorithm: object, **more: object) -> None:
+    """An allreduce of so many elements, out of place and in place."""
+    x, want, y = np.arange(count, dtype="f8") + comm.rank, np.empty(count), np.full(count, -1.0)
+    WORLD.Allreduce(x, want)
+    comm.Allreduce(x, y, algorithm=algorithm, **more)
+    assert np.array_equal(y, want)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm, **more)
+    assert np.array_equal(x, want)
+
+
+@pytest.mark.smoke
+def test_a_decorated_algorithm_serves_calls_of_all_kinds(comm: hpcoll.Communicator) -> None:
+    """By its row and by its name, of any count, in segments, in flight, persistent; the ledger has it."""
+    row = hpcoll.algorithm("allreduce", name="mine", chunks="p", pipelined=True)(ring)
+    for count in (0, 1, comm.size + 1, 1000, 300_000):
+        summed(comm, count, row)
+    summed(comm, 5000, "mine", segment="4K")
+    x, y = np.full(100, 1.0), np.zeros(100)
+    comm.Iallreduce(x, y, algorithm=row).Wait()
+    assert (y == comm.size).all()
+    request = comm.Allreduce_init(x, y, algorithm="mine")
+    for value in (2, 3):
+        x[:] = value
+        request.Start()
+        request.Wait()
+        assert (y == value * comm.size).all()
+    request.Free()
+    assert {line.algorithm for line in comm.ledger.rows()} == {"mine"}
+
+
+def test_a_pipeline_takes_any_number_of_chunks_from_any_root(comm: hpcoll.Communicator) -> None:
+    row = hpcoll.algorithm("bcast", name="pipeline", chunked=True)(pipeline)
+    for root in range(comm.size):
+        for count in (1, 1000, 100_000):
+            x = np.arange(count, dtype="i4") * (1 if comm.rank == root else -1)
+            comm.Bcast(x, root, algorithm=row, segment="8K")
+            assert np.array_equal(x, np.arange(count))
+
+
+@pytest.mark.parametrize("builder", [half_of_a_ring, another_on_the_last_rank])
+def test_what_is_wrong_or_not_the_same_is_refused_everywhere(comm: hpcoll.Communicator, builder: Callable[[Writer], None]) -> None:
+    """Every rank raises, again at a second try, and the communicator serves the next call."""
+    expected = {
+        half_of_a_ring: (hpcoll.ScheduleError, "is refused on"),
+        another_on_the_last_rank: (hpcoll.ArgumentError, f"rank {WORLD.size - 1}: schedules of digest"),
+    }
+    kind, text = expected[builder]
+    hpcoll.algorithm("allreduce", name="bad", chunks="p")(builder)
+    x, y = np.ones(10), np.zeros(10)
+    for _ in range(2):
+        with pytest.raises(kind, match=text):
+            comm.Allreduce(x, y, algorithm="bad")
+        assert not y.any()
+    summed(comm, 10, None)
+
+
+def test_who_names_another_algorithm_is_told(comm: hpcoll.Communicator) -> None:
+    """The first use of an algorithm of one's own meets no call of another one."""
+    hpcoll.algorithm("allreduce", name="mine", chunks="p")(ring)
+    x, y = np.ones(10), np.zeros(10)
+    with pytest.raises(hpcoll.MismatchError):
+        comm.Allreduce(x, y, algorithm="mine" if comm.rank else "ring")
+
+
+def test_ranks_must_register_the_same(comm: hpcoll.Communicator) -> None:
+    """A communicator that is made afterwards is refused on all ranks, because the model would choose differently."""
+    summed(comm, 10, None)
+    if comm.rank == 0:
+        hpcoll.algorithm("allreduce", name="lonely", chunks="p")(ring)
+    with pytest.raises(hpcoll.ArgumentError, match="algorithm allreduce/lonely must be equal on all ranks"):
+        hpcoll.Communicator(WORLD.Dup()).Barrier()
+    summed(comm, 10, None)
