@@ -1,6 +1,7 @@
 """A row of the catalogue that runs the program of a file."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from hpcoll.analysis.one_lane import one_lane
@@ -9,32 +10,36 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule, Writer
-from hpcoll.schedules.row import Algorithm
+from hpcoll.schedules.row import DERIVED, Algorithm
 
 
 def row_of(program: FileProgram, proof: Proof) -> Algorithm:
     """Return the row of a proven program, for the ranks and the root of the file; its name is that of the file.
 
+    Its costs are derived from its schedules, whose channels are put in one lane when they are first asked for: the builder raises
+    ScheduleError where the program cannot run on messages of any count.
+
     Raises:
         ArgumentError: The program's collective is none of hpcoll's.
-        ScheduleError: The program cannot run on messages of any count.
     """
     if program.collective not in COLLECTIVES:
         raise ArgumentError(f"{program.path}: its collective is {program.collective}, which can be proven, but not run or drawn")
-    schedules = _independent(program)
-    nchunks = schedules[0].nchunks
-    blocks = COLLECTIVES[program.collective].blocks
+    nchunks, collective = program.schedules[0].nchunks, COLLECTIVES[program.collective]
+
+    @cache
+    def schedules() -> Sequence[Schedule]:
+        return _independent(program)
 
     def builder(writer: Writer) -> None:
-        own = schedules[writer.rank]
+        own = schedules()[writer.rank]
         writer.channels, writer.extents = [list(steps) for steps in own.channels], list(own.scratch)
 
-    sent = f"{proof.chunks_sent}/{nchunks}"
     return Algorithm(
-        program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, str(proof.rounds), sent, sent,
-        chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, uniform=program.uniform or blocks,
-        parts=nchunks // program.nranks if blocks else 1, serves=(program.nranks,), builder=builder,
-        graph=schedules[0].graph,
+        program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, **dict.fromkeys(DERIVED, ""),
+        chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, uniform=program.uniform or collective.blocks,
+        parts=nchunks // program.nranks if collective.blocks else 1, serves=(program.nranks,),
+        roots=(program.root,) if collective.rooted else (), least=program.min_bytes, most=program.max_bytes, builder=builder,
+        graph=program.schedules[0].graph,
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from hpcoll.base.text import is_count, quoted
 from hpcoll.schedules.catalogue import register
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Writer
-from hpcoll.schedules.row import Algorithm
+from hpcoll.schedules.row import DERIVED, Algorithm
 
-_COSTS = ("rounds", "critical", "sent", "received", "largest", "messages")  # formulas; "" where they are derived
+_COSTS = tuple(name for name in DERIVED if name != "staged")  # formulas; "" where they are derived
 _FACTS = (
     *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "uniform", "pipelined", "chunked", "one_fold", "neighbours",
     "hierarchical", "parts", "serves",
@@ -19,7 +19,7 @@ _FACTS = (
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("native", "auto", "all")  # in place of names of algorithms
 _TRIED = (2, 3, 4)  # ranks for which formulas are tried
-_DEFAULTS: dict[str, Any] = dict.fromkeys((*_COSTS, "staged"), "") | {"summary": "registered by this program", "source": "not said"}
+_DEFAULTS: dict[str, Any] = dict.fromkeys(DERIVED, "") | {"summary": "registered by this program", "source": "not said"}
 
 
 def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Callable[[Callable[[Writer], None]], Algorithm]:

@@ -1,18 +1,24 @@
 """The proof of a registered row at its first use: the schedules of all ranks, before any message leaves.
 
-A verdict that a row is right is kept in the disk cache, by a digest of the schedules and of the verifier's source. So a later program
-writes the schedules again, but does not run them.
+The program of a file is proven as it stands there, and again as the schedules that run in its place. A verdict that a row or program is
+right is kept in the disk cache, by a digest of the schedules or the file, and of the verifier's source. So a later program writes the
+schedules again, but does not run them.
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
-from hpcoll.analysis import prove, ring_slots, symbolic_values, verify
+from hpcoll import analysis, formats, schedules
+from hpcoll.analysis import prove
+from hpcoll.analysis.verify import Proof
 from hpcoll.base import disk_cache
 from hpcoll.base.errors import ScheduleError
-from hpcoll.schedules import catalogue, collectives
+from hpcoll.formats.program import FileProgram
+from hpcoll.formats.reading import prove_program
+from hpcoll.schedules.catalogue import PACKAGE
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
@@ -23,7 +29,7 @@ _SAYS = "hpcoll: proving {} on {} ranks before its first use"
 
 def is_registered(row: Algorithm) -> bool:
     """Say whether a row is not the package's own."""
-    return row.key not in catalogue.PACKAGE
+    return row.key not in PACKAGE
 
 
 @lru_cache(maxsize=4096)
@@ -33,11 +39,11 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
     ScheduleError: a schedule is wrong; the text names rank, step and cause.
     """
     try:
-        schedules = [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
-        found = digest(row, schedules)
+        every = [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
+        found = digest(row, every)
 
         def verdict() -> bytes:
-            prove.prove_schedules(row, schedules)
+            prove.prove_schedules(row, every)
             return found.encode()
 
         disk_cache.kept(f"proof-{found}", verdict, _SAYS.format(row.key, nranks))
@@ -48,11 +54,21 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
         raise refused from None
 
 
-def digest(row: Algorithm, schedules: Sequence[Schedule]) -> str:
+def program_proof(program: FileProgram, content: bytes) -> Proof:
+    """Prove the program of a file of that content, unless that has been done; raises ScheduleError as `prove_program`."""
+
+    def verdict() -> bytes:
+        return json.dumps(prove_program(program)).encode()
+
+    name = hashlib.blake2b(_verifier() + content, digest_size=16).hexdigest()
+    return Proof(*json.loads(disk_cache.kept(f"program-{name}", verdict, f"hpcoll: proving {program.path}")))
+
+
+def digest(row: Algorithm, every: Sequence[Schedule]) -> str:
     """Return a digest of all that a proof depends on."""
     found = hashlib.blake2b(_verifier(), digest_size=16)
     found.update(repr((row.collective, row.ordered, row.reproducible, row.uniform)).encode())
-    for one in schedules:
+    for one in every:
         found.update(repr((one.nranks, one.root, one.nchunks, one.scratch, one.graph, one.links)).encode())
         for steps in one.channels:
             for op, peer, dst, srcs, first, put, after in steps:
@@ -64,6 +80,7 @@ def digest(row: Algorithm, schedules: Sequence[Schedule]) -> str:
 
 @cache
 def _verifier() -> bytes:
-    """Return a digest of the modules that make a proof."""
-    modules = prove, verify, ring_slots, symbolic_values, collectives
-    return hashlib.blake2b(b"".join(Path(str(module.__file__)).read_bytes() for module in modules), digest_size=16).digest()
+    """Return a digest of the modules that read programs and prove schedules."""
+    folders = [Path(str(module.__file__)).parent for module in (analysis, formats, schedules)]
+    files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=16).digest()

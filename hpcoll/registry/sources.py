@@ -6,14 +6,21 @@ registered: looking takes some ten milliseconds. The model chooses among rows of
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.analysis.verify import Proof
+from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import LINE, printable
-from hpcoll.schedules.catalogue import CATALOGUE, registered
+from hpcoll.formats.reading import READERS as PROGRAMS
+from hpcoll.formats.reading import read_program
+from hpcoll.formats.rows import row_of
+from hpcoll.registry.proof import program_proof
+from hpcoll.schedules.catalogue import CATALOGUE, register, registered
+from hpcoll.schedules.ir import Writer
 from hpcoll.schedules.row import Algorithm, exception_in_words
 
 VARIABLE = "HPCOLL_ALGORITHMS"
@@ -39,7 +46,7 @@ def read_file(path: Path) -> tuple[Algorithm, ...]:
     """Register the algorithms of a file, and return their rows; errors as of `read_files`."""
     where = path.absolute()
     if where not in _read:
-        reader = READERS.get(path.suffix)
+        reader = READERS.get(path.suffix.lower())
         if reader is None:
             raise ArgumentError(f"{shown(path)}: expected a name that ends with {' or '.join(READERS)}")
         text, before = _content(path), registered()
@@ -93,7 +100,32 @@ def _in_words(error: BaseException) -> str:
     return str(error) if isinstance(error, ArgumentError) else printable(exception_in_words(error), LINE)
 
 
-READERS: dict[str, Callable[[Path, bytes], None]] = {".py": _run}  # by suffix; they register what a file of that text has
+def _program(path: Path, text: bytes) -> None:
+    """Register the program of a file as a row; where it is wrong, as one that says so when it is first used."""
+    program = read_program(path)
+    try:
+        row = row_of(program, program_proof(program, text))
+    except ScheduleError as error:
+        row = row_of(program, _UNPROVEN)._replace(builder=_refusing(str(error)))
+    register(row._replace(name=name_in_file(path)))
+
+
+def name_in_file(path: Path) -> str:
+    """Return the name of the algorithm of a file: the file's, in small letters, digits and underscores."""
+    name = re.sub("[^a-z0-9]+", "_", path.stem.lower()).strip("_")
+    return (name if name[:1].isalpha() else f"file_{name}")[:64]
+
+
+def _refusing(text: str) -> Callable[[Writer], None]:
+    def refuse(writer: Writer) -> None:
+        raise ScheduleError(text)
+
+    return refuse
+
+
+_UNPROVEN = Proof(0, 0, False, False, 0)
+# By suffix; they register what a file of that text has.
+READERS: dict[str, Callable[[Path, bytes], None]] = {".py": _run} | dict.fromkeys(PROGRAMS, _program)
 
 
 @cache

@@ -9,11 +9,13 @@ from typing import NamedTuple
 from hpcoll.base.errors import HpcollError, ScheduleError
 from hpcoll.base.text import LINE, printable
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.derived import derived
+from hpcoll.schedules.derived import Costs, derived
 from hpcoll.schedules.graph import Graph, ring
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.patterns.bundles import GraphTraffic, graph_traffic
 from hpcoll.schedules.placement import Nodes, members
+
+DERIVED = Costs._fields  # costs of a row that are derived from its schedules where it has an empty text
 
 
 class OnGpu(NamedTuple):

@@ -14,6 +14,7 @@ from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
 from hpcoll.cli.bench.plot import draw, read_run
 from hpcoll.cli.bench.report import FORMATS
+from hpcoll.registry.sources import READERS, read_file
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
 
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
     others = "calls: what short calls cost before they run; objects: on Python objects"
-    add("collective", metavar="COLLECTIVE", nargs="?", help=f"{', '.join(COLLECTIVES)}; {others}")
+    add("collective", metavar="COLLECTIVE", nargs="?", help=f"{', '.join(COLLECTIVES)}; {others}; or a file of an algorithm")
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     steps = parser.add_mutually_exclusive_group()
@@ -72,7 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
         return measure_objects(MPI.COMM_WORLD)
     from hpcoll.cli.bench.run import run as measure
 
+    if Path(arguments.collective).suffix.lower() in READERS:
+        _name_algorithms(arguments)
     return measure(arguments)
+
+
+def _name_algorithms(arguments: argparse.Namespace) -> None:
+    """Put collective and names of a file's algorithms into the arguments that have the file."""
+    rows = read_file(Path(arguments.collective))
+    if len({row.collective for row in rows}) > 1:
+        raise ArgumentError(f"{arguments.collective} has algorithms of several collectives: name it in HPCOLL_ALGORITHMS")
+    arguments.collective, names = rows[0].collective, ",".join(row.name for row in rows)
+    arguments.algorithms = ",".join(filter(None, (names, arguments.algorithms)))
+    arguments.root = rows[0].roots[0] if rows[0].roots else arguments.root
 
 
 def _draw_earlier(arguments: argparse.Namespace) -> int:
