@@ -149,7 +149,14 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
     part = nbytes if row.collective == "alltoall" else nbytes / nstripes  # there each rank has a whole message to send
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
-    return sum(first for first, _ in (*paces, outer)) + (nsegments - 1) * max(sum(following for _, following in paces), outer[1])
+    known = sum(_messages(CATALOGUE[key], largest) for key in row.inner) + _messages(CATALOGUE[row.outer], len(ranks))
+    more = max(0.0, _messages(row, len(nodes), nodes) - known) * levels.node.overhead  # where a stripe is no run of blocks
+    on_node = sum(following for _, following in paces) + more
+    return sum(first for first, _ in (*paces, outer)) + more + (nsegments - 1) * max(on_node, outer[1])
+
+
+def _messages(row: Algorithm, nranks: int, nodes: Nodes = ()) -> float:
+    return max(row.cost("messages", nranks, nodes=nodes), row.cost("rounds", nranks, nodes=nodes)) if nranks > 1 else 0.0
 
 
 def _shared_by(network: Network, nranks: float) -> Network:
@@ -162,6 +169,8 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     p, largest = len(nodes), max(map(len, members(nodes)))
     if COLLECTIVES[row.collective].neighbours:
         return row.evaluate(f"x/d/max(1/d, {row.critical or row.cost('critical', p, nodes=nodes)})", p, nodes=nodes)
+    if row.sharers and largest < p and list(nodes) == sorted(nodes):
+        return min(largest, row.evaluate(row.sharers, p, nodes=nodes))
     if row.neighbours:
         return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
     return max(1.0, largest * (p - largest) / max(1, p - 1))

@@ -28,6 +28,7 @@ class OnGpu(NamedTuple):
 
 
 _AS_ELSEWHERE = OnGpu()
+PLACEMENTS = ("any", "nodes", "a node each")  # nodes: several
 
 
 class Algorithm(NamedTuple):
@@ -64,6 +65,9 @@ class Algorithm(NamedTuple):
         one_fold: Combines all contributions to an element in one reduction, and rounds once whatever the element type.
         neighbours: Exchanges messages with rank - 1 and rank + 1 only.
         hierarchical: Depends on which ranks share a node.
+        chosen: Placements on which the model may choose it, as `PLACEMENTS` has them; on others no gain was seen.
+        sharers: Ranks of a node that send to other nodes at once, on average over the bytes, where ranks are in order on nodes; empty: as
+            if peers were anywhere.
         per_gpu: One rank of each GPU works for all that share it, in their mapped memory; the GPUs are the formulas' nodes.
         on_gpu: Costs in GPU memory that all ranks map.
         stripes: Ranks of a node that exchange messages with other nodes at once.
@@ -99,6 +103,8 @@ class Algorithm(NamedTuple):
     one_fold: bool = False
     neighbours: bool = False
     hierarchical: bool = False
+    chosen: str = "any"
+    sharers: str = ""
     per_gpu: bool = False
     on_gpu: OnGpu = _AS_ELSEWHERE
     stripes: str = "1"
@@ -143,7 +149,7 @@ class Algorithm(NamedTuple):
         if COLLECTIVES[self.collective].neighbours:
             once = self.collective == "neighbor_allgather"
             found = graph_traffic(self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical)
-        return _evaluate(formula, nranks, nchunks, nodes if self.placed else (), found)
+        return _evaluate(formula, nranks, nchunks, nodes if self.placed or self.sharers else (), found)
 
 
 @cache

@@ -136,7 +136,8 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
         return model.predict_on_gpus(row, need.gpus, need.nbytes).seconds, segment
     chunk, network = (GPU_CHUNK_NBYTES, model.GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, model.SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
-    row = row._replace(critical=row.shared or row.critical)
+    # messages that several ranks read are staged once, and no sharers were measured here
+    row = row._replace(critical=row.shared or row.critical, sharers="", messages="0" if row.hierarchical else row.messages)
     if _has_domains(need):
         return model.seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
     return model.seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
@@ -169,7 +170,7 @@ def _cheapest(need: Need) -> Choice:
     if need.nranks < 2:
         return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
     found = []
-    for row in _rows(need):
+    for row in (row for row in _rows(need) if may_be_chosen(row, need)):
         cost, segment = _seconds(need, row)
         found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
@@ -221,6 +222,12 @@ def _segments(row: Algorithm, need: Need) -> list[int]:
         return [whole]
     best = best_modelled(need, row)[1]
     return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
+
+
+def may_be_chosen(row: Algorithm, need: Need) -> bool:
+    """Say whether the model may choose a row where the ranks are."""
+    nnodes = 1 if need.one_node else len(members(need.nodes)) or need.nranks
+    return row.chosen == "any" or (nnodes > 1 and (row.chosen == "nodes" or nnodes == need.nranks))
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:

@@ -16,7 +16,7 @@ from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, members, parse_nodes
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.choose import Need, _seconds, choose, worth_trying
+from hpcoll.selection.choose import Need, _seconds, choose, may_be_chosen, worth_trying
 from hpcoll.selection.config import Config
 
 COUNTED = [row for row in CATALOGUE.values() if row.on_gpu.moved]
@@ -98,7 +98,7 @@ def test_ranks_that_share_a_gpu_let_one_work(nbytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 26])
 def test_of_algorithms_alike_one_with_the_fewest_rounds_is_chosen(gpus: Nodes, nbytes: int) -> None:
     need = Need("allreduce", 8, nbytes, native=False, one_node=True, gpu=True, gpus=gpus)
-    rows = [row for row in CATALOGUE.values() if row.collective == "allreduce" and worth_trying(row, need)]
+    rows = [row for row in CATALOGUE.values() if row.collective == "allreduce" and worth_trying(row, need) and may_be_chosen(row, need)]
     times = {row.name: _seconds(need, row)[0] for row in rows}
     alike = [row for row in rows if times[row.name] <= ALIKE * min(times.values())]
     found = find("allreduce", choose(need, Config()).algorithm)

@@ -13,6 +13,7 @@ from hpcoll.schedules.row import Algorithm, schedule
 FLAT = [row for row in CATALOGUE.values() if not row.hierarchical]  # those: test_schedules_hierarchical
 ROWS = [row for row in FLAT if COLLECTIVES[row.collective].blocks or row.collective == "barrier"]
 NRANKS = (*range(2, 18), 23, 32, 33, 64)
+PACKED = ("gather/binomial", "scatter/binomial", "alltoall/bruck", "reduce_scatter/pat", "reduce_scatter/bine")  # not sent from INPUT
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
@@ -67,7 +68,7 @@ def test_only_bruck_needs_equal_blocks(row: Algorithm) -> None:
     assert row.uniform == (row.key == "alltoall/bruck")
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("binomial", "bruck")], ids=lambda row: row.key)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.key not in PACKED], ids=lambda row: row.key)
 def test_the_first_message_is_sent_from_input(row: Algorithm) -> None:
     for nranks in (2, 3, 8, 13):
         for rank in range(nranks):
@@ -131,6 +132,20 @@ def test_pairwise_alternates_and_direct_sends_first(nranks: int) -> None:
 def test_direct_reduce_scatter_folds_once_in_rank_order() -> None:
     (fold,) = steps_of("reduce_scatter/direct", 4, 2, 0, Op.REDUCE)
     assert [str(src) for src in fold.srcs] == ["scratch[0]", "scratch[1]", "input[2]", "scratch[2]"]
+
+
+def blocks_between_nodes(key: str, nranks: int, per_node: int) -> int:
+    found = all_schedules(key, nranks)
+    sends = [(one.rank, step) for one in found for step in one.channels[0] if step.op == Op.SEND]
+    return sum(step.srcs[0].n for rank, step in sends if rank // per_node != step.peer // per_node)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+@pytest.mark.parametrize(("nranks", "per_node"), [(16, 3), (24, 4), (64, 6), (63, 8)])
+def test_pat_and_bine_keep_most_blocks_on_the_node(collective: str, nranks: int, per_node: int) -> None:
+    pat, bine, circulant = (blocks_between_nodes(f"{collective}/{name}", nranks, per_node) for name in ("pat", "bine", "circulant"))
+    assert pat < 0.75 * circulant
+    assert bine < (0.9 if nranks % 2 == 0 else 1.1) * pat  # the odd one exchanges blocks with ranks of all nodes
 
 
 # --- trees

@@ -9,6 +9,7 @@ import pytest
 
 from hpcoll.analysis.cost import HOSTS, ONE_HOST, SHARED_NETWORK, Levels
 from hpcoll.base.errors import ArgumentError
+from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, parse_nodes, parts
@@ -43,6 +44,25 @@ def layered(collective: str) -> set[str]:
 @pytest.mark.parametrize("collective", LAYERED)
 def test_every_hierarchical_row_is_chosen_somewhere(collective: str) -> None:
     assert layered(collective) <= names(collective, every(collective))
+
+
+@pytest.mark.parametrize(
+    ("key", "nranks", "places", "nbytes", "more"),
+    [
+        ("allreduce/recursive_multiplying", 16, "1", 8, {}),
+        ("allreduce/dual_root", 24, "12", 1 << 20, {"ordered": True}),
+        ("reduce_scatter/bine", 16, "6", 4096, {}),
+        ("reduce_scatter/pat", 33, "8", 1 << 16, {}),
+    ],
+)
+def test_rows_for_some_placements_are_chosen_there_only(key: str, nranks: int, places: str, nbytes: int, more: dict[str, bool]) -> None:
+    collective, name = key.split("/")
+    levels = NETWORKS["ethernet" if places == "1" else "fast"]
+    wanted = need(collective, parse_nodes(places, nranks), nbytes, levels, native=False, **more)
+    assert choose(wanted, DEFAULTS).algorithm == name
+    assert choose(wanted._replace(one_node=True), DEFAULTS).algorithm != name
+    lone = wanted._replace(nodes=tuple(range(nranks)))
+    assert (choose(lone, DEFAULTS).algorithm == name) == (places == "1")
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

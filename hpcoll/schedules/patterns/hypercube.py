@@ -35,5 +35,15 @@ def place(rank: int, nranks: int) -> Position:
     vertex = rank // 2 if paired else rank - surplus
     if paired and rank % 2 == 0:
         return Position(vertex, rank + 1, None, ())
-    neighbours = (vertex ^ 1 << k for k in range(dimensions))
-    return Position(vertex, None, rank - 1 if paired else None, tuple(2 * v + 1 if v < surplus else v + surplus for v in neighbours))
+    peers = tuple(rank_of(vertex ^ 1 << k, nranks) for k in range(dimensions))
+    return Position(vertex, None, rank - 1 if paired else None, peers)
+
+
+def rank_of(vertex: int, nranks: int) -> int:
+    """Return the rank at a vertex, a host's where there is one.
+
+    >>> [rank_of(vertex, 6) for vertex in range(4)]
+    [1, 3, 4, 5]
+    """
+    surplus = nranks - (1 << nranks.bit_length() - 1)
+    return 2 * vertex + 1 if vertex < surplus else vertex + surplus

@@ -1,0 +1,34 @@
+"""Parallel aggregated trees: an allgather that sends single blocks far and many blocks near.
+
+Blocks that rank 0 of 5 has, by the distance from which they came; rank r has the same, rotated by r:
+
+    start          distance 4     distance 2      distance 1
+    0              0 1            0 1 3           0 1 3 4 2
+
+Blocks gather in scratch in the order in which they come, and are copied to OUTPUT at the end.
+
+Source: Jeaugey, arXiv 2506.20252; NCCL 2.23, which cuts it in parts for bounded buffers, where segments do that here.
+"""
+
+from collections.abc import Sequence
+
+from hpcoll.schedules.ir import Writer, cell, inputs, outputs
+from hpcoll.schedules.patterns.block_trees import Turn, pat
+
+
+def allgather_pat(w: Writer) -> None:
+    """Write q rounds with p-1 blocks sent, both the least possible, for any p; half of the blocks go to the next rank."""
+    collect(w, *pat(w.rank, w.nranks))
+
+
+def collect(w: Writer, blocks: Sequence[int], turns: Sequence[Turn]) -> None:
+    """Write an allgather among the ranks whose blocks these are."""
+    places = w.scratch(*blocks)
+    w.copy(inputs(0), cell(places, 0))
+    for turn in turns:
+        for first, n in turn.sent:
+            w.send(turn.target, cell(places, first, n) if turn is not turns[0] else inputs(0))
+        for first, n in turn.received:
+            w.recv(turn.source, cell(places, first, n))
+    for place, block in enumerate(blocks):
+        w.copy(cell(places, place) if place else inputs(0), outputs(block))
