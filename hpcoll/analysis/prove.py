@@ -235,7 +235,7 @@ def _renamed(schedules: Sequence[Schedule]) -> list[Schedule]:
     return [
         s._replace(
             rank=names[s.rank], root=0,
-            channels=tuple([(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c] for c in s.channels),
+            channels=tuple([(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c] for c in s.channels),  # type: ignore[misc]
         )
         for s in (*schedules[root:], *schedules[:root])
     ]  # fmt: skip

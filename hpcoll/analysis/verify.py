@@ -64,7 +64,7 @@ class RankMemory:
         for base, window in zip(self.bases, () if uniform else names):
             self.extents[base : base + len(window)] = window
         self.sent, self.told_apart = 0, False
-        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # steps wrote each cell: 1, or copied it onto itself: 2
+        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # 1: written, 2: copied onto itself
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
         """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""

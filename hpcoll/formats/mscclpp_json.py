@@ -120,7 +120,7 @@ class _Plan:
         coll = member(self.content, key, str, "") if key in self.content else ""
         sizes = [(mine[0], mine[1]) for mine in self.sizes]
         conditions = _ring(sizes) if coll == "sendrecv" and not self.conditions.collective else self.conditions
-        named = standard(self.path, conditions, coll, len(self.gpus), nchunks, 0, sizes)
+        named = standard(self.path, conditions, coll, len(self.gpus), nchunks, 0)
         for rank, (have, want) in enumerate(zip(sizes, named.sizes)):
             if any(n and n != wanted for n, wanted in zip(have, want)):
                 got = f"{have[0]} and {have[1]}"

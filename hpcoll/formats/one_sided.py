@@ -65,11 +65,11 @@ class Translation:
             for run in runs:
                 end.add(Op.COPY, place, -1, run, run)
 
-        channels = [channel for mine in self._channels for channel in mine]
-        clocks = sum(1 for channel in channels for item, _ in channel.items if not isinstance(item, Step) or item.op is Op.SEND)
-        if len(channels) * (len(channels) + clocks) > MAX_CLOCKS:
+        used = [channel for mine in self._channels for channel in mine]
+        clocks = sum(1 for channel in used for item, _ in channel.items if not isinstance(item, Step) or item.op is Op.SEND)
+        if len(used) * (len(used) + clocks) > MAX_CLOCKS:
             raise ArgumentError(
-                f"{path}: too large: {clocks:,} messages and waits of {len(channels):,} thread blocks and gpus that they use"
+                f"{path}: too large: {clocks:,} messages and waits of {len(used):,} thread blocks and gpus that they use"
             )
 
     def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[Channel, Channel]:

@@ -35,7 +35,7 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         writer.channels, writer.extents = [list(steps) for steps in own.channels], list(own.scratch)
 
     return Algorithm(
-        program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, **dict.fromkeys(DERIVED, ""),
+        program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, **dict.fromkeys(DERIVED, ""),  # type: ignore[arg-type]
         chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, uniform=program.uniform or collective.blocks,
         parts=nchunks // program.nranks if collective.blocks else 1, serves=(program.nranks,),
         roots=(program.root,) if collective.rooted else (), least=program.min_bytes, most=program.max_bytes, builder=builder,

@@ -125,7 +125,7 @@ def _refusing(text: str) -> Callable[[Writer], None]:
 
 _UNPROVEN = Proof(0, 0, False, False, 0)
 # By suffix; they register what a file of that text has.
-READERS: dict[str, Callable[[Path, bytes], None]] = {".py": _run} | dict.fromkeys(PROGRAMS, _program)
+READERS: dict[str, Callable[[Path, bytes], None]] = {".py": _run, **dict.fromkeys(PROGRAMS, _program)}
 
 
 @cache
