@@ -80,6 +80,7 @@ class _GpuWriter:
     def write(self) -> tuple[list[_WrittenBlock], int]:
         """Return the channels and the number of scratch cells."""
         channels = [_WrittenBlock(block, [], [], []) for _, block in sorted(self.gpu.blocks.items())]
+        self._check_connections()
         for channel in channels:
             self._write_block(channel)
         numbers = {channel.block.id: number for number, channel in enumerate(channels)}
@@ -90,6 +91,16 @@ class _GpuWriter:
         while any(_is_idle(step) for channel in channels for step in channel.steps):
             _drop_idle(channels)
         return channels or [_WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])], self.cells
+
+    def _check_connections(self) -> None:
+        """Refuse thread blocks that share a connection: nothing says whose message is whose."""
+        owners: dict[tuple[str, int, int], int] = {}
+        for block in self.gpu.blocks.values():
+            for verb, peer in (("sends to", block.send), ("receives from", block.recv)):
+                owner = owners.setdefault((verb, peer, block.chan), block.id)
+                if owner != block.id and peer >= 0:
+                    place = FilePlace(block.line, self.gpu.id, block.id)
+                    raise self._refused(place, f"{verb} gpu {peer} in channel {block.chan}, as thread block {owner} does")
 
     def _write_block(self, channel: _WrittenBlock) -> None:
         block, steps = channel.block, channel.steps

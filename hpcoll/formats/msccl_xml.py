@@ -179,12 +179,11 @@ class _Reader:
     def _start_block(self, attributes: dict[str, str]) -> None:
         assert self._algo is not None
         gpu = list(self._gpus.values())[-1]
+        last = self._algo.nranks - 1
         number, send, recv, chan = (
             self._integer(attributes, key, least, most)
-            for key, least, most in (
-                ("id", 0, MAX_BLOCKS - 1), ("send", -1, self._algo.nranks - 1), ("recv", -1, self._algo.nranks - 1), ("chan", 0, MAX_BLOCKS)
-            )
-        )  # fmt: skip
+            for key, least, most in (("id", 0, MAX_BLOCKS), ("send", -1, last), ("recv", -1, last), ("chan", -1, MAX_BLOCKS))
+        )
         self._nblocks += 1
         if self._nblocks > MAX_BLOCKS:
             raise self._refused(f"expected at most {MAX_BLOCKS:,} thread blocks of all gpus, got more")
@@ -192,10 +191,8 @@ class _Reader:
             raise self._refused(f"expected one thread block with id {number}, got a second")
         if gpu.id in (send, recv):
             raise self._refused(f"expected another gpu as the peer of thread block {number}, got {gpu.id} itself")
-        for other in gpu.blocks.values():
-            if other.chan == chan and (other.send == send >= 0 or other.recv == recv >= 0):
-                peer = f"sends to gpu {send}" if other.send == send >= 0 else f"receives from gpu {recv}"
-                raise self._refused(f"expected one thread block that {peer} in channel {chan}, got {other.id} and {number}")
+        if chan < 0 and (send >= 0 or recv >= 0):
+            raise self._refused(f"expected a channel of thread block {number}, which has peers, got {chan}")
         self._block = gpu.blocks[number] = ThreadBlock(self._parser.CurrentLineNumber, number, send, recv, chan, [])
 
     def _start_step(self, attributes: dict[str, str]) -> None:
