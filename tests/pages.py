@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
-LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ", each followed by what it prints; text: not code
+LANGUAGES = ("python", "sh", "console", "text", "xml", "json")  # console: commands after "$ ", each followed by what it prints; text: not code
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
     "kills a rank": r"--kill",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
+    "needs a file": r"^hpcoll verify next.xml ",
     "needs root": r"^tests/cluster/hosts.sh |^hpcoll warmup --to /opt/|^export HPCOLL_CACHE=/opt/",
     "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|(\S*/)?pip install|python3 -m venv)\b",
     "takes minutes": r"^hpcoll simulate .*-n 24756|^mpirun .*hpcoll tune\b|HPCOLL_TUNING=hpcoll-tuning.json |^tests/run.sh\b",

@@ -121,7 +121,7 @@ def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks:
     ``coll`` is its name in the file, which the conditions override, and ``nchunks`` are the chunks of a whole message,
     and ``root`` is the root by the file.
     """
-    coll, root = conditions.collective or coll, root if conditions.root is None else conditions.root
+    coll, root = (conditions.collective or coll).lower(), root if conditions.root is None else conditions.root
     if conditions.inputs:
         if len(conditions.inputs) != nranks:
             raise ArgumentError(f"{path}: expected conditions for {nranks} gpus, got some for {len(conditions.inputs)}")

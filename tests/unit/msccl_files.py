@@ -136,7 +136,20 @@ def chain_broadcast(p: int) -> XmlProgram:
     return program
 
 
-PROGRAMS = (ring_allreduce, pairs_allreduce, ring_allgather, hops_alltoall, ring_reduce_scatter, chain_broadcast)
+def chain_reduce(p: int) -> XmlProgram:
+    """A chain to rank 0, in place: the others sum in their input, too."""
+    program = XmlProgram("reduce", p, 2, (2, 2, 0), inplace=1, outofplace=0)
+    for gpu in range(p):
+        sender, receiver = program.block(gpu, send=gpu - 1), program.block(gpu, recv=gpu + 1 if gpu < p - 1 else -1)
+        for chunk in range(2):
+            here = ("i", chunk)
+            done = program.step(gpu, receiver, "rrc", here, here) if gpu < p - 1 else (-1, -1)
+            if gpu:
+                program.step(gpu, sender, "s", here, after=done)
+    return program
+
+
+PROGRAMS = (ring_allreduce, pairs_allreduce, ring_allgather, hops_alltoall, ring_reduce_scatter, chain_broadcast, chain_reduce)
 
 
 def mutants(algo: ElementTree.Element, rng: random.Random, number: int) -> Iterator[tuple[str, ElementTree.Element]]:

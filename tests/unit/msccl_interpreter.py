@@ -57,7 +57,7 @@ class Interpreter:
         self.workers = [_Worker(int(gpu.get("id", "")), block) for gpu in self.algo for block in gpu]
         self.by_id = {(worker.gpu, worker.id): worker for worker in self.workers}
         haste = {worker: rng.choice([1, 1, 1, 30, 1000]) * rng.random() for worker in self.workers}  # some are far ahead of others
-        ready = list(self.workers)
+        ready = [one for one in self.workers if one.tasks]
         while ready:
             worker = max(ready, key=haste.__getitem__) if rng.random() < 0.8 else rng.choice(ready)
             if self._step(worker):
@@ -73,6 +73,8 @@ class Interpreter:
     def _size(self, gpu: int, buffer: str) -> int:
         if buffer == "s":
             return int(self.algo[gpu].get("s_chunks", ""))
+        if (self.coll, buffer) == ("reduce", "o"):
+            return self.nchunks if gpu == 0 else 0
         whole = {"allgather": (self.parts, self.nchunks), "reducescatter": (self.nchunks, self.parts)}
         return whole.get(self.coll, (self.nchunks, self.nchunks))[buffer == "o"]
 
@@ -140,7 +142,7 @@ class Interpreter:
         for gpu, memory in enumerate(self.memory):
             for index in range(self._size(gpu, "o")):
                 block, part = divmod(index, self.parts or 1)
-                if self.coll == "allreduce":
+                if self.coll in ("allreduce", "reduce"):
                     wanted = sum(chunks[index] for chunks in initial)
                 elif self.coll == "reducescatter":
                     wanted = sum(chunks[gpu * self.parts + index] for chunks in initial)
