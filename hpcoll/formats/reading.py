@@ -10,6 +10,7 @@ from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, printable, quoted
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions
 from hpcoll.formats.msccl_steps import read_msccl_xml
+from hpcoll.formats.mscclpp.plans import read_mscclpp_json
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.schedule_json import MARK, read_schedule
 from hpcoll.schedules.ir import RING_SLOTS
@@ -18,7 +19,7 @@ from hpcoll.schedules.ir import RING_SLOTS
 def _read_json(path: Path, conditions: Conditions) -> FileProgram:
     content = read_json(path, str(path))
     if not isinstance(content, dict) or MARK not in content:
-        raise ArgumentError(f"{printable(str(path), LINE)}: expected a JSON program of hpcoll, with the field {MARK}, got another one")
+        return read_mscclpp_json(path, conditions, content)
     if conditions != NO_CONDITIONS:
         raise ArgumentError(f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some")
     return read_schedule(content, str(path))

@@ -15,7 +15,7 @@ from hpcoll.analysis.one_lane import one_lane
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
-from hpcoll.formats.mscclpp_json import read_mscclpp_json
+from hpcoll.formats.mscclpp.plans import read_mscclpp_json
 
 _N = 6  # numbers in a chunk of the interpreter
 _Op = dict[str, Any]
@@ -444,7 +444,7 @@ def _changed(change: Any) -> Any:
         (lambda plan, ops: plan["gpus"][0].update(scratch_chunks=10**9), "gpu 0: field scratch_chunks: expected an integer from 0 to"),
         (lambda plan, ops: plan["gpus"][0].update(threadblocks=[{"id": 0}]), "gpu 0, thread block 0: field ops: expected a list, got none"),
         (lambda plan, ops: ops[1].update(channel_ids=[7]), "thread block 0, step 1: field channel_ids: expected integers below 1, got 7"),
-        (lambda plan, ops: ops[4].update(name="glres"), "thread block 0, step 4: not understood: glres needs the multicast of a switch"),
+        (lambda plan, ops: ops[4].update(name="glres"), "thread block 0, step 4: glres needs the multicast of a switch"),
         (lambda plan, ops: ops[4].update(name="shuffle"), "thread block 0, step 4: expected an operation of MSCCL"),
         (lambda plan, ops: ops[4]["src_buff"][1].update(buffer_id=3), "step 4: field buffer_id: expected an integer below 1, got 3"),
         (lambda plan, ops: ops[4]["src_buff"][1].update(size=1), "step 4: expected runs of one size"),

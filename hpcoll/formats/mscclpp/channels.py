@@ -1,4 +1,4 @@
-"""One-sided actions, and the channels into which they are translated (`hpcoll.formats.one_sided`), while they are being written."""
+"""One-sided actions, and the channels into which they are translated (`hpcoll.formats.mscclpp.one_sided`), while they are being written."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Chunk, Op, Step
 
 
-class Run(NamedTuple):
+class MemoryRun(NamedTuple):
     """A run of chunks of a gpu's memory; ``packets``: each has a flag, by which its readers see that it is there."""
 
     gpu: int
@@ -55,8 +55,8 @@ class Action(NamedTuple):
 
     verb: str
     place: FilePlace
-    srcs: tuple[Run, ...] = ()
-    dsts: tuple[Run, ...] = ()
+    srcs: tuple[MemoryRun, ...] = ()
+    dsts: tuple[MemoryRun, ...] = ()
     name: Direction | Local | None = None
     port: Direction | None = None
     checked: bool = True
@@ -64,12 +64,12 @@ class Action(NamedTuple):
     count: int = 0  # type: ignore[assignment]  # hides tuple.count
 
 
-class Channel:
+class OpenChannel:
     """A channel that is being written; its ``items`` are steps, and lists of marks that it waits for, which may still be filled."""
 
     def __init__(self, gpu: int, index: int, link: int) -> None:
         self.gpu, self.index, self.link = gpu, index, link
-        self.items: list[tuple[Step | list[Mark], FilePlace]] = []
+        self.items: list[tuple[Step | list[ChannelMark], FilePlace]] = []
         self.early = True  # it has touched no memory, and waited for nothing that orders accesses
         self.unconfirmed: list[tuple[int, FilePlace]] = []  # gpus that it has written to for an operation, and not heard from
 
@@ -77,23 +77,23 @@ class Channel:
         """Append a step."""
         self.items.append((Step(op, peer, dst, srcs), place))
 
-    def wait(self, marks: "list[Mark]", place: FilePlace) -> None:
+    def wait(self, marks: "list[ChannelMark]", place: FilePlace) -> None:
         """Append a wait for marks."""
         self.items.append((marks, place))
 
-    def mark(self) -> "Mark":
+    def mark(self) -> "ChannelMark":
         """Return the mark behind what has been written."""
-        return Mark(self, len(self.items))
+        return ChannelMark(self, len(self.items))
 
 
-class Mark(NamedTuple):
+class ChannelMark(NamedTuple):
     """A place in a channel, behind so many items."""
 
-    channel: Channel
+    channel: OpenChannel
     nitems: int
 
 
-def finished(channels: Sequence[Channel]) -> tuple[list[tuple[Step, ...]], list[tuple[FilePlace, ...]]]:
+def finished(channels: Sequence[OpenChannel]) -> tuple[list[tuple[Step, ...]], list[tuple[FilePlace, ...]]]:
     """Return steps and places of a gpu's channels, with AFTER steps for marks."""
     waits = [[[] if isinstance(item, Step) else _latest(item, channel) for item, _ in channel.items] for channel in channels]
     while True:  # marks behind no step are left out, which may leave other marks behind none
@@ -115,7 +115,7 @@ def finished(channels: Sequence[Channel]) -> tuple[list[tuple[Step, ...]], list[
     return steps, places
 
 
-def _latest(marks: list[Mark], channel: Channel) -> list[tuple[int, int]]:
+def _latest(marks: list[ChannelMark], channel: OpenChannel) -> list[tuple[int, int]]:
     """Return the last mark of each other channel: its number and its items."""
     found: dict[int, int] = {}
     for mark in marks:
@@ -124,7 +124,7 @@ def _latest(marks: list[Mark], channel: Channel) -> list[tuple[int, int]]:
     return list(found.items())
 
 
-def _counted(channel: Channel, waits: list[list[tuple[int, int]]]) -> list[int]:
+def _counted(channel: OpenChannel, waits: list[list[tuple[int, int]]]) -> list[int]:
     """Return the number of steps before each item of a channel, and at its end."""
     steps = [0]
     for (item, _), wait in zip(channel.items, waits):

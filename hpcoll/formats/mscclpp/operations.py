@@ -1,4 +1,4 @@
-"""The operations of MSCCL++ execution plans, of both generations, as one-sided actions (`hpcoll.formats.one_sided`).
+"""The operations of MSCCL++ execution plans, of both generations, as one-sided actions (`hpcoll.formats.mscclpp.one_sided`).
 
 The first generation (2024) names channels and offsets for each operation (``i_cids``, ``o_cids``, ``srcs``), the second (2025) runs of
 chunks (``src_buff``, ``dst_buff``) of its own buffers or of remote ones. Their operations have one meaning:
@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member
 from hpcoll.base.text import MAX_CHUNKS, quoted
-from hpcoll.formats.mscclpp_gpus import BUFFERS, KINDS, Gpu, Peer, at, entries, integers, one_of
-from hpcoll.formats.one_sided_channels import Action, Direction, Local, Run
+from hpcoll.formats.mscclpp.channels import Action, Direction, Local, MemoryRun
+from hpcoll.formats.mscclpp.gpus import BUFFERS, KINDS, PlanGpu, PlanPeer, at, entries, integers, one_of
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk
 
@@ -58,7 +58,7 @@ class _Range(NamedTuple):
     buffer: Buffer
     first: int
     n: int
-    peer: Peer | None = None
+    peer: PlanPeer | None = None
 
 
 class _Part(NamedTuple):
@@ -69,13 +69,13 @@ class _Part(NamedTuple):
     parts: int = 1
 
 
-class Block:
+class PlanBlock:
     """A thread block of a plan: what the numbers in its operations stand for."""
 
-    def __init__(self, gpu: Gpu, content: Any, factor: int) -> None:
+    def __init__(self, gpu: PlanGpu, content: Any, factor: int) -> None:
         """Read a thread block but for its operations; ``factor``: chunks into which one of the file is divided."""
         self.gpu, self.factor = gpu, factor
-        self.channels: dict[Hashable, list[Peer]] = defaultdict(list)
+        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(list)
         for entry in entries(content, "channels"):
             kind, key = gpu.key(entry, "channel_type" if gpu.new else "ctype", "src", "dst")
             ids = next((name for name in ("channel_ids", "cids", "cid") if name in entry), "channel_ids")
@@ -95,7 +95,7 @@ class Block:
         for unit in range(units):
             for inner in entries(op, "ops"):
                 if member(inner, "name", str, "") == "pipeline" or "tbg_info" in inner:
-                    raise ArgumentError("not understood: a pipeline in a pipeline, or a group of thread blocks in one")
+                    raise ArgumentError("a pipeline or a group of thread blocks in a pipeline is not understood")
                 yield from self._actions(inner, place, _Part(unit))
 
     def _actions(self, op: Any, place: FilePlace, part: _Part) -> Iterator[Action]:
@@ -106,7 +106,7 @@ class Block:
             verb = _SYNCS[name]
             for peer in self._peers(op, "i" if verb == "wait" else "o"):
                 if verb == "flush" and peer.kind != "port":
-                    raise ArgumentError("not understood: a flush of a channel that is no port")
+                    raise ArgumentError("expected a flush of a port, got one of another channel")
                 direction = peer.direction(gpu.rank, verb)
                 port = direction if peer.kind == "port" and verb != "wait" else None
                 yield Action(verb, place, name=direction, port=port, relaxed=name.startswith("rlx"))
@@ -131,7 +131,7 @@ class Block:
         if not srcs or not dsts or (not form.folds and len(srcs) not in (1, len(dsts))):
             raise ArgumentError(f"expected sources and destinations of {name}, got {len(srcs)} and {len(dsts)}")
         if (kind == "port" and form.folds) or (kind != "port" and name in ("pws", "pwsf")):
-            raise ArgumentError(f"not understood: {name} through a channel of kind {kind}")
+            raise ArgumentError(f"{name} through a channel of kind {kind} is not understood")
         if name == "cpkt" and dsts[0].buffer is Buffer.SCRATCH:
             form = _MOVES["tpkt"]
         if name == "ppkt" and kind == "port":
@@ -149,14 +149,14 @@ class Block:
             if name == "pwsf":
                 yield Action("flush", place, name=port, port=port)
 
-    def _run(self, one: _Range, part: _Part, packets: bool) -> Run:
+    def _run(self, one: _Range, part: _Part, packets: bool) -> MemoryRun:
         """Return a run's part, in chunks of the program."""
         if packets and one.buffer is not Buffer.SCRATCH:
-            raise ArgumentError(f"not understood: packets outside of scratch, in the {one.buffer.name.lower()} buffer")
+            raise ArgumentError(f"expected packets in scratch, got some in the {one.buffer.name.lower()} buffer")
         first, n = one.first * self.factor, one.n * self.factor
         if part.unit >= 0:
-            return Run(one.gpu, Chunk(one.buffer, first + part.unit, 1), packets)
-        return Run(one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets)
+            return MemoryRun(one.gpu, Chunk(one.buffer, first + part.unit, 1), packets)
+        return MemoryRun(one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets)
 
     def _ports(self, op: Any, dsts: list[_Range]) -> list[Direction]:
         """Return the port of each destination."""
@@ -165,14 +165,14 @@ class Block:
             raise ArgumentError("expected a channel to the gpu of each destination, got others")
         return [peer.direction(self.gpu.rank, "signal") for peer in peers if peer]
 
-    def _peers(self, op: Any, side: str) -> list[Peer]:
+    def _peers(self, op: Any, side: str) -> list[PlanPeer]:
         """Return the channels of a signal, a wait, a flush or a port's writes; ``side``: i or o, in the first generation."""
         if self.gpu.new:
             known = self.channels[one_of(KINDS, op, "channel_type")]
             return [known[i] for i in integers(op, "channel_ids", len(known))]
         return [peer for peer, _, _ in self._named(op, side)]
 
-    def _named(self, op: Any, side: str) -> list[tuple[Peer, int, Buffer]]:
+    def _named(self, op: Any, side: str) -> list[tuple[PlanPeer, int, Buffer]]:
         """Return channels, offsets and the peer's buffer in an operation of the first generation."""
         buffers = member(op, f"{side}_buff", dict, "") if f"{side}_buff" in op else {"src": op.get("srcbuff"), "dst": op.get("dstbuff")}
         src, dst = one_of(BUFFERS, buffers, "src"), one_of(BUFFERS, buffers, "dst")
@@ -202,7 +202,7 @@ class Block:
     def _range(self, entry: Any, kind: str) -> _Range:
         first, n = integer(entry, "index", "", 0, MAX_CHUNKS), integer(entry, "size", "", 1, MAX_CHUNKS)
         if "switch_channel_id" in entry:
-            raise ArgumentError("not understood: the multicast of a switch (NVLS)")
+            raise ArgumentError("the multicast of a switch (NVLS) is not understood")
         if "buffer_id" not in entry:
             return _Range(self.gpu.rank, one_of(BUFFERS, entry, "type"), first, n)
         return _Range(*at(self.remotes[kind], entry, "buffer_id"), first, n)
@@ -212,7 +212,7 @@ def factor_of(op: Any) -> int:
     """Return the number of chunks into which an operation divides a chunk of the file; ArgumentError: it is multicast."""
     for inner in [op, *entries(op, "ops", needed=False)]:
         if (name := member(inner, "name", str, "")) in _MULTICAST:
-            raise ArgumentError(f"not understood: {name} needs the multicast of a switch (NVLS)")
+            raise ArgumentError(f"{name} needs the multicast of a switch (NVLS), which is not understood")
     if op["name"] == "pipeline":
         return UNITS
     _, parts = _part(op)

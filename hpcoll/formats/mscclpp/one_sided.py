@@ -17,8 +17,8 @@ thread blocks: a last channel waits for them, and uses what OUTPUT must hold, wh
 from collections.abc import Sequence
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.formats.one_sided_channels import Action, Channel, Direction, Run, finished
-from hpcoll.formats.one_sided_waits import Waits
+from hpcoll.formats.mscclpp.channels import Action, Direction, MemoryRun, OpenChannel, finished
+from hpcoll.formats.mscclpp.waits import Waits
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
 
@@ -50,9 +50,9 @@ class Translation:
             ScheduleError: A signal, a barrier or packets miss their counterpart.
         """
         self.path, self.cells, self._waits, self._nlinks = path, list(cells), Waits(path), 0
-        self._channels: list[list[Channel]] = [[] for _ in blocks]
-        self._agents: dict[tuple[int, int], Channel] = {}  # (link of its client, gpu)
-        self._ports: dict[Direction, Channel] = {}
+        self._channels: list[list[OpenChannel]] = [[] for _ in blocks]
+        self._agents: dict[tuple[int, int], OpenChannel] = {}  # (link of its client, gpu)
+        self._ports: dict[Direction, OpenChannel] = {}
         self._packets: dict[int, bool] = {}  # whether a gpu's scratch holds packets
         pairs = [[self._pair(gpu, actions) for actions in mine] for gpu, mine in enumerate(blocks)]
         for channels, mine in zip(pairs, blocks):
@@ -65,14 +65,16 @@ class Translation:
             for run in runs:
                 end.add(Op.COPY, place, -1, run, run)
 
-        used = [channel for mine in self._channels for channel in mine]
-        clocks = sum(1 for channel in used for item, _ in channel.items if not isinstance(item, Step) or item.op is Op.SEND)
-        if len(used) * (len(used) + clocks) > MAX_CLOCKS:
-            raise ArgumentError(
-                f"{path}: too large: {clocks:,} messages and waits of {len(used):,} thread blocks and gpus that they use"
-            )
+        self._check_size()
 
-    def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[Channel, Channel]:
+    def _check_size(self) -> None:
+        channels = [channel for of_gpu in self._channels for channel in of_gpu]
+        clocks = sum(not isinstance(item, Step) or item.op is Op.SEND for channel in channels for item, _ in channel.items)
+        if len(channels) * (len(channels) + clocks) > MAX_CLOCKS:
+            uses = f"{len(channels):,} thread blocks and gpus that each of them uses"
+            raise ArgumentError(f"{self.path}: too large: {clocks:,} messages and waits of {uses}")
+
+    def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[OpenChannel, OpenChannel]:
         """Return the channels of a thread block, which are one where there is nothing to do for the other one."""
         data, kinds = self._channel(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
         return data, self._channel(gpu) if len(kinds) == 2 else data
@@ -81,20 +83,20 @@ class Translation:
         """Return steps, places and links of a gpu's channels."""
         return *finished(self._channels[gpu]), tuple(channel.link for channel in self._channels[gpu])
 
-    def _channel(self, gpu: int, link: int = -1) -> Channel:
+    def _channel(self, gpu: int, link: int = -1) -> OpenChannel:
         if link < 0:
             link, self._nlinks = self._nlinks, self._nlinks + 1
-        self._channels[gpu].append(Channel(gpu, len(self._channels[gpu]), link))
+        self._channels[gpu].append(OpenChannel(gpu, len(self._channels[gpu]), link))
         if sum(map(len, self._channels)) > MAX_CHANNELS:
             raise ArgumentError(f"{self.path}: expected at most {MAX_CHANNELS:,} thread blocks and gpus that each of them uses, got more")
         return self._channels[gpu][-1]
 
-    def _agent(self, client: Channel, gpu: int) -> Channel:
+    def _agent(self, client: OpenChannel, gpu: int) -> OpenChannel:
         if (client.link, gpu) not in self._agents:
             self._agents[client.link, gpu] = self._channel(gpu, client.link)
         return self._agents[client.link, gpu]
 
-    def _port(self, main: Channel, direction: Direction, action: Action) -> Channel:
+    def _port(self, main: OpenChannel, direction: Direction, action: Action) -> OpenChannel:
         """Return the channel of a port, behind what the thread block has done."""
         main.early = False
         self._waits.own(main, "use", direction, action)
@@ -103,7 +105,7 @@ class Translation:
         self._ports[direction].wait([main.mark()], action.place)
         return self._ports[direction]
 
-    def _translate(self, data: Channel, control: Channel, actions: Sequence[Action]) -> None:
+    def _translate(self, data: OpenChannel, control: OpenChannel, actions: Sequence[Action]) -> None:
         """Write the actions of a thread block."""
         for action in actions:
             if data.unconfirmed and (action.verb != "move" or data.unconfirmed[0][1] != action.place):
@@ -123,7 +125,7 @@ class Translation:
                 self._synchronize(data, control, action)
         self._confirm(data)
 
-    def _synchronize(self, data: Channel, control: Channel, action: Action) -> None:
+    def _synchronize(self, data: OpenChannel, control: OpenChannel, action: Action) -> None:
         """Let all threads of a block wait for one another, at a barrier for those of the other blocks, too."""
         marks = data.mark(), control.mark()
         control.wait([marks[0]], action.place)
@@ -133,13 +135,13 @@ class Translation:
             marks = data.mark(), control.mark()
         data.wait([marks[1]], action.place)
 
-    def _confirm(self, main: Channel) -> None:
+    def _confirm(self, main: OpenChannel) -> None:
         """Wait until what an operation has written elsewhere is there."""
         for gpu, place in main.unconfirmed:
             main.add(Op.RECV, place, gpu, _SIGNAL)
         main.unconfirmed.clear()
 
-    def _signal(self, main: Channel, action: Action) -> None:
+    def _signal(self, main: OpenChannel, action: Action) -> None:
         """Write a signal, or a flush: a signal through the port that comes back."""
         direction, place = action.name, action.place
         assert isinstance(direction, Direction)
@@ -155,7 +157,7 @@ class Translation:
             sender.add(Op.RECV, place, direction.receiver, _SIGNAL)
             main.wait([sender.mark()], place)
 
-    def _push(self, control: Channel, action: Action) -> None:
+    def _push(self, control: OpenChannel, action: Action) -> None:
         """Write a move through a port, from a chunk here to one elsewhere."""
         (src,), (dst,), direction, place = action.srcs, action.dsts, action.port, action.place
         assert direction
@@ -164,16 +166,16 @@ class Translation:
         port.add(Op.SEND, place, dst.gpu, None, src.chunk)
         self._land(port, control.gpu, dst, place)
 
-    def _check(self, main: Channel, action: Action) -> None:
+    def _check(self, main: OpenChannel, action: Action) -> None:
         """Let a move wait for the packets that it reads."""
         for run in action.srcs + action.dsts:
             if run.chunk.buffer is Buffer.SCRATCH and self._packets.setdefault(run.gpu, run.packets) != run.packets:
-                cause = f"not understood: scratch of gpu {run.gpu} holds both packets and other chunks"
+                cause = f"expected packets or other chunks in scratch of gpu {run.gpu}, got both"
                 raise ArgumentError(f"{self.path}, {action.place}: {cause}")
         if action.checked and any(src.packets for src in action.srcs):
             self._waits.read(main, action)
 
-    def _move(self, main: Channel, action: Action) -> None:
+    def _move(self, main: OpenChannel, action: Action) -> None:
         place, gpu, main.early = action.place, main.gpu, False
         self._check(main, action)
         here, there = [dst for dst in action.dsts if dst.gpu == gpu], [dst for dst in action.dsts if dst.gpu != gpu]
@@ -189,14 +191,14 @@ class Translation:
             self._agent(main, dst.gpu).add(Op.SEND, place, gpu, None, _SIGNAL)
             main.unconfirmed.append((dst.gpu, place))
 
-    def _land(self, client: Channel, gpu: int, dst: Run, place: FilePlace) -> None:
+    def _land(self, client: OpenChannel, gpu: int, dst: MemoryRun, place: FilePlace) -> None:
         """Let the agent receive what was sent to it."""
         agent = self._agent(client, dst.gpu)
         agent.add(Op.RECV, place, gpu, dst.chunk)
         if dst.packets:
             self._waits.write(dst, agent.mark())
 
-    def _value(self, main: Channel, action: Action, dst: Chunk | None) -> Chunk:
+    def _value(self, main: OpenChannel, action: Action, dst: Chunk | None) -> Chunk:
         """Return the chunks with the result of a move: those of ``dst``, if there are, unless it is a copy of what is here."""
         place, gpu, srcs = action.place, main.gpu, action.srcs
         for src in srcs:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, refused
 from hpcoll.base.text import MAX_CHUNKS
-from hpcoll.formats.one_sided_channels import Direction
+from hpcoll.formats.mscclpp.channels import Direction
 from hpcoll.schedules.ir import Buffer
 
 KINDS = {"memory": "memory", "sm": "memory", "port": "port", "proxy": "port", "switch": "switch", "nvls": "switch"}
@@ -19,7 +19,7 @@ BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 _T = TypeVar("_T")
 
 
-class Peer(NamedTuple):
+class PlanPeer(NamedTuple):
     """A channel of a gpu: its kind, its peer, and its number among the channels of that kind to that peer."""
 
     kind: str
@@ -31,7 +31,7 @@ class Peer(NamedTuple):
         return Direction(self.kind, *((self.peer, gpu) if verb == "wait" else (gpu, self.peer)), self.number)
 
 
-class Gpu:
+class PlanGpu:
     """A gpu of a plan.
 
     Attributes:
@@ -46,14 +46,14 @@ class Gpu:
         self.rank, self.new = rank, "input_chunks" in content
         keys = ("input_chunks", "output_chunks", "scratch_chunks") if self.new else ("inputChunks", "outputChunks", "scratchChunks")
         self.sizes = [integer(content, key, "", 0, MAX_CHUNKS) for key in keys]
-        self.channels: dict[Hashable, list[Peer]] = defaultdict(list)  # by kind, in the first generation by kind and buffers
+        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(list)  # by kind, in the first generation by kind and buffers
         numbers: dict[tuple[str, int], int] = defaultdict(int)
         for entry in entries(content, "channels"):
             kind, key = self.key(entry, "channel_type" if "channel_type" in entry else "type", "srcbuff", "dstbuff")
             for peer in integers(entry, "connected_to" if self.new else "connectedTo", nranks) if kind != "switch" else ():
                 if peer == rank:
                     raise ArgumentError(f"expected channels to other gpus, got one to gpu {rank} itself")
-                self.channels[key].append(Peer(kind, peer, numbers[kind, peer]))
+                self.channels[key].append(PlanPeer(kind, peer, numbers[kind, peer]))
                 numbers[kind, peer] += 1
         remotes = entries(content, "remote_buffers", needed=False)
         self.remotes = [(integer(entry, "rank", "", 0, nranks - 1), one_of(BUFFERS, entry, "type")) for entry in remotes]

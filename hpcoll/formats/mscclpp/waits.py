@@ -1,27 +1,27 @@
-"""What the thread blocks of one-sided programs wait for (`hpcoll.formats.one_sided`): signals, semaphores, barriers and packets."""
+"""What the thread blocks of one-sided programs wait for (`hpcoll.formats.mscclpp.one_sided`): signals, semaphores, barriers and packets."""
 
 from collections import defaultdict
 from typing import NamedTuple, NoReturn
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.formats.one_sided_channels import Action, Channel, Direction, Local, Mark, Run
+from hpcoll.formats.mscclpp.channels import Action, ChannelMark, Direction, Local, MemoryRun, OpenChannel
 
 _Name = Direction | Local | None
 
 
-class _Waiting(NamedTuple):
+class _OpenWait(NamedTuple):
     """The wait of a channel, and the marks that it waits for, as far as they are known."""
 
     action: Action
-    channel: Channel
-    marks: list[Mark]
+    channel: OpenChannel
+    marks: list[ChannelMark]
 
 
 class _Done(NamedTuple):
     """A signal or a release; ``early``: its thread block has touched no memory before."""
 
     action: Action
-    mark: Mark
+    mark: ChannelMark
     early: bool
 
 
@@ -32,36 +32,36 @@ class Waits:
         """``path``: the file, for errors."""
         self.path = path
         self._done: dict[_Name, list[_Done]] = defaultdict(list)
-        self._waits: dict[_Name, list[_Waiting]] = defaultdict(list)
-        self._arrived: dict[_Name, dict[Channel, list[tuple[Mark, _Waiting]]]] = defaultdict(lambda: defaultdict(list))
-        self._packets: dict[tuple[int, int], list[Mark]] = defaultdict(list)
-        self._reads: list[_Waiting] = []
-        self._owners: dict[tuple[str, _Name], Channel] = {}
+        self._waits: dict[_Name, list[_OpenWait]] = defaultdict(list)
+        self._arrived: dict[_Name, dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]] = defaultdict(lambda: defaultdict(list))
+        self._packets: dict[tuple[int, int], list[ChannelMark]] = defaultdict(list)
+        self._reads: list[_OpenWait] = []
+        self._owners: dict[tuple[str, _Name], OpenChannel] = {}
 
-    def own(self, channel: Channel, what: str, name: _Name, action: Action) -> None:
+    def own(self, channel: OpenChannel, what: str, name: _Name, action: Action) -> None:
         """Let one thread block alone do something: several would do it in an order that nobody knows."""
         if self._owners.setdefault((what, name), channel) is not channel:
-            raise ArgumentError(f"{self.path}, {action.place}: not understood: several thread blocks {what} {name}")
+            raise ArgumentError(f"{self.path}, {action.place}: expected one thread block to {what} {name}, got several")
 
-    def done(self, action: Action, mark: Mark, early: bool = False) -> None:
+    def done(self, action: Action, mark: ChannelMark, early: bool = False) -> None:
         """Take down a signal or a release."""
         self._done[action.name].append(_Done(action, mark, early))
 
-    def wait(self, channel: Channel, action: Action) -> None:
+    def wait(self, channel: OpenChannel, action: Action) -> None:
         """Take down a wait or an acquire, which the channel makes here."""
         self.own(channel, action.verb, action.name, action)
         self._waits[action.name].append(self._waiting(channel, action))
 
-    def arrive(self, channel: Channel, action: Action) -> None:
+    def arrive(self, channel: OpenChannel, action: Action) -> None:
         """Take down that a thread block is at a barrier, and waits here."""
         mark = channel.mark()
         self._arrived[action.name][channel].append((mark, self._waiting(channel, action)))
 
-    def read(self, channel: Channel, action: Action) -> None:
+    def read(self, channel: OpenChannel, action: Action) -> None:
         """Take down that a thread block waits here for packets."""
         self._reads.append(self._waiting(channel, action))
 
-    def write(self, run: Run, mark: Mark) -> None:
+    def write(self, run: MemoryRun, mark: ChannelMark) -> None:
         """Take down a write of packets."""
         for cell in range(run.chunk.index, run.chunk.index + run.chunk.n):
             self._packets[run.gpu, cell].append(mark)
@@ -77,8 +77,8 @@ class Waits:
                 for cell in range(src.chunk.index, src.chunk.index + src.chunk.n) if src.packets else ():
                     self._see(waiting, src.gpu, cell)
 
-    def _waiting(self, channel: Channel, action: Action) -> _Waiting:
-        waiting = _Waiting(action, channel, [])
+    def _waiting(self, channel: OpenChannel, action: Action) -> _OpenWait:
+        waiting = _OpenWait(action, channel, [])
         channel.wait(waiting.marks, action.place)
         return waiting
 
@@ -97,9 +97,9 @@ class Waits:
             if signal.early or not (signal.action.relaxed or waiting.action.relaxed):
                 waiting.marks.append(signal.mark)
 
-    def _acquire(self, waits: list[_Waiting], done: list[_Done]) -> None:
+    def _acquire(self, waits: list[_OpenWait], done: list[_Done]) -> None:
         """Let each acquire wait for the releases of each thread block that must have been, however many others there have been."""
-        released: dict[Channel, list[Mark]] = defaultdict(list)
+        released: dict[OpenChannel, list[ChannelMark]] = defaultdict(list)
         for release in done:
             released[release.mark.channel].append(release.mark)
         for number, waiting in enumerate(waits, 1):
@@ -108,7 +108,7 @@ class Waits:
                 if least > 0:
                     waiting.marks.append(marks[least - 1])
 
-    def _meet(self, name: _Name, arrived: dict[Channel, list[tuple[Mark, _Waiting]]]) -> None:
+    def _meet(self, name: _Name, arrived: dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]) -> None:
         """Let each thread block at a barrier wait for the others."""
         times = {channel: len(meetings) for channel, meetings in arrived.items()}
         for channel, meetings in arrived.items():
@@ -122,7 +122,7 @@ class Waits:
                     others[number][0] for other, others in arrived.items() if other is not channel and number < times[other]
                 )
 
-    def _see(self, waiting: _Waiting, gpu: int, cell: int) -> None:
+    def _see(self, waiting: _OpenWait, gpu: int, cell: int) -> None:
         """Let a read of packets wait for their write; were there two, nobody would know which the flag speaks of."""
         written = self._packets.get((gpu, cell), [])
         where = f"it waits for the packets of scratch[{cell}] of gpu {gpu}, which are written {len(written)} times"

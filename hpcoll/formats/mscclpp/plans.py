@@ -1,4 +1,4 @@
-"""Reader of MSCCL++ execution plans, JSON files; `hpcoll.formats.mscclpp_operations` says what their operations mean."""
+"""Reader of MSCCL++ execution plans, JSON files; `hpcoll.formats.mscclpp.operations` says what their operations mean."""
 
 import math
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from hpcoll.base.json_fields import integer, member, read_json, refused
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, printable
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, Named, standard
 from hpcoll.formats.extents import with_extents
-from hpcoll.formats.mscclpp_gpus import Gpu, entries
-from hpcoll.formats.mscclpp_operations import Block, factor_of
-from hpcoll.formats.one_sided import Translation
-from hpcoll.formats.one_sided_channels import Action, Run
+from hpcoll.formats.mscclpp.channels import Action, MemoryRun
+from hpcoll.formats.mscclpp.gpus import PlanGpu, entries
+from hpcoll.formats.mscclpp.one_sided import Translation
+from hpcoll.formats.mscclpp.operations import PlanBlock, factor_of
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
@@ -21,18 +21,20 @@ MAX_ACTIONS, MAX_CELLS = 1 << 18, 1 << 21  # of a file: operations with all repe
 _ANY = 2**64 - 1  # the largest message of a file for any
 
 
-def read_mscclpp_json(path: Path, conditions: Conditions = NO_CONDITIONS) -> FileProgram:
+def read_mscclpp_json(path: Path, conditions: Conditions = NO_CONDITIONS, content: Any = None) -> FileProgram:
     """Return the program of an MSCCL++ execution plan.
 
     Args:
         path: The file.
         conditions: What the file does not say, or says otherwise.
+        content: The content of the file, where it has been read.
 
     Raises:
         ArgumentError: The file cannot be read, or is not understood.
         ScheduleError: It is understood, and wrong: an index is outside its buffer, or a signal misses its wait.
     """
-    plan = _Plan(printable(str(path), LINE), read_json(path, str(path)), conditions)
+    content = read_json(path, str(path)) if content is None else content
+    plan = _Plan(printable(str(path), LINE), content, conditions)
     try:
         return plan.program()
     except ScheduleError:
@@ -87,9 +89,9 @@ class _Plan:
             raise refused("inplace", "true or false", found)
         return found if self.conditions.in_place is None else self.conditions.in_place
 
-    def _gpu(self, content: Any, rank: int, nranks: int) -> Iterator[Gpu]:
+    def _gpu(self, content: Any, rank: int, nranks: int) -> Iterator[PlanGpu]:
         self.place = f"gpu {rank}"
-        yield Gpu(content, rank, nranks)
+        yield PlanGpu(content, rank, nranks)
         self.place = ""
 
     def _factor(self) -> int:
@@ -104,7 +106,7 @@ class _Plan:
         self.place = ""
         return factor
 
-    def _ops(self, gpu: Gpu, content: Any) -> Iterator[Any]:
+    def _ops(self, gpu: PlanGpu, content: Any) -> Iterator[Any]:
         """Return the operations of a thread block, and keep their place."""
         self.place = f"gpu {gpu.rank}"
         number = integer(content, "id", "", 0, MAX_CHUNKS)
@@ -128,9 +130,9 @@ class _Plan:
         self.sizes = [(*want, have[2]) for want, have in zip(named.sizes, self.sizes)]
         return named
 
-    def _actions(self, gpu: Gpu, content: Any, shifts: list[int] | None) -> list[Action]:
+    def _actions(self, gpu: PlanGpu, content: Any, shifts: list[int] | None) -> list[Action]:
         """Return the actions of a thread block; in place, chunks of INPUT that are chunks of OUTPUT are those."""
-        block, found = Block(gpu, content, self.factor), []
+        block, found = PlanBlock(gpu, content, self.factor), []
         for op in self._ops(gpu, content):
             for action in block.actions(op, self.step):
                 srcs, dsts = (tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts))
@@ -139,7 +141,7 @@ class _Plan:
                     raise ArgumentError(f"expected at most {MAX_ACTIONS:,} operations with all repetitions, got more")
         return found
 
-    def _run(self, run: Run, shifts: list[int] | None) -> Run:
+    def _run(self, run: MemoryRun, shifts: list[int] | None) -> MemoryRun:
         chunk, sizes = run.chunk, self.sizes[run.gpu]
         if chunk.index + chunk.n > sizes[chunk.buffer]:
             divided = f", of which each of the file's is {self.factor}" if self.factor > 1 else ""
