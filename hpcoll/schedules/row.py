@@ -28,7 +28,6 @@ class OnGpu(NamedTuple):
 
 
 _AS_ELSEWHERE = OnGpu()
-PLACEMENTS = ("any", "nodes", "a node each")  # nodes: several
 
 
 class Algorithm(NamedTuple):
@@ -65,7 +64,7 @@ class Algorithm(NamedTuple):
         one_fold: Combines all contributions to an element in one reduction, and rounds once whatever the element type.
         neighbours: Exchanges messages with rank - 1 and rank + 1 only.
         hierarchical: Depends on which ranks share a node.
-        chosen: Placements on which the model may choose it, as `PLACEMENTS` has them; on others no gain was seen.
+        chosen: Placements on which the model may choose it: any, several nodes, a node each, or none; on others measurements may.
         sharers: Ranks of a node that send to other nodes at once, on average over the bytes, where ranks are in order on nodes; empty: as
             if peers were anywhere.
         per_gpu: One rank of each GPU works for all that share it, in their mapped memory; the GPUs are the formulas' nodes.

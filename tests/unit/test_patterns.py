@@ -8,7 +8,7 @@ from math import ceil, floor, log2
 import pytest
 
 from hpcoll.schedules.patterns import circulant, double_binary_tree, hypercube
-from hpcoll.schedules.patterns.trees import TreeNode, binary, binomial_span, chain, knomial
+from hpcoll.schedules.patterns.trees import TreeNode, binary, bine, bine_span, binomial_span, chain, knomial
 
 SMALL = range(1, 65)
 LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)
@@ -65,7 +65,21 @@ def test_binomial(nranks: int) -> None:
     assert max(depths(nodes, 0)) == floor(log2(nranks))
     assert len(nodes[0].children) == ceil(log2(nranks))
     assert_intervals(nodes, 0)
-    assert all(binomial_span(vrank, nranks) == len(subtree(nodes, vrank)) for vrank in range(nranks))
+    assert all(binomial_span(vrank, nranks) == (vrank, len(subtree(nodes, vrank))) for vrank in range(nranks))
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
+def test_bine(nranks: int) -> None:
+    """As deep and as wide as the binomial tree, subtrees are cyclic intervals, and two thirds of its ways for powers of two."""
+    nodes = [bine(vrank, nranks, 0) for vrank in range(nranks)]
+    assert max(depths(nodes, 0)) == floor(log2(nranks))
+    assert len(nodes[0].children) == ceil(log2(nranks))
+    for vrank in range(nranks):
+        first, n = bine_span(vrank, nranks)
+        assert sorted(v % nranks for v in range(first, first + n)) == subtree(nodes, vrank)
+    if nranks & (nranks - 1) == 0:
+        ways = sorted(min(child, nranks - child) for child in nodes[0].children)
+        assert ways == [round(2 ** (k + 1) / 3) for k in range(len(ways))]
 
 
 @pytest.mark.parametrize("nranks", SMALL)

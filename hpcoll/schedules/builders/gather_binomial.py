@@ -7,23 +7,30 @@
 Scratch keeps a subtree in vrank order. The root receives into OUTPUT; the one message that passes the last rank comes in two runs.
 """
 
+from collections.abc import Callable
+
 from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
-from hpcoll.schedules.patterns.trees import binomial_span, knomial
+from hpcoll.schedules.patterns.trees import TreeNode, binomial_span, knomial
 
 
 def gather_binomial(w: Writer) -> None:
     """Write q rounds; every block moves once per tree edge on its way."""
+    gather(w, knomial(w.vrank, w.nranks, 0, 2), binomial_span)
+
+
+def gather(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int]]) -> None:
+    """Write the ascent of a tree of vranks whose subtrees are cyclic ranges; ``span`` returns the first vrank and the size of one."""
     p, v = w.nranks, w.vrank
-    node, n = knomial(v, p, 0, 2), binomial_span(v, p)
-    mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else inputs(0)
+    start, n = span(v, p)
+    mine = w.scratch(*(w.peer(start + i) for i in range(n))) if v and n > 1 else inputs(0)
     if n > 1:
-        w.copy(inputs(0), cell(mine, 0) if v else outputs(w.rank))
+        w.copy(inputs(0), cell(mine, v - start) if v else outputs(w.rank))
     for child in reversed(node.children):
-        size = binomial_span(child, p)
-        runs = [cell(mine, child - v, size)] if v else [outputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
+        first, size = span(child, p)
+        runs = [cell(mine, first - start, size)] if v else [outputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
         for run in runs:
             w.recv(w.peer(child), run)
     if node.parent is not None:
-        runs = [mine] if node.parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
-        for run in runs:
+        near = cyclic_runs(w.peer(start), n, p)
+        for run in [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]:
             w.send(w.peer(node.parent), run)

@@ -7,23 +7,30 @@
 Scratch keeps a subtree in vrank order. The root sends from INPUT; the one message that passes the last rank goes in two runs.
 """
 
+from collections.abc import Callable
+
 from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
-from hpcoll.schedules.patterns.trees import binomial_span, knomial
+from hpcoll.schedules.patterns.trees import TreeNode, binomial_span, knomial
 
 
 def scatter_binomial(w: Writer) -> None:
     """Write q rounds; every block moves once per tree edge on its way."""
+    scatter(w, knomial(w.vrank, w.nranks, 0, 2), binomial_span)
+
+
+def scatter(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int]]) -> None:
+    """Write the descent of a tree of vranks whose subtrees are cyclic ranges; ``span`` returns the first vrank and the size of one."""
     p, v = w.nranks, w.vrank
-    node, n = knomial(v, p, 0, 2), binomial_span(v, p)
-    mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else outputs(0)
+    start, n = span(v, p)
+    mine = w.scratch(*(w.peer(start + i) for i in range(n))) if v and n > 1 else outputs(0)
     if node.parent is not None:
-        runs = [mine] if node.parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
-        for run in runs:
+        near = cyclic_runs(w.peer(start), n, p)
+        for run in [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]:
             w.recv(w.peer(node.parent), run)
     for child in node.children:
-        size = binomial_span(child, p)
-        runs = [cell(mine, child - v, size)] if v else [inputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
+        first, size = span(child, p)
+        runs = [cell(mine, first - start, size)] if v else [inputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
         for run in runs:
             w.send(w.peer(child), run)
     if n > 1:
-        w.copy(cell(mine, 0) if v else inputs(w.rank), outputs(0))
+        w.copy(cell(mine, v - start) if v else inputs(w.rank), outputs(0))

@@ -13,6 +13,10 @@
 In-order: left subtrees hold lower ranks, right ones higher. Every subtree is an interval of ranks, so a reduction to the root keeps
 rank order. The depth is floor(log2 nranks) for the root nranks // 2, at most ceil(log2 nranks) for any.
 
+Bine: the ranks are halved again and again, and each half's top is a third of the half away from the other half. Ways are two thirds of the
+binomial tree's, which halves likewise, with the tops at the lower ends. Source: De Sensi et al., arXiv 2508.17311; the rule for any number
+of ranks is ours.
+
 k-nomial: a vrank's parent is the vrank with its lowest nonzero digit in base k set to 0. Base 2 is the binomial tree. A larger base makes
 the tree flatter, with more children for each inner vrank.
 """
@@ -64,13 +68,51 @@ def knomial(rank: int, nranks: int, root: int, radix: int) -> TreeNode:
     return TreeNode((parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children))
 
 
-def binomial_span(vrank: int, nranks: int) -> int:
-    """Return the size of a vrank's subtree in the binomial tree, which has consecutive vranks.
+def binomial_span(vrank: int, nranks: int) -> tuple[int, int]:
+    """Return the first vrank and the size of a vrank's subtree in the binomial tree, which has consecutive vranks.
 
     >>> [binomial_span(v, 7) for v in range(7)]
-    [7, 1, 2, 1, 3, 1, 1]
+    [(0, 7), (1, 1), (2, 2), (3, 1), (4, 3), (5, 1), (6, 1)]
     """
-    return min(vrank & -vrank, nranks - vrank) if vrank else nranks
+    return vrank, min(vrank & -vrank, nranks - vrank) if vrank else nranks
+
+
+def bine(rank: int, nranks: int, root: int) -> TreeNode:
+    """Return a rank's node in the Bine tree.
+
+    >>> bine(0, 8, 0), bine(3, 8, 0)
+    (TreeNode(parent=None, children=(3, 7, 1)), TreeNode(parent=0, children=(4, 2)))
+    """
+    parent, children, _ = _bine((rank - root) % nranks, nranks)
+    return TreeNode(None if parent is None else (parent + root) % nranks, tuple((child + root) % nranks for child in children))
+
+
+def bine_span(vrank: int, nranks: int) -> tuple[int, int]:
+    """Return the first vrank, from ``vrank - nranks`` on, and the size of a vrank's subtree in the Bine tree, modulo nranks consecutive.
+
+    >>> [bine_span(v, 8) for v in (0, 3, 7, 6)]
+    [(-2, 8), (2, 4), (6, 2), (6, 1)]
+    """
+    return _bine(vrank, nranks)[2]
+
+
+def _bine(vrank: int, nranks: int) -> tuple[int | None, list[int], tuple[int, int]]:
+    """Return parent and children of a vrank, and its span."""
+    parent, children, top = None, list[int](), 0
+    lo, hi = -(nranks // 3), nranks - nranks // 3
+    wanted = vrank if vrank < hi else vrank - nranks
+    span = lo, nranks
+    while hi - lo > 1:
+        n, left = hi - lo, top - lo < hi - top  # the half with the top is none smaller, and each half's top a mirror image of the other's
+        middle = lo + (n + left) // 2
+        other = max(lo, min(hi - 1, 2 * middle - 1 - top))
+        if top == wanted:
+            children.append(other % nranks)
+        elif (wanted < middle) != left:
+            parent, top, left = top % nranks, other, not left
+            span = ((lo, middle - lo) if left else (middle, hi - middle)) if other == wanted else span
+        lo, hi = (lo, middle) if left else (middle, hi)
+    return parent, children, (span[0] + vrank - wanted, span[1])
 
 
 def chain(rank: int, nranks: int, root: int) -> TreeNode:
