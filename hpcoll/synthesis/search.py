@@ -98,7 +98,7 @@ def search(
     """
     cp = _solver()
     parts, found = _parts(task, fabric), list[Outcome]()
-    limit = max_rounds or sum(part.lower.steps for part in parts) * len(task.demands)
+    limit = max_rounds or sum(part.lower.steps + len(part.demands) * task.nranks for part in parts)  # a round for each hop
     for steps in count(max(part.lower.steps for part in parts)):
         least = max(sum(part.lower.rounds for part in parts), steps * len(parts))
         if least > limit or (max_steps is not None and steps * len(parts) > max_steps):

@@ -83,6 +83,7 @@ def test_links_of_a_group_share_its_bandwidth() -> None:
     ports = tuple((tuple((a, b) for b in ranks if a != b), 1) for a in ranks)
     assert found("allgather", "full:4") == [(1, 1, 12)]
     assert found("allgather", topology("full:4")._replace(groups=ports)) == [(1, 3, 12)]
+    assert found("bcast", topology("full:4")._replace(groups=ports)) == [(1, 3, 3), (2, 2, 3)]
 
 
 def test_fewer_rounds_are_proven_impossible(capsys: pytest.CaptureFixture[str]) -> None:
