@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
         return sum(map(len, self.parts))
 
 
-class _Part(NamedTuple):
+class _SearchPart(NamedTuple):
     """A part of a task: from sources to targets over directed links, which are the topology's or, backwards, their reverse."""
 
     demands: list[Demand]
@@ -119,12 +119,12 @@ def _solver() -> Any:
     return cp_model
 
 
-def _parts(task: Task, fabric: Fabric) -> list[_Part]:
+def _parts(task: Task, fabric: Fabric) -> list[_SearchPart]:
     if task.nranks > MAX_SEARCHED or len(task.demands) > MAX_CARRIED:
         expected = f"at most {MAX_SEARCHED} ranks and {MAX_CARRIED} chunks, of all ranks together"
         raise ArgumentError(f"search: expected {expected}, got {task.nranks} ranks and {len(task.demands)} chunks")
     directed = [fabric.reversed() if backwards else fabric for backwards in task.backwards]
-    return [_Part(task.demands, one, _lower(task.demands, one)) for one in directed]
+    return [_SearchPart(task.demands, one, _lower(task.demands, one)) for one in directed]
 
 
 def _lower(demands: Sequence[Demand], fabric: Fabric) -> Bounds:
@@ -150,7 +150,7 @@ def _through_cuts(demands: Sequence[Demand], fabric: Fabric) -> int:
     return most
 
 
-def _with_steps(cp: Any, task: Task, parts: Sequence[_Part], steps: int, limit: int, seconds: float) -> Outcome | None:
+def _with_steps(cp: Any, task: Task, parts: Sequence[_SearchPart], steps: int, limit: int, seconds: float) -> Outcome | None:
     """Search for each part of a task; parts that are alike once. None: proven to be impossible."""
     alike = [next(i for i, one in enumerate(parts) if one.fabric.same(part.fabric)) for part in parts]
     results: dict[int, _Result] = {}
@@ -178,7 +178,7 @@ def _reversed(hops: Sequence[Hop], steps: int) -> tuple[Hop, ...]:
 class _Model:
     """The search for a part with so many steps and at most so many rounds, as constraints on numbers and on yes or no."""
 
-    def __init__(self, cp: Any, part: _Part, steps: int, most: int) -> None:
+    def __init__(self, cp: Any, part: _SearchPart, steps: int, most: int) -> None:
         self.cp, self.part, self.steps = cp, part, steps
         self.model, self.distances = cp.CpModel(), part.fabric.distances()
         self.rounds = [self.model.new_int_var(1, most - steps + 1, "") for _ in range(steps)]
@@ -242,7 +242,7 @@ class _Model:
         return tuple(useful.values())
 
 
-def _search_part(cp: Any, part: _Part, steps: int, most: int, seconds: float) -> _Result | None:
+def _search_part(cp: Any, part: _SearchPart, steps: int, most: int, seconds: float) -> _Result | None:
     """Search for the fewest rounds, then with so many of them for the fewest hops. None: it is proven that there is no schedule."""
     least = max(part.lower.rounds, steps)
     if most < least:

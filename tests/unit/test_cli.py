@@ -245,7 +245,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
     def lonely_receive(w: Writer) -> None:
         w.recv((w.rank + 1) % w.nranks, outputs(0))
 
-    monkeypatch.setattr("hpcoll.schedules.builders.allreduce_ring.allreduce_ring", lonely_receive)
+    monkeypatch.setattr("hpcoll.schedules.row._builder", lambda name: lonely_receive)
     assert main(["verify", "*/ring", "--max-nranks", "2", "--jobs", "1"]) == 1
     assert capsys.readouterr().out.startswith("refused: ")
 
