@@ -1,4 +1,4 @@
-"""Programs of calls in place that write their input, on a copy of it: hpcoll's INPUT is read-only.
+"""Programs that write their input in place, and programs that are not of calls in place, on a copy of the input.
 
 channel 0   copy input to scratch   its steps, on scratch   after all other channels   copy what is OUTPUT's from scratch
 channel 1   after 1 of 0            its steps, on scratch
@@ -14,9 +14,14 @@ Places = tuple[tuple[FilePlace, ...], ...]  # by channel and step
 
 def with_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]) -> tuple[Schedule, Places]:
     """Return a rank's schedule that writes no INPUT, and the places of its steps; ``aliases`` as in `Collective`."""
-    runs = [run for steps in s.channels for step in steps for run in (step.dst, *step.srcs) if run]
     if not any(step.dst and step.dst.buffer is Buffer.INPUT for steps in s.channels for step in steps):
         return s, places
+    return on_private_input(s, places, ninputs, aliases)
+
+
+def on_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]) -> tuple[Schedule, Places]:
+    """Return a rank's schedule that begins with a copy of the input and reads only that; arguments as of `with_private_input`."""
+    runs = [run for steps in s.channels for step in steps for run in (step.dst, *step.srcs) if run]
     first, shared = len(s.scratch), {o: i for i, o in aliases}
     n = max([ninputs, *(run.index + run.n for run in runs if run.buffer is Buffer.INPUT)])
 

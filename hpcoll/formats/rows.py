@@ -6,7 +6,8 @@ from pathlib import Path
 
 from hpcoll.analysis.one_lane import one_lane
 from hpcoll.analysis.verify import Proof, verify_schedules
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.formats.private_input import on_private_input
 from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule, Writer
@@ -28,7 +29,8 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
 
     @cache
     def schedules() -> Sequence[Schedule]:
-        return _independent(program)
+        found = _independent(program)
+        return found if program.in_place or _runs_in_place(found, program.uniform) else _on_copies(program)
 
     def builder(writer: Writer) -> None:
         own = schedules()[writer.rank]
@@ -41,6 +43,25 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         roots=(program.root,) if collective.rooted else (), least=program.min_bytes, most=program.max_bytes, builder=builder,
         graph=program.schedules[0].graph,
     )  # fmt: skip
+
+
+def _runs_in_place(schedules: Sequence[Schedule], uniform: bool) -> bool:
+    if not schedules[0].meaning.aliases:
+        return True
+    try:
+        verify_schedules(schedules, in_place=True, uniform=uniform)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _on_copies(program: FileProgram) -> Sequence[Schedule]:
+    """Return schedules of any call, of a program that is of calls out of place: each rank with inputs copies them first."""
+    found = []
+    for s, places in zip(program.schedules, program.places, strict=True):
+        ninputs = program.meaning.ninputs(s.rank, s.nranks, s.root, s.nchunks)
+        found.append(on_private_input(s, places, ninputs, ())[0] if ninputs else s)
+    return one_lane(found, program.meaning)
 
 
 def _independent(program: FileProgram) -> Sequence[Schedule]:

@@ -121,7 +121,7 @@ def _us(us: float) -> str:
 
 def modelled_segment(need: Need, algorithm: str) -> int:
     """Return the bytes per segment that the model prefers for an algorithm."""
-    if algorithm == NATIVE or need.nbytes is None:
+    if algorithm == NATIVE or need.nbytes is None or not _has_costs(_row(need, algorithm), need):
         return max(1, need.nbytes or 0)
     return _seconds(need, _row(need, algorithm))[1]
 
@@ -187,19 +187,22 @@ def _cheapest(need: Need) -> Choice:
 
 def _rows(need: Need) -> list[Algorithm]:
     rows = [row for row in CATALOGUE.values() if row.key in PACKAGE and row.collective == need.collective]
-    rows += [row for row in need.registered if row.collective == need.collective and _can_be_costed(row, need)]
+    rows += [row for row in need.registered if row.collective == need.collective and _soon_costed(row, need)]
     fitting = [row._replace(graph=need.graph) for row in rows if not not_chosen(need, row.name)]
     return [row for row in fitting if row.reproducible and worth_trying(row, need)]
 
 
-def _can_be_costed(row: Algorithm, need: Need) -> bool:
-    """Say whether a registered row has formulas, or schedules from which its costs are soon derived."""
+def _soon_costed(row: Algorithm, need: Need) -> bool:
+    return (need.nranks <= MOST_DERIVED or bool(row.rounds)) and not unserved(row, need.nranks) and _has_costs(row, need)
+
+
+def _has_costs(row: Algorithm, need: Need) -> bool:
+    """Say whether a row has costs; where they cannot be derived, its proof will say why."""
     try:
-        if unserved(row, need.nranks) or (need.nranks > MOST_DERIVED and not row.rounds):
-            return False
-        row._replace(graph=need.graph).cost("rounds", need.nranks, nodes=need.nodes)
+        if not row.rounds:
+            row._replace(graph=need.graph).cost("rounds", need.nranks, nodes=need.nodes)
     except ScheduleError as error:
-        log.info("%s is not chosen: %s", row.key, error)
+        log.info("%s has no costs: %s", row.key, error)
         return False
     return True
 
