@@ -12,13 +12,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from hpcoll.analysis.verify import Proof
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import LINE, printable
-from hpcoll.formats.reading import READERS as PROGRAMS
-from hpcoll.formats.reading import read_program
-from hpcoll.formats.rows import row_of
-from hpcoll.registry.proof import program_proof
 from hpcoll.schedules.catalogue import CATALOGUE, register, registered
 from hpcoll.schedules.ir import Writer
 from hpcoll.schedules.row import Algorithm, exception_in_words
@@ -102,11 +97,16 @@ def _in_words(error: BaseException) -> str:
 
 def _program(path: Path, text: bytes) -> None:
     """Register the program of a file as a row; where it is wrong, as one that says so when it is first used."""
+    from hpcoll.analysis.verify import Proof  # these take longer to import than most programs can make use of
+    from hpcoll.formats.reading import read_program
+    from hpcoll.formats.rows import row_of
+    from hpcoll.registry.proof import program_proof
+
     program = read_program(path)
     try:
         row = row_of(program, program_proof(program, text))
     except ScheduleError as error:
-        row = row_of(program, _UNPROVEN)._replace(builder=_refusing(str(error)))
+        row = row_of(program, Proof(0, 0, False, False, 0))._replace(builder=_refusing(str(error)))
     register(row._replace(name=name_in_file(path)))
 
 
@@ -123,7 +123,7 @@ def _refusing(text: str) -> Callable[[Writer], None]:
     return refuse
 
 
-_UNPROVEN = Proof(0, 0, False, False, 0)
+PROGRAMS = (".xml", ".json")  # suffixes of `hpcoll.formats.reading.READERS`
 # By suffix; they register what a file of that text has.
 READERS: dict[str, Callable[[Path, bytes], None]] = {".py": _run, **dict.fromkeys(PROGRAMS, _program)}
 

@@ -7,7 +7,6 @@ from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.signature import Purpose
-from hpcoll.registry.proof import CHUNKS, proven
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
 
@@ -35,6 +34,8 @@ class Admission:
             ScheduleError: It is wrong; on all ranks where it is the same on all.
             ArgumentError: It is not the same on all ranks; on all of them.
         """
+        from hpcoll.registry.proof import CHUNKS, proven  # seldom needed
+
         found, refused = list[str](), None
         try:
             found = [proven(row, len(nodes), call.root, n, nodes if row.placed else ()) for n in (CHUNKS if row.chunked else (1,))]

@@ -22,7 +22,6 @@ from hpcoll.comm.plans.segmentation import lane_nbytes, ledger_nbytes, message_n
 from hpcoll.comm.plans.signature import Signature, counted, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
-from hpcoll.registry.proof import proven
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
@@ -111,6 +110,8 @@ class EngineBuilder(ABC):
         most = self._lane_nbytes(row) if call.cells is None else None  # one lane has all cells, whole
         steps, segments = segmented(row, call, choice.segment, most, rank, placement, sizes, unit)
         if row.chunked and row.key not in PACKAGE:
+            from hpcoll.registry.proof import proven  # seldom needed
+
             proven(row, len(placement), call.root, steps.nchunks)
         routes = self._routes(call, message_context)
         program = lower(
