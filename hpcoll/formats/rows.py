@@ -30,7 +30,7 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
     @cache
     def schedules() -> Sequence[Schedule]:
         found = _independent(program)
-        return found if program.in_place or _runs_in_place(found, program.uniform) else _on_copies(program)
+        return found if program.in_place or _runs_in_place(found, program.uniform or collective.blocks) else _on_copies(program)
 
     def builder(writer: Writer) -> None:
         own = schedules()[writer.rank]

@@ -11,6 +11,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base import disk_cache
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli import main
+from hpcoll.formats.reading import READERS as PROGRAMS
 from hpcoll.registry import sources
 from hpcoll.registry.proof import proven
 from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, registered
@@ -114,6 +115,10 @@ def test_files_are_read_once_and_their_rows_are_settings(tmp_path: Path) -> None
     assert config.agreement()["algorithm allgather/mine"] == f"mine.py with content {sources._digest(file.read_bytes())}"
     file.write_text("this is read no more")
     assert read_config({"HPCOLL_ALGORITHMS": str(file)}).files == config.files
+
+
+def test_the_suffixes_of_programs_are_those_that_are_read() -> None:
+    assert set(sources.PROGRAMS) == set(PROGRAMS)
 
 
 @pytest.mark.parametrize(
