@@ -17,6 +17,7 @@ REASONS = {  # why a block is not run: what each of its commands, or a Python bl
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
     "kills a rank": r"--kill",
+    "needs LogGOPSim": r"^(txt2bin|LogGOPSim) ",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
     "needs a file": r"^hpcoll verify next.xml ",
     "needs root": r"^tests/cluster/hosts.sh |^hpcoll warmup --to /opt/|^export HPCOLL_CACHE=/opt/",
