@@ -1,13 +1,14 @@
 """Programs of files in commands: ``hpcoll verify FILE`` proves them, others draw and simulate them as rows of the catalogue."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from hpcoll.analysis.verify import Proof
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import LINE, counted, printable
-from hpcoll.cli import ERROR, output
+from hpcoll.cli import ERROR, line_of, output
 from hpcoll.formats.advice import advice
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, read_conditions
 from hpcoll.formats.program import FileProgram
@@ -60,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prove each file, print a verdict of each, and return the worst exit code."""
+    """Prove each file, print a verdict of each, an error of each that is not understood, and return the worst exit code."""
     if not 0 <= arguments.slots <= MAX_SLOTS:
         raise ArgumentError(f"verify needs 1 to {MAX_SLOTS} slots, got {arguments.slots}")
     conditions = _conditions(arguments)
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         except ScheduleError as error:
             worst, lines = max(worst, REFUSED), [f"refused: {error}"]
         except ArgumentError as error:
-            worst, lines = ERROR, [f"not understood: {error}"]
+            worst, lines = ERROR, []
+            print(line_of(error), file=sys.stderr)
         output.print_lines(printable(line, LINE) if line[0] != " " else line for line in lines)
     return worst
 

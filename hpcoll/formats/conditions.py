@@ -26,7 +26,7 @@ NAMES = {
 
 
 class Conditions(NamedTuple):
-    """What stands beside a program's file: its collective, and how it is called; None and empty: the file says so itself."""
+    """The conditions beside a program's file: its collective, and how it is called; None and empty: the file says so itself."""
 
     collective: str = ""
     in_place: bool | None = None

@@ -1,4 +1,4 @@
-"""What MSCCL XML means: each thread block of a file as a channel of a schedule.
+"""The meaning of MSCCL XML: each thread block of a file as a channel of a schedule.
 
 A step of a file becomes one or two steps here. Where it waits for other thread blocks, AFTER steps come before it. A thread block says
 that it has done a step only where that step has ``hasdep="1"``, and a later one says it too. A ``nop`` has dependencies alone; they belong

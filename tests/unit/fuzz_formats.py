@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flight_cases import call, world
-from fuzz_mutators import JSON, VARIABLES, Form
+from fuzz_mutators import JSON, VARIABLES, XML, Form
+from msccl_files import pairs_allreduce, ring_allgather, ring_allreduce
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.launchers import LAUNCHERS, gives_cores_away, local_nranks, local_rank
@@ -171,6 +172,14 @@ def _page(files: Sequence[Path], turn: int) -> int:
     return 0
 
 
+def _schedules() -> list[list[bytes]]:
+    return [[write(3).text().encode()] for write in (ring_allreduce, pairs_allreduce, ring_allgather)]
+
+
+def _verify(files: Sequence[Path], turn: int) -> int:
+    return main(["verify", *["--advice"][: turn % 2], str(files[0].rename(files[0].with_suffix(".xml")))])
+
+
 def _refused(error: HpcollError) -> int:
     print(line_of(error), file=sys.stderr)
     return ERROR
@@ -183,6 +192,7 @@ FORMATS: dict[str, Format] = {
     "files of simulate": Format(lambda: [_stored("tuning.json")], _simulate),
     "environments": Format(_environments, _environment, VARIABLES),
     "status pages": Format(_pages, _page),
+    "MSCCL XML": Format(_schedules, _verify, XML),
 }
 
 
@@ -192,5 +202,3 @@ def files_of(sample: Sequence[bytes], folder: Path) -> list[Path]:
     for file, text in zip(files, sample, strict=True):
         file.write_bytes(text)
     return files
-
-

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 MOST_ITEMS, MOST_NBYTES = 20_000, 2_000_000  # of a list that is made longer
 _RAW = re.compile(r'"?@@(\w+):(\d+)@@"?')  # stands for what Python's own writer cannot write
@@ -18,7 +19,22 @@ _CONTROLS = "\x00\x07\x1b]0;x\x07\x1b[31m\x7f\x85\x9b31m\u202e\u2066\u200b\u2028
 _TEXTS = ["", " ", "x" * 100_000, _CONTROLS, "\x1b[2J", "²", "٣", "-0", "1e999", "nan", "$\\frac{$", "%s%n", "../../etc", "\n" * 9, "a=b"]
 _HUGE = [30_000_000, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30, 10**400]
 _NUMBERS: list[Any] = [
-    *_HUGE, 0, -1, 1, 2**53 + 1, -(2**31), -(2**63), 0.5, -0.0, 1e-320, 1e15, 1e300, -1e300, float("nan"), float("inf"), -float("inf"),
+    *_HUGE,
+    0,
+    -1,
+    1,
+    2**53 + 1,
+    -(2**31),
+    -(2**63),
+    0.5,
+    -0.0,
+    1e-320,
+    1e15,
+    1e300,
+    -1e300,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
 ]
 
 
@@ -57,7 +73,25 @@ def _variables_text(tree: Any) -> bytes:
     return "\0".join(pair.replace("\0", "") for pair in pairs).encode(errors="surrogatepass")
 
 
+def _xml_tree(text: bytes) -> Any:
+    def tree(element: ElementTree.Element) -> Any:
+        return {"tag": element.tag, "attributes": dict(element.attrib), "elements": [tree(child) for child in element]}
+
+    return tree(ElementTree.fromstring(text))
+
+
+def _xml_text(tree: Any) -> bytes:
+    def text(one: Any) -> str:
+        if not isinstance(one, dict) or not isinstance(one.get("attributes"), dict) or not isinstance(one.get("elements"), list):
+            return str(one)
+        attributes = " ".join(f'{key}="{value}"' for key, value in one["attributes"].items())
+        return f"<{one.get('tag')} {attributes}>{''.join(map(text, one['elements']))}</{one.get('tag')}>"
+
+    return _written(text(tree)).encode(errors="surrogatepass")
+
+
 JSON = Form(json.loads, _json_text)
+XML = Form(_xml_tree, _xml_text)
 VARIABLES = Form(_variables, _variables_text)  # as the system keeps an environment: NAME=value, with a NUL between
 
 
