@@ -144,7 +144,17 @@ def pipeline() -> Any:
     return plan("allreduce", gpus, in_place=False)
 
 
-PLANS = {"read-reduce": read_reduce, "packets": packets, "ports": ports, "groups": groups, "pipeline": pipeline}
+def own_input() -> Any:
+    """A reduce_scatter in place: each of two gpus adds its chunk of the other's input to its own, and then writes the rest of its input."""
+
+    def block(rank: int) -> list[_Op]:
+        reduce = op("rre", [("i", rank, 1), (0, rank, 1)], [("o", 0, 1)])
+        return [*meet(), reduce, *meet(), op("copy", [("o", 0, 1)], [("i", 1 - rank, 1)])]
+
+    return plan("reducescatter", [gpu(rank, (2, 1, 0), [1 - rank], [(1 - rank, "i")], [block(rank)]) for rank in range(2)])
+
+
+PLANS = {"input": own_input, "read-reduce": read_reduce, "packets": packets, "ports": ports, "groups": groups, "pipeline": pipeline}
 
 
 class Interpreter:
@@ -166,7 +176,11 @@ class Interpreter:
         self.first = dict(self.signals)
 
     def at(self, rank: int, buffer: str, cell: int) -> tuple[int, str, int]:
-        """The place of a number: in place, input is in output."""
+        """The place of a number: in place, input and output are one memory."""
+        if buffer == "o" and self.in_place and self.coll == "reducescatter":
+            return rank, "i", cell + rank * _N
+        if self.coll == "reducescatter":
+            return rank, buffer, cell
         if buffer == "i" and self.in_place:
             return rank, "o", cell + (rank * _N if self.coll == "allgather" else 0)
         return rank, buffer, cell
@@ -205,14 +219,15 @@ class Interpreter:
         """Say whether a gpu's output is right; what it holds is the caller's then, and changes."""
         for cell in range(self.plan["gpus"][rank]["output_chunks"] * _N):
             block, inner = divmod(cell, self.plan["gpus"][0]["input_chunks"] * _N)
-            if self.coll == "allreduce":
-                wanted = sum(self.inputs[other, cell] for other in range(self.nranks))
+            if self.coll in ("allreduce", "reducescatter"):
+                first = rank * _N if self.coll == "reducescatter" else 0
+                wanted = sum(self.inputs[other, first + cell] for other in range(self.nranks))
             else:
                 block, inner = (block, inner) if self.coll == "allgather" else (cell // _N, rank * _N + cell % _N)
                 wanted = self.inputs[block, inner]
-            if self.memory.get((rank, "o", cell)) != wanted:
+            if self.memory.get(self.at(rank, "o", cell)) != wanted:
                 return False
-            self.memory[rank, "o", cell] = -1
+            self.memory[self.at(rank, "o", cell)] = -1
         return True
 
     def port(self, key: Any) -> Iterator[bool]:

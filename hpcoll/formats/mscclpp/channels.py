@@ -93,7 +93,7 @@ class ChannelMark(NamedTuple):
     nitems: int
 
 
-def finished(channels: Sequence[OpenChannel]) -> tuple[list[tuple[Step, ...]], list[tuple[FilePlace, ...]]]:
+def finished(channels: Sequence[OpenChannel]) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...]]:
     """Return steps and places of a gpu's channels, with AFTER steps for marks."""
     waits = [[[] if isinstance(item, Step) else _latest(item, channel) for item, _ in channel.items] for channel in channels]
     while True:  # marks behind no step are left out, which may leave other marks behind none
@@ -112,7 +112,7 @@ def finished(channels: Sequence[OpenChannel]) -> tuple[list[tuple[Step, ...]], l
             found.extend((Step(Op.AFTER, -1, None, (), after=(index, behind[index][nitems])), place) for index, nitems in wait)
         steps.append(tuple(step for step, _ in found))
         places.append(tuple(place for _, place in found))
-    return steps, places
+    return tuple(steps), tuple(places)
 
 
 def _latest(marks: list[ChannelMark], channel: OpenChannel) -> list[tuple[int, int]]:

@@ -79,7 +79,7 @@ class Translation:
         data, kinds = self._channel(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
         return data, self._channel(gpu) if len(kinds) == 2 else data
 
-    def written(self, gpu: int) -> tuple[list[tuple[Step, ...]], list[tuple[FilePlace, ...]], tuple[int, ...]]:
+    def written(self, gpu: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...], tuple[int, ...]]:
         """Return steps, places and links of a gpu's channels."""
         return *finished(self._channels[gpu]), tuple(channel.link for channel in self._channels[gpu])
 

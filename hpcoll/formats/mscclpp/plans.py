@@ -14,6 +14,7 @@ from hpcoll.formats.mscclpp.channels import Action, MemoryRun
 from hpcoll.formats.mscclpp.gpus import PlanGpu, entries
 from hpcoll.formats.mscclpp.one_sided import Translation
 from hpcoll.formats.mscclpp.operations import PlanBlock, factor_of
+from hpcoll.formats.private_input import with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
@@ -69,17 +70,20 @@ class _Plan:
         self.place = ""
         results = [list(_results(named, rank, len(gpus))) for rank in range(len(gpus))]
         translation = Translation(self.path, blocks, [size[2] for size in self.sizes], results)
-        written = [translation.written(rank) for rank in range(len(gpus))]
-        schedules = [
-            Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, tuple(steps),
-                (None,) * translation.cells[rank], links=links)
-            for rank, (steps, _, links) in enumerate(written)
-        ]  # fmt: skip
+        schedules, places = [], []
+        for rank in range(len(gpus)):
+            channels, its, links = translation.written(rank)
+            scratch = (None,) * translation.cells[rank]
+            schedule = Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, channels, scratch, links=links)
+            if in_place and named.meaning.aliases:
+                aliases = named.meaning.aliases(rank, len(gpus), named.root, nchunks)
+                schedule, its = with_private_input(schedule, its, named.sizes[rank][0], aliases)
+            schedules.append(schedule)
+            places.append(its)
         found, uniform = with_extents(schedules, named.meaning)
-        places = tuple(tuple(mine) for _, mine, _ in written)
         least, most = (integer(content, key, "", 0, _ANY) if key in content else 0 for key in ("min_message_size", "max_message_size"))
         return FileProgram(
-            self.path, name, named.collective, named.meaning, len(gpus), named.root, found, places, in_place, not in_place, uniform,
+            self.path, name, named.collective, named.meaning, len(gpus), named.root, found, tuple(places), in_place, not in_place, uniform,
             least, most if most < _ANY else 0,
         )  # fmt: skip
 
