@@ -149,7 +149,7 @@ def own_input() -> Any:
 
     def block(rank: int) -> list[_Op]:
         reduce = op("rre", [("i", rank, 1), (0, rank, 1)], [("o", 0, 1)])
-        return [*meet(), reduce, *meet(), op("copy", [("o", 0, 1)], [("i", 1 - rank, 1)])]
+        return [*meet(), reduce, *meet(), op("copy", [("i", rank, 1)], [("i", 1 - rank, 1)])]
 
     return plan("reducescatter", [gpu(rank, (2, 1, 0), [1 - rank], [(1 - rank, "i")], [block(rank)]) for rank in range(2)])
 
@@ -355,7 +355,10 @@ def mutants(content: Any) -> Iterator[tuple[str, Any]]:
                     elif change == "later":
                         ops[i : i + 2] = reversed(ops[i : i + 2])
                     else:
-                        ops[i][change[0]][change[1]]["index"] += change[2]
+                        run = ops[i][change[0]][change[1]]
+                        run["index"] += change[2]
+                        if not 0 <= run["index"] < 2:
+                            continue  # outside of the smaller buffers
                     yield f"{where}, {change}", found
     for first in range(2):
         found = copy.deepcopy(content)
