@@ -25,11 +25,14 @@ before the put.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 
 from hpcoll.base.errors import ScheduleError
-from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
-_RECV, _RECV_REDUCE, _REDUCE = Op.RECV, Op.RECV_REDUCE, Op.REDUCE
+_SEND, _RECV, _RECV_REDUCE, _REDUCE = Op.SEND, Op.RECV, Op.RECV_REDUCE, Op.REDUCE
+_INPUT, _OUTPUT = Buffer.INPUT, Buffer.OUTPUT
+_put = attrgetter("put")
 _MESSAGE, _MEMORY = "a message", "memory for a put"
 
 
@@ -38,7 +41,7 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
 
     The ScheduleError names the rank, and the step if one step is wrong.
     """
-    if not any(step.put for s in schedules for steps in s.channels for step in steps):
+    if not any(any(map(_put, steps)) for s in schedules for steps in s.channels):
         return
     announced: dict[tuple[int, int, int], list[str]] = defaultdict(list)  # channel, from, to
     used: dict[tuple[int, int, int], list[str]] = defaultdict(list)
@@ -46,14 +49,14 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
     for s in schedules:
         for channel, steps in enumerate(s.channels):
             _check_memory(s, channel)
-            for step in steps:
-                to, back = (channel, s.rank, step.peer), (channel, step.peer, s.rank)
-                if step.op == Op.SEND:
-                    flags[to][0].append(step.put)
-                    (used[back] if step.put else announced[to]).append(_MEMORY if step.put else _MESSAGE)
-                elif step.op in (Op.RECV, Op.RECV_REDUCE):
-                    flags[back][1].append(step.put)
-                    (announced[to] if step.put else used[back]).append(_MEMORY if step.put else _MESSAGE)
+            for op, peer, _, _, _, put, _ in steps:
+                to, back = (channel, s.rank, peer), (channel, peer, s.rank)
+                if op is _SEND:
+                    flags[to][0].append(put)
+                    (used[back] if put else announced[to]).append(_MEMORY if put else _MESSAGE)
+                elif op is _RECV or op is _RECV_REDUCE:
+                    flags[back][1].append(put)
+                    (announced[to] if put else used[back]).append(_MEMORY if put else _MESSAGE)
     for (channel, source, target), (sent, received) in flags.items():
         if sent != received:
             raise ScheduleError(f"of messages to rank {target} in channel {channel} one end puts and the other does not know", rank=source)
@@ -70,22 +73,23 @@ def _check_memory(s: Schedule, channel: int) -> None:
     """Refuse a put into memory that earlier steps use for more than sends to its sender."""
     find_aliases = s.meaning.aliases
     aliases = dict(find_aliases(s.rank, s.nranks, s.root, s.nchunks)) if find_aliases else {}
-    users: dict[tuple[Buffer, int], set[int]] = defaultdict(set)  # cell -> peers that it was sent to, -1 for other uses
+    users: dict[int, int] = {}  # cell -> the only peer that it was sent to, -1 for other uses
     for index, step in enumerate(s.channels[channel]):
-        if step.op == Op.RECV and step.put:
-            assert step.dst is not None
-            for cell in _cells(step.dst, aliases):
-                if users[cell] - {step.peer}:
-                    what = "a put into what was used before, for more than a message to its sender"
-                    raise ScheduleError(what, rank=s.rank, step=index, op=str(step))
+        user = step.peer if step.op is _SEND else -1
         for run in step.runs:
             for cell in _cells(run, aliases):
-                users[cell].add(step.peer if step.op == Op.SEND else -1)
+                if step.put and step.op is _RECV and users.get(cell, step.peer) != step.peer:
+                    what = "a put into what was used before, for more than a message to its sender"
+                    raise ScheduleError(what, rank=s.rank, step=index, op=str(step))
+                users[cell] = user if users.get(cell, user) == user else -1
 
 
-def _cells(run: Chunk, aliases: dict[int, int]) -> list[tuple[Buffer, int]]:
-    """Return the cells of a run; a cell of INPUT that is one of OUTPUT in place is named as that."""
-    return [(Buffer.OUTPUT, aliases[i]) if buffer == Buffer.INPUT and i in aliases else (buffer, i) for buffer, i in cells_of(run)]
+def _cells(run: Chunk, aliases: dict[int, int]) -> list[int]:
+    """Return a number for each cell of a run; a cell of INPUT that is one of OUTPUT in place has the number of that."""
+    buffer, first, n = run
+    if buffer is _INPUT and aliases:
+        return [3 * aliases[i] + _OUTPUT if i in aliases else 3 * i for i in range(first, first + n)]
+    return list(range(3 * first + buffer, 3 * (first + n) + buffer, 3))
 
 
 def used_at(steps: Sequence[Step]) -> list[int]:

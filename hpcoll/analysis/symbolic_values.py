@@ -1,6 +1,6 @@
 """The verifier's values: interned expressions over the ranks' contributions."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 NOTHING = 0  # the value of an unwritten cell
 
@@ -13,10 +13,10 @@ class Values:
         self.facts: list[tuple[Hashable, int, bool, int, int]] = [(None, 0, True, NOTHING, NOTHING)]
         self._pairs: dict[tuple[int, int], int] = {}
 
-    def leaf(self, item: Hashable, rank: int) -> int:
-        """Return the value of a rank's own contribution."""
-        self.facts.append((item, 1 << rank, True, NOTHING, NOTHING))
-        return len(self.facts) - 1
+    def leaves(self, items: Sequence[Hashable], rank: int) -> range:
+        """Return the values of a rank's own contributions to items."""
+        self.facts += [(item, 1 << rank, True, NOTHING, NOTHING) for item in items]
+        return range(len(self.facts) - len(items), len(self.facts))
 
     def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
         """Return the values of ``left op right``, pair by pair; ValueError for a pair that must not be combined."""

@@ -59,10 +59,11 @@ class RankMemory:
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
         self.touched, self.written = [0] * total, [0] * total  # bit masks of channels
-        self.values[first : first + nin] = [values.leaf(c.input_item(s.rank, i), s.rank) for i in range(nin)]
-        names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
-        for base, window in zip(self.bases, () if uniform else names):
-            self.extents[base : base + len(window)] = window
+        self.values[first : first + nin] = values.leaves([c.input_item(s.rank, i) for i in range(nin)], s.rank)
+        if not uniform:
+            names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
+            for base, window in zip(self.bases, names):
+                self.extents[base : base + len(window)] = window
         self.sent, self.told_apart = 0, False
         self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # 1: written, 2: copied onto itself
 
@@ -161,7 +162,8 @@ class Machine:
 
     def _execute(self, channel: ChannelRun, step: Step) -> bool:
         """Run a step; return False, and leave it for later, if it must wait."""
-        op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, channel.rank
+        op, peer, dst, srcs, received_first, _, _ = step
+        rank = channel.rank
         if op <= _RECV_REDUCE and (peer == rank.rank or not 0 <= peer < self.nranks):
             raise ValueError(f"peer must be another rank below {self.nranks}, got {peer}")
         if len(srcs) != _SOURCES[op] and (op is not _REDUCE or len(srcs) < 2):
@@ -174,7 +176,7 @@ class Machine:
         if link and not link.messages:
             link.receiver = channel
             return False
-        if op is _COPY and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index):
+        if op is _COPY and dst[0] is not _INPUT and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index):
             if rank.rewritten:
                 rank.told_apart |= any(rank.rewritten[cells])
                 rank.rewritten[cells] = b"\2" * dst.n
@@ -183,17 +185,16 @@ class Machine:
         if any(rank.in_use[cells]):
             channel.held_up = True
             return False
-        extents, operands = rank.extents[cells], []
+        extents, new = rank.extents[cells], list[int]()
         for src in srcs:
             found = rank.span(src, channel.index)
             if rank.extents[found] != extents:
                 raise ValueError("source and destination differ in size")
-            operands.append(rank.read(found, src))
+            operand = rank.read(found, src)
+            new = self.values.combine(new, operand) if new else operand
         if link:
-            operands.insert(0 if step.received_first else 1, self._receive(channel, link, extents))
-        new = operands[0]
-        for operand in operands[1:]:
-            new = self.values.combine(new, operand)
+            operand = self._receive(channel, link, extents)
+            new = (self.values.combine(operand, new) if received_first else self.values.combine(new, operand)) if new else operand
         rank.values[cells] = new
         if rank.rewritten:
             rank.rewritten[cells] = b"\1" * len(new)
