@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
-LANGUAGES = ("python", "sh", "console", "text", "xml", "json")  # console: commands after "$ ", each followed by what it prints; text: not code
+# console: commands after "$ ", each followed by what it prints; text: not code; xml, json: files that commands use
+LANGUAGES = ("python", "sh", "console", "text", "xml", "json")
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
