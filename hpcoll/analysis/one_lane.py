@@ -42,10 +42,18 @@ class _Scratch:
         self.kinds += kinds
         return Chunk(Buffer.SCRATCH, first, len(self.kinds) - first)
 
-    @property
-    def extents(self) -> tuple[object, ...]:
-        """The extents of all cells."""
-        return tuple((0, kind) if self.blocks and self.nkinds > 1 else kind for kind in self.kinds)
+    def compact(self, s: Schedule, channels: Sequence[Sequence[Step]]) -> Schedule:
+        """Return a schedule with these channels, and the cells that they use."""
+        runs = [run for steps in channels for step in steps for run in step.runs if run.buffer is Buffer.SCRATCH]
+        used = sorted({index for run in runs for _, index in cells_of(run)})
+        places = {index: place for place, index in enumerate(used)}
+
+        def moved(run: Chunk) -> Chunk:
+            return run._replace(index=places[run.index]) if run.buffer is Buffer.SCRATCH else run
+
+        extents = [(0, self.kinds[index]) if self.blocks and self.nkinds > 1 else self.kinds[index] for index in used]
+        steps = (tuple(step._replace(dst=step.dst and moved(step.dst), srcs=tuple(map(moved, step.srcs))) for step in c) for c in channels)
+        return s._replace(channels=tuple(steps), scratch=tuple(extents), links=())
 
 
 class _Lane:
@@ -274,8 +282,8 @@ def one_lane(schedules: Sequence[Schedule], meaning: Collective | None = None, *
         _copy_in(s, mine, lanes)
     for lanes in parts:
         _Run(lanes).run()
-    channels = [tuple(tuple(step for steps in lane.steps for step in steps) for lane in lanes) for lanes in zip(*parts, strict=True)]
-    return tuple(s._replace(channels=c, scratch=one.extents, links=()) for s, c, one in zip(schedules, channels, scratch, strict=True))
+    channels = [[[step for steps in lane.steps for step in steps] for lane in lanes] for lanes in zip(*parts, strict=True)]
+    return tuple(one.compact(s, c) for s, c, one in zip(schedules, channels, scratch, strict=True))
 
 
 def _reading_input(s: Schedule, sources: dict[int, int]) -> Schedule:
