@@ -11,6 +11,7 @@ Source: Jeaugey, arXiv 2506.20252; NCCL 2.23, which cuts it in parts for bounded
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 from hpcoll.schedules.patterns.block_trees import Turn, pat
@@ -26,9 +27,11 @@ def collect(w: Writer, blocks: Sequence[int], turns: Sequence[Turn]) -> None:
     places = w.scratch(*blocks)
     w.copy(inputs(0), cell(places, 0))
     for turn in turns:
-        for first, n in turn.sent:
-            w.send(turn.target, cell(places, first, n) if turn is not turns[0] else inputs(0))
-        for first, n in turn.received:
-            w.recv(turn.source, cell(places, first, n))
+        runs = [cell(places, *run) for run in turn.sent]
+        packed = runs[0] if len(runs) == 1 else w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
+        for at, run in zip(accumulate((run.n for run in runs), initial=0), runs if len(runs) > 1 else ()):
+            w.copy(run, cell(packed, at, run.n))
+        w.send(turn.target, packed if turn is not turns[0] else inputs(0))
+        w.recv(turn.source, cell(places, *turn.received))
     for place, block in enumerate(blocks):
         w.copy(cell(places, place) if place else inputs(0), outputs(block))

@@ -12,6 +12,7 @@ Source: Jeaugey, arXiv 2506.20252; NCCL 2.23, which cuts it in parts for bounded
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 from hpcoll.schedules.patterns.block_trees import Turn, pat
@@ -28,8 +29,12 @@ def combine(w: Writer, blocks: Sequence[int], turns: Sequence[Turn]) -> None:
     for place, block in enumerate(blocks):
         w.copy(inputs(block), cell(places, place))
     for turn in reversed(turns):
-        for first, n in turn.received:
-            w.send(turn.source, cell(places, first, n))
-        for first, n in turn.sent:
-            partial = cell(places, first, n)
-            w.recv_reduce(turn.target, partial if turn is not turns[0] else outputs(0), partial)
+        w.send(turn.source, cell(places, *turn.received))
+        runs = [cell(places, *run) for run in turn.sent]
+        if len(runs) == 1:
+            w.recv_reduce(turn.target, runs[0] if turn is not turns[0] else outputs(0), runs[0])
+            continue
+        packed = w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
+        w.recv(turn.target, packed)
+        for at, run in zip(accumulate((run.n for run in runs), initial=0), runs):
+            w.reduce(run, run, cell(packed, at, run.n))
