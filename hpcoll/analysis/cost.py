@@ -150,13 +150,13 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     part = nbytes if row.collective == "alltoall" else nbytes / nstripes  # there each rank has a whole message to send
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
     known = sum(_messages(CATALOGUE[key], largest) for key in row.inner) + _messages(CATALOGUE[row.outer], len(ranks))
-    more = max(0.0, _messages(row, len(nodes), nodes) - known) * levels.node.overhead  # where a stripe is no run of blocks
+    more = max(0.0, row.cost("messages", len(nodes), nodes=nodes) - known) * levels.node.overhead  # where a stripe is no run of blocks
     on_node = sum(following for _, following in paces) + more
     return sum(first for first, _ in (*paces, outer)) + more + (nsegments - 1) * max(on_node, outer[1])
 
 
-def _messages(row: Algorithm, nranks: int, nodes: Nodes = ()) -> float:
-    return max(row.cost("messages", nranks, nodes=nodes), row.cost("rounds", nranks, nodes=nodes)) if nranks > 1 else 0.0
+def _messages(row: Algorithm, nranks: int) -> float:
+    return max(row.cost("messages", nranks), row.cost("rounds", nranks)) if nranks > 1 else 0.0
 
 
 def _shared_by(network: Network, nranks: float) -> Network:

@@ -64,7 +64,7 @@ class Algorithm(NamedTuple):
         one_fold: Combines all contributions to an element in one reduction, and rounds once whatever the element type.
         neighbours: Exchanges messages with rank - 1 and rank + 1 only.
         hierarchical: Depends on which ranks share a node.
-        chosen: Placements on which the model may choose it: any, several nodes, a node each, or none; on others measurements may.
+        chosen: Placements on which the model may choose it: any, nodes of several ranks, a node each, or none. Measurements may on all.
         sharers: Ranks of a node that send to other nodes at once, on average over the bytes, where ranks are in order on nodes; empty: as
             if peers were anywhere.
         per_gpu: One rank of each GPU works for all that share it, in their mapped memory; the GPUs are the formulas' nodes.

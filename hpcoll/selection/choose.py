@@ -230,7 +230,7 @@ def _segments(row: Algorithm, need: Need) -> list[int]:
 def may_be_chosen(row: Algorithm, need: Need) -> bool:
     """Say whether the model may choose a row where the ranks are."""
     nnodes = 1 if need.one_node else len(members(need.nodes)) or need.nranks
-    return {"any": True, "nodes": nnodes > 1, "a node each": 1 < nnodes == need.nranks, "none": False}[row.chosen]
+    return {"any": True, "nodes": 1 < nnodes < need.nranks, "a node each": 1 < nnodes == need.nranks, "none": False}[row.chosen]
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:
