@@ -255,8 +255,14 @@ def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixtu
 def test_files_are_refused_before_anything_is_simulated(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "_cells", None)
+    monkeypatch.setattr(command, "cells_of", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert main(["simulate", "allreduce", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_root_is_like_no_other_rank() -> None:
+    """In a chain all others look alike, and their steps would wait for ever for a message that begins nowhere."""
+    row, nodes = CATALOGUE["bcast/chain"], parse_nodes("3", 99)
+    assert predict(subject(row, nodes, 41), 8, LEVELS).seconds == predict(subject(row, nodes, 41, exact=True), 8, LEVELS).seconds

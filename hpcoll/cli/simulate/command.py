@@ -4,24 +4,25 @@ import argparse
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
+from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import table
-from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, cells_of
+from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import read_all
 from hpcoll.schedules.catalogue import algorithms, find
-from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
+from hpcoll.schedules.placement import members, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm
 
 NRANKS, BYTES, COUNT = 64, "8:1G", 6
-PATIENCE_S = 45.0  # for all algorithms, where the user named none
 WIDTH = 1000  # columns: nothing is cut
 NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
@@ -36,36 +37,6 @@ _CONSTANTS = {  # of a level, with the least and the most that each may be
 }  # fmt: skip
 MAX_SIZES = 1000
 _LEVELS = {"": "network", "node": "node", "domains": "domains"}  # fields of `Levels`, by what is before a constant
-
-
-class Place(NamedTuple):
-    """The nodes and the cache domains of all ranks, both as in `hpcoll.schedules.placement`."""
-
-    nodes: Nodes
-    domains: Nodes
-
-    def __str__(self) -> str:
-        return describe_all(*self)
-
-
-class Cell(NamedTuple):
-    """The prediction of an algorithm at one size, in segments of so many bytes."""
-
-    algorithm: str
-    nbytes: int
-    segment: int
-    seconds: float
-    simulated: int
-    extrapolated: bool
-
-
-class SimulateRequest(NamedTuple):
-    """The command line, read."""
-
-    arguments: argparse.Namespace
-    place: Place
-    levels: Levels
-    sizes: list[int]
 
 
 class Result(NamedTuple):
@@ -123,12 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
     compiled_loops()  # before the clock runs
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
-    for row in rows:
-        found = _cells(row, request, end)
+    for number, row in enumerate(rows, 1):
+        found = cells_of(row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}"))
         if isinstance(found, str):
             result.left_out[row.name] = found
         else:
             result.cells.extend(found)
+    output.progress("")
     _print(request, result, time.perf_counter() - start)
     if arguments.json:
         output.write(arguments.json, json.dumps(_document(request, result), indent=1) + "\n")
@@ -141,6 +113,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _progress(what: str, how_far: str) -> None:
+    output.progress(f"{what}: {how_far}")
+
+
 def _place(nodes: str, domains: str | None, nranks: int) -> Place:
     """Read ranks per node and per domain as `hpcoll.schedules.placement.parse_nodes` does."""
     placement = parse_nodes(nodes, nranks)
@@ -150,51 +126,6 @@ def _place(nodes: str, domains: str | None, nranks: int) -> Place:
     for node, ranks in enumerate(members(placement)):
         names.update({rank: (node, domain) for rank, domain in zip(ranks, parse_nodes(domains, len(ranks)))})
     return Place(placement, numbered(names[rank] for rank in range(nranks)))
-
-
-def _cells(row: Algorithm, request: SimulateRequest, end: float = math.inf) -> list[Cell] | str:
-    """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun."""
-    (arguments, place, levels, sizes), subjects, found = request, dict[int, Subject](), list[Cell]()
-    if arguments.algorithms is None and row.per_gpu:
-        return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
-    if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
-        return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
-    late = f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
-    for nbytes in sizes:
-        if time.perf_counter() > end:
-            return late
-        segment = _segment(row, request, nbytes)
-        nsegments = max(1, math.ceil(nbytes / segment))
-        nchunks = nsegments if row.chunked else 1
-        try:
-            if nchunks not in subjects:
-                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, end=end)
-            what = subjects[nchunks]
-        except TimeoutError:
-            return late
-        except ArgumentError as error:
-            return str(error)
-        several = nsegments if row.pipelined else 1
-        if arguments.exact and in_lockstep(what) and several == 1:
-            one = predict_in_lockstep(what, nbytes, levels)
-        else:
-            if arguments.exact and what.table.nbuilt < what.table.nranks:
-                what = subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
-            one = predict(what, nbytes, levels, several, window(len(place.nodes)) * what.table.nchannels, exact=arguments.exact)
-        found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.simulated, one.extrapolated))
-    return found
-
-
-def window(nranks: int) -> int:
-    """Return the segments in flight, as `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
-    return 2 * math.ceil(math.log2(max(2, nranks))) + 2
-
-
-def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:
-    if request.arguments.segment != "auto":
-        return max(1, parse_nbytes(request.arguments.segment))
-    nodes, levels = parts(*request.place), request.levels.on_parts(*request.place)
-    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
 
 
 def _sizes(text: str) -> list[int]:
@@ -255,7 +186,8 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     counts = sorted({*fewer, arguments.nranks})
     for row in rows:
         for nranks in row.serves or counts:
-            cells = _cells(row, SimulateRequest(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
+            place = _place(per_node, arguments.domains, nranks)
+            cells = cells_of(row, SimulateRequest(arguments, place, request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found

@@ -20,6 +20,7 @@ from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, lin
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_CHUNKS
 from hpcoll.kernels.machine_code import load_all
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
@@ -120,10 +121,10 @@ def subject(
         return schedule(row, nranks, rank, root, nchunks, placement)
 
     placement = parts(nodes, domains)
-    every = max(period(nodes), period(domains))
+    every = nranks if exact or COLLECTIVES[row.collective].rooted else max(period(nodes), period(domains))  # a root is like no other rank
     steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2})
-    few = not exact and every < nranks and alike(one, nranks, every, joined=False)
-    joined = not exact and not few and every < nranks and steps * nranks > MAX_SPLIT and alike(one, nranks, every, joined=True)
+    few = every < nranks and alike(one, nranks, every, joined=False)
+    joined = every < nranks and not few and steps * nranks > MAX_SPLIT and alike(one, nranks, every, joined=True)
     nbuilt = every if few or joined else nranks
     steps *= nbuilt
     if steps > MAX_STEPS:

@@ -1,0 +1,112 @@
+"""The cells of a simulation: an algorithm at each size. The sizes of an algorithm are simulated at the same time, a thread on each core."""
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import parse_nbytes
+from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.schedules.placement import Nodes, describe_all, parts
+from hpcoll.schedules.row import Algorithm
+
+PATIENCE_S = 45.0  # for all algorithms, where the user named none
+
+
+class Place(NamedTuple):
+    """The nodes and the cache domains of all ranks, both as in `hpcoll.schedules.placement`."""
+
+    nodes: Nodes
+    domains: Nodes
+
+    def __str__(self) -> str:
+        return describe_all(*self)
+
+
+class Cell(NamedTuple):
+    """The prediction of an algorithm at one size, in segments of so many bytes."""
+
+    algorithm: str
+    nbytes: int
+    segment: int
+    seconds: float
+    simulated: int
+    extrapolated: bool
+
+
+class SimulateRequest(NamedTuple):
+    """The command line, read."""
+
+    arguments: argparse.Namespace
+    place: Place
+    levels: Levels
+    sizes: list[int]
+
+
+def cells_of(
+    row: Algorithm, request: SimulateRequest, end: float = math.inf, shown: Callable[[str], None] = lambda text: None
+) -> list[Cell] | str:  # fmt: skip
+    """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun.
+
+    ``shown`` is called with how far it is. ArgumentError: there is too much to simulate all of it.
+    """
+    arguments, place, sizes = request.arguments, request.place, request.sizes
+    if arguments.algorithms is None and row.per_gpu:
+        return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
+    if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
+        return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
+    subjects, found = dict[int, Subject](), list[Cell]()
+    pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))  # compiled loops let other threads run
+    try:
+        futures = []
+        for nbytes in sizes:
+            shown("building schedules")
+            segment = _segment(row, request, nbytes)
+            nsegments = max(1, math.ceil(nbytes / segment))
+            nchunks, several = (nsegments if row.chunked else 1), (nsegments if row.pipelined else 1)
+            try:
+                if nchunks not in subjects:
+                    subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, end=end)
+            except ArgumentError as error:
+                return str(error)
+            together = arguments.exact and several == 1 and in_lockstep(subjects[nchunks])
+            if arguments.exact and not together and subjects[nchunks].table.nbuilt < len(place.nodes):
+                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
+            futures.append(pool.submit(_cell, subjects[nchunks], request, nbytes, segment, 0 if together else several, end))
+        for future in futures:
+            shown(f"{len(found)} of {len(sizes)} sizes")
+            found.append(future.result())
+    except TimeoutError:
+        return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _cell(what: Subject, request: SimulateRequest, nbytes: int, segment: int, nsegments: int, end: float) -> Cell:
+    """Return a cell; ``nsegments`` is 0 where all ranks are simulated in lockstep."""
+    if time.perf_counter() > end:
+        raise TimeoutError
+    if nsegments:
+        in_flight = window(len(request.place.nodes)) * what.table.nchannels
+        found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=request.arguments.exact)
+    else:
+        found = predict_in_lockstep(what, nbytes, request.levels)
+    return Cell(what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated)
+
+
+def window(nranks: int) -> int:
+    """Return the segments in flight, as `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
+    return 2 * math.ceil(math.log2(max(2, nranks))) + 2
+
+
+def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:
+    if request.arguments.segment != "auto":
+        return max(1, parse_nbytes(request.arguments.segment))
+    nodes, levels = parts(*request.place), request.levels.on_parts(*request.place)
+    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
