@@ -29,7 +29,7 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
 
     @cache
     def schedules() -> Sequence[Schedule]:
-        found = _independent(program)
+        found = independent(program)
         return found if program.in_place or _runs_in_place(found, program.uniform or collective.blocks) else _on_copies(program)
 
     def builder(writer: Writer) -> None:
@@ -64,7 +64,7 @@ def _on_copies(program: FileProgram) -> Sequence[Schedule]:
     return one_lane(found, program.meaning)
 
 
-def _independent(program: FileProgram) -> Sequence[Schedule]:
+def independent(program: FileProgram) -> Sequence[Schedule]:
     """Return schedules whose channels do not depend on one another: those of the program, or where it says links, one lane."""
     if any(s.links for s in program.schedules):
         return one_lane(program.schedules, program.meaning, in_place=not program.out_of_place)

@@ -18,6 +18,7 @@ from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 
 MARK, VERSION = "hpcoll_schedule", 1  # the field by which a file of this format is known
+MAX_VALUES = 2_000_000  # of a file: read in seconds, in half a gigabyte
 _OPTIONAL = ("uniform", "min_bytes", "max_bytes", "slots")
 
 
@@ -67,7 +68,7 @@ def read_schedule(document: Any, path: str) -> FileProgram:
         ArgumentError: a field does not fit the schema, or the content is not what was hashed.
     """
     try:
-        check(document, json_schema())
+        check(document, json_schema(), MAX_VALUES)
         return _program(document, path)
     except ArgumentError as error:
         raise ArgumentError(f"{printable(path, LINE)}: {error}") from None

@@ -8,6 +8,7 @@ from hpcoll.base.text import quoted
 from hpcoll.formats.goal import goal_text
 from hpcoll.formats.msccl_write import Written, msccl_text
 from hpcoll.formats.program import FileProgram
+from hpcoll.formats.rows import independent
 from hpcoll.formats.schedule_json import schedule_text
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.row import Algorithm
@@ -31,7 +32,12 @@ def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> 
         ArgumentError: no format has the suffix, or the format lacks what the program needs.
     """
     if suffix == ".xml":
-        return msccl_text(program)
+        return msccl_text(program._replace(schedules=tuple(independent(program))) if _has_signals(program) else program)
     if suffix not in SUFFIXES:
         raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
     return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc))
+
+
+def _has_signals(program: FileProgram) -> bool:
+    """Say whether messages without data order steps, which MSCCL XML lacks."""
+    return any(run.n < 1 for s in program.schedules for steps in s.channels for step in steps for run in step.srcs)

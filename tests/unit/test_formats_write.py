@@ -21,10 +21,10 @@ from hpcoll.formats.msccl_write import msccl_text
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.schedule_json import content_hash, read_schedule, schedule_text
 from hpcoll.formats.schedule_json import json_schema as schema_of_schedules
-from hpcoll.formats.write import program_of
+from hpcoll.formats.write import program_of, written_for
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Op
+from hpcoll.schedules.ir import Op, Step, inputs
 from hpcoll.schedules.row import Algorithm, schedule
 
 ROWS = list(CATALOGUE.values())
@@ -79,6 +79,21 @@ def test_xml_says_what_rccl_refuses_and_refuses_what_msccl_lacks(tmp_path: Path)
         msccl_text(program(CATALOGUE["barrier/dissemination"], 4))
 
 
+def test_signals_are_put_in_one_lane_for_xml(tmp_path: Path) -> None:
+    """MSCCL has no message without data; the order that it stands for is kept by thread blocks and dependencies."""
+    found = program(CATALOGUE["allgather/direct"], 3)
+    signal = inputs(0)._replace(n=0)
+    schedules = []
+    for s in found.schedules:
+        peers = [peer for peer in range(3) if peer != s.rank]
+        ready = [Step(Op.SEND, peer, None, (signal,)) for peer in peers] + [Step(Op.RECV, peer, signal, ()) for peer in peers]
+        schedules.append(s._replace(channels=((*ready, *s.channels[0]),), links=(0,)))
+    found = found._replace(schedules=tuple(schedules))
+    proven(found)
+    assert 'cnt="0"' not in written_for(".xml", found, 1, 0.0).text
+    proven(xml_again(written_for(".xml", found, 1, 0.0).text, tmp_path / "a.xml"))
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_json_is_read_again(row: Algorithm, tmp_path: Path) -> None:
     """The same schedules, the same hash, and they keep what a proof needs of extents and graphs."""
@@ -126,6 +141,14 @@ def test_json_that_does_not_fit_is_refused_in_a_line(old: str, new: str, text: s
     with pytest.raises(ArgumentError, match=text) as error:
         read_schedule(json.loads(content.replace(old, new, 1)), "a.json")
     assert "\n" not in str(error.value)
+
+
+def test_long_json_is_refused_at_once() -> None:
+    """A list of millions of empty channels would take a minute, and a gigabyte, to read."""
+    document = json.loads(schedule_text(program(CATALOGUE["allreduce/ring"], 3)))
+    document["ranks"][0]["channels"] = [[]] * 3_000_000
+    with pytest.raises(ArgumentError, match="a.json: expected at most 2,000,000 values, got more"):
+        read_schedule(document, "a.json")
 
 
 def test_the_schema_says_nothing_that_the_reader_ignores() -> None:
@@ -230,6 +253,6 @@ def test_commands_read_what_show_writes(tmp_path: Path, capsys: pytest.CaptureFi
     assert "who sends to whom" in capsys.readouterr().out
     assert main(["show", str(path), "--write", str(tmp_path / "grid.goal")]) == 0
     assert (tmp_path / "grid.goal").read_text().startswith("num_ranks 6")
-    other.write_text('{"hpcoll_schedules": 1}')
+    other.write_text('{"hpcoll_schedule": 1}')
     assert main(["verify", str(other)]) == 2
     assert "not understood: " in capsys.readouterr().out
