@@ -8,11 +8,13 @@ from pathlib import Path
 
 from hpcoll.analysis.prove import prove
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import counted
+from hpcoll.base.text import counted, parse_nbytes
 from hpcoll.cli import output
 from hpcoll.cli.output import print_lines, progress, table
+from hpcoll.cli.show import CALC, NBYTES
+from hpcoll.formats.write import check_suffix, program_of, written_for
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.row import Algorithm
+from hpcoll.schedules.row import Algorithm, schedule
 from hpcoll.synthesis.hops import SERVED, Task, row
 from hpcoll.synthesis.search import Bounds, Outcome, bounds, search
 from hpcoll.synthesis.topologies import NAMES, Fabric, topology
@@ -29,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rounds", type=int, metavar="N", help="rounds that the schedule may have; default: any number")
     parser.add_argument("--max-steps", type=int, metavar="N", help="steps that it may have; default: any number")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"time for each number of steps; default {SECONDS:g}")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the schedule to FILE instead of drawing it")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .json, .xml for MSCCL, or .goal")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,13 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
     best = next(one for one in reversed(found) if one.rounds)
     algorithm = _proven(task, fabric, best)
     print_lines(["", *output.wrapped(_conclusion(lower, found, best, arguments), width=shutil.get_terminal_size().columns), ""])
-    _draw(algorithm, task)
+    if arguments.write:
+        _write(algorithm, task, arguments.write)
+    else:
+        _draw(algorithm, task)
     return 0
 
 
 def _asked(arguments: argparse.Namespace) -> tuple[Task, Fabric]:
     """Return what is to be searched for. ArgumentError: a number is outside its range."""
     fabric = topology(arguments.topology)
+    if arguments.write:
+        check_suffix(arguments.write.suffix)
+        output.check(arguments.write)
     for name, least in (("chunks", 1), ("max_rounds", 1), ("max_steps", 1)):
         number = getattr(arguments, name)
         if number is not None and number < least:
@@ -121,3 +129,10 @@ def _draw(found: Algorithm, task: Task) -> None:
 
     drawing = draw(found, task.nranks, task.root, task.nchunks)
     print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+
+
+def _write(found: Algorithm, task: Task, file: Path) -> None:
+    schedules = [schedule(found, task.nranks, rank, task.root) for rank in range(task.nranks)]
+    written = written_for(file.suffix, program_of(found, schedules), parse_nbytes(NBYTES), CALC)
+    output.write(file, written.text)
+    print_lines([f"written: {file}", *[written.note] * bool(written.note)])

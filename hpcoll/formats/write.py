@@ -25,16 +25,21 @@ def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
     )  # fmt: skip
 
 
+def check_suffix(suffix: str) -> None:
+    """Check that a format has the suffix; else raise ArgumentError."""
+    if suffix not in SUFFIXES:
+        raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
+
+
 def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> Written:
     """Return a program in the format of a suffix; for GOAL, ``nbytes`` and ``calc`` as in `hpcoll.formats.goal.goal_text`.
 
     Raises:
         ArgumentError: no format has the suffix, or the format lacks what the program needs.
     """
+    check_suffix(suffix)
     if suffix == ".xml":
         return msccl_text(program._replace(schedules=tuple(independent(program))) if _has_signals(program) else program)
-    if suffix not in SUFFIXES:
-        raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
     return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc))
 
 

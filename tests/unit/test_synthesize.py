@@ -51,6 +51,7 @@ def check(task: Task, fabric: Fabric, one: Outcome) -> None:
         ("hypercube:8", 1, [(3, 3, 56)]),
         ("dgx1", 1, [(2, 2, 56)]),
         ("dgx1", 2, [(2, 3, 112)]),
+        ("dgx1", 3, [(2, 5, 168), (3, 4, 168)]),
         ("dgx1", 6, [(2, 9, 336), (3, 7, 336)]),
     ],
 )  # fmt: skip
@@ -117,6 +118,20 @@ def test_the_command_draws_what_it_found(capsys: pytest.CaptureFixture[str], mon
     assert "No schedule has fewer rounds, or fewer steps." in out
     assert "allgather/synthesized on 2 ranks, 4 chunks, 1 channel" in out
     assert "c0.1: chunk 1 of block 0" in out
+
+
+def test_what_is_written_is_proven_when_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In all formats; those that hpcoll reads say the same. A wrong suffix is refused before the search."""
+    pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
+    what = ["synthesize", "allreduce", "--topology", "grid:2x2", "--chunks", "2", "--write"]
+    for suffix in (".json", ".xml", ".goal"):
+        assert main([*what, str(tmp_path / f"found{suffix}")]) == 0
+    assert (tmp_path / "found.goal").read_text().startswith("num_ranks 4\n")
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "found.json"), str(tmp_path / "found.xml")]) == 0
+    assert capsys.readouterr().out.count("allreduce of 4 gpus, out of place and in place") == 2
+    assert main([*what, str(tmp_path / "found.txt")]) == 2
+    assert capsys.readouterr().err.startswith("hpcoll: error: schedules are written to a file that ends in .xml, .goal, .json")
 
 
 def test_without_or_tools_the_error_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
