@@ -147,7 +147,7 @@ def test_long_json_is_refused_at_once() -> None:
     """A list of millions of empty channels would take a minute, and a gigabyte, to read."""
     document = json.loads(schedule_text(program(CATALOGUE["allreduce/ring"], 3)))
     document["ranks"][0]["channels"] = [[]] * 3_000_000
-    with pytest.raises(ArgumentError, match="a.json: expected at most 2,000,000 values, got more"):
+    with pytest.raises(ArgumentError, match=r"a.json: expected at most 2,000,000 values, got more"):
         read_schedule(document, "a.json")
 
 
