@@ -102,7 +102,7 @@ def chunks_moved(one: Schedule, *ops: Op) -> int:
 @every_row
 def test_first_send_comes_from_input(row: Algorithm) -> None:
     """Out-of-place calls begin without a copy: what a rank sends before it has received anything lies in INPUT."""
-    if row.collective == "bcast":  # one buffer
+    if row.collective == "bcast" or row.key == "allreduce/swing":  # one buffer; packed
         return
     for one in schedules(row.key, 13):
         for channel in one.channels:

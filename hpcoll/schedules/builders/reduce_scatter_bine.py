@@ -29,6 +29,6 @@ def reduce_scatter_bine(w: Writer) -> None:
         return
     if paired == last:
         w.send(last, inputs(last))
-    combine(w, *bine(w.rank, paired))
+    combine(w, *bine(w.rank, paired), outputs(0))
     if paired == last:
         w.recv_reduce(last, outputs(0))

@@ -14,17 +14,17 @@ Source: Jeaugey, arXiv 2506.20252; NCCL 2.23, which cuts it in parts for bounded
 from collections.abc import Sequence
 from itertools import accumulate
 
-from hpcoll.schedules.ir import Writer, cell, inputs, outputs
+from hpcoll.schedules.ir import Chunk, Writer, cell, inputs, outputs
 from hpcoll.schedules.patterns.block_trees import Turn, pat
 
 
 def reduce_scatter_pat(w: Writer) -> None:
     """Write q rounds with p-1 blocks sent, both the least possible; half of the blocks go to the next rank. Commutative operators."""
-    combine(w, *pat(w.rank, w.nranks))
+    combine(w, *pat(w.rank, w.nranks), outputs(0))
 
 
-def combine(w: Writer, blocks: Sequence[int], turns: Sequence[Turn]) -> None:
-    """Write a reduce-scatter among the ranks whose blocks these are."""
+def combine(w: Writer, blocks: Sequence[int], turns: Sequence[Turn], into: Chunk | None = None) -> Chunk:
+    """Write a reduce-scatter among the ranks whose blocks these are; return the places. Without ``into`` the first has the result."""
     places = w.scratch(*blocks)
     for place, block in enumerate(blocks):
         w.copy(inputs(block), cell(places, place))
@@ -32,9 +32,10 @@ def combine(w: Writer, blocks: Sequence[int], turns: Sequence[Turn]) -> None:
         w.send(turn.source, cell(places, *turn.received))
         runs = [cell(places, *run) for run in turn.sent]
         if len(runs) == 1:
-            w.recv_reduce(turn.target, runs[0] if turn is not turns[0] else outputs(0), runs[0])
+            w.recv_reduce(turn.target, (into or runs[0]) if turn is turns[0] else runs[0], runs[0])
             continue
         packed = w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
         w.recv(turn.target, packed)
         for at, run in zip(accumulate((run.n for run in runs), initial=0), runs):
             w.reduce(run, run, cell(packed, at, run.n))
+    return places
