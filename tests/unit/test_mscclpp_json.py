@@ -1,15 +1,13 @@
 """MSCCL++ execution plans: what the verifier proves of them holds in every run of an interpreter that knows nothing of messages."""
 
 import contextlib
-import copy
 import json
-import random
-from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mscclpp_interpreter import Interpreter, mutants
 
 from hpcoll.analysis.one_lane import one_lane
 from hpcoll.analysis.verify import verify_schedules
@@ -17,7 +15,6 @@ from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
 from hpcoll.formats.mscclpp.plans import read_mscclpp_json
 
-_N = 6  # numbers in a chunk of the interpreter
 _Op = dict[str, Any]
 
 
@@ -157,172 +154,6 @@ def own_input() -> Any:
 PLANS = {"input": own_input, "read-reduce": read_reduce, "packets": packets, "ports": ports, "groups": groups, "pipeline": pipeline}
 
 
-class Interpreter:
-    """Numbers in shared memory, moved by thread blocks and ports that take turns at random."""
-
-    def __init__(self, content: Any, seed: int) -> None:
-        self.random, self.plan = random.Random(seed), content
-        self.nranks, self.in_place, self.coll = len(content["gpus"]), content["inplace"], content["collective"]
-        self.memory: dict[tuple[int, str, int], int] = {}
-        self.signals: dict[Any, int] = defaultdict(int)
-        self.queues: dict[Any, deque[Any]] = defaultdict(deque)
-        self.arrived: dict[Any, int] = defaultdict(int)
-        self.inputs = {}
-        for rank, one in enumerate(content["gpus"]):
-            for number, semaphore in enumerate(one.get("semaphores", ())):
-                self.signals["semaphore", rank, number] = semaphore["init_value"]
-            for cell in range(one["input_chunks"] * _N):
-                self.inputs[rank, cell] = self.memory[self.at(rank, "i", cell)] = self.random.randrange(1 << 40)
-        self.first = dict(self.signals)
-
-    def at(self, rank: int, buffer: str, cell: int) -> tuple[int, str, int]:
-        """The place of a number: in place, input and output are one memory."""
-        if buffer == "o" and self.in_place and self.coll == "reducescatter":
-            return rank, "i", cell + rank * _N
-        if self.coll == "reducescatter":
-            return rank, buffer, cell
-        if buffer == "i" and self.in_place:
-            return rank, "o", cell + (rank * _N if self.coll == "allgather" else 0)
-        return rank, buffer, cell
-
-    def right(self) -> bool:
-        """Run to the end; say whether every gpu had the right output when its thread blocks had ended."""
-        threads: dict[Any, Iterator[bool]] = {}
-        for rank, one in enumerate(self.plan["gpus"]):
-            for block in one["threadblocks"]:
-                for part in ("data", "control"):
-                    threads[rank, block["id"], part] = self.block(rank, block, part)
-                for peer in range(len(block["channels"][1]["channel_ids"])):
-                    threads[rank, "port", block["id"], peer] = self.port((rank, block["id"], peer))
-        left = {rank: 2 * len(one["threadblocks"]) for rank, one in enumerate(self.plan["gpus"])}
-        idle: set[Any] = set()
-        slow = self.random.randrange(self.nranks)
-        while len(idle) < len(threads):
-            ready = sorted(set(threads) - idle, key=str)
-            fast = [name for name in ready if name[0] != slow or self.random.random() < 0.02]
-            name = self.random.choice(fast or ready)
-            for _ in range(self.random.choice((1, 3, 40))):
-                moved = next(threads[name], None)
-                if not moved:
-                    idle.add(name)
-                    break
-                idle.clear()
-            if moved is None:
-                del threads[name]
-                idle.discard(name)
-                left[name[0]] -= 1
-                if not left[name[0]] and not self.complete(name[0]):
-                    return False
-        return not any(left.values()) and all(count == self.first.get(key, 0) for key, count in self.signals.items())
-
-    def complete(self, rank: int) -> bool:
-        """Say whether a gpu's output is right; what it holds is the caller's then, and changes."""
-        for cell in range(self.plan["gpus"][rank]["output_chunks"] * _N):
-            block, inner = divmod(cell, self.plan["gpus"][0]["input_chunks"] * _N)
-            if self.coll in ("allreduce", "reducescatter"):
-                first = rank * _N if self.coll == "reducescatter" else 0
-                wanted = sum(self.inputs[other, first + cell] for other in range(self.nranks))
-            else:
-                block, inner = (block, inner) if self.coll == "allgather" else (cell // _N, rank * _N + cell % _N)
-                wanted = self.inputs[block, inner]
-            if self.memory.get(self.at(rank, "o", cell)) != wanted:
-                return False
-            self.memory[self.at(rank, "o", cell)] = -1
-        return True
-
-    def port(self, key: Any) -> Iterator[bool]:
-        """Do what was pushed to a port, in order."""
-        while True:
-            if self.queues[key]:
-                yield from self.queues[key][0]
-                self.queues[key].popleft()
-                yield True
-            else:
-                yield False
-
-    def block(self, rank: int, block: Any, part: str) -> Iterator[bool]:
-        """Run all threads of a block, or the first ones, which signal and wait: only a nop or a barrier orders them."""
-        for one in block["ops"]:
-            for unit in range(3) if one["name"] == "pipeline" else (None,):
-                for inner in one.get("ops", [one]):
-                    if inner["name"] in ("nop", "barrier"):
-                        yield from self.meet((rank, block["id"]), 2)
-                    if inner["name"] == "barrier":
-                        yield from self.meet((rank,), 2 * inner["num_threadblocks"])
-                    elif inner["name"] != "nop" and part == (
-                        "data" if "src_buff" in inner and inner["channel_type"] != "port" else "control"
-                    ):
-                        yield from self.operation(rank, block, inner, unit)
-
-    def meet(self, name: Any, count: int) -> Iterator[bool]:
-        """Wait until so many have come."""
-        self.arrived[name] += 1
-        goal = -(-self.arrived[name] // count) * count
-        yield True
-        while self.arrived[name] < goal:
-            yield False
-
-    def operation(self, rank: int, block: Any, one: _Op, unit: int | None) -> Iterator[bool]:
-        name, gpus = one["name"], self.plan["gpus"]
-        peers = gpus[rank]["channels"][0]["connected_to"]
-        npeers = len(block["channels"][0]["channel_ids"])
-        port = one["channel_type"] == "port"
-        keys = [(rank, block["id"], i) for i in one.get("channel_ids", ())]
-        if name in ("signal", "wait"):
-            for i in one["channel_ids"]:
-                ends = (rank, peers[i % npeers]) if name == "signal" else (peers[i % npeers], rank)
-                yield from self.push(
-                    port and name == "signal", (rank, block["id"], i), self.count((one["channel_type"], block["id"], *ends), name)
-                )
-        elif name == "flush":
-            while any(self.queues[key] for key in keys):
-                yield False
-        elif name.startswith("sem_"):
-            for i in one["semaphore_ids"]:
-                yield from self.count(("semaphore", rank, i), "signal" if name == "sem_release" else "wait")
-        else:
-            srcs, dsts = ([self.cells(rank, run, one, unit) for run in one[key]] for key in ("src_buff", "dst_buff"))
-            checked = [name == "upkt" or (name == "respkt" and i > 0) for i in range(len(srcs))]
-            yield from self.push(port, keys[0] if port else None, self.move(srcs, dsts, checked))
-            if name == "pws":
-                yield from self.push(True, keys[0], self.count(("port", block["id"], rank, peers[keys[0][2] % npeers]), "signal"))
-
-    def push(self, port: bool, key: Any, work: Iterator[bool]) -> Iterator[bool]:
-        """Do something, or let a port do it."""
-        if port:
-            self.queues[key].append(work)
-            yield True
-        else:
-            yield from work
-
-    def count(self, key: Any, name: str) -> Iterator[bool]:
-        while name == "wait" and not self.signals[key]:
-            yield False
-        self.signals[key] += 1 if name == "signal" else -1
-        yield True
-
-    def cells(self, rank: int, run: Any, one: _Op, unit: int | None) -> list[tuple[int, str, int]]:
-        owner, buffer = rank, run.get("type")
-        if buffer is None:
-            remote = self.plan["gpus"][rank]["remote_buffers"][run["buffer_id"]]
-            owner, buffer = remote["rank"], remote["type"]
-        part, parts = (unit, 3) if unit is not None else one.get("tbg_info", {"tb_id": 0, "tbg_size": 1}).values()
-        n = run["size"] * _N // parts
-        return [self.at(owner, buffer, run["index"] * _N + part * n + i) for i in range(n)]
-
-    def move(self, srcs: Any, dsts: Any, checked: list[bool]) -> Iterator[bool]:
-        for i in range(len(srcs[0])):
-            total = 0
-            for src, check in zip(srcs, checked):
-                while check and src[i] not in self.memory:
-                    yield False
-                total += self.memory.get(src[i], 1)
-                yield True
-            for dst in dsts:
-                self.memory[dst[i]] = total
-                yield True
-
-
 def proven(content: Any, path: Path) -> bool:
     """Say whether a plan is proven, rather than refused."""
     path.write_text(json.dumps(content))
@@ -332,44 +163,6 @@ def proven(content: Any, path: Path) -> bool:
     except HpcollError:
         return False
     return True
-
-
-def mutants(content: Any) -> Iterator[tuple[str, Any]]:
-    """Changes of the first gpu: an operation is left out, or comes after the next one, or one of its runs begins a chunk earlier or later.
-
-    On all gpus a signal and a wait are left out together.
-    """
-    for g, one in enumerate(content["gpus"][:1]):
-        for b, block in enumerate(one["threadblocks"]):
-            nested = block["ops"][0].get("ops") if block["ops"] else None
-            for i, operation in enumerate(nested or block["ops"]):
-                where = f"gpu {g}, thread block {b}, {operation['name']} {i}"
-                changes: list[Any] = ["left out"] if operation["name"] == "nop" else ["left out", "later"]
-                changes += [(key, r, by) for key in ("src_buff", "dst_buff") for r in range(len(operation.get(key, ()))) for by in (-1, 1)]
-                for change in changes:
-                    found = copy.deepcopy(content)
-                    ops = found["gpus"][g]["threadblocks"][b]["ops"]
-                    ops = ops[0]["ops"] if nested else ops
-                    if change == "left out":
-                        del ops[i]
-                    elif change == "later":
-                        ops[i : i + 2] = reversed(ops[i : i + 2])
-                    else:
-                        run = ops[i][change[0]][change[1]]
-                        run["index"] += change[2]
-                        if not 0 <= run["index"] < 2:
-                            continue  # outside of the smaller buffers
-                    yield f"{where}, {change}", found
-    for first in range(2):
-        found = copy.deepcopy(content)
-        for one in found["gpus"]:
-            for block in one["threadblocks"]:
-                ops = block["ops"][0].get("ops", block["ops"])
-                for name in ("signal", "wait"):
-                    at = [i for i, operation in enumerate(ops) if operation["name"] == name]
-                    if at:
-                        del ops[at[-first]]
-        yield f"without signals and waits {first}", found
 
 
 @pytest.mark.parametrize("name", PLANS)
