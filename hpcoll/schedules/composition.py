@@ -13,6 +13,8 @@ from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell
 from hpcoll.schedules.placement import members
 from hpcoll.schedules.row import schedule
 
+_COPY, _SCRATCH = Op.COPY, Buffer.SCRATCH  # looking up members of an enum is slow
+
 Where = Callable[[int], Chunk]  # index of a chunk of the whole schedule -> the memory that has it
 
 
@@ -49,9 +51,9 @@ def compose(
     for step in steps:
         operands = [memory.chunks(run) for run in step.runs]
         for lo, hi in pieces(operands):
-            runs = [Chunk(found[lo].buffer, found[lo].index, hi - lo) for found in operands]
+            runs = [found[lo] if hi == lo + 1 else found[lo]._replace(n=hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
-            if step.op != Op.COPY or dst != srcs[0]:
+            if step.op is not _COPY or dst != srcs[0]:
                 w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first))
 
 
@@ -78,16 +80,17 @@ class _Memory:
     ) -> None:
         self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
         self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
-        runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
+        runs = [run for step in steps for run in step.runs if run.buffer is _SCRATCH]
         used = sorted({i for run in runs for i in range(run.index, run.index + run.n)})  # in this channel
         self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
 
     def chunks(self, run: Chunk) -> list[Chunk]:
         """Return the chunks of the whole schedule that a run of the flat one has."""
-        return [chunk for i in range(run.index, run.index + run.n) for chunk in self._parts(run.buffer, i)]
+        buffer, first, n = run
+        return self._parts(buffer, first) if n == 1 else [chunk for i in range(first, first + n) for chunk in self._parts(buffer, i)]
 
     def _parts(self, buffer: Buffer, i: int) -> list[Chunk]:
-        if buffer == Buffer.SCRATCH:
+        if buffer is _SCRATCH:
             return self.scratch[i]
         part: int = self.extents[buffer](self.rank, i)  # type: ignore[assignment]
         return [self.where[buffer](index) for index in self.parts[part]]
@@ -96,7 +99,9 @@ class _Memory:
 def pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
     """Return the ranges in which the chunks of every operand are contiguous in memory."""
     n = len(operands[0])
-    cuts = [i for i in range(1, n) if any(found[i] != Chunk(found[i - 1].buffer, found[i - 1].index + 1) for found in operands)]
+    if n == 1:
+        return [(0, 1)]
+    cuts = [i for i in range(1, n) if any(found[i] != (found[i - 1][0], found[i - 1][1] + 1, 1) for found in operands)]
     return list(pairwise([0, *cuts, n]))
 
 
