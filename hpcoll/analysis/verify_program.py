@@ -22,7 +22,7 @@ from hpcoll.analysis.symbolic_values import Values
 from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof, RankMemory
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
-from hpcoll.schedules.ir import RING_SLOTS, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 Where = Callable[[int, int, int], str]  # (rank, channel, step) -> the place in a file
 _Access = tuple[int, int]  # number of a channel, and how many of its steps there were with that access
@@ -98,6 +98,7 @@ class _Program(Machine):
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
         clock = self.carried[id(link)].pop(0)
+        self.sent_by = self._sender(link, clock)
         assert step.dst is not None
         if step.put:
             self._touch(channel, step.dst, write=True, clock=clock)
@@ -148,11 +149,44 @@ class _Program(Machine):
         sender, cells, values, depth = link.messages.popleft()
         n = cells.stop - cells.start
         if n != len(extents):
-            raise ValueError(f"expects {len(extents)} chunks, {self.where(sender.rank.rank, sender.index, sender.pc)} sends {n}")
+            raise ValueError(f"expects {len(extents)} chunks, {self.sent_by} sends {n}")
         if n and link.slots:
             channel.received.append((sender, link))
         channel.depth = max(channel.depth, depth)
         return values
+
+    def _sender(self, link: Link, clock: np.ndarray) -> str:
+        """Return the place of the step that sent the first message on a link, which carries a clock."""
+        sender = link.messages[0][0]
+        return self.where(sender.rank.rank, sender.index, int(clock[self.numbers[sender]]) - 1)
+
+    def _check_ended(self) -> None:
+        for (_, dst, _), link in self.links.items():
+            if link.messages and all(channel.ended for channel in self.channels):
+                place = self._sender(link, self.carried[id(link)][0])
+                raise ScheduleError(f"{place}: sends a message to rank {dst} that is never received")
+        super()._check_ended()
+
+    def judge(self) -> Proof:
+        """Compare every chunk of OUTPUT with what the collective wants; an error names the step that wrote the chunk."""
+        try:
+            return super().judge()
+        except ScheduleError as error:
+            writer = self._writer_of_wrong(self.ranks[error.rank])
+            raise ScheduleError(f"{writer}: {error}" if writer else str(error)) from None
+
+    def _writer_of_wrong(self, memory: RankMemory) -> str:
+        """Return the place of the last step that wrote the first wrong chunk of OUTPUT; the empty text where none has."""
+        assert isinstance(memory, _SharedMemory)
+        s, first = memory.schedule, memory.bases[Buffer.OUTPUT]
+        for index in range(memory.counts[Buffer.OUTPUT]):
+            mask = self.collective.wanted(s.rank, index, s.nranks, s.root)
+            wanted = self.collective.output_item(s.rank, index), mask
+            if mask and self.values.facts[memory.values[first + index]][:2] != wanted:
+                number, steps = memory.writers[first + index] or (0, 0)
+                channel = self.channels[number]
+                return self.where(channel.rank.rank, channel.index, steps - 1) if steps else ""
+        return ""
 
     def _refusal(self, channel: ChannelRun, text: str) -> ScheduleError:
         error = ScheduleError(f"{self.where(channel.rank.rank, channel.index, channel.pc)}: {text}")

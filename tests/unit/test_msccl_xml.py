@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from msccl_files import PROGRAMS, XmlProgram, hops_alltoall, mutants, pairs_allreduce, ring_allgather, ring_allreduce
+from msccl_files import PROGRAMS, XmlProgram, chain_broadcast, hops_alltoall, mutants, pairs_allreduce, ring_allgather, ring_allreduce
 from msccl_interpreter import outcome
 
 from hpcoll.analysis.one_lane import one_lane
@@ -68,6 +68,23 @@ def test_places_name_file_line_gpu_thread_block_and_step(tmp_path: Path) -> None
     line = int(re.findall(r"line (\d+)", str(caught.value))[0])
     assert "gpu 1, thread block 0, step 2" in str(caught.value)
     assert 's="2"' in text.splitlines()[line - 1]
+
+
+def test_wrong_results_and_lost_messages_name_steps(tmp_path: Path) -> None:
+    """The step that wrote a wrong chunk last, the one that sent what nobody receives, and both sides of unequal counts."""
+    program = chain_broadcast(3)
+    for step, offset in enumerate("10"):
+        program.gpus[2][0][step].set("dstoff", offset)
+    with pytest.raises(ScheduleError, match=r"gpu 2, thread block 0, step 1: .*output\[0\] must hold"):
+        prove_program(read(tmp_path, program.text()))
+    program = ring_allgather(3)
+    program.step(0, 0, "s", ("o", 0))
+    with pytest.raises(ScheduleError, match="gpu 0, thread block 0, step 2: sends a message to rank 1 that is never received"):
+        prove_program(read(tmp_path, program.text()))
+    program = pairs_allreduce(3)
+    program.gpus[1][0][0].set("cnt", "1")
+    with pytest.raises(ScheduleError, match=r"gpu 0, thread block 0, step 1: expects 2 chunks, .*gpu 1, .*step 0 sends 1"):
+        prove_program(read(tmp_path, program.text()))
 
 
 def test_programs_become_lanes_that_are_proven_again(tmp_path: Path) -> None:
