@@ -178,7 +178,7 @@ class Machine:
             return False
         if op is _COPY and dst[0] is not _INPUT and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index):
             if rank.rewritten:
-                rank.told_apart |= any(rank.rewritten[cells])
+                rank.told_apart |= rank.shared or any(rank.rewritten[cells])  # out of place other channels must not use them
                 rank.rewritten[cells] = b"\2" * dst.n
             return True  # in place there is nothing to copy
         cells = rank.span(dst, channel.index, write=True)

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.prove import prove_schedules
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ScheduleError
@@ -150,3 +151,16 @@ def test_a_put_needs_free_memory() -> None:
     assert verify_program(program(*uses, token, *ends), in_place=False).messages == 2
     with pytest.raises(ScheduleError, match="race"):
         verify_program(program(token, *uses, *ends), in_place=False)
+
+
+def test_a_copy_that_is_none_in_place_is_a_write_out_of_place() -> None:
+    """What a proof in place says of calls out of place does not hide that another channel reads what a copy writes."""
+    ranks = [
+        (
+            (Step(Op.COPY, -1, outputs(rank), (inputs(0),)),),
+            (Step(Op.SEND, 1 - rank, None, (outputs(rank),)), Step(Op.RECV, 1 - rank, outputs(1 - rank), ())),
+        )
+        for rank in range(2)
+    ]
+    with pytest.raises(ScheduleError, match=r"output.0. is used by channels"):
+        prove_schedules(CATALOGUE["allgather/ring"], [Schedule("allgather", "test", 2, rank, 0, 2, steps) for rank, steps in enumerate(ranks)])
