@@ -162,5 +162,6 @@ def test_a_copy_that_is_none_in_place_is_a_write_out_of_place() -> None:
         )
         for rank in range(2)
     ]
+    schedules = [Schedule("allgather", "test", 2, rank, 0, 2, steps) for rank, steps in enumerate(ranks)]
     with pytest.raises(ScheduleError, match=r"output.0. is used by channels"):
-        prove_schedules(CATALOGUE["allgather/ring"], [Schedule("allgather", "test", 2, rank, 0, 2, steps) for rank, steps in enumerate(ranks)])
+        prove_schedules(CATALOGUE["allgather/ring"], schedules)
