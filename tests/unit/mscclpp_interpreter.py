@@ -28,7 +28,12 @@ class Interpreter:
         self.ends: dict[tuple[int, str], list[tuple[int, int]]] = {}  # of each channel of a kind: the peer, and its number among those
         for rank, gpu in enumerate(self.gpus):
             for kind in ("memory", "port"):
-                peers = [peer for entry in gpu["channels"] if entry.get("channel_type", entry.get("type")) == kind for peer in entry["connected_to"]]
+                peers = [
+                    peer
+                    for entry in gpu["channels"]
+                    if entry.get("channel_type", entry.get("type")) == kind
+                    for peer in entry["connected_to"]
+                ]
                 self.ends[rank, kind] = [(peer, peers[:i].count(peer)) for i, peer in enumerate(peers)]
             for number, semaphore in enumerate(gpu.get("semaphores", ())):
                 self.counters["semaphore", rank, number] = semaphore["init_value"]

@@ -225,6 +225,20 @@ def test_relaxed_signals_order_nothing(tmp_path: Path) -> None:
     assert not proven(content, tmp_path / "plan.json")
 
 
+def test_blocks_that_wait_for_one_another(tmp_path: Path) -> None:
+    """Two thread blocks that wait for one another before they do anything are a deadlock."""
+    content = read_reduce()
+    for one in content["gpus"]:
+        one["semaphores"] = [{"init_value": 0}, {"init_value": 0}]
+        one["threadblocks"][0]["ops"][:0] = [op("sem_release", semaphore_ids=[0]), op("sem_acquire", semaphore_ids=[1])]
+        ops = [op("sem_acquire", semaphore_ids=[0]), op("sem_release", semaphore_ids=[1])]
+        one["threadblocks"].append({"id": 1, "channels": [], "ops": ops})
+    assert proven(content, tmp_path / "plan.json")
+    ops = content["gpus"][0]["threadblocks"][0]["ops"]
+    ops[:2] = reversed(ops[:2])
+    assert not proven(content, tmp_path / "plan.json")
+
+
 def test_sendrecv(tmp_path: Path) -> None:
     """sendrecv gives each gpu the input of the one before it in the ring."""
 

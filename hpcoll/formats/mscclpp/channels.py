@@ -94,14 +94,9 @@ class ChannelMark(NamedTuple):
 
 
 def finished(channels: Sequence[OpenChannel]) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...]]:
-    """Return steps and places of a gpu's channels, with AFTER steps for marks."""
+    """Return steps and places of a gpu's channels, of which the first item is a step, with AFTER steps for marks."""
     waits = [[[] if isinstance(item, Step) else _latest(item, channel) for item, _ in channel.items] for channel in channels]
-    while True:  # marks behind no step are left out, which may leave other marks behind none
-        behind = [_counted(channel, mine) for channel, mine in zip(channels, waits)]
-        kept = [[[(index, nitems) for index, nitems in wait if behind[index][nitems]] for wait in mine] for mine in waits]
-        if kept == waits:
-            break
-        waits = kept
+    behind = [_counted(channel, mine) for channel, mine in zip(channels, waits)]
     steps: list[tuple[Step, ...]] = []
     places: list[tuple[FilePlace, ...]] = []
     for channel, mine in zip(channels, waits):

@@ -17,7 +17,7 @@ thread blocks: a last channel waits for them, and uses what OUTPUT must hold, wh
 from collections.abc import Sequence
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.formats.mscclpp.channels import Action, Direction, MemoryRun, OpenChannel, finished
+from hpcoll.formats.mscclpp.channels import Action, ChannelMark, Direction, MemoryRun, OpenChannel, finished
 from hpcoll.formats.mscclpp.waits import Waits
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
@@ -54,6 +54,7 @@ class Translation:
         self._agents: dict[tuple[int, int], OpenChannel] = {}  # (link of its client, gpu)
         self._ports: dict[Direction, OpenChannel] = {}
         self._packets: dict[int, bool] = {}  # whether a gpu's scratch holds packets
+        self._start()
         pairs = [[self._pair(gpu, actions) for actions in mine] for gpu, mine in enumerate(blocks)]
         for channels, mine in zip(pairs, blocks):
             for (data, control), actions in zip(channels, mine):
@@ -74,10 +75,24 @@ class Translation:
             uses = f"{len(channels):,} thread blocks and gpus that each of them uses"
             raise ArgumentError(f"{self.path}: too large: {clocks:,} messages and waits of {uses}")
 
+    def _start(self) -> None:
+        """Begin each gpu's call with a signal, so that whatever waits for a channel of thread blocks waits for a step."""
+        channels = [self._channel(gpu, 0) for gpu in range(len(self._channels))]
+        self._nlinks = 1
+        for gpu, start in enumerate(channels):
+            place = FilePlace(-1, gpu)
+            start.add(Op.SEND, place, (gpu + 1) % len(channels), None, _SIGNAL)
+            start.add(Op.RECV, place, (gpu - 1) % len(channels), _SIGNAL)
+
+    def _begin(self, gpu: int) -> OpenChannel:
+        channel = self._channel(gpu)
+        channel.wait([ChannelMark(self._channels[gpu][0], 1)], FilePlace(-1, gpu))
+        return channel
+
     def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[OpenChannel, OpenChannel]:
         """Return the channels of a thread block, which are one where there is nothing to do for the other one."""
-        data, kinds = self._channel(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
-        return data, self._channel(gpu) if len(kinds) == 2 else data
+        data, kinds = self._begin(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
+        return data, self._begin(gpu) if len(kinds) == 2 else data
 
     def written(self, gpu: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...], tuple[int, ...]]:
         """Return steps, places and links of a gpu's channels."""

@@ -18,7 +18,8 @@ from hpcoll.formats.private_input import with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
-MAX_ACTIONS, MAX_CELLS = 1 << 18, 1 << 21  # of a file: operations with all repetitions, and chunks of the buffers of all gpus
+MAX_ACTIONS, MAX_MOVED = 1 << 18, 1 << 22  # of a file: operations with all repetitions, and chunks that they name
+MAX_CELLS = 1 << 21  # chunks of the buffers of all gpus
 _ANY = 2**64 - 1  # the largest message of a file for any
 
 
@@ -50,14 +51,15 @@ class _Plan:
 
     def __init__(self, path: str, content: Any, conditions: Conditions) -> None:
         self.path, self.content, self.conditions, self.place = path, content, conditions, ""
+        self.nactions = self.nmoved = 0
 
     def program(self) -> FileProgram:
         """Return the program."""
         content = self.content
         name, gpus = printable(member(content, "name", str, "")), entries(content, "gpus")
         in_place = self._in_place()
-        if not 1 <= len(gpus) <= MAX_BUILT:
-            raise ArgumentError(f"expected 1 to {MAX_BUILT} gpus, got {len(gpus)}")
+        if not 2 <= len(gpus) <= MAX_BUILT:
+            raise ArgumentError(f"expected 2 to {MAX_BUILT} gpus, got {len(gpus)}")
         self.gpus = [gpu for rank, found in enumerate(gpus) for gpu in self._gpu(found, rank, len(gpus))]
         self.factor = self._factor()
         self.sizes = [tuple(n * self.factor for n in gpu.sizes) for gpu in self.gpus]
@@ -141,8 +143,10 @@ class _Plan:
             for action in block.actions(op, self.step):
                 srcs, dsts = (tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts))
                 found.append(action._replace(srcs=srcs, dsts=dsts))
-                if len(found) > MAX_ACTIONS:
-                    raise ArgumentError(f"expected at most {MAX_ACTIONS:,} operations with all repetitions, got more")
+                self.nactions += 1
+                self.nmoved += sum(run.chunk.n for run in srcs + dsts)
+                if self.nactions > MAX_ACTIONS or self.nmoved > MAX_MOVED:
+                    raise ArgumentError(f"expected at most {MAX_ACTIONS:,} operations that name {MAX_MOVED:,} chunks, got more")
         return found
 
     def _run(self, run: MemoryRun, shifts: list[int] | None) -> MemoryRun:
