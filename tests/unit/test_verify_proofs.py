@@ -10,7 +10,7 @@ from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_ca
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.ir import Op, Schedule, Step, Writer, inputs, outputs
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, inputs, outputs
 from hpcoll.schedules.row import schedule
 
 
@@ -91,6 +91,49 @@ def test_claims_that_do_not_hold_are_refused(claim: str) -> None:
 def test_prove_covers_in_place_calls() -> None:
     with pytest.raises(ScheduleError, match="deadlock"):
         prove_schedules(CATALOGUE["allreduce/ring"], made("allreduce", exchange))
+
+
+@pytest.mark.parametrize(("sent", "late"), [(outputs(0), False), (inputs(0), True)])
+def test_what_only_one_kind_of_call_does_is_not_proven_by_the_other(sent: Chunk, late: bool) -> None:
+    """A partner reads OUTPUT before it is written: right in place only; or INPUT after OUTPUT is written: right out of place only."""
+
+    def build(w: Writer) -> None:
+        if w.rank == 0 or not late:
+            w.send(1 - w.rank, sent)
+        w.recv(1 - w.rank, w.scratch(0))
+        w.reduce(outputs(0), inputs(0), Chunk(Buffer.SCRATCH, 0))
+        if w.rank == 1 and late:
+            w.send(0, sent)
+
+    schedules = made("allreduce", build)
+    assert verify_schedules(schedules, in_place=not late).messages == 2
+    with pytest.raises(ScheduleError):
+        verify_schedules(schedules, in_place=late)
+    with pytest.raises(ScheduleError):
+        prove_schedules(CATALOGUE["allreduce/ring"], schedules)
+
+
+def test_a_copy_of_a_block_onto_itself_tells_no_calls_apart() -> None:
+    schedules = [schedule(CATALOGUE["allgather/ring"], 3, rank) for rank in range(3)]
+    assert not verify_schedules(schedules, in_place=True).told_apart
+
+
+def test_roots_share_a_proof_only_where_ranks_are_renamed() -> None:
+    """A fault of one root, in chunks or peers, is found, and an order that only some roots keep is not said of all."""
+
+    def faulty(w: Writer, wrong: Step) -> None:
+        CATALOGUE["bcast/chain"].build(w)
+        if w.root == 2 and w.rank == 3:
+            w.channels[0][0] = wrong
+
+    for wrong in (Step(Op.RECV, 1, outputs(0), ()), Step(Op.RECV, 2, outputs(1), ()), Step(Op.COPY, -1, outputs(0), (outputs(0),))):
+        row = CATALOGUE["bcast/chain"]._replace(builder=partial(faulty, wrong=wrong))
+        with pytest.raises(ScheduleError, match="rank"):
+            prove_catalogue(5, 1, (), rows=[row])
+    chain = CATALOGUE["reduce/chain"]
+    assert [prove(chain, 4, root).ordered for root in range(4)] == [True, False, False, True]
+    found = prove_catalogue(4, 1, (), rows=[chain])[0]
+    assert (found.instances, found.messages, found.ordered) == (10, 20, False)
 
 
 def test_prove_covers_blocks_of_different_sizes() -> None:
