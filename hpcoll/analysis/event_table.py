@@ -22,6 +22,7 @@ OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
 NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(6)  # as in `Op`, of steps that move or fold chunks; then the end of a channel
+_new = tuple.__new__  # a named tuple's own constructor is slow
 _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 
 
@@ -98,7 +99,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventR
     found: list[EventRow] = []
     sent, last, before = _Sent(), -1, None
     for step in steps:
-        op, peer, dst, srcs, *_ = step
+        op, peer, dst, srcs, _, _, _ = step
         row = len(found)
         if dst is None:
             chunk, guard, amount, last = srcs[0], -1, srcs[0].n, row
@@ -114,7 +115,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventR
             amount, guard = amount + old.amount, max(guard, old.guard)
         if dst is None:
             sent.add(chunk, row)
-        found.append(EventRow(int(op), peer, amount, guard))
+        found.append(_new(EventRow, (op, peer, amount, guard)))
         before = step
     found.append(EventRow(END, -1, 0, last))
     return found
@@ -227,11 +228,11 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int, *, joine
     return True
 
 
-def _relative(schedule: Schedule, joined: bool) -> list[list[EventRow]]:
+def _relative(schedule: Schedule, joined: bool) -> list[list[tuple[int, ...]]]:
     """Return the rows of a schedule's channels, with peers as distances."""
     found = [rows_of(steps, schedule.nchunks, joined=joined) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
-    return [[row._replace(peer=(row.peer - rank) % nranks if row.peer >= 0 else -1) for row in part] for part in found]
+    return [[(op, (peer - rank) % nranks if peer >= 0 else -1, *rest) for op, peer, *rest in part] for part in found]
 
 
 def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:

@@ -1,6 +1,7 @@
 """The cells of a simulation: an algorithm at each size. The sizes of an algorithm are simulated at the same time, a thread on each core."""
 
 import argparse
+import gc
 import math
 import os
 import time
@@ -62,6 +63,8 @@ def cells_of(
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     subjects, found = dict[int, Subject](), list[Cell]()
     pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))  # compiled loops let other threads run
+    collects = gc.isenabled()
+    gc.disable()  # schedules hold no cycles, and looking for some takes half of the time
     try:
         futures = []
         for nbytes in sizes:
@@ -85,6 +88,8 @@ def cells_of(
         return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
     finally:
         pool.shutdown(cancel_futures=True)
+        if collects:
+            gc.enable()
     return found
 
 
