@@ -13,7 +13,7 @@ from hpcoll.base.json_schema import check
 from hpcoll.base.text import LINE, printable
 from hpcoll.formats.msccl_xml import MAX_CELLS, MAX_MOVED
 from hpcoll.formats.program import FilePlace, FileProgram
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import COLLECTIVES, Collective
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 
@@ -41,10 +41,12 @@ def schedule_text(program: FileProgram) -> str:
     """Return the JSON text of a program, a step a line.
 
     Raises:
-        ArgumentError: only conditions of the user's say what its collective does.
+        ArgumentError: only conditions of the user's say what its collective does, or what is one memory in a call in place.
     """
     if program.collective not in COLLECTIVES:
         raise ArgumentError(f"JSON needs one of the collectives {', '.join(COLLECTIVES)}, got {program.collective}")
+    if program.in_place and any(_aliases(program.meaning, s) != _aliases(s.meaning, s) for s in program.schedules):
+        raise ArgumentError(f"JSON needs calls in place as hpcoll has them, got others of {program.collective}")
     head = {MARK: VERSION, "name": program.name, "sha256": content_hash(program), **_head(program)}
     lines = ["{", *(f' "{key}": {json.dumps(value)},' for key, value in head.items()), ' "ranks": [']
     for s in program.schedules:
@@ -72,6 +74,10 @@ def read_schedule(document: Any, path: str) -> FileProgram:
         return _program(document, path)
     except ArgumentError as error:
         raise ArgumentError(f"{printable(path, LINE)}: {error}") from None
+
+
+def _aliases(meaning: Collective, s: Schedule) -> list[tuple[int, int]] | None:
+    return meaning.aliases and meaning.aliases(s.rank, s.nranks, s.root, s.nchunks)
 
 
 def _head(program: FileProgram) -> dict[str, Any]:
