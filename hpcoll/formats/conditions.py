@@ -83,6 +83,9 @@ def _conditions(content: Any) -> Conditions:
     shifts = member(content, "shifts", list, "") if "shifts" in content else [0] * len(inputs)
     if len(shifts) != len(inputs) or not all(type(shift) is int for shift in shifts):
         raise refused("shifts", f"{len(inputs)} integers", shifts)
+    for gpu, (has, wants, shift) in enumerate(zip(inputs, outputs, shifts)):
+        if not min(0, len(wants) - len(has)) <= shift <= max(0, len(wants) - len(has)):
+            raise refused(f"shifts[{gpu}]", "a shift by which one buffer lies in the other", shift)
     return Conditions("custom", in_place, root, inputs, outputs, tuple(shifts))
 
 

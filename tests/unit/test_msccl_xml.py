@@ -133,6 +133,26 @@ def test_custom_conditions(tmp_path: Path) -> None:
         prove_program(read_program(path, read_conditions(conditions)))
 
 
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ([], "the whole: expected an object"),
+        ({"collective": "hello"}, "field collective: expected allreduce or"),
+        ({"inputs": [["a"]]}, "field outputs: expected a list, got none"),
+        ({"inputs": [["a"]], "outputs": [["z"]]}, "field outputs[0][0]: expected the name of data that a gpu has"),
+        ({"inputs": [["a"]], "outputs": [[{"item": "a", "gpus": [9]}]]}, "field outputs[0][0].gpus: expected gpus below 1"),
+        ({"inputs": [["a", "b"]], "outputs": [["a", "b"]], "shifts": [1]}, "field shifts[0]: expected a shift by which one buffer lies"),
+        ({"inputs": [[1.5]], "outputs": [[None]]}, "field inputs[0]: expected names of data"),
+        ({"rooted": 1}, "unknown field 'rooted'"),
+    ],
+)
+def test_wrong_conditions_name_their_field(content: object, cause: str, tmp_path: Path) -> None:
+    path = tmp_path / "conditions.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ArgumentError, match=re.escape(cause)):
+        read_conditions(path)
+
+
 def test_verdicts_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0: proven; 1: refused; 2: not understood, and that of several files the worst."""
     names = "right.xml", "wrong.xml", "broken.xml"
