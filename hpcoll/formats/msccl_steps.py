@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, standard
-from hpcoll.formats.extents import with_extents
 from hpcoll.formats.msccl_xml import Instruction, ThreadBlock, XmlFile, XmlGpu, read_xml
 from hpcoll.formats.private_input import Places, with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
@@ -56,17 +55,16 @@ def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FilePr
         who = (gpu.id, file.nranks, named.root, file.nchunks)
         schedule = Schedule(
             named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
-            (None,) * cells, links=tuple(c.block.chan for c in channels),
+            (0,) * cells, links=tuple(c.block.chan for c in channels),
         )  # fmt: skip
         its: Places = tuple(tuple(c.places) for c in channels)
         if not out_of_place and named.meaning.aliases:
             schedule, its = with_private_input(schedule, its, named.sizes[gpu.id][0], named.meaning.aliases(*who))
         schedules.append(schedule)
         places.append(its)
-    found, uniform = with_extents(schedules, named.meaning)
     return FileProgram(
-        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, found, tuple(places), in_place, out_of_place,
-        uniform, file.min_bytes, file.max_bytes,
+        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, tuple(schedules), tuple(places), in_place,
+        out_of_place, min_bytes=file.min_bytes, max_bytes=file.max_bytes,
     )  # fmt: skip
 
 

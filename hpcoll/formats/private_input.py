@@ -44,7 +44,7 @@ def on_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequenc
         channels[0].append(Step(Op.COPY, -1, Chunk(Buffer.OUTPUT, target, count), (Chunk(Buffer.SCRATCH, first + source, count),)))
     anywhere = FilePlace(-1, s.rank)
     known = [(anywhere, *its, *[anywhere] * (len(steps) - 1 - len(its))) for steps, its in zip(channels, places)]
-    return s._replace(channels=tuple(map(tuple, channels)), scratch=s.scratch + (None,) * n), tuple(known)
+    return s._replace(channels=tuple(map(tuple, channels)), scratch=s.scratch + (0,) * n), tuple(known)
 
 
 def _after(channel: int, steps: int) -> Step:

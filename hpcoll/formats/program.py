@@ -33,7 +33,7 @@ class FileProgram(NamedTuple):
         places: The place of each step: by rank, channel and step.
         in_place: The program is for calls in place. If it is for no others, chunks of INPUT that are chunks of OUTPUT are named as OUTPUT.
         out_of_place: The program is for calls out of place.
-        uniform: All chunks must be of one size; else the file's scratch cells serve chunks of different sizes, too.
+        uniform: All blocks must be of one size. Programs with links have chunks of one size, until they are put in lanes.
         min_bytes: Smallest message that the file is meant for; ``max_bytes``: the largest, 0: any.
         slots: Messages that may wait between two ranks on a link, where the file says so; 0: it does not.
     """

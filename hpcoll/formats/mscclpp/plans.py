@@ -9,7 +9,6 @@ from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.json_fields import integer, member, read_json, refused
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, printable
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, Named, standard
-from hpcoll.formats.extents import with_extents
 from hpcoll.formats.mscclpp.channels import Action, MemoryRun
 from hpcoll.formats.mscclpp.gpus import PlanGpu, entries
 from hpcoll.formats.mscclpp.one_sided import Translation
@@ -75,18 +74,17 @@ class _Plan:
         schedules, places = [], []
         for rank in range(len(gpus)):
             channels, its, links = translation.written(rank)
-            scratch = (None,) * translation.cells[rank]
+            scratch = (0,) * translation.cells[rank]
             schedule = Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, channels, scratch, links=links)
             if in_place and named.meaning.aliases:
                 aliases = named.meaning.aliases(rank, len(gpus), named.root, nchunks)
                 schedule, its = with_private_input(schedule, its, named.sizes[rank][0], aliases)
             schedules.append(schedule)
             places.append(its)
-        found, uniform = with_extents(schedules, named.meaning)
         least, most = (integer(content, key, "", 0, _ANY) if key in content else 0 for key in ("min_message_size", "max_message_size"))
         return FileProgram(
-            self.path, name, named.collective, named.meaning, len(gpus), named.root, found, tuple(places), in_place, not in_place, uniform,
-            least, most if most < _ANY else 0,
+            self.path, name, named.collective, named.meaning, len(gpus), named.root, tuple(schedules), tuple(places), in_place,
+            not in_place, min_bytes=least, max_bytes=most if most < _ANY else 0,
         )  # fmt: skip
 
     def _in_place(self) -> bool:
