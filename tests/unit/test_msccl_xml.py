@@ -13,7 +13,6 @@ from msccl_interpreter import outcome
 
 from hpcoll.analysis.one_lane import one_lane
 from hpcoll.analysis.verify import verify_schedules
-from hpcoll.analysis.one_lane import one_lane
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli import main
 from hpcoll.formats.conditions import read_conditions
