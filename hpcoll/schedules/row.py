@@ -34,8 +34,9 @@ class Algorithm(NamedTuple):
     """A row of the catalogue: an algorithm, its costs and its restrictions.
 
     Costs are formulas, as text, of ``p`` ranks, ``q`` = ceil(log2 p), ``f`` = the largest power of two <= p, and ``n`` chunks. Those of
-    hierarchical rows also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c`` ranks of the
-    smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of its node.
+    hierarchical rows, and ``sharers``, also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c``
+    ranks of the smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of
+    its node.
     Those of neighbourhood collectives know `hpcoll.schedules.patterns.bundles.GraphTraffic`.
     Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together; for neighbourhood
     collectives: of ``d`` blocks). Where a row that was registered has none, an empty text stands for costs that are derived from its
