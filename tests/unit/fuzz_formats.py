@@ -13,6 +13,7 @@ from typing import NamedTuple
 from flight_cases import call, world
 from fuzz_mutators import JSON, VARIABLES, XML, Form
 from msccl_files import pairs_allreduce, ring_allgather, ring_allreduce
+from mscclpp_files import PLANS, old_packets
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.launchers import LAUNCHERS, gives_cores_away, local_nranks, local_rank
@@ -176,8 +177,16 @@ def _schedules() -> list[list[bytes]]:
     return [[write(3).text().encode()] for write in (ring_allreduce, pairs_allreduce, ring_allgather)]
 
 
+def _plans() -> list[list[bytes]]:
+    return [[json.dumps(write()).encode()] for write in (*PLANS.values(), old_packets)]
+
+
+def _prove(files: Sequence[Path], turn: int) -> int:
+    return main(["verify", *["--advice"][: turn % 2], str(files[0])])
+
+
 def _verify(files: Sequence[Path], turn: int) -> int:
-    return main(["verify", *["--advice"][: turn % 2], str(files[0].rename(files[0].with_suffix(".xml")))])
+    return _prove([files[0].rename(files[0].with_suffix(".xml"))], turn)
 
 
 def _refused(error: HpcollError) -> int:
@@ -193,6 +202,7 @@ FORMATS: dict[str, Format] = {
     "environments": Format(_environments, _environment, VARIABLES),
     "status pages": Format(_pages, _page),
     "MSCCL XML": Format(_schedules, _verify, XML),
+    "MSCCL++ plans": Format(_plans, _prove),
 }
 
 
