@@ -178,7 +178,7 @@ def _schedules() -> list[list[bytes]]:
 
 
 def _plans() -> list[list[bytes]]:
-    return [[json.dumps(write()).encode()] for write in (*PLANS.values(), old_packets)]
+    return [[json.dumps(write()).encode()] for write in (PLANS["groups"], PLANS["ports"], old_packets)]
 
 
 def _prove(files: Sequence[Path], turn: int) -> int:
