@@ -6,6 +6,9 @@ ring slot until the peer has used the message (`hpcoll.analysis.ring_slots`), an
 only the first kind of waiting, ranks of a node only the second. A proof has both, so it holds for any mixture. A channel always waits for
 one thing, and its speed does not change what others can do, so one run speaks for all.
 
+A run in place speaks for the call out of place, too, unless a step or the result tells them apart: by INPUT that was overwritten, or by
+OUTPUT that was not written. Else all steps read the same in both, and out of place they wait for less.
+
 Refused are: a message without its counterpart, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
 INPUT, channels that share a written chunk, a put that may wait, and an OUTPUT that is not what the collective
 wants. Proven besides: whether every combination kept rank order (as operators that are not commutative need), and whether all ranks
