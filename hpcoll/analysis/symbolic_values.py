@@ -1,8 +1,12 @@
-"""The verifier's values: interned expressions over the ranks' contributions."""
+"""The verifier's values: interned expressions over the ranks' contributions, and the memory of a rank that holds them."""
 
 from collections.abc import Hashable, Sequence
 
+from hpcoll.schedules.collectives import Collective
+from hpcoll.schedules.ir import Buffer, Chunk, Schedule
+
 NOTHING = 0  # the value of an unwritten cell
+_INPUT, _SCRATCH = Buffer.INPUT, Buffer.SCRATCH  # looking up members of an enum is slow
 
 
 class Values:
@@ -48,3 +52,60 @@ class Values:
             pair = (item, mask) if left == NOTHING else tuple(sorted((shapes[left], shapes[right])))
             shapes.append(known.setdefault((left == NOTHING, *pair), len(known) + 1))
         return shapes
+
+
+class RankMemory:
+    """A rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
+
+    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
+        s, c = schedule, collective
+        who = (s.rank, s.nranks, s.root, s.nchunks)
+        self.schedule, self.rank = s, s.rank
+        self.counts = nin, nout, nscratch = c.ninputs(*who), c.noutputs(*who), len(s.scratch)
+        overlap = c.aliases(*who) if in_place and c.aliases else []
+        shift = overlap[0][0] - overlap[0][1] if overlap else nin  # from INPUT's first cell to OUTPUT's
+        assert all(i - o == shift for i, o in overlap), "aliases must be pairs in one window"
+        assert len(overlap) in (0, min(nin, nout)), "one window must lie in the other"
+        first = max(0, -shift)
+        self.bases = (first, first + shift, nin + nout - len(overlap))
+        total = nin + nout - len(overlap) + nscratch
+        self.values, self.in_use = [NOTHING] * total, [0] * total
+        self.extents: list[Hashable] = [0] * total
+        self.shared = len(s.channels) > 1
+        self.touched, self.written = [0] * total, [0] * total  # bit masks of channels
+        self.values[first : first + nin] = values.leaves([c.input_item(s.rank, i) for i in range(nin)], s.rank)
+        if not uniform:
+            names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
+            for base, window in zip(self.bases, names):
+                self.extents[base : base + len(window)] = window
+        self.sent, self.told_apart = 0, False
+        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # 1: written, 2: copied onto itself
+
+    def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
+        """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""
+        buffer, index, n = chunk
+        if index < 0 or n < 1 or index + n > self.counts[buffer]:
+            raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
+        if write and buffer is _INPUT:
+            raise ValueError(f"writes {chunk}: input is read-only")
+        first = self.bases[buffer] + index
+        if self.shared:
+            self._check_channels(range(first, first + n), channel, write, chunk)
+        return slice(first, first + n)
+
+    def _check_channels(self, cells: range, channel: int, write: bool, chunk: Chunk) -> None:
+        for cell in cells:
+            self.touched[cell] |= 1 << channel
+            self.written[cell] |= write << channel
+            if self.written[cell] and self.touched[cell] & (self.touched[cell] - 1):
+                users = [c for c in range(len(self.schedule.channels)) if self.touched[cell] >> c & 1]
+                raise ValueError(f"{chunk} is used by channels {users} and one of them writes it")
+
+    def read(self, cells: slice, chunk: Chunk) -> list[int]:
+        """Return the values of cells; refuse those that nothing was written to."""
+        found = self.values[cells]
+        if NOTHING in found:
+            raise ValueError(f"reads {chunk} before anything is in it")
+        if self.rewritten and chunk[0] is not _SCRATCH and (chunk[0] is _INPUT) in self.rewritten[cells]:
+            self.told_apart = True
+        return found

@@ -22,14 +22,14 @@ from collections.abc import Hashable, Sequence
 from typing import ClassVar, NamedTuple
 
 from hpcoll.analysis.ring_slots import check_puts, used_at
-from hpcoll.analysis.symbolic_values import NOTHING, Values
+from hpcoll.analysis.symbolic_values import RankMemory, Values
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
-_INPUT, _SCRATCH = Buffer.INPUT, Buffer.SCRATCH
+_INPUT = Buffer.INPUT
 
 
 class Proof(NamedTuple):
@@ -41,63 +41,6 @@ class Proof(NamedTuple):
     reproducible: bool  # all ranks computed the same expression for the same item
     chunks_sent: int  # largest number of chunks that a rank sends
     told_apart: bool = False  # in place a step or OUTPUT has what it would not have out of place, so this says nothing of such a call
-
-
-class RankMemory:
-    """A rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
-
-    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
-        s, c = schedule, collective
-        who = (s.rank, s.nranks, s.root, s.nchunks)
-        self.schedule, self.rank = s, s.rank
-        self.counts = nin, nout, nscratch = c.ninputs(*who), c.noutputs(*who), len(s.scratch)
-        overlap = c.aliases(*who) if in_place and c.aliases else []
-        shift = overlap[0][0] - overlap[0][1] if overlap else nin  # from INPUT's first cell to OUTPUT's
-        assert all(i - o == shift for i, o in overlap), "aliases must be pairs in one window"
-        assert len(overlap) in (0, min(nin, nout)), "one window must lie in the other"
-        first = max(0, -shift)
-        self.bases = (first, first + shift, nin + nout - len(overlap))
-        total = nin + nout - len(overlap) + nscratch
-        self.values, self.in_use = [NOTHING] * total, [0] * total
-        self.extents: list[Hashable] = [0] * total
-        self.shared = len(s.channels) > 1
-        self.touched, self.written = [0] * total, [0] * total  # bit masks of channels
-        self.values[first : first + nin] = values.leaves([c.input_item(s.rank, i) for i in range(nin)], s.rank)
-        if not uniform:
-            names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
-            for base, window in zip(self.bases, names):
-                self.extents[base : base + len(window)] = window
-        self.sent, self.told_apart = 0, False
-        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # 1: written, 2: copied onto itself
-
-    def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
-        """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""
-        buffer, index, n = chunk
-        if index < 0 or n < 1 or index + n > self.counts[buffer]:
-            raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
-        if write and buffer is _INPUT:
-            raise ValueError(f"writes {chunk}: input is read-only")
-        first = self.bases[buffer] + index
-        if self.shared:
-            self._check_channels(range(first, first + n), channel, write, chunk)
-        return slice(first, first + n)
-
-    def _check_channels(self, cells: range, channel: int, write: bool, chunk: Chunk) -> None:
-        for cell in cells:
-            self.touched[cell] |= 1 << channel
-            self.written[cell] |= write << channel
-            if self.written[cell] and self.touched[cell] & (self.touched[cell] - 1):
-                users = [c for c in range(len(self.schedule.channels)) if self.touched[cell] >> c & 1]
-                raise ValueError(f"{chunk} is used by channels {users} and one of them writes it")
-
-    def read(self, cells: slice, chunk: Chunk) -> list[int]:
-        """Return the values of cells; refuse those that nothing was written to."""
-        found = self.values[cells]
-        if NOTHING in found:
-            raise ValueError(f"reads {chunk} before anything is in it")
-        if self.rewritten and chunk[0] is not _SCRATCH and (chunk[0] is _INPUT) in self.rewritten[cells]:
-            self.told_apart = True
-        return found
 
 
 class ChannelRun:

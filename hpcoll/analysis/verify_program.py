@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcoll.analysis.symbolic_values import Values
-from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof, RankMemory
+from hpcoll.analysis.symbolic_values import RankMemory, Values
+from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
