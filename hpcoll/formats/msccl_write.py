@@ -24,6 +24,7 @@ MAX_BLOCKS, MAX_STEPS, MAX_COUNT = 64, 64, 71  # of a gpu; of a thread block; of
 
 _At = tuple[int, int]  # thread block and step
 _LETTERS = "ios"
+_WITH_SEND = {"r": "rcs", "rrc": "rrcs"}  # types of receives that send on what they wrote
 
 
 class Written(NamedTuple):
@@ -76,6 +77,8 @@ def msccl_text(program: FileProgram) -> Written:
     if program.collective not in COLLECTIVES:
         raise ArgumentError(f"MSCCL XML has {', '.join(sorted(COLLECTIVES))}, got {program.collective}")
     gpus = [_Gpu(s, program) for s in program.schedules]
+    for gpu in gpus:
+        _fuse(gpu.blocks)
     nchannels = max((block.chan + 1 for gpu in gpus for block in gpu.blocks), default=1)
     root = f' root="{program.root}"' if program.meaning.rooted else ""
     lines = [
@@ -87,6 +90,23 @@ def msccl_text(program: FileProgram) -> Written:
     for gpu in gpus:
         lines += gpu.lines()
     return Written("\n".join([*lines, "</algo>"]) + "\n", _note([gpu.blocks for gpu in gpus]))
+
+
+def _fuse(blocks: Sequence[_Block]) -> None:
+    """Join each receive with the send behind it of what it wrote, unless another thread block waits for the receive alone."""
+    places: list[list[int]] = []
+    for block in blocks:
+        before, block.steps = block.steps, []
+        places.append([])
+        for step in before:
+            last = block.steps[-1] if block.steps else step
+            if step.type == "s" and step.needs[0] < 0 and last.type in _WITH_SEND and last.dst == step.src and not last.needed:
+                last.type, last.needed = _WITH_SEND[last.type], step.needed
+            else:
+                block.steps.append(step)
+            places[-1].append(len(block.steps) - 1)
+    for step in (step for block in blocks for step in block.steps if step.needs[0] >= 0):
+        step.needs = step.needs[0], places[step.needs[0]][step.needs[1]]
 
 
 def _note(gpus: Sequence[Sequence[_Block]]) -> str:

@@ -74,9 +74,16 @@ def test_xml_has_no_needless_dependency(key: str, tmp_path: Path) -> None:
 
 def test_xml_says_what_rccl_refuses_and_refuses_what_msccl_lacks(tmp_path: Path) -> None:
     """A ring of 64 ranks has more steps than RCCL's reader takes; a barrier has no name in MSCCL."""
-    assert "252 steps of a thread block, of at most 64" in msccl_text(program(CATALOGUE["allreduce/ring"], 64)).note
+    assert "127 steps of a thread block, of at most 64" in msccl_text(program(CATALOGUE["allreduce/ring"], 64)).note
     with pytest.raises(ArgumentError, match="got barrier"):
         msccl_text(program(CATALOGUE["barrier/dissemination"], 4))
+
+
+def test_a_ring_sends_on_what_it_receives() -> None:
+    """A step that receives, reduces and sends on keeps data in registers: of four ranks, three of each kind but the last."""
+    text = msccl_text(program(CATALOGUE["allreduce/ring"], 4)).text
+    types = re.findall(r'type="(\w+)"', text[: text.index("</gpu>")])
+    assert types == ["s", "rrcs", "rrcs", "rrcs", "rcs", "rcs", "r"]
 
 
 def test_signals_are_put_in_one_lane_for_xml(tmp_path: Path) -> None:
@@ -245,7 +252,7 @@ def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert (tmp_path / f"a.{suffix}").read_text().startswith(begin)
     assert "send 16384b to" in (tmp_path / "a.goal").read_text()
     assert main(["show", "allreduce/ring", "-n", "64", "--write", str(tmp_path / "a.xml")]) == 0
-    assert "RCCL's reader refuses it: 252 steps" in capsys.readouterr().out
+    assert "RCCL's reader refuses it: 127 steps" in capsys.readouterr().out
     assert main(["show", "allreduce/ring", "-n", "4", "--write", str(tmp_path / "a.txt")]) == 2
     assert "ends in .xml, .goal, .json, got '.txt'" in capsys.readouterr().err
     assert main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
