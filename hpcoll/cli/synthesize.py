@@ -39,17 +39,24 @@ def run(arguments: argparse.Namespace) -> int:
     task, fabric = _asked(arguments)
     lower = bounds(task, fabric)
     limits = {"max_rounds": arguments.max_rounds, "max_steps": arguments.max_steps}
-    found = search(task, fabric, **limits, seconds=arguments.seconds, progress=progress)
+    found, stopped = list[Outcome](), False
+    try:
+        for one in search(task, fabric, **limits, seconds=arguments.seconds, progress=progress):
+            found.append(one)
+    except KeyboardInterrupt:
+        stopped = True
     progress("")
     print_lines(_table(task, fabric, lower, found))
     if not any(one.rounds for one in found):
-        if found:
-            raise ArgumentError(f"nothing was found in {arguments.seconds:g} s for each number of steps: allow more with --seconds")
+        if found or stopped:
+            raise ArgumentError(f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets")
         print(f"\nNo schedule has at most {_asked_for(arguments)}: proven.")
         return 1
     best = next(one for one in reversed(found) if one.rounds)
     algorithm = _proven(task, fabric, best)
-    print_lines(["", *output.wrapped(_conclusion(lower, found, best, arguments), width=shutil.get_terminal_size().columns), ""])
+    fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
+    conclusion = _conclusion(lower, best, fewest, arguments)
+    print_lines(["", *output.wrapped(conclusion, width=shutil.get_terminal_size().columns), ""])
     if arguments.write:
         _write(algorithm, task, arguments.write)
     else:
@@ -101,7 +108,7 @@ def _cells(task: Task, steps: int, rounds: int, each: str, sent: int, remark: st
 def _proof(one: Outcome) -> str:
     if one.least < sum(one.rounds) or not one.rounds:
         return f"at least {counted(one.least, 'round')}"
-    return "fewest rounds" + " and bytes" * one.fewest_sent
+    return "fewest" if one.fewest_sent else "fewest rounds"
 
 
 def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
@@ -114,11 +121,11 @@ def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
     return found._replace(rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible)
 
 
-def _conclusion(lower: Bounds, found: Sequence[Outcome], best: Outcome, arguments: argparse.Namespace) -> str:
+def _conclusion(lower: Bounds, best: Outcome, fewest: bool, arguments: argparse.Namespace) -> str:
     rounds = sum(best.rounds)
     text = f"Proven: every rank gets what it must, in {counted(best.steps, 'step')} and {counted(rounds, 'round')}."
-    if rounds > lower.rounds and (found[-1] is not best or best.least < rounds):
-        return f"{text} Whether fewer rounds do was not found out in {arguments.seconds:g} s for each number of steps."
+    if rounds > lower.rounds and not fewest:
+        return f"{text} Whether fewer rounds do is not known: --seconds sets the time for each number of steps."
     limited = f" of at most {counted(arguments.max_steps, 'step')}" if arguments.max_steps and rounds > lower.rounds else ""
     return f"{text} No schedule{limited} has fewer rounds" + (", or fewer steps." if best.steps == lower.steps else ".")
 

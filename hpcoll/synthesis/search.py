@@ -9,7 +9,7 @@ Idea: k-synchronous algorithms and their Pareto front as in SCCL (Cai et al., PP
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.synthesis.hops import Demand, Hop, Task
 from hpcoll.synthesis.topologies import FAR, Edge, Fabric
 
-MAX_SEARCHED, MAX_CARRIED = 12, 1024  # ranks, and items, of a search
+MAX_SEARCHED, MAX_CARRIED, MAX_CHOICES = 12, 1024, 1 << 16  # ranks; chunks of all ranks; chunks times links times steps
 _WORKERS = 8  # searches in different ways at once, which is faster even on one core
 
 
@@ -78,7 +78,7 @@ def bounds(task: Task, fabric: Fabric) -> Bounds:
 def search(
     task: Task, fabric: Fabric, *, max_rounds: int | None = None, max_steps: int | None = None, seconds: float = 60.0,
     progress: Callable[[str], None] = lambda text: None,
-) -> list[Outcome]:  # fmt: skip
+) -> Iterator[Outcome]:  # fmt: skip
     """Search for schedules, from the fewest steps on, each with fewer rounds than those before; so the last has the fewest.
 
     Args:
@@ -89,26 +89,27 @@ def search(
         seconds: Time for the fewest rounds of a number of steps, and again for the fewest chunks sent.
         progress: Is called with what is searched for now.
 
-    Returns:
+    Yields:
         What was found, and numbers of steps with which nothing was found in time. Other numbers of steps are proven to be impossible, or to
-        need no fewer rounds than one that is named.
+        need no fewer rounds than one that is named. Numbers of steps that are too many for the search end it; the first of them is named.
 
     Raises:
         ArgumentError: OR-tools are missing, or as `bounds`.
     """
-    cp = _solver()
-    parts, found = _parts(task, fabric), list[Outcome]()
+    cp, parts = _solver(), _parts(task, fabric)
     limit = max_rounds or sum(part.lower.steps + len(part.demands) * task.nranks for part in parts)  # a round for each hop
     for steps in count(max(part.lower.steps for part in parts)):
         least = max(sum(part.lower.rounds for part in parts), steps * len(parts))
         if least > limit or (max_steps is not None and steps * len(parts) > max_steps):
-            break
+            return
+        if steps * len(task.demands) * len(fabric.links) > MAX_CHOICES:
+            yield Outcome(steps * len(parts), (), (), least, False)
+            return
         progress(f"{steps * len(parts)} steps: searching for {least} to {limit} rounds")
-        now = _with_steps(cp, task, parts, steps, limit, seconds)
-        if now is not None:
-            found.append(now)
-            limit = sum(now.rounds) - 1 if now.rounds else limit
-    return found
+        found = _with_steps(cp, task, parts, steps, limit, seconds)
+        if found is not None:
+            yield found
+            limit = sum(found.rounds) - 1 if found.rounds else limit
 
 
 def _solver() -> Any:
@@ -120,11 +121,15 @@ def _solver() -> Any:
 
 
 def _parts(task: Task, fabric: Fabric) -> list[_SearchPart]:
-    if task.nranks > MAX_SEARCHED or len(task.demands) > MAX_CARRIED:
+    if task.nranks > MAX_SEARCHED or task.nchunks > MAX_CARRIED:
         expected = f"at most {MAX_SEARCHED} ranks and {MAX_CARRIED} chunks, of all ranks together"
-        raise ArgumentError(f"search: expected {expected}, got {task.nranks} ranks and {len(task.demands)} chunks")
+        raise ArgumentError(f"search: expected {expected}, got {task.nranks} ranks and {task.nchunks} chunks")
     directed = [fabric.reversed() if backwards else fabric for backwards in task.backwards]
-    return [_SearchPart(task.demands, one, _lower(task.demands, one)) for one in directed]
+    parts = [_SearchPart(task.demands, one, _lower(task.demands, one)) for one in directed]
+    choices = len(task.demands) * len(fabric.links) * max(part.lower.steps for part in parts)
+    if choices > MAX_CHOICES:
+        raise ArgumentError(f"search: expected at most {MAX_CHOICES:,} as chunks times links times steps, got {choices:,}")
+    return parts
 
 
 def _lower(demands: Sequence[Demand], fabric: Fabric) -> Bounds:

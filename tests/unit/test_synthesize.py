@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ def found(collective: str, where: str | Fabric, chunks: int = 1, **limits: int) 
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     fabric = topology(where) if isinstance(where, str) else where
     task = Task(collective, fabric.nranks, limits.pop("root", 0), chunks)
-    outcomes = search(task, fabric, **limits)
+    outcomes = list(search(task, fabric, **limits))
     for one in outcomes:
         check(task, fabric, one)
         assert one.least == sum(one.rounds)
@@ -134,6 +136,19 @@ def test_what_is_written_is_proven_when_it_is_read(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.startswith("hpcoll: error: schedules are written to a file that ends in .xml, .goal, .json")
 
 
+def test_ctrl_c_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With 4 chunks to 2 others in a row: stopped after the first of three numbers of steps."""
+    pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
+
+    def stopped(*task: Any, **limits: Any) -> Iterator[Outcome]:
+        yield next(search(*task, **limits))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcoll.cli.synthesize.search", stopped)
+    assert main(["synthesize", "bcast", "--topology", "grid:1x3", "--chunks", "4"]) == 0
+    assert "in 2 steps and 8 rounds. Whether fewer rounds do is not known" in " ".join(capsys.readouterr().out.split())
+
+
 def test_without_or_tools_the_error_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "ortools"]:
         monkeypatch.delitem(sys.modules, name)
@@ -183,7 +198,8 @@ def test_a_bad_topology_is_refused_in_one_line(content: object, text: str, tmp_p
         (["--topology", "ring:4", "--max-rounds", "-1"], "--max-rounds must be at least 1, got -1"),
         (["--topology", "ring:4", "--seconds", "nan"], "--seconds must be a number above 0, got nan"),
         (["--topology", "ring:4", "--root", "1"], "--root: expected none, because allgather has no root, got 1"),
-        (["--topology", "ring:4", "--chunks", "1000"], "search: expected at most 12 ranks and 1024 chunks"),
+        (["--topology", "ring:4", "--chunks", str(2**62)], "search: expected at most 12 ranks and 1024 chunks"),
+        (["--topology", "torus:3x4", "--chunks", "60"], "search: expected at most 65,536 as chunks times links times steps, got 103,680"),
     ],
 )
 def test_a_bad_argument_is_refused_in_one_line(more: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +213,6 @@ def test_a_row_is_built_for_its_ranks_again_and_again() -> None:
     """Builders write into a new writer each time: a second schedule is the same, and the first stays as it was."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     task = Task("reduce_scatter", 4, 0, 2)
-    built = row(task, search(task, topology("ring:4"))[-1].parts, "found", "", "")
+    built = row(task, next(search(task, topology("ring:4"))).parts, "found", "", "")
     first = schedule(built, 4, 1)
     assert (first, first.nchunks) == (schedule(built, 4, 1), 8)
