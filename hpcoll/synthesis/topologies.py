@@ -87,7 +87,7 @@ _SHAPES: dict[str, Callable[[Sequence[int]], list[Edge]]] = {
 
 def _read(path: str) -> Fabric:
     """Read a file: ``{"nranks": 2, "links": [[0, 1, 3]], "both_ways": true, "groups": [{"links": [[0, 1], [1, 0]], "bandwidth": 4}]}``."""
-    content, name = read_json(path, f"topology {path}"), Path(path).stem
+    content, name = read_json(path, f"topology {path}"), printable(Path(path).stem)
     try:
         return _checked(content, name)
     except ArgumentError as error:

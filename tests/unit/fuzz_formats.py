@@ -189,6 +189,26 @@ def _verify(files: Sequence[Path], turn: int) -> int:
     return _prove([files[0].rename(files[0].with_suffix(".xml"))], turn)
 
 
+def _topologies() -> list[list[bytes]]:
+    ports = [{"links": [[0, 1], [0, 2]], "bandwidth": 1}]
+    ring = {"nranks": 3, "links": [[0, 1, 2], [1, 2, 1], [2, 0, 1]], "both_ways": True}
+    return [[json.dumps(one).encode()] for one in (ring, ring | {"groups": ports})]
+
+
+def _topology(files: Sequence[Path], turn: int) -> int:
+    """As the search begins: the links, what is asked for, and what bounds say."""
+    from hpcoll.synthesis.hops import SERVED, Task
+    from hpcoll.synthesis.search import bounds
+    from hpcoll.synthesis.topologies import topology
+
+    try:
+        fabric = topology(str(files[0]))
+        print(fabric.name, bounds(Task(SERVED[turn % len(SERVED)], fabric.nranks, 0, 1 + turn % 3), fabric))
+    except HpcollError as error:
+        return _refused(error)
+    return 0
+
+
 def _refused(error: HpcollError) -> int:
     print(line_of(error), file=sys.stderr)
     return ERROR
@@ -203,6 +223,7 @@ FORMATS: dict[str, Format] = {
     "status pages": Format(_pages, _page),
     "MSCCL XML": Format(_schedules, _verify, XML),
     "MSCCL++ plans": Format(_plans, _prove),
+    "topologies": Format(_topologies, _topology),
 }
 
 
