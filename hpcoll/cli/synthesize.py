@@ -50,12 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(one.rounds for one in found):
         if found or stopped:
             raise ArgumentError(f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets")
-        print(f"\nNo schedule has at most {_asked_for(arguments)}: proven.")
+        print(f"\n{_none(task)} has at most {_asked_for(arguments)}: proven.")
         return 1
     best = next(one for one in reversed(found) if one.rounds)
     algorithm = _proven(task, fabric, best)
     fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
-    conclusion = _conclusion(lower, best, fewest, arguments)
+    conclusion = _conclusion(task, lower, best, fewest, arguments)
     print_lines(["", *output.wrapped(conclusion, width=shutil.get_terminal_size().columns), ""])
     if arguments.write:
         _write(algorithm, task, arguments.write)
@@ -121,13 +121,17 @@ def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
     return found._replace(rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible)
 
 
-def _conclusion(lower: Bounds, best: Outcome, fewest: bool, arguments: argparse.Namespace) -> str:
+def _none(task: Task) -> str:
+    return "No schedule" if task.collective != "allreduce" else "No reduce_scatter with an allgather behind it"
+
+
+def _conclusion(task: Task, lower: Bounds, best: Outcome, fewest: bool, arguments: argparse.Namespace) -> str:
     rounds = sum(best.rounds)
     text = f"Proven: every rank gets what it must, in {counted(best.steps, 'step')} and {counted(rounds, 'round')}."
     if rounds > lower.rounds and not fewest:
         return f"{text} Whether fewer rounds do is not known: --seconds sets the time for each number of steps."
     limited = f" of at most {counted(arguments.max_steps, 'step')}" if arguments.max_steps and rounds > lower.rounds else ""
-    return f"{text} No schedule{limited} has fewer rounds" + (", or fewer steps." if best.steps == lower.steps else ".")
+    return f"{text} {_none(task)}{limited} has fewer rounds" + (", or fewer steps." if best.steps == lower.steps else ".")
 
 
 def _draw(found: Algorithm, task: Task) -> None:
