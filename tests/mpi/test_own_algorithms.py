@@ -1,11 +1,14 @@
 """Algorithms of the program's own: right answers by row and by name; refused on all ranks before any message where they are wrong."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from gpu_cases import read
+from gpu_double import LONG, communicator
 from mpi4py import MPI
-from reference import fresh
+from reference import agreed, fresh
 
 import hpcoll
 from hpcoll import Writer, inputs, outputs
@@ -88,6 +91,20 @@ def test_a_decorated_algorithm_serves_calls_of_all_kinds(comm: hpcoll.Communicat
         assert (y == value * comm.size).all()
     request.Free()
     assert {line.algorithm for line in comm.ledger.rows()} == {"mine"}
+
+
+@pytest.mark.double
+def test_a_decorated_algorithm_serves_gpu_arrays(double: Any) -> None:
+    """Long ones by programs for GPU memory, short ones by host copies."""
+    on_gpu, wrong = communicator(), list[int]()
+    row = hpcoll.algorithm("allreduce", name="mine", chunks="p", pipelined=True)(ring)
+    for count in (5, LONG):
+        send, recv = double.Array(count).fill(on_gpu.rank + 1), double.Array(count).fill(-1)
+        on_gpu.Allreduce(send, recv, algorithm=row)
+        wrong += [] if (read(recv) == on_gpu.size * (on_gpu.size + 1) / 2).all() else [count]
+    on_gpu.Free()
+    del CATALOGUE[row.key]
+    assert agreed(wrong) == []
 
 
 def test_a_pipeline_takes_any_number_of_chunks_from_any_root(comm: hpcoll.Communicator) -> None:
