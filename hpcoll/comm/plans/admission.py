@@ -12,14 +12,14 @@ from hpcoll.schedules.row import Algorithm
 
 
 class Admission:
-    """The registered rows that all ranks of a communicator are known to have alike, with roots.
+    """The registered rows that a communicator has used, with roots. What is new here is new on all ranks, in the same call.
 
     ``gather_number`` is that of `hpcoll.comm.team.service_collectives.ServiceCollectives`.
     """
 
     def __init__(self, gather_number: Callable[[int, Purpose, Callable[[], str]], list[int]]) -> None:
         self._gather = gather_number
-        self._alike: set[tuple[Algorithm, int]] = set()
+        self._used: set[tuple[Algorithm, int]] = set()
 
     def admit(self, row: Algorithm, call: Call, nodes: Nodes, *, waits: bool) -> None:
         """Prove a row for a call; at its first use with a root compare its schedules on all ranks.
@@ -28,7 +28,7 @@ class Admission:
             row: The row, with the graph of the call.
             call: The call that it is to serve.
             nodes: Placement of all ranks.
-            waits: The call waits for the other ranks. One that must not is served without a comparison.
+            waits: The call waits for the other ranks. Where the first one must not, nothing is compared.
 
         Raises:
             ScheduleError: It is wrong; on all ranks where it is the same on all.
@@ -41,12 +41,12 @@ class Admission:
             found = [proven(row, len(nodes), call.root, n, nodes if row.placed else ()) for n in (CHUNKS if row.chunked else (1,))]
         except ScheduleError as error:
             refused, found = error, [str(error)]
-        if waits and (row, call.root) not in self._alike:
+        if waits and (row, call.root) not in self._used:
             mine = int(hashlib.blake2b("".join(found).encode(), digest_size=7).hexdigest(), 16)
             every = self._gather(mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use")
             if len(set(every)) > 1:
                 raise ArgumentError(f"{row.key} is not the same on all ranks, so nobody runs it: {_in_words(every)}")
-            self._alike.add((row, call.root))
+        self._used.add((row, call.root))
         if refused:
             raise refused
 
