@@ -133,6 +133,14 @@ def test_what_is_wrong_or_not_the_same_is_refused_everywhere(comm: hpcoll.Commun
     summed(comm, 10, None)
 
 
+def test_ranks_whose_plans_differ_agree_on_the_first_use(comm: hpcoll.Communicator) -> None:
+    """A call in flight, in place on one rank only, is the first use on all; the next call, new to that rank alone, compares nothing."""
+    row = hpcoll.algorithm("allreduce", name="mine", chunks="p")(ring)
+    x, y = np.ones(10), np.ones(10)
+    comm.Iallreduce(x if comm.rank else MPI.IN_PLACE, y, algorithm=row).Wait()
+    summed(comm, 10, row)
+
+
 def test_who_names_another_algorithm_is_told(comm: hpcoll.Communicator) -> None:
     """The first use of an algorithm of one's own meets no call of another one."""
     hpcoll.algorithm("allreduce", name="mine", chunks="p")(ring)
