@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import Proof
-from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, printable, quoted

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.programs.lanes import in_lanes
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.private_input import on_private_input
@@ -61,13 +61,13 @@ def _on_copies(program: FileProgram) -> Sequence[Schedule]:
     for s, places in zip(program.schedules, program.places, strict=True):
         ninputs = program.meaning.ninputs(s.rank, s.nranks, s.root, s.nchunks)
         found.append(on_private_input(s, places, ninputs, ())[0] if ninputs else s)
-    return one_lane(found, program.meaning)
+    return in_lanes(found, program.meaning)
 
 
 def independent(program: FileProgram) -> Sequence[Schedule]:
     """Return schedules whose channels do not depend on one another: those of the program, or where it says links, one lane."""
     if any(s.links for s in program.schedules):
-        return one_lane(program.schedules, program.meaning, in_place=not program.out_of_place)
+        return in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place)
     for in_place in program.modes:
         verify_schedules(program.schedules, in_place=in_place, uniform=program.uniform)
     return program.schedules

@@ -82,5 +82,5 @@ def digest(row: Algorithm, every: Sequence[Schedule]) -> str:
 def _verifier() -> bytes:
     """Return a digest of the modules that read programs and prove schedules."""
     folders = [Path(str(module.__file__)).parent for module in (analysis, formats, schedules)]
-    files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     return hashlib.blake2b(b"".join(path.read_bytes() for path in files), digest_size=16).digest()

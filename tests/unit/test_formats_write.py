@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import verify_schedules
-from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base import json_schema
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.json_fields import read_json

@@ -11,7 +11,7 @@ import pytest
 from msccl_files import PROGRAMS, XmlProgram, chain_broadcast, hops_alltoall, mutants, pairs_allreduce, ring_allgather, ring_allreduce
 from msccl_interpreter import outcome
 
-from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.programs.lanes import in_lanes
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli import main
@@ -55,7 +55,7 @@ def test_fused_steps_and_chains_of_reductions(tmp_path: Path) -> None:
     pairs = read(tmp_path, pairs_allreduce(4).text()).schedules[1]
     reductions = [step for steps in pairs.channels for step in steps if step.op is Op.REDUCE]
     assert [len(step.srcs) for step in reductions] == [4, 4]
-    lane = one_lane(read(tmp_path, pairs_allreduce(4).text()).schedules, in_place=True)[1]
+    lane = in_lanes(read(tmp_path, pairs_allreduce(4).text()).schedules, in_place=True)[1]
     assert sorted(lane.scratch) == [2, 2, 2, 3, 3, 3], "what arrives in scratch has the size of the chunks that it is added to"
 
 
@@ -93,7 +93,7 @@ def test_programs_become_lanes_that_are_proven_again(tmp_path: Path) -> None:
     for program in cases():
         found = read(tmp_path, program.text())
         in_place = not found.out_of_place
-        lanes = one_lane(found.schedules, found.meaning, in_place=in_place)
+        lanes = in_lanes(found.schedules, found.meaning, in_place=in_place)
         assert verify_schedules(lanes, in_place=False, uniform=found.meaning.blocks).messages
 
 

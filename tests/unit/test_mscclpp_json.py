@@ -8,9 +8,9 @@ import pytest
 from mscclpp_files import PLANS, gpu, old_packets, op, plan, read_reduce
 from mscclpp_interpreter import Interpreter, mutants
 
-from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.programs.lanes import in_lanes
+from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import verify_schedules
-from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
 from hpcoll.formats.mscclpp.plans import read_mscclpp_json
 
@@ -34,7 +34,7 @@ def test_plans_are_proven_and_run(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     program = read_mscclpp_json(path)
     proof = verify_program(program.schedules, program.meaning, in_place=program.in_place)
-    lanes = one_lane(program.schedules, program.meaning, in_place=program.in_place)
+    lanes = in_lanes(program.schedules, program.meaning, in_place=program.in_place)
     assert verify_schedules(lanes, in_place=False, uniform=True).messages == proof.messages
 
 

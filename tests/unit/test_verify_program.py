@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from hpcoll.analysis.one_lane import one_lane
+from hpcoll.analysis.programs.lanes import in_lanes
+from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.prove import prove_schedules
 from hpcoll.analysis.verify import verify_schedules
-from hpcoll.analysis.verify_program import verify_program
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Buffer, Op, Schedule, Step, inputs, outputs
@@ -56,7 +56,7 @@ def test_channels_in_order_are_proven_and_run_as_one_lane(key: str) -> None:
     for nranks, nchannels in ((2, 2), (5, 3), (8, 4)):
         dealt = in_channels([schedule(row, nranks, rank) for rank in range(nranks)], nchannels, Random(f"{key} {nranks}"))
         assert verify_program(dealt, in_place=False, slots=MANY_SLOTS).messages > 0
-        lanes = one_lane(dealt)
+        lanes = in_lanes(dealt)
         assert all(step.op != Op.AFTER for s in lanes for steps in s.channels for step in steps)
         assert verify_schedules(lanes, in_place=False, uniform=row.uniform or row.collective != "allreduce").messages > 0
 
@@ -75,7 +75,7 @@ def test_a_missing_order_is_a_race() -> None:
                     assert f"rank {rank}" in refusal
                 else:
                     accepted += 1
-                    verify_schedules(one_lane(without), in_place=False)
+                    verify_schedules(in_lanes(without), in_place=False)
     assert refused >= 10 > accepted, (refused, accepted)
 
 

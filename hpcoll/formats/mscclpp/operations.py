@@ -62,7 +62,7 @@ class _Range(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What a thread block does of an operation: a unit of each chunk, or a part of all chunks; all by default."""
+    """The share of an operation that a thread block does: a unit of each chunk, or a part of all chunks; all by default."""
 
     unit: int = -1
     number: int = 0

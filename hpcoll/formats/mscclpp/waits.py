@@ -1,4 +1,4 @@
-"""What the thread blocks of one-sided programs wait for (`hpcoll.formats.mscclpp.one_sided`): signals, semaphores, barriers and packets."""
+"""The waits of thread blocks of one-sided programs (`hpcoll.formats.mscclpp.one_sided`): signals, semaphores, barriers and packets."""
 
 from collections import defaultdict
 from typing import NamedTuple, NoReturn

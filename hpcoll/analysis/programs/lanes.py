@@ -18,7 +18,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from hpcoll.analysis.program_parts import program_parts
+from hpcoll.analysis.programs.lane import Lane, LaneMessage, LaneScratch
+from hpcoll.analysis.programs.parts import program_parts
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
@@ -26,115 +27,10 @@ from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, c
 _ROOM = RING_SLOTS - 1  # messages from one rank to another that may be under way: one less than the engine has slots for
 
 
-class _Scratch:
-    """The new scratch memory of a rank.
-
-    A **kind** numbers the size of a chunk: chunks of one kind have one size on all ranks.
-    """
-
-    def __init__(self, schedule: Schedule, meaning: Collective) -> None:
-        self.nkinds = schedule.nchunks // schedule.nranks if meaning.blocks else schedule.nchunks
-        self.blocks, self.kinds = meaning.blocks, list[int]()
-
-    def take(self, kinds: Iterable[int]) -> Chunk:
-        """Allocate cells of these kinds."""
-        first = len(self.kinds)
-        self.kinds += kinds
-        return Chunk(Buffer.SCRATCH, first, len(self.kinds) - first)
-
-    def compact(self, s: Schedule, channels: Sequence[Sequence[Step]]) -> Schedule:
-        """Return a schedule with these channels, and the cells that they use."""
-        runs = [run for steps in channels for step in steps for run in step.runs if run.buffer is Buffer.SCRATCH]
-        used = sorted({index for run in runs for _, index in cells_of(run)})
-        places = {index: place for place, index in enumerate(used)}
-
-        def moved(run: Chunk) -> Chunk:
-            return run._replace(index=places[run.index]) if run.buffer is Buffer.SCRATCH else run
-
-        extents = [(0, self.kinds[index]) if self.blocks and self.nkinds > 1 else self.kinds[index] for index in used]
-        steps = (tuple(step._replace(dst=step.dst and moved(step.dst), srcs=tuple(map(moved, step.srcs))) for step in c) for c in channels)
-        return s._replace(channels=tuple(steps), scratch=tuple(extents), links=())
-
-
-class _Lane:
-    """The new channel of a rank for a part of its old ones, and the new places of what they have in scratch memory.
-
-    An **image** is a copy of the old scratch memory in the new one. Each difference between kinds and indices has an image of its own.
-    """
-
-    def __init__(self, schedule: Schedule, channels: Sequence[int], scratch: _Scratch) -> None:
-        self.schedule, self.rank, self.channels, self.scratch = schedule, schedule.rank, channels, scratch
-        self.steps: list[list[Step]] = []  # a send may become two steps
-        self.images: dict[int, int] = {}  # difference -> first new cell
-        self.places: dict[tuple[Buffer, int], tuple[Buffer, int]] = {}  # of the scratch cells that have been written
-        self.lent: dict[tuple[Buffer, int], list[_Message]] = defaultdict(list)
-
-    def add(self, step: Step) -> None:
-        """Append a step."""
-        self.steps.append([step])
-
-    def read(self, run: Chunk) -> Chunk:
-        """Return the new place of a run of chunks."""
-        cells = [self.places.get(cell, cell) for cell in cells_of(run)]
-        if any(one != (cells[0][0], cells[0][1] + i) for i, one in enumerate(cells)):
-            raise self.error(f"{run} holds chunks of different sizes in turn")
-        return Chunk(*cells[0], run.n)
-
-    def written(self, run: Chunk, kinds: Sequence[int]) -> Chunk:
-        """Return the new place for a run of chunks of these kinds; messages that are under way from there are sent from a copy."""
-        found, nkinds = run, self.scratch.nkinds
-        difference = (kinds[0] - run.index) % nkinds
-        if any((kind - run.index - i) % nkinds != difference for i, kind in enumerate(kinds)):
-            raise self.error(f"{run} holds chunks that do not follow one another")
-        if run.buffer is Buffer.SCRATCH:
-            if difference not in self.images:
-                image = self.scratch.take((index + difference) % nkinds for index in range(len(self.schedule.scratch)))
-                self.images[difference] = image.index
-            found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
-            self.places.update(zip(cells_of(run), cells_of(found)))
-        elif difference:
-            raise self.error(f"{run} holds another chunk for a while, whose size may differ")
-        for cell in cells_of(found):
-            for message in self.lent.pop(cell, ()):
-                message.copy()
-        return found
-
-    def kinds_of(self, run: Chunk) -> list[int]:
-        """Return the kinds of the chunks that a run holds."""
-        cells = (self.places.get(cell, cell) for cell in cells_of(run))
-        return [self.scratch.kinds[i] if buffer is Buffer.SCRATCH else i % self.scratch.nkinds for buffer, i in cells]
-
-    def error(self, text: str) -> ScheduleError:
-        """Return the error of a program that is right and cannot run."""
-        return ScheduleError(f"{text}, so it cannot run on messages of any count", rank=self.rank)
-
-
-class _Message:
-    """A message from one rank to another; of a signal nothing is sent."""
-
-    def __init__(self, lane: _Lane, peer: int, src: Chunk, arrival: int) -> None:
-        self.lane, self.peer, self.arrival = lane, peer, arrival
-        self.kinds, self.number = lane.kinds_of(src), len(lane.steps)
-        self.landed: Chunk | None = None
-        self.arrived = not src.n
-        if src.n:
-            self.src = lane.read(src)
-            lane.add(Step(Op.SEND, peer, None, (self.src,)))
-            for cell in cells_of(self.src):
-                lane.lent[cell].append(self)
-
-    def copy(self) -> None:
-        """Let the sender send from a copy, unless the message has arrived."""
-        if not self.arrived:
-            copy = self.lane.scratch.take(self.kinds)
-            self.lane.steps[self.number] = [Step(Op.COPY, -1, copy, (self.src,)), Step(Op.SEND, self.peer, None, (copy,))]
-            self.arrived = True
-
-
 class _ChannelInTime:
     """An old channel of a rank, and how far it is."""
 
-    def __init__(self, lane: _Lane, index: int) -> None:
+    def __init__(self, lane: Lane, index: int) -> None:
         s = lane.schedule
         self.lane, self.index, self.link, self.steps = lane, index, s.links[index] if s.links else index, s.channels[index]
         self.pc = self.time = 0
@@ -145,14 +41,14 @@ class _ChannelInTime:
 class _Run:
     """The channels of all ranks in virtual time."""
 
-    def __init__(self, lanes: Sequence[_Lane]) -> None:
+    def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes, self.now, self.pushed = lanes, 0, 0
         self.channels = [_ChannelInTime(lane, index) for lane in lanes for index in lane.channels]
         self.of = {(channel.lane.rank, channel.index): channel for channel in self.channels}
         self.heap: list[tuple[int, int, _ChannelInTime]] = []
-        self.links: dict[tuple[int, int, int], deque[_Message]] = defaultdict(deque)  # messages that nobody has taken
+        self.links: dict[tuple[int, int, int], deque[LaneMessage]] = defaultdict(deque)  # messages that nobody has taken
         self.receivers: dict[tuple[int, int, int], _ChannelInTime] = {}
-        self.pairs: dict[tuple[int, int], deque[_Message]] = defaultdict(deque)  # messages that are not received, in order
+        self.pairs: dict[tuple[int, int], deque[LaneMessage]] = defaultdict(deque)  # messages that are not received, in order
         self.held: dict[tuple[int, int], list[_ChannelInTime]] = defaultdict(list)  # channels that find no room
         for channel in self.channels:
             self.push(channel, 0)
@@ -210,7 +106,7 @@ class _Run:
         if step.srcs[0].n and len(self.pairs[pair]) >= _ROOM:
             self.held[pair].append(channel)
             return False
-        message = _Message(channel.lane, step.peer, step.srcs[0], channel.time + 1)
+        message = LaneMessage(channel.lane, step.peer, step.srcs[0], channel.time + 1)
         self.links[key].append(message)
         if step.srcs[0].n:
             self.pairs[pair].append(message)
@@ -246,21 +142,21 @@ class _Run:
             lane.add(Step(Op.REDUCE, -1, dst, (message.landed, *srcs) if step.received_first else (*srcs, message.landed)))
         return True
 
-    def _land(self, message: _Message) -> None:
+    def _land(self, message: LaneMessage) -> None:
         """Receive a message into scratch."""
         lane = self.lanes[message.peer]
         message.landed = lane.scratch.take(message.kinds)
         lane.add(Step(Op.RECV, message.lane.rank, message.landed, ()))
         self._arrive(message)
 
-    def _arrive(self, message: _Message) -> None:
+    def _arrive(self, message: LaneMessage) -> None:
         message.arrived = True
         held = self.held.pop((message.lane.rank, message.peer), [])
         for channel in held:
             self.push(channel, self.now)
 
 
-def one_lane(schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False) -> tuple[Schedule, ...]:
+def in_lanes(schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False) -> tuple[Schedule, ...]:
     """Return the schedules of a program that `verify_program` has proven, with one channel for each part.
 
     Args:
@@ -275,9 +171,9 @@ def one_lane(schedules: Sequence[Schedule], meaning: Collective | None = None, *
     who = [(s.rank, s.nranks, s.root, s.nchunks) for s in schedules]
     pairs = [meaning.aliases(*one) if in_place and meaning.aliases else [] for one in who]
     schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
-    scratch = [_Scratch(s, meaning) for s in schedules]
+    scratch = [LaneScratch(s, meaning) for s in schedules]
     found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
-    parts = [[_Lane(*one) for one in zip(schedules, part, scratch, strict=True)] for part in found]
+    parts = [[Lane(*one) for one in zip(schedules, part, scratch, strict=True)] for part in found]
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
         _copy_in(s, mine, lanes)
     for lanes in parts:
@@ -298,7 +194,7 @@ def _reading_input(s: Schedule, sources: dict[int, int]) -> Schedule:
     return s._replace(channels=channels)
 
 
-def _copy_in(s: Schedule, pairs: Iterable[tuple[int, int]], lanes: Sequence[_Lane]) -> None:
+def _copy_in(s: Schedule, pairs: Iterable[tuple[int, int]], lanes: Sequence[Lane]) -> None:
     """Let each lane copy the chunks of INPUT that it uses as chunks of OUTPUT, and the first lane those that no other uses."""
     used = {cell: number for number, lane in enumerate(lanes) for c in lane.channels for step in s.channels[c] for cell in _touched(step)}
     for (number, _), run in groupby(pairs, key=lambda pair: (used.get((Buffer.OUTPUT, pair[1]), 0), pair[1] - pair[0])):
