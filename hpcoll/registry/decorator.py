@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import is_count, quoted
-from hpcoll.schedules.catalogue import register
+from hpcoll.schedules.catalogue import CATALOGUE, register
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Writer
 from hpcoll.schedules.row import DERIVED, Algorithm
@@ -40,7 +40,7 @@ def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Call
         The decorator.
 
     Raises:
-        ArgumentError: There is no such collective or fact, a value is of a wrong type or does not evaluate, or the name is taken.
+        ArgumentError: There is no such collective or fact, a value is of a wrong type or does not evaluate, or the name is another's.
     """
     wrong = sorted(facts.keys() - set(_FACTS))
     if wrong:
@@ -48,10 +48,20 @@ def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Call
 
     def decorate(builder: Callable[[Writer], None]) -> Algorithm:
         row = row_of(collective, builder.__name__ if name is None else name, builder, facts)
+        known = CATALOGUE.get(row.key)
+        if known is not None and _is_same(known, row):
+            return known
         register(row)
         return row
 
     return decorate
+
+
+def _is_same(known: Algorithm, row: Algorithm) -> bool:
+    """Say whether a row is registered already: its file was read by another name of it, or a cell of a notebook runs again."""
+    one, other = (getattr(each.builder, "__code__", None) for each in (known, row))
+    alike = one is not None and one == other and not getattr(row.builder, "__closure__", None)
+    return alike and known._replace(builder=None) == row._replace(builder=None)
 
 
 def row_of(collective: str, name: str, builder: Callable[[Writer], None], facts: dict[str, Any]) -> Algorithm:

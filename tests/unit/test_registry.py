@@ -116,6 +116,18 @@ def test_files_are_read_once_and_their_rows_are_settings(tmp_path: Path) -> None
     assert read_config({"HPCOLL_ALGORITHMS": str(file)}).files == config.files
 
 
+def test_a_file_that_the_program_imports_too_is_one_algorithm(tmp_path: Path) -> None:
+    """The variable names it and the program imports it; a changed function of that name is refused."""
+    file = tmp_path / "mine.py"
+    file.write_text(RING.format(name="mine", facts=""))
+    (row,) = sources.read_file(file)
+    module = {"__name__": "mine"}
+    exec(compile(file.read_text(), "elsewhere/mine.py", "exec"), module)
+    assert row in module.values()
+    with pytest.raises(ArgumentError, match="exists already"):
+        exec(compile(file.read_text().replace("range(", "range(1 * "), "elsewhere/mine.py", "exec"), {})
+
+
 def test_the_suffixes_of_programs_are_those_that_are_read() -> None:
     assert set(sources.PROGRAMS) == set(PROGRAMS)
 
