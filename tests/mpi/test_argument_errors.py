@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[Callable[[Comm], Any], str]] = {
     "objects": (lambda c: c.Bcast(np.array([None])), "buf needs numbers, got Python objects (dtype object): use the lower-case method"),
     "byte order": (lambda c: c.Bcast(ones(3, ">f8")), "buf needs native numbers, got dtype >f8"),
     "nothing": (lambda c: c.Bcast(None), "buf needs a buffer, got None"),
-    "algorithm": (lambda c: c.Bcast(ones(3), algorithm="fast"), "bcast algorithm must be one of binomial, tree, chain"),
+    "algorithm": (lambda c: c.Bcast(ones(3), algorithm="fast"), "bcast algorithm must be one of binomial, bine, tree, chain"),
     "segment": (lambda c: c.Bcast(ones(3), segment=0), "segment must be at least 1 byte, got 0"),
     "segment text": (lambda c: c.Bcast(ones(3), segment="many"), "'many'"),
     "unfit": (lambda c: c.Alltoallv(uneven(c), uneven(c), algorithm="bruck"), "bruck cannot serve this call: it needs equal blocks"),

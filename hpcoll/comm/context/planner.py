@@ -81,7 +81,7 @@ class Planner:
         resources.service_collectives = ServiceCollectives(
             resources.nranks, resources.message_contexts[0], self._engines.build
         )
-        self._admission = Admission(resources.service_collectives.gather_number)
+        self._admission = Admission()
         self._ranges = SizeRanges(resources.config)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes, and by kind of call and choice
 
@@ -141,7 +141,8 @@ class Planner:
     ) -> Plan:  # fmt: skip
         choice = self._choose(call, algorithm, segment)
         if choice.algorithm != NATIVE and (row := find(call.collective, choice.algorithm)).key not in PACKAGE:
-            self._admission.admit(row._replace(graph=call.graph), call, self._nodes(call), waits=waits)
+            gather = self.resources.service_collectives.gather_number if waits else None
+            self._admission.admit(row._replace(graph=call.graph), call, self._nodes(call), gather)
         sizes = self._all_sizes(call, choice)
         why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
         alike = (*kind, choice.algorithm, choice.segment, why)

@@ -10,25 +10,24 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
 
+Gather = Callable[[int, Purpose, Callable[[], str]], list[int]]
+
 
 class Admission:
-    """The registered rows that a communicator has used, with roots. What is new here is new on all ranks, in the same call.
+    """The registered rows that a communicator has used, with roots. What is new here is new on all ranks, in the same call."""
 
-    ``gather_number`` is that of `hpcoll.comm.team.service_collectives.ServiceCollectives`.
-    """
-
-    def __init__(self, gather_number: Callable[[int, Purpose, Callable[[], str]], list[int]]) -> None:
-        self._gather = gather_number
+    def __init__(self) -> None:
         self._used: set[tuple[Algorithm, int]] = set()
 
-    def admit(self, row: Algorithm, call: Call, nodes: Nodes, *, waits: bool) -> None:
+    def admit(self, row: Algorithm, call: Call, nodes: Nodes, gather_number: Gather | None) -> None:
         """Prove a row for a call; at its first use with a root compare its schedules on all ranks.
 
         Args:
             row: The row, with the graph of the call.
             call: The call that it is to serve.
             nodes: Placement of all ranks.
-            waits: The call waits for the other ranks. Where the first one must not, nothing is compared.
+            gather_number: That of `hpcoll.comm.team.service_collectives.ServiceCollectives`; None: the call must not wait for other
+                ranks, and nothing is compared.
 
         Raises:
             ScheduleError: It is wrong; on all ranks where it is the same on all.
@@ -41,9 +40,9 @@ class Admission:
             found = [proven(row, len(nodes), call.root, n, nodes if row.placed else ()) for n in (CHUNKS if row.chunked else (1,))]
         except ScheduleError as error:
             refused, found = error, [str(error)]
-        if waits and (row, call.root) not in self._used:
+        if gather_number and (row, call.root) not in self._used:
             mine = int(hashlib.blake2b("".join(found).encode(), digest_size=7).hexdigest(), 16)
-            every = self._gather(mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use")
+            every = gather_number(mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use")
             if len(set(every)) > 1:
                 raise ArgumentError(f"{row.key} is not the same on all ranks, so nobody runs it: {_in_words(every)}")
         self._used.add((row, call.root))
