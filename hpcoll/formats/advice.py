@@ -1,15 +1,14 @@
 """Advice on a program that is right: what makes it slower than it could be."""
 
 import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 
-import numpy as np
-
+from hpcoll.analysis.programs.proof import needless_waits
 from hpcoll.analysis.verify import Proof
 from hpcoll.base.text import counted
 from hpcoll.formats.program import FileProgram
-from hpcoll.schedules.ir import Buffer, Op, Schedule, Step
+from hpcoll.schedules.ir import Buffer, Op
 
 UNBALANCED = 1.25  # times the mean, from which on a gpu or a channel is named
 MOST_PLACES = 3  # that a line names
@@ -48,7 +47,7 @@ def advice(program: FileProgram, proof: Proof) -> Iterator[str]:
     waits = sum(step.op is Op.AFTER for step in steps)
     if (waits + proof.messages) * sum(len(s.channels) for s in program.schedules) > MAX_CLOCKS:
         yield f"{waits} dependencies are too many to say which of them are needless"
-    elif needless := needless_waits(program):
+    elif needless := needless_waits(program.schedules, program.meaning, in_place=program.modes[0]):
         places = "; ".join(program.where(*place) for place in needless[:MOST_PLACES])
         yield f"of {waits} dependencies others imply {len(needless)}: {places}{'; ...' * (len(needless) > MOST_PLACES)}"
     yield from _scratch(program)
@@ -90,78 +89,3 @@ def _scratch(program: FileProgram) -> Iterator[str]:
             yield f"gpu {s.rank} only copies {counted(copied, 'chunk')} of scratch to where they are wanted, and could receive them there"
         if unread or copied:
             return
-
-
-_Place = tuple[int, int, int]  # rank, channel, step
-
-
-def needless_waits(program: FileProgram) -> list[_Place]:
-    """Return the places of AFTER steps whose order other steps and messages imply already."""
-    return _Clocks(program.schedules).needless()
-
-
-class _Clocks:
-    """The vector clocks of all channels: for each channel of any rank, the number of its steps that have happened before."""
-
-    def __init__(self, schedules: Iterable[Schedule]) -> None:
-        self.steps: dict[tuple[int, int], tuple[Step, ...]] = {}
-        self.links: dict[tuple[int, int], int] = {}
-        for s in schedules:
-            for channel, steps in enumerate(s.channels):
-                self.steps[s.rank, channel] = steps
-                self.links[s.rank, channel] = s.links[channel] if s.links else channel
-        self.numbers = {key: number for number, key in enumerate(self.steps)}
-        self.clocks = np.zeros((len(self.steps), len(self.steps)), np.int32)
-        self.kept: dict[_Place, np.ndarray] = {}  # behind the steps that others wait for
-        self.awaited = {(rank, *step.after) for (rank, _), steps in self.steps.items() for step in steps if step.op is Op.AFTER}
-        self.under_way: dict[tuple[int, int, int], deque[np.ndarray]] = defaultdict(deque)
-        self.found: list[_Place] = []
-
-    def needless(self) -> list[_Place]:
-        """Run all channels to their ends, and return the places of waits that others imply."""
-        pcs = dict.fromkeys(self.steps, 0)
-        moved = True
-        while moved:
-            moved = False
-            for key in self.steps:
-                start = pcs[key]
-                while pcs[key] < len(self.steps[key]) and (end := self._run(key, pcs[key])):
-                    pcs[key] = end
-                moved |= pcs[key] > start
-        return sorted(self.found)
-
-    def _run(self, key: tuple[int, int], pc: int) -> int:
-        """Run a step, or a group of waits, and return the position behind it; 0: it must wait."""
-        (rank, channel), steps = key, self.steps[key]
-        step, clock, end = steps[pc], self.clocks[self.numbers[key]], pc + 1
-        if step.op is Op.AFTER:
-            while end < len(steps) and steps[end].op is Op.AFTER:
-                end += 1
-            if any((rank, *wait.after) not in self.kept for wait in steps[pc:end]):
-                return 0
-            self._wait(key, pc, end)
-        elif step.op is Op.SEND:
-            clock[self.numbers[key]] = end
-            self.under_way[rank, step.peer, self.links[key]].append(clock.copy())
-        elif step.op in (Op.RECV, Op.RECV_REDUCE):
-            arrived = self.under_way[step.peer, rank, self.links[key]]
-            if not arrived:
-                return 0
-            np.maximum(clock, arrived.popleft(), out=clock)
-        clock[self.numbers[key]] = end
-        for done in range(pc + 1, end + 1):
-            if (rank, channel, done) in self.awaited:
-                self.kept[rank, channel, done] = clock.copy()
-        return end
-
-    def _wait(self, key: tuple[int, int], pc: int, end: int) -> None:
-        """Take down which of a group of waits the others and the channel's own clock imply."""
-        (rank, channel), clock = key, self.clocks[self.numbers[key]]
-        left: dict[int, _Place] = {at: (rank, *self.steps[key][at].after) for at in range(pc, end)}
-        for at, wait in list(left.items()):
-            known = [clock, *(self.kept[other] for other in left.values() if other is not wait)]
-            if any(found[self.numbers[wait[:2]]] >= wait[2] for found in known):
-                self.found.append((rank, channel, at))
-                del left[at]
-        for wait in left.values():
-            np.maximum(clock, self.kept[wait], out=clock)

@@ -59,6 +59,8 @@ class _Program(Machine):
         waited_for = {(rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c if step.op is Op.AFTER}
         # clocks, and lengths of chains of messages, behind steps that others wait for
         self.kept: dict[tuple[int, int, int], tuple[np.ndarray, int] | None] = dict.fromkeys(waited_for)
+        self.needless: list[tuple[int, int, int]] | None = None  # a list: rank, channel and step of waits that others imply
+        self.before: dict[int, np.ndarray] = {}  # clocks of channels before the waits that they are at
 
     def _execute(self, channel: ChannelRun, step: Step) -> bool:
         number, rank, clock = self.numbers[channel], channel.rank, self.clocks[self.numbers[channel]]
@@ -91,9 +93,26 @@ class _Program(Machine):
         if found is None:
             other.followers.append(channel)
             return False
+        if self.needless is not None:
+            self._judge_waits(channel, clock)
         np.maximum(clock, found[0], out=clock)
         channel.depth = max(channel.depth, found[1])
         return True
+
+    def _judge_waits(self, channel: ChannelRun, clock: np.ndarray) -> None:
+        """At the last of consecutive waits, take down those that the others, or what the channel knew before, imply."""
+        rank, number, steps, end = channel.rank.rank, self.numbers[channel], channel.steps, channel.pc + 1
+        if end == 1 or steps[end - 2].op is not Op.AFTER:
+            self.before[number] = clock.copy()
+        if self.needless is None or (end < len(steps) and steps[end].op is Op.AFTER):
+            return
+        first = max((at for at in range(end) if steps[at].op is not Op.AFTER), default=-1) + 1
+        left = {at: (rank, *steps[at].after) for at in range(first, end)}
+        for at, wait in list(left.items()):
+            known = [self.before[number], *(kept[0] for one in left.values() if one is not wait and (kept := self.kept[one]))]
+            if any(found[self.numbers[self.of[wait[:2]]]] >= wait[2] for found in known):
+                self.needless.append((rank, channel.index, at))
+                del left[at]
 
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
@@ -223,3 +242,9 @@ def verify_program(
     return machine.judge()
 
 
+def needless_waits(schedules: Sequence[Schedule], collective: Collective, *, in_place: bool) -> list[tuple[int, int, int]]:
+    """Return rank, channel and step of the AFTER steps whose order others imply, of a program that `verify_program` has proven."""
+    machine = _Program(schedules, collective, in_place, 1 << 30, lambda rank, channel, step: "")
+    machine.needless = []
+    machine.run()
+    return sorted(machine.needless)
