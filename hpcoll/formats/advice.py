@@ -8,7 +8,7 @@ from hpcoll.analysis.programs.proof import needless_waits
 from hpcoll.analysis.verify import Proof
 from hpcoll.base.text import counted
 from hpcoll.formats.program import FileProgram
-from hpcoll.schedules.ir import Buffer, Op
+from hpcoll.schedules.ir import Buffer, Op, cells_of
 
 UNBALANCED = 1.25  # times the mean, from which on a gpu or a channel is named
 MOST_PLACES = 3  # that a line names
@@ -80,7 +80,7 @@ def _scratch(program: FileProgram) -> Iterator[str]:
         for step in (step for steps in s.channels for step in steps):
             for run in step.srcs:
                 if run.buffer is Buffer.SCRATCH:
-                    for cell in range(run.index, run.index + run.n):
+                    for _, cell in cells_of(run):
                         uses[cell].add(step.op)
         unread, copied = sum(not ops for ops in uses.values()), sum(ops == {Op.COPY} for ops in uses.values())
         if unread:

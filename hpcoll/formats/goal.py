@@ -7,7 +7,7 @@ no time, as in hpcoll's own simulation.
 from collections.abc import Iterator, Sequence
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.schedules.ir import Chunk, Op, Schedule
+from hpcoll.schedules.ir import Op, Schedule, cells_of
 
 LONGEST = 1e9  # time units for a byte
 
@@ -51,7 +51,7 @@ def _rank_lines(s: Schedule, chunk: float, calc: float) -> Iterator[str]:
                 yield f"l{label}: send {nbytes}b to {step.peer} tag {link}"
                 if sending >= 0:
                     orders.append(f"l{label} irequires l{sending}")
-                sent.update(dict.fromkeys(_cells(step.srcs[0]), label))
+                sent.update(dict.fromkeys(cells_of(step.srcs[0]), label))
                 sending = label
             elif step.op in (Op.RECV, Op.RECV_REDUCE):
                 yield f"l{label}: recv {nbytes}b from {step.peer} tag {link}"
@@ -59,7 +59,7 @@ def _rank_lines(s: Schedule, chunk: float, calc: float) -> Iterator[str]:
                 work = nbytes * (len(step.srcs) - 1) if step.op is Op.REDUCE else 0
                 yield f"l{label}: calc {round(work * calc)}"
             if step.dst:
-                needs |= {sent.get(cell, -1) for cell in _cells(step.dst)}
+                needs |= {sent.get(cell, -1) for cell in cells_of(step.dst)}
             if step.op is Op.AFTER:
                 begun, needed = _passed(s, step.after, starts)
                 needs.add(needed)
@@ -74,10 +74,6 @@ def _rank_lines(s: Schedule, chunk: float, calc: float) -> Iterator[str]:
                 blocking = label
             label += 1
     yield from orders
-
-
-def _cells(run: Chunk) -> list[tuple[int, int]]:
-    return [(run.buffer, index) for index in range(run.index, run.index + run.n)]
 
 
 def _passed(s: Schedule, after: tuple[int, int], starts: Sequence[int]) -> tuple[int, int]:

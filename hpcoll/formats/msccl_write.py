@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.formats.program import FileProgram
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cells_of
 
 COLLECTIVES = {  # names in MSCCL
     "allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall", "bcast": "broadcast",
@@ -204,10 +204,8 @@ class _Gpu:
             return []
         if run.n < 1:
             raise ArgumentError(f"rank {self.schedule.rank}: MSCCL XML has no message without data")
-        indexes = range(run.index, run.index + run.n)
-        if run.buffer is Buffer.INPUT:
-            return [(Buffer.OUTPUT, self.alias[i]) if i in self.alias else (Buffer.INPUT, i) for i in indexes]
-        return [(run.buffer, i) for i in indexes]
+        cells = cells_of(run)
+        return [(Buffer.OUTPUT, self.alias[i]) if buffer is Buffer.INPUT and i in self.alias else (buffer, i) for buffer, i in cells]
 
     def _needs(self, channel: int, reads: Iterable[_At], writes: Iterable[_At]) -> dict[int, int]:
         """Return the last step of each thread block that must have run before one that reads and writes these chunks."""
@@ -224,7 +222,7 @@ class _Gpu:
         if needs:
             return max(needs.items(), key=lambda at: self.blocks[at[0]].steps[at[1]].turn)[0]
         for later in steps[number + 1 :]:
-            touched = {cell for run in (*later.srcs, later.dst) for cell in self._cells(run)}
+            touched = {cell for run in later.runs for cell in self._cells(run)}
             if later.peer >= 0 and touched & cells:
                 return (sends if later.op is Op.SEND else recvs)[later.peer]
         return next(iter((*sends.values(), *recvs.values())))

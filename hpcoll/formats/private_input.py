@@ -21,7 +21,7 @@ def with_private_input(s: Schedule, places: Places, ninputs: int, aliases: Seque
 
 def on_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]) -> tuple[Schedule, Places]:
     """Return a rank's schedule that begins with a copy of the input and reads only that; arguments as of `with_private_input`."""
-    runs = [run for steps in s.channels for step in steps for run in (step.dst, *step.srcs) if run]
+    runs = [run for steps in s.channels for step in steps for run in step.runs]
     first, shared = len(s.scratch), {o: i for i, o in aliases}
     n = max([ninputs, *(run.index + run.n for run in runs if run.buffer is Buffer.INPUT)])
 

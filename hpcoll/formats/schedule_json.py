@@ -154,7 +154,7 @@ def _check_sizes(schedules: Sequence[Schedule]) -> None:
     for s in schedules:
         who = (s.rank, s.nranks, s.root, s.nchunks)
         cells += s.meaning.ninputs(*who) + s.meaning.noutputs(*who) + len(s.scratch)
-        moved += sum(run.n for steps in s.channels for step in steps for run in (*step.srcs, *([step.dst] if step.dst else [])))
+        moved += sum(run.n for steps in s.channels for step in steps for run in step.runs)
     if cells > MAX_CELLS or moved > MAX_MOVED:
         raise ArgumentError(
             f"expected at most {MAX_CELLS:,} chunks of all ranks, of which steps name {MAX_MOVED:,}, got {cells:,} and {moved:,}"

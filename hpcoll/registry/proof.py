@@ -18,18 +18,12 @@ from hpcoll.base import disk_cache
 from hpcoll.base.errors import ScheduleError
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import prove_program
-from hpcoll.schedules.catalogue import PACKAGE
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
 CHUNKS = (1, 2, 3, 5)  # for which rows that take any number are compared between ranks
 _SAYS = "hpcoll: proving {} on {} ranks before its first use"
-
-
-def is_registered(row: Algorithm) -> bool:
-    """Say whether a row is not the package's own."""
-    return row.key not in PACKAGE
 
 
 @lru_cache(maxsize=4096)

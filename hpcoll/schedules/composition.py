@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell, cells_of
 from hpcoll.schedules.placement import members
 from hpcoll.schedules.row import schedule
 
@@ -81,7 +81,7 @@ class _Memory:
         self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
         self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
         runs = [run for step in steps for run in step.runs if run.buffer is _SCRATCH]
-        used = sorted({i for run in runs for i in range(run.index, run.index + run.n)})  # in this channel
+        used = sorted({i for run in runs for _, i in cells_of(run)})  # in this channel
         self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
 
     def chunks(self, run: Chunk) -> list[Chunk]:

@@ -255,7 +255,7 @@ def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixtu
 def test_files_are_refused_before_anything_is_simulated(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "cells_of", None)
+    monkeypatch.setattr(command, "predict_cells", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert main(["simulate", "allreduce", *arguments]) == 2

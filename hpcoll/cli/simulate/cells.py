@@ -49,7 +49,7 @@ class SimulateRequest(NamedTuple):
     sizes: list[int]
 
 
-def cells_of(
+def predict_cells(
     row: Algorithm, request: SimulateRequest, end: float = math.inf, shown: Callable[[str], None] = lambda text: None
 ) -> list[Cell] | str:  # fmt: skip
     """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun.

@@ -14,7 +14,7 @@ from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbyte
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.output import table
-from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, cells_of
+from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import read_all
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for number, row in enumerate(rows, 1):
-        found = cells_of(row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}"))
+        found = predict_cells(row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}"))
         if isinstance(found, str):
             result.left_out[row.name] = found
         else:
@@ -187,7 +187,7 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     for row in rows:
         for nranks in row.serves or counts:
             place = _place(per_node, arguments.domains, nranks)
-            cells = cells_of(row, SimulateRequest(arguments, place, request.levels, request.sizes[:1]))
+            cells = predict_cells(row, SimulateRequest(arguments, place, request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found
