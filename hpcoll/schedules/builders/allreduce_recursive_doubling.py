@@ -8,16 +8,23 @@
     2: c       cd          abcd
     3: d       cd          abcd
 
-A message must not change while it is sent, so a round receives into a slot. Two slots in turn let the next receive be posted early.
+A message must not change while it is sent, so a round receives into slots. Two sets of slots in turn let the next receives be posted early.
 """
 
-from hpcoll.schedules.ir import Writer, inputs, outputs
+from itertools import pairwise
+
+from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 from hpcoll.schedules.patterns import hypercube
 
 
 def allreduce_recursive_doubling(w: Writer) -> None:
     """Write floor(log2 p) rounds of m, two more unless p is a power of two; keeps rank order."""
-    place = hypercube.place(w.rank, w.nranks)
+    exchange(w, 1)
+
+
+def exchange(w: Writer, bits: int) -> None:
+    """Write an allreduce whose rounds take so many dimensions of the hypercube each: all ranks that differ only there exchange at once."""
+    place, p = hypercube.place(w.rank, w.nranks), w.nranks
     if place.host is not None:
         w.send(place.host, inputs(0))
         w.recv(place.host, outputs(0))
@@ -26,12 +33,18 @@ def allreduce_recursive_doubling(w: Writer) -> None:
     if place.guest is not None:
         w.recv_reduce(place.guest, outputs(0), partial, received_first=True)
         partial = outputs(0)
-    slots = [w.scratch(0) for _ in place.peers[:2]]
-    for k, peer in enumerate(place.peers):
-        received = slots[k % 2]
-        w.send(peer, partial)
-        w.recv(peer, received)
-        w.reduce(outputs(0), *((received, partial) if peer < w.rank else (partial, received)))
+    dimensions = len(place.peers)
+    borders = [0, *range(dimensions % bits or bits, dimensions + 1, bits)]
+    slots = [w.scratch(*[0] * ((1 << bits) - 1)) for _ in borders[1:3]]
+    for turn, (first, end) in enumerate(pairwise(borders)):
+        peers = [hypercube.rank_of(place.vertex ^ i << first, p) for i in range(1, 1 << end - first)]
+        partials = {w.rank: partial}
+        for peer in peers:
+            w.send(peer, partial)
+        for i, peer in enumerate(peers):
+            partials[peer] = cell(slots[turn % 2], i)
+            w.recv(peer, partials[peer])
+        w.reduce(outputs(0), *(partials[rank] for rank in sorted(partials)))
         partial = outputs(0)
     if place.guest is not None:
         w.send(place.guest, outputs(0))
