@@ -10,7 +10,7 @@ from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, printable, quoted
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions
 from hpcoll.formats.msccl_steps import read_msccl_xml
-from hpcoll.formats.mscclpp.plans import read_mscclpp_json
+from hpcoll.formats.mscclpp.plans import program_of_plan
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.schedule_json import MARK, read_schedule
 from hpcoll.schedules.ir import RING_SLOTS
@@ -19,7 +19,7 @@ from hpcoll.schedules.ir import RING_SLOTS
 def _read_json(path: Path, conditions: Conditions) -> FileProgram:
     content = read_json(path, str(path))
     if not isinstance(content, dict) or MARK not in content:
-        return read_mscclpp_json(path, conditions, content)
+        return program_of_plan(content, path, conditions)
     if conditions != NO_CONDITIONS:
         raise ArgumentError(f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some")
     return read_schedule(content, str(path))

@@ -12,14 +12,14 @@ from hpcoll.analysis.programs.lanes import in_lanes
 from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
-from hpcoll.formats.mscclpp.plans import read_mscclpp_json
+from hpcoll.formats.reading import read_program
 
 
 def proven(content: Any, path: Path) -> bool:
     """Say whether a plan is proven, rather than refused."""
     path.write_text(json.dumps(content))
     try:
-        program = read_mscclpp_json(path)
+        program = read_program(path)
         verify_program(program.schedules, program.meaning, in_place=program.in_place)
     except HpcollError:
         return False
@@ -32,7 +32,7 @@ def test_plans_are_proven_and_run(name: str, tmp_path: Path) -> None:
     content, path = PLANS[name](), tmp_path / "plan.json"
     assert all(Interpreter(content, seed).right() for seed in range(20))
     path.write_text(json.dumps(content))
-    program = read_mscclpp_json(path)
+    program = read_program(path)
     proof = verify_program(program.schedules, program.meaning, in_place=program.in_place)
     lanes = in_lanes(program.schedules, program.meaning, in_place=program.in_place)
     assert verify_schedules(lanes, in_place=False, uniform=True).messages == proof.messages
@@ -54,7 +54,7 @@ def test_first_generation(tmp_path: Path) -> None:
     content["gpus"][1]["threadblocks"][0]["ops"][1]["o_cids"][0]["off"] = 0
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(ScheduleError, match=r"plan.json, gpu 0, thread block 0, step 1: race: .* scratch\[0\] of gpu 0.* written 2 times"):
-        read_mscclpp_json(tmp_path / "plan.json")
+        read_program(tmp_path / "plan.json")
 
 
 def test_relaxed_signals_order_nothing(tmp_path: Path) -> None:
@@ -124,6 +124,6 @@ def test_bad_plans(change: Any, text: str, tmp_path: Path) -> None:
     """What is no plan, or a wrong one, is an error of one line with its place."""
     (tmp_path / "plan.json").write_text(json.dumps(_changed(change)))
     with pytest.raises((ArgumentError, ScheduleError), match=text) as caught:
-        read_mscclpp_json(tmp_path / "plan.json")
+        read_program(tmp_path / "plan.json")
     assert str(caught.value).startswith(str(tmp_path))
     assert "\n" not in str(caught.value)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.json_fields import integer, member, read_json, refused
+from hpcoll.base.json_fields import integer, member, refused
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, printable
-from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, Named, standard
+from hpcoll.formats.conditions import Conditions, Named, standard
 from hpcoll.formats.mscclpp.channels import Action, MemoryRun
 from hpcoll.formats.mscclpp.gpus import PlanGpu, entries
 from hpcoll.formats.mscclpp.one_sided import Translation
@@ -22,19 +22,18 @@ MAX_CELLS = 1 << 21  # chunks of the buffers of all gpus
 _ANY = 2**64 - 1  # the largest message of a file for any
 
 
-def read_mscclpp_json(path: Path, conditions: Conditions = NO_CONDITIONS, content: Any = None) -> FileProgram:
+def program_of_plan(content: Any, path: Path, conditions: Conditions) -> FileProgram:
     """Return the program of an MSCCL++ execution plan.
 
     Args:
-        path: The file.
+        content: The content of the file.
+        path: Its name.
         conditions: What the file does not say, or says otherwise.
-        content: The content of the file, where it has been read.
 
     Raises:
-        ArgumentError: The file cannot be read, or is not understood.
+        ArgumentError: It is not understood.
         ScheduleError: It is understood, and wrong: an index is outside its buffer, or a signal misses its wait.
     """
-    content = read_json(path, str(path)) if content is None else content
     plan = _Plan(printable(str(path), LINE), content, conditions)
     try:
         return plan.program()
