@@ -1,7 +1,7 @@
 """The sources of registered algorithms: files that ``HPCOLL_ALGORITHMS`` or a command names, and installed packages.
 
 A file is read once by a process, when settings are first read. Packages are looked at when a name is asked for that nobody has
-registered: looking takes some ten milliseconds. The model chooses among rows of files and programs only, which ranks compare.
+registered: looking takes some 70 ms. The model chooses among rows of files and programs only, which ranks compare.
 """
 
 import hashlib
