@@ -106,13 +106,16 @@ class _Program(Machine):
             self.before[number] = clock.copy()
         if self.needless is None or (end < len(steps) and steps[end].op is Op.AFTER):
             return
-        first = max((at for at in range(end) if steps[at].op is not Op.AFTER), default=-1) + 1
-        left = {at: (rank, *steps[at].after) for at in range(first, end)}
+        first = end
+        while first and steps[first - 1].op is Op.AFTER:
+            first -= 1
+        latest = {steps[at].after[0]: at for at in sorted(range(first, end), key=lambda at: steps[at].after[1])}  # of each channel
+        left = {at: (rank, *steps[at].after) for at in latest.values()}
         for at, wait in list(left.items()):
             known = [self.before[number], *(kept[0] for one in left.values() if one is not wait and (kept := self.kept[one]))]
             if any(found[self.numbers[self.of[wait[:2]]]] >= wait[2] for found in known):
-                self.needless.append((rank, channel.index, at))
                 del left[at]
+        self.needless += [(rank, channel.index, at) for at in range(first, end) if at not in left]
 
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
