@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from cuda_double import Double, installed
 from mpi4py import MPI
+from reference import fresh
 
 import hpcoll
 from hpcoll.comm.context.context import Context
+from hpcoll.schedules.catalogue import CATALOGUE, registered
 
 
 @pytest.fixture(params=[False, True], ids=["by way of the host", "directly"])
@@ -45,3 +47,13 @@ def comm(double: Double) -> Iterator[hpcoll.Communicator]:
     one = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
     yield one
     one.Free()
+
+
+@pytest.fixture
+def registering() -> Iterator[hpcoll.Communicator]:
+    """A communicator of its own; the algorithms that a test registers are gone after it."""
+    made = fresh()
+    yield made
+    made.Free()
+    for row in registered():
+        del CATALOGUE[row.key]

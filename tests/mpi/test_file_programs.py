@@ -1,6 +1,5 @@
 """Programs of files in calls: written as MSCCL XML, read again, put in lanes and run on arrays of the host and of a GPU."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,13 @@ import pytest
 from cuda_double import Double
 from gpu_cases import read
 from mpi4py import MPI
-from reference import COLLECTIVES, fresh
+from reference import COLLECTIVES
 
 import hpcoll
 from hpcoll.formats.msccl_write import msccl_text
 from hpcoll.formats.write import program_of
 from hpcoll.registry.sources import read_file
-from hpcoll.schedules.catalogue import CATALOGUE, registered
+from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.row import Algorithm, schedule
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -23,16 +22,6 @@ WORLD = MPI.COMM_WORLD
 OPERATORS = ((MPI.SUM, np.add), (MPI.PROD, np.multiply), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum))
 KEYS = ("allreduce/two_shot", "allreduce/circulant", "allreduce/double_tree", "allgather/ring", "alltoall/pairwise", "reduce_scatter/ring")
 COUNTS = (1, WORLD.size + 1, 30_001)  # elements of a vector or of a block
-
-
-@pytest.fixture
-def comm() -> Iterator[hpcoll.Communicator]:
-    """A communicator of its own; what a test registers is gone after it."""
-    made = fresh()
-    yield made
-    made.Free()
-    for row in registered():
-        del CATALOGUE[row.key]
 
 
 def of_file(key: str, folder: Path) -> Algorithm:
@@ -79,19 +68,16 @@ def check(comm: hpcoll.Communicator, row: Algorithm, count: int, array: Any) -> 
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_thread_blocks_in_lanes_give_the_right_results(key: str, comm: hpcoll.Communicator, tmp_path: Path) -> None:
+def test_thread_blocks_in_lanes_give_the_right_results(key: str, registering: hpcoll.Communicator, tmp_path: Path) -> None:
     """Any count, also fewer elements than chunks, and every operator."""
     row = of_file(key, tmp_path)
     for count in COUNTS:
-        check(comm, row, count, lambda values: values)
+        check(registering, row, count, lambda values: values)
 
 
 @pytest.mark.parametrize("key", ["allreduce/two_shot", "allgather/ring"])
-def test_they_run_on_gpu_arrays(key: str, double: Double, tmp_path: Path) -> None:
+def test_they_run_on_gpu_arrays(key: str, double: Double, registering: hpcoll.Communicator, tmp_path: Path) -> None:
     """The same programs, lowered for streams of a GPU's double."""
-    made = fresh()
     row = of_file(key, tmp_path)
     for count in COUNTS:
-        check(made, row, count, lambda values: double.Array(len(values), np.float64).fill(values))
-    made.Free()
-    del CATALOGUE[row.key]
+        check(registering, row, count, lambda values: double.Array(len(values), np.float64).fill(values))

@@ -1,6 +1,6 @@
 """Algorithms of the program's own: right answers by row and by name; refused on all ranks before any message where they are wrong."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,37 +8,14 @@ import pytest
 from gpu_cases import read
 from gpu_double import LONG, communicator
 from mpi4py import MPI
-from reference import agreed, fresh
+from reference import agreed
 
 import hpcoll
 from hpcoll import Writer, inputs, outputs
-from hpcoll.schedules.catalogue import CATALOGUE, registered
+from hpcoll.schedules.builders.allreduce_ring import allreduce_ring as ring
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
-
-
-@pytest.fixture
-def comm() -> Iterator[hpcoll.Communicator]:
-    """A communicator of its own; what a test registers is gone after it."""
-    made = fresh()
-    yield made
-    made.Free()
-    for row in registered():
-        del CATALOGUE[row.key]
-
-
-def ring(w: Writer) -> None:
-    """The ring, in fifteen lines."""
-    p, r = w.nranks, w.rank
-    left, right = (r - 1) % p, (r + 1) % p
-    for t in range(p - 1):
-        sent, combined = (r - t - 1) % p, (r - t - 2) % p
-        w.send(right, outputs(sent) if t else inputs(sent))
-        w.recv_reduce(left, outputs(combined), inputs(combined))
-    for t in range(p - 1):
-        w.send(right, outputs((r - t) % p))
-        w.recv(left, outputs((r - t - 1) % p))
 
 
 def pipeline(w: Writer) -> None:
@@ -74,26 +51,27 @@ def summed(comm: hpcoll.Communicator, count: int, algorithm: object, **more: obj
 
 
 @pytest.mark.smoke
-def test_a_decorated_algorithm_serves_calls_of_all_kinds(comm: hpcoll.Communicator) -> None:
+def test_a_decorated_algorithm_serves_calls_of_all_kinds(registering: hpcoll.Communicator) -> None:
     """By its row and by its name, of any count, in segments, in flight, persistent; the ledger has it."""
     row = hpcoll.algorithm("allreduce", name="mine", chunks="p", pipelined=True)(ring)
-    for count in (0, 1, comm.size + 1, 1000, 300_000):
-        summed(comm, count, row)
-    summed(comm, 5000, "mine", segment="4K")
+    for count in (0, 1, registering.size + 1, 1000, 300_000):
+        summed(registering, count, row)
+    summed(registering, 5000, "mine", segment="4K")
     x, y = np.full(100, 1.0), np.zeros(100)
-    comm.Iallreduce(x, y, algorithm=row).Wait()
-    assert (y == comm.size).all()
-    request = comm.Allreduce_init(x, y, algorithm="mine")
+    registering.Iallreduce(x, y, algorithm=row).Wait()
+    assert (y == registering.size).all()
+    request = registering.Allreduce_init(x, y, algorithm="mine")
     for value in (2, 3):
         x[:] = value
         request.Start()
         request.Wait()
-        assert (y == value * comm.size).all()
+        assert (y == value * registering.size).all()
     request.Free()
-    assert {line.algorithm for line in comm.ledger.rows()} == {"mine"}
+    assert {line.algorithm for line in registering.ledger.rows()} == {"mine"}
 
 
 @pytest.mark.double
+@pytest.mark.usefixtures("registering")
 def test_a_decorated_algorithm_serves_gpu_arrays(double: Any) -> None:
     """Long ones by programs for GPU memory, short ones by host copies."""
     on_gpu, wrong = communicator(), list[int]()
@@ -103,21 +81,20 @@ def test_a_decorated_algorithm_serves_gpu_arrays(double: Any) -> None:
         on_gpu.Allreduce(send, recv, algorithm=row)
         wrong += [] if (read(recv) == on_gpu.size * (on_gpu.size + 1) / 2).all() else [count]
     on_gpu.Free()
-    del CATALOGUE[row.key]
     assert agreed(wrong) == []
 
 
-def test_a_pipeline_takes_any_number_of_chunks_from_any_root(comm: hpcoll.Communicator) -> None:
+def test_a_pipeline_takes_any_number_of_chunks_from_any_root(registering: hpcoll.Communicator) -> None:
     row = hpcoll.algorithm("bcast", name="pipeline", chunked=True)(pipeline)
-    for root in range(comm.size):
+    for root in range(registering.size):
         for count in (1, 1000, 100_000):
-            x = np.arange(count, dtype="i4") * (1 if comm.rank == root else -1)
-            comm.Bcast(x, root, algorithm=row, segment="8K")
+            x = np.arange(count, dtype="i4") * (1 if registering.rank == root else -1)
+            registering.Bcast(x, root, algorithm=row, segment="8K")
             assert np.array_equal(x, np.arange(count))
 
 
 @pytest.mark.parametrize("builder", [half_of_a_ring, another_on_the_last_rank])
-def test_what_is_wrong_or_not_the_same_is_refused_everywhere(comm: hpcoll.Communicator, builder: Callable[[Writer], None]) -> None:
+def test_what_is_wrong_or_not_the_same_is_refused_everywhere(registering: hpcoll.Communicator, builder: Callable[[Writer], None]) -> None:
     """Every rank raises, again at a second try, and the communicator serves the next call."""
     expected = {
         half_of_a_ring: (hpcoll.ScheduleError, "is refused on"),
@@ -128,32 +105,32 @@ def test_what_is_wrong_or_not_the_same_is_refused_everywhere(comm: hpcoll.Commun
     x, y = np.ones(10), np.zeros(10)
     for _ in range(2):
         with pytest.raises(kind, match=text):
-            comm.Allreduce(x, y, algorithm="bad")
+            registering.Allreduce(x, y, algorithm="bad")
         assert not y.any()
-    summed(comm, 10, None)
+    summed(registering, 10, None)
 
 
-def test_ranks_whose_plans_differ_agree_on_the_first_use(comm: hpcoll.Communicator) -> None:
+def test_ranks_whose_plans_differ_agree_on_the_first_use(registering: hpcoll.Communicator) -> None:
     """A call in flight, in place on one rank only, is the first use on all; the next call, new to that rank alone, compares nothing."""
     row = hpcoll.algorithm("allreduce", name="mine", chunks="p")(ring)
     x, y = np.ones(10), np.ones(10)
-    comm.Iallreduce(x if comm.rank else MPI.IN_PLACE, y, algorithm=row).Wait()
-    summed(comm, 10, row)
+    registering.Iallreduce(x if registering.rank else MPI.IN_PLACE, y, algorithm=row).Wait()
+    summed(registering, 10, row)
 
 
-def test_who_names_another_algorithm_is_told(comm: hpcoll.Communicator) -> None:
+def test_who_names_another_algorithm_is_told(registering: hpcoll.Communicator) -> None:
     """The first use of an algorithm of one's own meets no call of another one."""
     hpcoll.algorithm("allreduce", name="mine", chunks="p")(ring)
     x, y = np.ones(10), np.zeros(10)
     with pytest.raises(hpcoll.MismatchError):
-        comm.Allreduce(x, y, algorithm="mine" if comm.rank else "ring")
+        registering.Allreduce(x, y, algorithm="mine" if registering.rank else "ring")
 
 
-def test_ranks_must_register_the_same(comm: hpcoll.Communicator) -> None:
+def test_ranks_must_register_the_same(registering: hpcoll.Communicator) -> None:
     """A communicator that is made afterwards is refused on all ranks, because the model would choose differently."""
-    summed(comm, 10, None)
-    if comm.rank == 0:
+    summed(registering, 10, None)
+    if registering.rank == 0:
         hpcoll.algorithm("allreduce", name="lonely", chunks="p")(ring)
     with pytest.raises(hpcoll.ArgumentError, match="algorithm allreduce/lonely must be equal on all ranks"):
         hpcoll.Communicator(WORLD.Dup()).Barrier()
-    summed(comm, 10, None)
+    summed(registering, 10, None)
