@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 FAILED, SKIPPED, PASSED = "failed", "skipped", "passed"  # the worst first
 BEGIN = "begin"
 TOKENS, RANK = "TEST_TOKENS", "TEST_RANK"  # environment variables: where to write, and which rank this is
+NOTE = 300  # characters of a failed case's reason, at most
 NO_RESULT = "this rank left no result"
 
 
@@ -50,7 +51,7 @@ class Recorder:
             return
         outcomes = [one.outcome for one in phases]
         outcome = next(one for one in (FAILED, SKIPPED, PASSED) if one in outcomes)
-        reasons = [one.longrepr[2] for one in phases if one.skipped and isinstance(one.longrepr, tuple)]
+        reasons = [_reason(one) for one in phases if one.outcome == outcome != PASSED]
         self._end(report.nodeid, Case(outcome, round(sum(one.duration for one in phases), 4), *reasons[:1]))
         del self._phases[report.nodeid]
 
@@ -60,6 +61,14 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         self._token.write_text(tally(self._cases) + "\n")
+
+
+def _reason(report: Any) -> str:
+    """Return why a phase failed or was skipped, as far as a line holds it."""
+    if report.skipped:
+        return report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return " ".join((crash.message if crash else str(report.longrepr)).split())[:NOTE]
 
 
 def path(folder: Path, rank: int) -> Path:
@@ -114,7 +123,8 @@ def _over_ranks(name: str, records: list[Record]) -> Case:
     }
     wrong = [f"{what} on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}" for what, ranks in notes.items() if ranks]
     if wrong:
-        return Case(FAILED, seconds, "; ".join(wrong) if len(records) > 1 else ran[0].note if ran else "it ended the run")
+        why = next((one.note for one in ran if one.outcome == FAILED), "")
+        return Case(FAILED, seconds, "; ".join([*(wrong if len(records) > 1 else []), *([why] if why else [])]) or "it ended the run")
     if any(one.outcome == PASSED for one in ran):
         return Case(PASSED, seconds)
     return Case(SKIPPED, seconds, ran[0].note)
