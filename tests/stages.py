@@ -102,10 +102,19 @@ def run(stages: list[Stage], logs: Path) -> int:
     return _sum_up(ended)
 
 
+def sweep(temporary: Path) -> None:
+    """Remove what killed launchers of Open MPI have left: the next one with the same process number would not start."""
+    for folder in temporary.glob("ompi.*"):
+        number = folder.name.removeprefix("ompi.")
+        if number.isdecimal() and not Path("/proc", number).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: list[Ended]) -> None:
     """Start the first waiting stage for which there are cores and all that it needs, and again until all have ended."""
     waiting = list(stages)
-    ncores, tick = os.cpu_count() or 1, time.monotonic() + TICK_S
+    ncores, tick, temporary = os.cpu_count() or 1, time.monotonic() + TICK_S, Path(tempfile.gettempdir())
+    sweep(temporary)
     while waiting or running:
         free = ncores - sum(min(one.stage.cores, ncores) for one in running)
         done = {"": True} | {one.stage.title: one.usable for one in ended}
@@ -121,6 +130,7 @@ def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: lis
             _say(ended[-1], len(ended), len(stages), one.folder)
         if time.monotonic() > tick:
             tick += TICK_S
+            sweep(temporary)
             print(f"{elapsed()}    {'; '.join(map(_progress, running))}", flush=True)
         reap({one.process.pid for one in running})
         time.sleep(NAP_S)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from launching import LIMIT_S, STARTS_JOBS, environment
+from stages import sweep
 
 pytestmark = [*STARTS_JOBS, pytest.mark.once]
 
@@ -72,3 +73,12 @@ def test_nothing_is_left(name: str, tmp_path: Path) -> None:
         assert left(token) == []
     finally:
         run.kill()
+
+
+def test_what_killed_launchers_left(tmp_path: Path) -> None:
+    """Folders of launchers that are gone are removed, those of others and what has another name stay."""
+    kept = {f"ompi.{os.getpid()}", "ompi.host.0", "other.1"}
+    for name in {*kept, f"ompi.{1 << 30}"}:
+        (tmp_path / name / "0").mkdir(parents=True)
+    sweep(tmp_path)
+    assert {folder.name for folder in tmp_path.iterdir()} == kept
