@@ -90,7 +90,7 @@ LIVES = {
         "world.Barrier()", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after call \d+",
         "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)", 1.5,
     ),
-    "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)", GO_ON, 1.5),
+    "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer( since .*)?: it is stopped, or)", GO_ON, 1.5),
     "is stopped once it has answered": (
         f"time.sleep(1); {STOP}", r"CollectiveTimeout .*rank 1 (is stopped|does not answer since .*: it is stopped, or)", GO_ON, 4,
     ),
