@@ -157,13 +157,18 @@ class Machine:
         link.slots += 1
         for cell in range(cells.start, cells.stop):
             rank.in_use[cell] += 1
-        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + 1))
-        self.messages += 1
-        rank.sent += cells.stop - cells.start
+        self._deliver(channel, link, cells, src)
+        return True
+
+    def _deliver(self, channel: ChannelRun, link: Link, cells: slice, src: Chunk) -> None:
+        """Put a message on a link, and let its receiver go on; a signal, which has no chunks, is not counted."""
+        n = cells.stop - cells.start
+        link.messages.append((channel, cells, channel.rank.read(cells, src), channel.depth + bool(n)))
+        self.messages += bool(n)
+        channel.rank.sent += n
         if link.receiver:
             self.ready.append(link.receiver)
             link.receiver = None
-        return True
 
     def _receive(self, channel: ChannelRun, link: Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()

@@ -158,13 +158,8 @@ class _Program(Machine):
             channel.held_up = True
             return False
         link.slots += counts
-        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + bool(src.n)))
         self.carried.setdefault(id(link), []).append(self.clocks[self.numbers[channel]].copy())
-        self.messages += src.n > 0
-        rank.sent += src.n
-        if link.receiver:
-            self.ready.append(link.receiver)
-            link.receiver = None
+        self._deliver(channel, link, cells, src)
         return True
 
     def _receive(self, channel: ChannelRun, link: Link, extents: list[object]) -> list[int]:
