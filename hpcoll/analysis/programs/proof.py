@@ -94,18 +94,18 @@ class _Program(Machine):
             other.followers.append(channel)
             return False
         if self.needless is not None:
-            self._judge_waits(channel, clock)
+            self.needless += self._needless_at(channel, clock)
         np.maximum(clock, found[0], out=clock)
         channel.depth = max(channel.depth, found[1])
         return True
 
-    def _judge_waits(self, channel: ChannelRun, clock: np.ndarray) -> None:
-        """At the last of consecutive waits, take down those that the others, or what the channel knew before, imply."""
+    def _needless_at(self, channel: ChannelRun, clock: np.ndarray) -> list[tuple[int, int, int]]:
+        """Return, at the last of consecutive waits, those that the others, or what the channel knew before, imply."""
         rank, number, steps, end = channel.rank.rank, self.numbers[channel], channel.steps, channel.pc + 1
         if end == 1 or steps[end - 2].op is not Op.AFTER:
             self.before[number] = clock.copy()
-        if self.needless is None or (end < len(steps) and steps[end].op is Op.AFTER):
-            return
+        if end < len(steps) and steps[end].op is Op.AFTER:
+            return []
         first = end
         while first and steps[first - 1].op is Op.AFTER:
             first -= 1
@@ -115,7 +115,7 @@ class _Program(Machine):
             known = [self.before[number], *(kept[0] for one in left.values() if one is not wait and (kept := self.kept[one]))]
             if any(found[self.numbers[self.of[wait[:2]]]] >= wait[2] for found in known):
                 del left[at]
-        self.needless += [(rank, channel.index, at) for at in range(first, end) if at not in left]
+        return [(rank, channel.index, at) for at in range(first, end) if at not in left]
 
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
@@ -242,7 +242,8 @@ def verify_program(
 
 def needless_waits(schedules: Sequence[Schedule], collective: Collective, *, in_place: bool) -> list[tuple[int, int, int]]:
     """Return rank, channel and step of the AFTER steps whose order others imply, of a program that `verify_program` has proven."""
-    machine = _Program(schedules, collective, in_place, 1 << 30, lambda rank, channel, step: "")
+    any_slots = sum(len(steps) for s in schedules for steps in s.channels)
+    machine = _Program(schedules, collective, in_place, any_slots, lambda rank, channel, step: "")
     machine.needless = []
     machine.run()
     return sorted(machine.needless)
