@@ -1,4 +1,4 @@
-"""Limits on a machine that other programs use: it is noticed, limits are longer, and what needs an idle machine is skipped by name."""
+"""Limits on a machine that other programs use, which are longer, and what is skipped there; the reason of a failure."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from outcomes import TOKENS
+from outcomes import TOKENS, merge
 from slowness import IDLE, VARIABLE, slowed
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -50,3 +50,10 @@ def test_limits_follow(factor: str, said: str, tmp_path: Path) -> None:
     done = run(["-m", "pytest", "-rs", "-p", "conftest", "-c", str(TESTS.parent / "setup.cfg"), str(tmp_path)], **{VARIABLE: factor})
     assert said in done.stdout + done.stderr, done.stdout + done.stderr
     assert ("test_compares_times needs an idle machine" in done.stdout) == (factor != "1.0")
+
+
+def test_why_a_case_failed_is_kept_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "test_cases.py").write_text("def test_fails():\n    assert 1 == 2, 'far\\noff'\n")
+    words = ["-m", "pytest", "-p", "conftest", "-c", str(TESTS.parent / "setup.cfg"), str(tmp_path)]
+    run(words, **{VARIABLE: "1.0", TOKENS: str(tmp_path)})
+    assert [case.note for case in merge(tmp_path, 1).values()] == ["AssertionError: far off assert 1 == 2"]
