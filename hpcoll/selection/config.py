@@ -71,6 +71,9 @@ class Config(NamedTuple):
     warn: float = 60.0
     timeout: float | None = None
     record: str | None = None
+    trace: str | None = None
+    metrics: str | None = None
+    summary: bool = False
     cache: str | None = None
     levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
     files: tuple[Algorithm, ...] = ()  # rows of the files of ``HPCOLL_ALGORITHMS``
@@ -123,6 +126,10 @@ def _file_name(value: str) -> str:
     if not value:
         raise ArgumentError("expected the name of a file, got ''")
     return value
+
+
+def _switch(value: str) -> bool:
+    return _one_of(("0", "1"), value) == "1"
 
 
 def _positive_number(value: str) -> int:
@@ -215,6 +222,18 @@ VARIABLES = (
     Variable(
         "HPCOLL_RECORD", "a folder", "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
         "nothing is written", "record", _file_name,
+    ),
+    Variable(
+        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where", "nothing is printed", "summary",
+        _switch,
+    ),
+    Variable(
+        "HPCOLL_TRACE", "a folder, or `folder:steps`", "where the run writes a trace of its calls, for ui.perfetto.dev and `hpcoll trace`",
+        "nothing is written", "trace", _file_name,
+    ),
+    Variable(
+        "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds", "nothing is written", "metrics",
+        _file_name,
     ),
     Variable(
         SITE, f"folders, with `{os.pathsep}` between them",

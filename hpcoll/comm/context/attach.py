@@ -21,6 +21,7 @@ from hpcoll.comm.requests.pending import PendingStarts
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
+from hpcoll.comm.telemetry.start import begins
 from hpcoll.runtime.transports.mpi import Revoked, handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
@@ -120,6 +121,7 @@ def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Con
     live_contexts[context] = None
     hooks().begins(context, BeginningCall())
     comm.Set_attr(_KEYVALS[0], context)
+    begins(context)
     return context
 
 

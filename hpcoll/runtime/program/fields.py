@@ -91,8 +91,13 @@ CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
 BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD, LAST = range(7)
 NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN, ITS_COUNTED = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
-# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
-ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
+# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended. ITS_NAMES: number
+# of its region, and of its place from bit PLACE_AT on (`hpcoll.comm.telemetry.names`); ITS_SPENT: nanoseconds that this process had spent in
+# collectives when it began; of a call in flight also when the program began to wait for it, and stopped, 0 where it never did.
+ITS_BEGIN, ITS_END, ITS_NAMES, ITS_SPENT, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
+PLACE_AT = 32
+# Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far.
+REGION, SPENT, PROCESS_NFIELDS = range(3)
 RECORDS_HOT, RECORD_BLOCKS = 256, 9  # in the block that is written, and how many full ones are kept behind it
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16

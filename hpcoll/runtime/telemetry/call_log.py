@@ -124,5 +124,5 @@ class CallLog:
         for number in range(max(1, (hot - f.RECORD_BLOCKS) * f.RECORDS_HOT, last - _KEPT + 1), last + 1):
             block, at = divmod(number, f.RECORDS_HOT)
             place = 0 if block == hot else 1 + (block + 1) % f.RECORD_BLOCKS
-            found.append((number, *self._records[place, at].tolist()))
+            found.append((number, *self._records[place, at, : f.ITS_NAMES].tolist()))
         return found
