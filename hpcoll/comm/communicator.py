@@ -19,9 +19,9 @@ from hpcoll.comm.blocking_neighbours import Neighbours
 from hpcoll.comm.blocking_objects import BlockingObjects
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.grid_order import in_grid_order
+from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.point_to_point import Messages
-from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 
 _NULL: Any = object()  # no argument

@@ -224,16 +224,16 @@ VARIABLES = (
         "nothing is written", "record", _file_name,
     ),
     Variable(
-        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where", "nothing is printed", "summary",
-        _switch,
+        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where",
+        "nothing is printed", "summary", _switch,
     ),
     Variable(
         "HPCOLL_TRACE", "a folder, or `folder:steps`", "where the run writes a trace of its calls, for ui.perfetto.dev and `hpcoll trace`",
         "nothing is written", "trace", _file_name,
     ),
     Variable(
-        "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds", "nothing is written", "metrics",
-        _file_name,
+        "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds",
+        "nothing is written", "metrics", _file_name,
     ),
     Variable(
         SITE, f"folders, with `{os.pathsep}` between them",

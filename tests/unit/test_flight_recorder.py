@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -90,7 +91,7 @@ def test_programs_have_these_methods(collective: str, varies: int, lane: str) ->
 def test_where_the_program_called() -> None:
     """The place begins where the call ends, whatever its folders are called."""
     word = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0).word
-    log = SimpleNamespace(records=lambda: [(3, word, 64, 10, 0), (4, word, 64, 11, 0)])
+    log = SimpleNamespace(records=lambda: (3, np.array([[word, 64, 10, 0, 0, 0, 0, 0], [word, 64, 11, 0, 0, 0, 0, 0]])))
     place = "/home/runs (2) at night/train at 9.py:9"
     wait = BlockedCall("1.0.0", 0, 4, f"Bcast(float64[8], root=0) at {place}", "rows", (1,), step="row 1 of 3")
     assert [call["caller"] for call in _of_log(log, "blocking", [wait])] == ["", place]  # type: ignore[arg-type]

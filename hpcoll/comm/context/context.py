@@ -22,15 +22,17 @@ from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
-from hpcoll.comm.status.call_site import left_alone
+from hpcoll.comm.status.call_site import left_alone, place_of_caller
+from hpcoll.comm.status.names import PLACES
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
+from hpcoll.comm.telemetry.exchange import ArrivalExchange
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.call_cache import MpiCall
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
-from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.runtime.program.fields import BUSY, DONE, NOTED
 from hpcoll.selection.config import EVERY_CALL, NATIVE
 
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ class Context(CommunicatorCalls):
         on_host: Call cache of blocking calls on the host copies of GPU arrays.
         started: Call caches of calls in flight, one for each of their message contexts.
         planned: Call cache of persistent requests.
-        turn: Message context that the next call in flight takes, alike on all ranks.
+        issued: Number of calls in flight that were issued, alike on all ranks.
+        exchange: Exchange by which ranks learn who came last.
         starting: A thread starts a call in flight, or makes a persistent request.
         token: The byte that a barrier passes round.
         exchanges: Exchanges of cells that no call has (`hpcoll.comm.objects.exchange`), by method and root; a method alone: root 0.
@@ -82,7 +85,8 @@ class Context(CommunicatorCalls):
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
         self.resources.service_collectives.serve(self)
-        self.turn, self.starting = 0, False
+        self.issued, self.starting = 0, False
+        self.exchange = ArrivalExchange(self.resources)
         self.planned = call_cache.CallCache(self.rank, most, _BUSY.ctypes.data)
 
     @cached_property
@@ -145,6 +149,9 @@ class Context(CommunicatorCalls):
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
+        if status == NOTED:
+            self.look_back()
+            return
         table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
         if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
@@ -153,7 +160,8 @@ class Context(CommunicatorCalls):
             if table is not None and arguments is not given:  # it may be known by what it means
                 *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
                 status = run_cached(table.address, *buffers, op)
-                if status == DONE:
+                if status in (DONE, NOTED):
+                    self.look_back()
                     return
         if status == NO_CALL and table is not None:
             table.latest.plan.account.note(table.nbytes, native_calls.call(self, method, arguments))
@@ -175,6 +183,16 @@ class Context(CommunicatorCalls):
         """Run the call that a table found to its end."""
         served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
         self.go_on(served.plan, served.by, status, limit_s, arguments)
+        self.look_back()
+
+    def look_back(self) -> None:
+        """Note where a blocking call was made that took long, and compare calls where it is time."""
+        log = self.resources.log
+        if log.took_long:
+            log.note_place(log.ncalls, PLACES.number(place_of_caller()))
+        if log.is_due:
+            with self.failure_scope("a comparison of arrivals"):
+                self.exchange.now()
 
     def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
@@ -191,8 +209,10 @@ class Context(CommunicatorCalls):
         short, table = on_host(self.caller, seen), self.on_host.table(key)
         if short is None or (status := run_cached(table.address, *short.found_by)) in (MISS, BUSY, NO_CALL):
             return False
-        if status != DONE:
+        if status not in (DONE, NOTED):
             self._go_on_cached(table, status, limit_s, short.arguments)
+        else:
+            self.look_back()
         with self.failure_scope(seen.method):
             short.store()
         return True
@@ -257,6 +277,7 @@ class Context(CommunicatorCalls):
         if status or call.finish is not None:
             self.go_on(plan, engine, status, limit_s, arguments, call)
         prepared.context_pool.end()
+        self.look_back()
         return engine
 
     def go_on(

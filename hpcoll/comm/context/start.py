@@ -28,6 +28,7 @@ from hpcoll.comm.requests.pending import PendingStarts, defer
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.team.team import IN_FLIGHT
+from hpcoll.comm.telemetry.exchange import EVERY
 from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -61,19 +62,32 @@ def issue(
     try:
         send, recv, op, root = FOUND_BY[method](arguments, context.caller)
         key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
-        turn = context.turn
-        status = run_cached(context.started[turn][key], send, recv, op)
+        status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
         if status == DONE:
-            context.turn = (turn + 1) % IN_FLIGHT
+            context.issued = issued = context.issued + 1
+            if not issued % EVERY:
+                _exchange(context)
             return _to_self(None, _NOBODY)  # a request that is complete
         return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
     finally:
         context.starting = False
 
 
+def _issued(context: Context) -> None:
+    """Count a call in flight that was issued, and tell the other ranks of the last ones now and then."""
+    context.issued += 1
+    if context.issued % EVERY == 0:
+        _exchange(context)
+
+
+def _exchange(context: Context) -> None:
+    context.exchange.begin(context.issued % IN_FLIGHT)
+    context.issued += 1
+
+
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
     """Return the request of a call that did not end in its first turns, or had none; ``asked`` has the fields of `CallOptions`."""
-    turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    turn, meant = context.issued % IN_FLIGHT, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     table = context.started[turn].table(key)
     late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
     if late or meant is not arguments:  # it may be known by what it means
@@ -82,7 +96,7 @@ def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, 
         table.take_kept()  # by the attempt before
         status = run_cached(table.address, send, recv, op)
         if status == DONE:
-            context.turn = (turn + 1) % IN_FLIGHT
+            _issued(context)
             return _to_self(None, _NOBODY)
     if status == NO_CALL:
         table.latest.plan.account.note(table.nbytes)
@@ -95,8 +109,7 @@ def _under_way(
     context: Context, table: CallTable, method: str, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
 ) -> MPI.Request | None:
     """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
-    turn = context.turn
-    message_context = context.resources.message_contexts[1 + turn]
+    message_context = context.resources.message_contexts[1 + context.issued % IN_FLIGHT]
     plan, engine, maps = table.latest.plan, table.latest.by, table.latest.maps
     (source, target, counts), kept = table.waiting, table.take_kept()
     if status == BUSY:
@@ -110,14 +123,14 @@ def _under_way(
         first = partial(int, status)
     call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept), maps=maps)
     request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
-    context.turn = (turn + 1) % IN_FLIGHT
+    _issued(context)
     return request
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None) -> MPI.Request:
     """Return the request of a call after describing and planning it; ``make`` makes the request, whoever serves the call."""
     collect()
-    row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
+    row, algorithm, turn = METHODS[method], asked.algorithm, context.issued % IN_FLIGHT
     meant = row.meant(given, context.rank)
     arguments = retain_datatypes(meant)
     context.check(BeginningCall(method, arguments, "in flight", turn))
@@ -147,7 +160,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
         return chain(context.rank, f"I{method.lower()}", request, make)
     with context.failure_scope(plan.named(call.count)):
         request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
-    context.turn = (turn + 1) % IN_FLIGHT
+    _issued(context)
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, meant, (send, recv), call, CachedCall(engine, plan), engine.wait_policy.eager)
     return request

@@ -66,7 +66,8 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
 def _of_log(found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
     calls = []
-    for number, word, count, begun, ended in found.records():
+    first, records = found.records()
+    for number, (word, count, begun, _, ended, *_) in enumerate(records.tolist(), first):
         wait = next((one for one in waits if one.number == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
             "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,

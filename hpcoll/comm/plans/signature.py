@@ -38,7 +38,7 @@ PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor
 
 _PURPOSES = (
     "", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison",
-    "schedules of an algorithm",
+    "schedules of an algorithm", "when each rank came", "who came late",
 )  # fmt: skip
 
 
@@ -53,6 +53,8 @@ class Purpose(IntEnum):
     GPU = 5
     COMPARISON = 6
     SCHEDULES = 7
+    ARRIVALS = 8
+    WAITS = 9
 
     @property
     def text(self) -> str:

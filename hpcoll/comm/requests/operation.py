@@ -13,11 +13,12 @@ from hpcoll.comm.requests.call_hooks import CallOwner, StalledCall, hooks
 from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
 from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 from hpcoll.comm.status.call_site import in_words, place_of_caller
+from hpcoll.comm.status.names import PLACES
 from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
-from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
+from hpcoll.runtime.program.fields import ERROR, GIVEN_UP, NUMBERED
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
@@ -55,6 +56,7 @@ class Operation(Watched):
         over: Why nothing in flight moves any more: MPI is finalised, or this process is a fork; empty before that.
         dropped: Nobody will wait for it.
         ended: It ended in its first turns.
+        quiet: The program has not made it, and is told nothing where it does not end.
         called_at: Where the program called.
 
     Args:
@@ -81,7 +83,8 @@ class Operation(Watched):
             raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
         self.board.slots[self._slot, progress.STATE] = progress.FREE
-        self.dropped = self.ended = self._finished = self._held = False
+        self.dropped = self.ended = self.quiet = self._finished = self._held = False
+        self._waited_ns = 0, 0  # when the program began to wait for it, and stopped
         self._error: Exception | None = None
         self.begun, self.called_at = time.monotonic(), place_of_caller()
         self._stalled: StalledCall | None = None
@@ -106,8 +109,8 @@ class Operation(Watched):
             hooks().ends(self._stalled)
 
     def _look(self, held: bool) -> None:
-        if self.over:  # the library may not be called any more
-            return
+        if self.over or (self.quiet and self.board.slots[self._slot, progress.STATE] != progress.ENDED_BADLY):
+            return  # the library may not be called any more, or nobody is to hear of it
         state = self.board.slots[self._slot, progress.STATE]
         queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
@@ -184,6 +187,7 @@ class Operation(Watched):
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
         kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
+        begun = self._waited_ns[0] or time.monotonic_ns()
         try:
             while not self._finished:
                 yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
@@ -197,7 +201,7 @@ class Operation(Watched):
                     return False
             return True
         finally:
-            self._held = False
+            self._held, self._waited_ns = False, (begun, time.monotonic_ns())
 
     def test(self) -> bool:
         """Give one turn, and say whether it has ended."""
@@ -231,6 +235,8 @@ class Operation(Watched):
                 self.call.finish()
             if not self.ended:  # else compiled code has counted it
                 self.plan.account.note(self.engine.ledger_nbytes, self.engine.elapsed_ns)
+            if self.engine.log is not None:
+                self.engine.log.note_wait(int(self.engine.state[NUMBERED]), *self._waited_ns, place=PLACES.number(self.called_at))
         except Exception as error:
             self._error = self.named(error)
             abandon(self.engine, self.call)
@@ -250,6 +256,12 @@ class Operation(Watched):
 
 _in_flight: dict[int, Operation] = {}  # by slot
 _watchdog_thread = WatchdogThread(lambda: list(_in_flight.values()))
+
+
+def first_unfinished(message_context: MessageContext) -> int | None:
+    """Return the number of the first call on a message context that has begun, and that the program has not ended; None: there is none."""
+    begun = [one for one in list(_in_flight.values()) if one.message_context is message_context and one.state >= progress.RUNNING]
+    return min((int(one.engine.state[NUMBERED]) for one in begun), default=None)
 
 
 def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:

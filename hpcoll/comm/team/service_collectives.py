@@ -19,6 +19,7 @@ from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.requests.call_hooks import CallOwner, other_thread
 from hpcoll.comm.requests.operation import abandon
+from hpcoll.comm.requests.request import Make, start
 from hpcoll.runtime.engine.entry import RUN, START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, STARTED
@@ -84,6 +85,17 @@ class ServiceCollectives:
         """
         call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
         self._run(call, purpose, what, limit_s)
+
+    def gather_in_flight(
+        self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, message_context: MessageContext, make: Make
+    ) -> MPI.Grequest:
+        """Begin to gather every rank's array, as a call in flight on a message context; ``make`` makes the request."""
+        call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every), purpose=purpose)
+        key = call.collective, purpose
+        if key not in self._plans:
+            self._plans[key] = self._plan(*key)
+        assert self._owner is not None
+        return start(self._owner, message_context, self._plans[key], call, make)[0]
 
     def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
         """Return every rank's object; arguments as of `everywhere`."""

@@ -1,10 +1,11 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT = range(13)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT, COMPARE = range(14)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
+NOTED = 9  # done, and Python is to look at the log: the call took long, or it is time to compare calls
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 MORE = -1  # bytes than were awaited
 STRETCH_NS = 30_000_000  # in which a rank sees nothing move, until it returns to Python
@@ -38,11 +39,11 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # other. SIGNATURE: what all ranks must call alike but for the count; COUNTED: what stands for that, or for all counts, in units of SIGNED
 # bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
-# TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`. GET_COUNT: address of
-# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP,
-# OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0: contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map on
-# both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for the
-# addresses of the widest reduction's sources.
+# TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`,
+# NUMBERED: the number of the call in it. GET_COUNT: address of MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and
+# CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP, OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0:
+# contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map on both sides. STATUS: room for a status, at STATUS_AT unless a request of
+# somebody else's is tested. From OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
@@ -50,9 +51,9 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
+    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, NUMBERED, GET_COUNT,
     FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(106)  # fmt: skip
+) = range(107)  # fmt: skip
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
 # take part in it: a message without bytes is none.
@@ -81,8 +82,10 @@ FULL = 1 << 41  # error: the system has no more shared memory
 MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
 # In the array of a `CallLog` (int64). CALLS: so far; CHAIN: of all fingerprints so far, so that a call which was another on some rank shows
 # in all messages from then on; HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call
-# failed; RECORDED: address of what is known of the last calls, in this process alone.
-CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
+# failed; RECORDED: address of what is known of the last calls, in this process alone; PROCESS: address of the process's words, OWN_SPENT:
+# nanoseconds spent in calls of this log; DUE: number of the call at which calls are to be compared; TOOK: nanoseconds of the latest
+# blocking call, LONG: from which on it took long.
+CALLS, CHAIN, HISTORY, ALARM, RECORDED, PROCESS, OWN_SPENT, DUE, TOOK, LONG, LOG_NFIELDS = range(11)
 # The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
 # when the last one has, in nanoseconds; on the message context of blocking calls also how many blocking collectives of the MPI library's
 # own hpcoll has begun and ended on the caller's communicator, and which one the last is; in which life of the message context the rank
@@ -91,10 +94,11 @@ CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
 BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD, LAST = range(7)
 NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN, ITS_COUNTED = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
-# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended. ITS_NAMES: number
-# of its region, and of its place from bit PLACE_AT on (`hpcoll.comm.telemetry.names`); ITS_SPENT: nanoseconds that this process had spent in
-# collectives when it began; of a call in flight also when the program began to wait for it, and stopped, 0 where it never did.
-ITS_BEGIN, ITS_END, ITS_NAMES, ITS_SPENT, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
+# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended. ITS_SPENT:
+# nanoseconds that this process had spent in calls of other logs when it began. ITS_NAMES: number of its region, and of its place from bit
+# PLACE_AT on (`hpcoll.comm.status.names`). Of a call in flight also when the program began to wait for it, and stopped, 0 where it
+# never did.
+ITS_BEGIN, ITS_SPENT, ITS_END, ITS_NAMES, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
 PLACE_AT = 32
 # Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far.
 REGION, SPENT, PROCESS_NFIELDS = range(3)

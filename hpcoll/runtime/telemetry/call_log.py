@@ -12,6 +12,9 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+_TOOK_LONG_NS = 200_000
+NEVER = (1 << 63) - 1
+PROCESS = np.zeros(f.PROCESS_NFIELDS, np.int64)  # the words of this process (`hpcoll.runtime.program.fields`)
 
 
 class InLibrary(NamedTuple):
@@ -38,9 +41,11 @@ class CallLog:
         self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
         self.fields, self._rank = np.zeros(f.LOG_NFIELDS, np.int64), rank
         self.address: int = self.fields.ctypes.data
-        self.index = 0  # of the message context, alike on all ranks
+        self.index = self.compared = 0  # of the message context, and the last call that was compared with other ranks', alike on all ranks
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
-        self.fields[f.RECORDED] = self._records.ctypes.data
+        self.fields[f.RECORDED], self.fields[f.PROCESS] = self._records.ctypes.data, PROCESS.ctypes.data
+        self.fields[f.DUE], self.fields[f.LONG] = NEVER, _TOOK_LONG_NS
+        self._words = memoryview(self.fields)  # type: ignore[arg-type]
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
 
     @property
@@ -116,13 +121,70 @@ class CallLog:
         """Return a local rank's count of such collectives."""
         return InLibrary(*self.histories[local_rank, 0, f.LIBRARY_BEGUN : f.LIBRARY_METHOD + 1].tolist())
 
-    def records(self) -> list[tuple[int, ...]]:
-        """Return the last calls in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""
+    @property
+    def first_kept(self) -> int:
+        """The number of the first call whose record is still there."""
         last = self.ncalls
-        hot = last // f.RECORDS_HOT
-        found = []
-        for number in range(max(1, (hot - f.RECORD_BLOCKS) * f.RECORDS_HOT, last - _KEPT + 1), last + 1):
-            block, at = divmod(number, f.RECORDS_HOT)
-            place = 0 if block == hot else 1 + (block + 1) % f.RECORD_BLOCKS
-            found.append((number, *self._records[place, at, : f.ITS_NAMES].tolist()))
-        return found
+        return max(1, (last // f.RECORDS_HOT - f.RECORD_BLOCKS) * f.RECORDS_HOT, last - _KEPT + 1)
+
+    def records(self, first: int = 1, last: int = NEVER) -> tuple[int, np.ndarray]:
+        """Return copies of the records of calls from one to another, as far as there are any.
+
+        Another thread may call meanwhile.
+
+        Returns:
+            Number of the first one, and int64 ``(n, RECORD_NFIELDS)``.
+        """
+        while True:
+            newest = self.ncalls
+            hot, begin, end = newest // f.RECORDS_HOT, max(first, self.first_kept), min(last, newest) + 1
+            found = [self._records[0, :0]]
+            for block in range(begin // f.RECORDS_HOT, (end - 1) // f.RECORDS_HOT + 1):
+                at, stop = (min(max(one - block * f.RECORDS_HOT, 0), f.RECORDS_HOT) for one in (begin, end))
+                found.append(self._records[self._block(block, hot), at:stop])
+            records = np.concatenate(found)
+            if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten
+                return begin, records
+
+    def note_place(self, number: int, place: int) -> None:
+        """Note where the program made a call, by its number in `hpcoll.comm.status.names`."""
+        self._record(number)[f.ITS_NAMES] |= place << f.PLACE_AT
+
+    def note_wait(self, number: int, begin_ns: int, end_ns: int, place: int) -> None:
+        """Note that the program has waited for a call in flight, from one time to another, and where it had called.
+
+        Times are as of `time.monotonic_ns`; ``place`` as in `note_place`.
+        """
+        if number >= self.first_kept:
+            self._record(number)[f.ITS_WAIT_BEGIN : f.ITS_WAIT_END + 1] = begin_ns, end_ns
+            self.note_place(number, place)
+        PROCESS[f.SPENT] += end_ns - begin_ns
+        self.fields[f.OWN_SPENT] += end_ns - begin_ns
+
+    def _record(self, number: int) -> np.ndarray:
+        block, at = divmod(number, f.RECORDS_HOT)
+        record: np.ndarray = self._records[self._block(block, self.ncalls // f.RECORDS_HOT), at]
+        return record
+
+    @staticmethod
+    def _block(block: int, hot: int) -> int:
+        """Return where a block of records is, while ``hot`` is the one that is written."""
+        return 0 if block == hot else 1 + (block + 1) % f.RECORD_BLOCKS
+
+    def compare_at(self, number: int) -> None:
+        """Let blocking calls from that number on say that it is time to compare."""
+        self._words[f.DUE] = number
+
+    @property
+    def is_due(self) -> bool:
+        """Say whether it is time to compare."""
+        return self._words[f.CALLS] >= self._words[f.DUE]
+
+    @property
+    def took_long(self) -> bool:
+        """Say whether the latest blocking call took long."""
+        return self._words[f.TOOK] >= self._words[f.LONG]
+
+    def let_long_be(self, nanoseconds: int) -> None:
+        """Let blocking calls be long from so many nanoseconds on."""
+        self._words[f.LONG] = nanoseconds

@@ -2,6 +2,7 @@
 
 from numba import njit
 
+from hpcoll.runtime.engine.compiled.checks import wants_look
 from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, release_gil, store_release, take_gil
 from hpcoll.runtime.engine.compiled.interpreter import resize, run_locked
 from hpcoll.runtime.engine.compiled.mpi_ops import call_mpi
@@ -77,6 +78,8 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
     else:
         pointer(engine)[f.INPUT_MAP], pointer(engine)[f.OUTPUT_MAP] = entry[c.SENT_MAP], entry[c.RECEIVED_MAP]
         status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
+        if status == f.DONE and not head[c.STARTS] and wants_look(pointer(engine)):
+            status = f.NOTED
     take_gil((thread,))
     under_way = engine > 0 and (status == f.PENDING or status == f.FAILED)
     drop(table, sent, under_way)

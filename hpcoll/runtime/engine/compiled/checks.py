@@ -79,16 +79,11 @@ def note_call(state):  # type: ignore[no-untyped-def]
         block = number // f.RECORDS_HOT % f.RECORD_BLOCKS
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
+    process = pointer(log[f.PROCESS])
     record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.STARTED], 0
+    record[f.ITS_SPENT], record[f.ITS_NAMES] = process[f.SPENT] - log[f.OWN_SPENT], process[f.REGION]
+    record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END], state[f.NUMBERED] = 0, 0, number
     log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _compared(signature)))
-
-
-@njit(nogil=True)
-def note_begin(state, when):  # type: ignore[no-untyped-def]
-    """Note more exactly when the latest call has begun."""
-    if state[f.LOG]:
-        log = pointer(state[f.LOG])
-        pointer(log[f.RECORDED] + log[f.CALLS] % f.RECORDS_HOT * _RECORD_NBYTES)[f.ITS_BEGIN] = when
 
 
 @njit(nogil=True)
@@ -99,3 +94,22 @@ def note_end(state, when):  # type: ignore[no-untyped-def]
         pointer(log[f.HISTORY])[f.ENDED_AT] = when
         pointer(log[f.RECORDED] + log[f.CALLS] % f.RECORDS_HOT * _RECORD_NBYTES)[f.ITS_END] = when
         store_release(log[f.HISTORY] + 8 * f.CALLS_ENDED, log[f.CALLS])
+
+
+@njit(nogil=True)
+def note_spent(state, elapsed):  # type: ignore[no-untyped-def]
+    """Note how long the program has been in a blocking call that has ended."""
+    if state[f.LOG]:
+        log = pointer(state[f.LOG])
+        log[f.TOOK] = elapsed
+        log[f.OWN_SPENT] += elapsed
+        pointer(log[f.PROCESS])[f.SPENT] += elapsed
+
+
+@njit(nogil=True)
+def wants_look(state):  # type: ignore[no-untyped-def]
+    """Say whether Python is to look at the log after a blocking call that has ended."""
+    if state[f.LOG] == 0:
+        return False
+    log = pointer(state[f.LOG])
+    return log[f.CALLS] >= log[f.DUE] or log[f.TOOK] >= log[f.LONG]

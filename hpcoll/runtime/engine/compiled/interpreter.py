@@ -6,15 +6,13 @@ after a while without progress and is called again, so that Python sees signals.
 up.
 """
 
-from time import CLOCK_MONOTONIC
-
 from numba import njit
 
 from hpcoll.base.sizes import CLAMP, FLOOR, NOT_NEGATIVE, OTHER, ROOM, SAME, STORE
-from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, sign_messages
+from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, note_spent, sign_messages
 from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
-from hpcoll.runtime.engine.compiled.local_ops import clock, copy, last_tick, nanoseconds, run_local
+from hpcoll.runtime.engine.compiled.local_ops import copy, last_tick, nanoseconds, run_local
 from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.compiled.shm_ops import begin_shm, end_shm, run_shm
 from hpcoll.runtime.program import fields as f
@@ -150,17 +148,17 @@ def _evaluate(address, variables):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
+def begin(address, input_address, output_address):  # type: ignore[no-untyped-def]
     """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go; return as `advance`.
 
     -1 also where another rank's call has failed. The call is noted behind its first messages, which would wait for that otherwise. A short
-    one's time counts from there, too; a longer one's, which may have copied much by then, from the start. ``which``: clock that tells it.
+    one's time counts from there, too; a longer one's, which may have copied much by then, from the start.
     """
     state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
     state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, 0
     if state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
-        state[f.STARTED] = clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+        state[f.STARTED] = nanoseconds(address)
     if state[f.COPY_NBYTES]:
         copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
         state[f.INPUT] = state[f.COPY]
@@ -176,7 +174,7 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
         if alarmed(state):
             state[f.ERROR] = f.ALARMED
     moved = -1 if state[f.ERROR] == f.ALARMED else advance_by_address(address)
-    state[f.STARTED] = state[f.STARTED] or clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+    state[f.STARTED] = state[f.STARTED] or nanoseconds(address)
     if state[f.LOG] and state[f.FORM] != f.PART:
         note_call(state)
     return moved
@@ -205,7 +203,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    return _go_on(address, 0) if begin(address, input_address, output_address, CLOCK_MONOTONIC) >= 0 else f.FAILED
+    return _go_on(address, 0) if begin(address, input_address, output_address) >= 0 else f.FAILED
 
 
 @njit(nogil=True)
@@ -238,6 +236,7 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         status, nbytes = _look_at_cells(state)
     if status == f.DONE and state[f.FORM] != f.PART:
         note_end(state, state[f.STARTED] + elapsed)
+        note_spent(state, elapsed)
     account[0] += state[f.FORM] != f.PART
     account[1] += elapsed
     account[2] += nbytes

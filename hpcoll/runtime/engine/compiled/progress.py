@@ -4,15 +4,13 @@ Each operation has a slot. A thread takes its OWNER word before it advances it. 
 their tickets. The progress thread parks on a semaphore while nothing is in flight.
 """
 
-from time import CLOCK_MONOTONIC
-
 from numba import njit
 
 from hpcoll.runtime.engine.compiled import ffi
-from hpcoll.runtime.engine.compiled.checks import note_begin, note_end
+from hpcoll.runtime.engine.compiled.checks import note_end
 from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, load_acquire, pointer, store_release
 from hpcoll.runtime.engine.compiled.interpreter import advance_by_address, begin
-from hpcoll.runtime.engine.compiled.local_ops import CLOCK_MONOTONIC_COARSE, last_tick, nanoseconds
+from hpcoll.runtime.engine.compiled.local_ops import last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
@@ -36,7 +34,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
         if engine[f.ERROR] == f.GIVEN_UP:
             moved = -1
         elif first:
-            moved = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], CLOCK_MONOTONIC)
+            moved = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT])
             store_release(at + 8 * p.STATE, p.RUNNING)
         else:
             moved = advance_by_address(fields[p.ENGINE])
@@ -157,7 +155,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     state = pointer(engine)
     if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
         return f.BUSY
-    moved, idle = begin(engine, input_address, output_address, CLOCK_MONOTONIC_COARSE), 0
+    moved, idle = begin(engine, input_address, output_address), 0
     while True:
         if moved < 0:
             return f.FAILED
@@ -172,8 +170,6 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
             return f.DONE
         idle = 0 if moved else idle + 1
         if idle >= state[f.LINGERS]:
-            state[f.STARTED] = nanoseconds(engine)  # more exactly
-            note_begin(state, state[f.STARTED])
             return f.PENDING
         if idle > state[f.STAYS]:
             ffi.sched_yield(state[f.SCHED_YIELD], ())

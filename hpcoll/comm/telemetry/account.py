@@ -1,0 +1,117 @@
+"""The account of a rank's waits in the collectives of all communicators of the same ranks."""
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcoll.analysis.waits import PlaceWaits, RankWaits
+from hpcoll.comm.status.names import place_text, region_text
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program import wait_fields as w
+
+_NS = 1e-9
+
+
+class WaitAccount:
+    """Sums over compared calls, in nanoseconds; compiled code adds to the arrays.
+
+    Attributes:
+        world_ranks: Ranks of the communicators, in their order, as those of ``MPI.COMM_WORLD``.
+        sums: int64, as of `hpcoll.runtime.program.wait_fields`.
+        by_rank: int64 ``(3, nranks)``: waited for, caused, inherited, for each rank of the communicators.
+        places: By names of a record: calls, nanoseconds waited and moved, and waited by rank.
+        uncompared: Calls whose records were lost before they could be compared.
+    """
+
+    def __init__(self, world_ranks: tuple[int, ...]) -> None:
+        self.world_ranks = world_ranks
+        self.sums, self.by_rank = np.zeros(w.NSUMS, np.int64), np.zeros((3, len(world_ranks)), np.int64)
+        self.places: dict[int, tuple[np.ndarray, defaultdict[int, int]]] = {}
+        self.uncompared = 0
+        self.clock_error_ns = 0
+
+    def add_places(self, records: np.ndarray, owner: np.ndarray, waited: np.ndarray, took: np.ndarray) -> None:
+        """Add compared calls that have names: those that took long, or were made in a region."""
+        named = np.flatnonzero(records[:, f.ITS_NAMES])
+        if not len(named):
+            return
+        names, owners, waits, took = records[named, f.ITS_NAMES], owner[named], waited[named], took[named]
+        for name in np.unique(names).tolist():
+            at = names == name
+            sums, by_rank = self.places.setdefault(name, (np.zeros(3, np.int64), defaultdict(int)))
+            sums += at.sum(), waits[at].sum(), (took[at] - waits[at]).sum()
+            for rank in np.unique(owners[at & (owners >= 0)]).tolist():
+                by_rank[rank] += int(waits[at & (owners == rank)].sum())
+
+
+class Life:
+    """The life of the thread that calls: its times since the first communicator, or since the last report that began anew."""
+
+    def __init__(self) -> None:
+        self.begun = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        """Return seconds of wall-clock time, on a core, and ready to run but without a core."""
+        delayed = 0.0
+        try:
+            with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as file:
+                delayed = _NS * int(file.read().split()[1])
+        except (OSError, IndexError, ValueError):  # a kernel without it
+            pass
+        return time.monotonic(), time.thread_time(), delayed
+
+    def passed(self) -> tuple[float, ...]:
+        """Return what has passed since the begin, in the order of `_now`."""
+        return tuple(now - then for now, then in zip(self._now(), self.begun, strict=True))
+
+
+_accounts: dict[tuple[int, ...], WaitAccount] = {}
+_life = [Life()]
+
+
+def account_of(resources: Resources) -> WaitAccount:
+    """Return the account of all communicators of the same ranks in the same order."""
+    return _accounts.setdefault(resources.team.world_ranks, WaitAccount(resources.team.world_ranks))
+
+
+def forget(inside: Sequence[int]) -> None:
+    """Begin anew: forget the accounts of communicators all of whose ranks are among these ranks of ``MPI.COMM_WORLD``."""
+    for ranks in [ranks for ranks in _accounts if set(ranks) <= set(inside)]:
+        del _accounts[ranks]
+    _life[0] = Life()
+
+
+def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> RankWaits:
+    """Return this rank's waits in all communicators whose ranks are among those of one; ranks are numbered as in that one."""
+    world = {rank: number for number, rank in enumerate(resources.team.world_ranks)}
+    accounts = [one for one in _accounts.values() if set(one.world_ranks) <= set(world)]
+    by_rank, sums, places = np.zeros((3, len(world)), np.int64), np.zeros(w.NSUMS, np.int64), dict[tuple[str, str], PlaceWaits]()
+    for account in accounts:
+        ranks = [world[rank] for rank in account.world_ranks]
+        by_rank[:, ranks] += account.by_rank
+        sums += account.sums
+        for names, (numbers, for_rank) in account.places.items():
+            key = place_text(names >> f.PLACE_AT), region_text(names & (1 << f.PLACE_AT) - 1)
+            ncalls, waited, moved = numbers.tolist()
+            before = places.get(key, PlaceWaits(*key, 0, 0.0, 0.0, {}))
+            found = dict(before.waited_for)
+            for rank, ns in for_rank.items():
+                found[ranks[rank]] = found.get(ranks[rank], 0.0) + _NS * ns
+            places[key] = PlaceWaits(*key, before.calls + ncalls, before.waited_s + _NS * waited, before.moved_s + _NS * moved, found)
+    run_s, on_core_s, taken_s = _life[0].passed()
+    ncalls, last, waited, moved, hidden = sums.tolist()
+    in_calls_s = _NS * (waited + moved)
+    computed_s = max(0.0, on_core_s - in_calls_s)
+    waited_for, caused, inherited = ({rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank.tolist())
+    return RankWaits(
+        resources.rank, os.uname().nodename, run_s, ncalls, sum(one.uncompared for one in accounts), last, _NS * waited, _NS * moved,
+        _NS * hidden, python_s, nbytes, waited_for, caused, inherited, taken_s,
+        max(0.0, run_s - in_calls_s - computed_s - taken_s), computed_s, tuple(places.values()),
+        _NS * max((one.clock_error_ns for one in accounts), default=0),
+    )  # fmt: skip
