@@ -29,7 +29,7 @@ class RankWaits(NamedTuple):
     run_s: float  # wall-clock time
     calls: int  # that were compared between ranks
     uncompared: int  # that were not, because their records were lost before
-    last: int  # calls for which this rank came last, by more than the clock's error
+    held_up_by: Mapping[int, int]  # calls in which this rank waited, by the rank that came last
     waited_s: float  # for ranks that came later
     moved_s: float  # in calls that all ranks had reached
     hidden_s: float  # of calls in flight, while the program did other things

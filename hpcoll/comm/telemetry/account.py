@@ -14,6 +14,7 @@ from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
 
+SHORT_NS = 1000
 _NS = 1e-9
 
 
@@ -23,24 +24,20 @@ class WaitAccount:
     Attributes:
         world_ranks: Ranks of the communicators, in their order, as those of ``MPI.COMM_WORLD``.
         sums: int64, as of `hpcoll.runtime.program.wait_fields`.
-        by_rank: int64 ``(3, nranks)``: waited for, caused, inherited, for each rank of the communicators.
+        by_rank: int64 ``(4, nranks)``: calls held up, waited for, caused, inherited, by the rank of the communicators that came last.
         places: By names of a record: calls, nanoseconds waited and moved, and waited by rank.
         uncompared: Calls whose records were lost before they could be compared.
+        least: Nanoseconds below which a difference is no finding: `SHORT_NS`, or the clocks' error.
     """
 
     def __init__(self, world_ranks: tuple[int, ...]) -> None:
         self.world_ranks = world_ranks
-        self.sums, self.by_rank = np.zeros(w.NSUMS, np.int64), np.zeros((3, len(world_ranks)), np.int64)
+        self.sums, self.by_rank = np.zeros(w.NSUMS, np.int64), np.zeros((4, len(world_ranks)), np.int64)
         self.places: dict[int, tuple[np.ndarray, defaultdict[int, int]]] = {}
-        self.uncompared = 0
-        self.clock_error_ns = 0
+        self.uncompared, self.least = 0, SHORT_NS
 
-    def add_places(self, records: np.ndarray, owner: np.ndarray, waited: np.ndarray, took: np.ndarray) -> None:
+    def add_places(self, names: np.ndarray, owners: np.ndarray, waits: np.ndarray, took: np.ndarray) -> None:
         """Add compared calls that have names: those that took long, or were made in a region."""
-        named = np.flatnonzero(records[:, f.ITS_NAMES])
-        if not len(named):
-            return
-        names, owners, waits, took = records[named, f.ITS_NAMES], owner[named], waited[named], took[named]
         for name in np.unique(names).tolist():
             at = names == name
             sums, by_rank = self.places.setdefault(name, (np.zeros(3, np.int64), defaultdict(int)))
@@ -91,7 +88,7 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
     """Return this rank's waits in all communicators whose ranks are among those of one; ranks are numbered as in that one."""
     world = {rank: number for number, rank in enumerate(resources.team.world_ranks)}
     accounts = [one for one in _accounts.values() if set(one.world_ranks) <= set(world)]
-    by_rank, sums, places = np.zeros((3, len(world)), np.int64), np.zeros(w.NSUMS, np.int64), dict[tuple[str, str], PlaceWaits]()
+    by_rank, sums, places = np.zeros((4, len(world)), np.int64), np.zeros(w.NSUMS, np.int64), dict[tuple[str, str], PlaceWaits]()
     for account in accounts:
         ranks = [world[rank] for rank in account.world_ranks]
         by_rank[:, ranks] += account.by_rank
@@ -105,13 +102,14 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
                 found[ranks[rank]] = found.get(ranks[rank], 0.0) + _NS * ns
             places[key] = PlaceWaits(*key, before.calls + ncalls, before.waited_s + _NS * waited, before.moved_s + _NS * moved, found)
     run_s, on_core_s, taken_s = _life[0].passed()
-    ncalls, last, waited, moved, hidden = sums.tolist()
+    ncalls, waited, moved, hidden = sums.tolist()
     in_calls_s = _NS * (waited + moved)
     computed_s = max(0.0, on_core_s - in_calls_s)
-    waited_for, caused, inherited = ({rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank.tolist())
+    waited_for, caused, inherited = ({rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank[1:].tolist())
+    held_up = {rank: n for rank, n in enumerate(by_rank[0].tolist()) if n}
     return RankWaits(
-        resources.rank, os.uname().nodename, run_s, ncalls, sum(one.uncompared for one in accounts), last, _NS * waited, _NS * moved,
+        resources.rank, os.uname().nodename, run_s, ncalls, sum(one.uncompared for one in accounts), held_up, _NS * waited, _NS * moved,
         _NS * hidden, python_s, nbytes, waited_for, caused, inherited, taken_s,
         max(0.0, run_s - in_calls_s - computed_s - taken_s), computed_s, tuple(places.values()),
-        _NS * max((one.clock_error_ns for one in accounts), default=0),
+        _NS * max((one.least for one in accounts), default=0),
     )  # fmt: skip

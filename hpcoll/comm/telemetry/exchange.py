@@ -1,10 +1,9 @@
-"""The exchange of arrivals: ranks tell each other when each began its last calls, so that each knows who came last, and waited for whom.
+"""The exchange of arrivals: ranks tell each other when each began its last calls, so that each knows who came last, and who waited for it.
 
 It happens after every `EVERY` blocking calls of a communicator, and calls in flight, and where a program asks who was late. A blocking call
 is followed by a service collective. One in flight must wait for nobody, so the arrivals are in flight, too, and compared the next time.
 """
 
-from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -14,130 +13,129 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.team.resources import Resources
-from hpcoll.comm.telemetry.account import WaitAccount, account_of
+from hpcoll.comm.telemetry.account import account_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
-from hpcoll.runtime.engine.entry import COMPARE, call_compiled
+from hpcoll.runtime.engine.entry import COMPARE, TELL, call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
 from hpcoll.schedules.collectives import COLLECTIVES
 
-EVERY = 2048  # calls, a power of two
-_MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' arrivals together
+EVERY = 4096  # calls, a power of two, fewer than records are kept
+_MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
+_FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
+_HEADS = _MOST_LANES * _HEAD
 _KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
 _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
-
-
-class _Told(NamedTuple):
-    """The words of an exchange, and this rank's records of the calls in it, by lane."""
-
-    mine: np.ndarray
-    every: np.ndarray
-    records: list[tuple[int, np.ndarray]]
 
 
 class ArrivalExchange:
     """The exchange of one communicator, whose resources are given.
 
-    The words that ranks tell are, for each lane, the numbers of a first call and of the last, and then pairs of its begin on the common
-    clock and of nanoseconds that the rank had spent in other calls. Lanes are message contexts, in the order of all ranks.
+    The words that ranks tell are for each lane the numbers of a first and a last call and a base, and then a word for each call of each
+    lane (`hpcoll.runtime.program.wait_fields`). Lanes are message contexts, in the order of all ranks.
     """
 
     def __init__(self, resources: Resources) -> None:
-        self._resources = resources
-        self._npairs = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // (2 * resources.nranks)))
-        self._nwords = 2 * _MOST_LANES + 2 * self._npairs
-        self._sending: tuple[_Told, Any] | None = None
+        self._resources, self._request = resources, None  # type: Resources, MPI.Grequest | None
+        self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
+        self._words: dict[str, np.ndarray] = {}  # made by the first exchange
         resources.log.compare_at(resources.log.ncalls + EVERY)
-
-    @property
-    def _account(self) -> WaitAccount:
-        return account_of(self._resources)
-
-    @property
-    def _lanes(self) -> list[MessageContext]:
-        return self._resources.every_message_context()[:_MOST_LANES]
 
     def now(self) -> None:
         """Tell each other all arrivals so far, and compare; collective, and blocking."""
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
-        told = self._told()
-        self._resources.service_collectives.gather(told.mine, told.every, Purpose.ARRIVALS)
-        self._compare(told)
+        self._tell()
+        self._resources.service_collectives.gather(self._words["mine"], self._words["every"], Purpose.ARRIVALS)
+        self._compare()
 
     def begin(self, turn: int) -> None:
         """Tell each other arrivals, in flight, as a call of that turn does."""
         self.end()
-        told = self._told()
-        request = self._resources.service_collectives.gather_in_flight(
-            told.mine, told.every, Purpose.ARRIVALS, self._resources.in_flight(turn), _request
-        )
-        self._sending = told, request
+        self._tell()
+        arrays, on = (self._words["mine"], self._words["every"]), self._resources.in_flight(turn)
+        self._request = self._resources.service_collectives.gather_in_flight(*arrays, Purpose.ARRIVALS, on, _request)
 
     def end(self) -> None:
-        """Compare what is in flight, which all ranks have begun to tell by now, as far as they are in this call."""
-        if self._sending is not None:
-            (told, request), self._sending = self._sending, None
+        """Compare what was told in flight."""
+        if self._request is not None:
+            request, self._request = self._request, None
             request.Wait()
-            self._compare(told)
+            self._compare()
 
-    def _told(self) -> _Told:
-        """Return what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
-        mine, left, records = np.zeros(self._nwords, np.int64), self._npairs, list[tuple[int, np.ndarray]]()
-        at = 2 * _MOST_LANES
-        for lane, on in enumerate(self._lanes):
-            log, unfinished = on.log, first_unfinished(on) if lane else None
-            ended = log.begun_and_ended[1] if unfinished is None else unfinished - 1
-            first, found = log.records(max(log.compared + 1, ended - left + 1), ended)
-            mine[2 * lane : 2 * lane + 2] = first, first + len(found) - 1
-            mine[at : at + 2 * len(found)] = found[:, f.ITS_BEGIN : f.ITS_SPENT + 1].ravel()
-            at, left = at + 2 * len(found), left - len(found)
-            records.append((first, found))
-        if not self._resources.one_node:
-            pairs = mine[2 * _MOST_LANES : at : 2]
-            pairs[:] = self._common(pairs)
-        return _Told(mine, np.empty((self._resources.nranks, self._nwords), np.int64), records)
+    def _lanes(self) -> list[MessageContext]:
+        return self._resources.every_message_context()[:_MOST_LANES]
 
-    def _common(self, nanoseconds: np.ndarray) -> np.ndarray:
-        """Return times on the clock that all hosts share."""
-        return nanoseconds
+    def _make_room(self) -> None:
+        """Make room, once."""
+        nranks, n = self._resources.nranks, self._ncalls
+        shapes = {"mine": (_HEADS + n,), "every": (nranks, _HEADS + n), "owner": (n,), "waited": (n,), "named": (n,), "near": (nranks,)}
+        self._words = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()} | {"table": np.zeros(w.NFIELDS, np.int64)}
+        graph, table = self._resources.caller.graph(), self._words["table"]
+        for end in graph.sources[self._resources.rank] if graph is not None else ():
+            if end is not None:
+                self._words["near"][end[0]] = 1
+        for field, name in {w.OWNER: "owner", w.WAITED: "waited", w.NAMED: "named", w.NEIGHBOURS: "near"}.items():
+            table[field] = self._words[name].ctypes.data
+        table[w.RANK], table[w.NRANKS], table[w.KINDS] = self._resources.rank, nranks, _BY_NUMBER.ctypes.data
+        self._table, self._mine = memoryview(table), memoryview(self._words["mine"])  # type: ignore[arg-type]  # the same, at less cost
+        self._addresses = {name: words.ctypes.data for name, words in self._words.items()}
 
-    def _compare(self, told: _Told) -> None:
+    def _tell(self) -> None:
+        """Write what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
+        if not self._words:
+            self._make_room()
+        mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
+        for lane, on in enumerate(self._lanes()):
+            log, head = on.log, _HEAD * lane
+            last = log.begun_and_ended[1]
+            if lane and last > log.compared:
+                unfinished = first_unfinished(on)
+                last = last if unfinished is None else unfinished - 1
+            first = max(log.compared, last - left, log.first_kept - 1) + 1
+            mine[head + _FIRST], mine[head + _LAST] = first, last
+            if first <= last:
+                table[w.LOG], table[w.FIRST], table[w.NCALLS] = log.address, first, last + 1 - first
+                table[w.TOLD] = self._addresses["mine"] + 8 * at
+                call_compiled(TELL, self._addresses["table"], 0, 0, 0)
+                mine[head + _BASE] = table[w.BASE]
+                at, left = at + last + 1 - first, left - (last + 1 - first)
+
+    def _compare(self) -> None:
         """Compare the calls that all ranks have told of."""
-        heads = told.every[:, : 2 * _MOST_LANES].reshape(-1, _MOST_LANES, 2)
-        firsts, lasts = heads[:, :, 0].max(axis=0).tolist(), heads[:, :, 1].min(axis=0).tolist()
-        sizes = heads[:, :, 1] - heads[:, :, 0] + 1
-        offsets = np.cumsum(sizes, axis=1) - sizes  # in pairs
-        for lane, ((begin, records), on) in enumerate(zip(told.records, self._lanes, strict=False)):
-            first, last, log = firsts[lane], lasts[lane], on.log
-            if last < first:
-                continue
-            self._account.uncompared += first - 1 - log.compared
-            log.compared = last
-            pairs = 2 * _MOST_LANES + 2 * (offsets[:, lane] + first - heads[:, lane, 0])
-            addresses = told.every.ctypes.data + 8 * (self._nwords * np.arange(len(pairs)) + pairs)
-            self._compare_lane(lane, first, records[first - begin : last + 1 - begin], addresses)
+        lanes, every = self._lanes(), self._words["every"]
+        heads = every[:, :_HEADS].tolist()
+        places = [self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))]
+        for lane, on in enumerate(lanes):
+            firsts, lasts, bases = zip(*(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True)
+            first, last, log = max(firsts), min(lasts), on.log
+            if first <= last:
+                account_of(self._resources).uncompared += first - 1 - log.compared
+                arrivals = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)]
+                self._compare_lane(lane, on, first, last, np.array([arrivals, bases], np.int64))
+                log.compared = last
+            places = [place + 8 * max(0, end + 1 - one) for place, one, end in zip(places, firsts, lasts, strict=True)]
 
-    def _compare_lane(self, lane: int, first: int, records: np.ndarray, arrivals: np.ndarray) -> None:
-        account, resources = self._account, self._resources
-        owner, waited, table = np.empty(len(records), np.int64), np.empty(len(records), np.int64), np.zeros(w.NFIELDS, np.int64)
-        near = np.zeros(resources.nranks, np.int64)
-        graph = resources.caller.graph()
-        if graph is not None:
-            near[[end[0] for end in graph.sources[resources.rank] if end is not None]] = 1
-        fields = {
-            w.RECORDS: records.ctypes.data, w.NCALLS: len(records), w.RANK: resources.rank, w.NRANKS: resources.nranks,
-            w.ARRIVALS: arrivals.ctypes.data, w.KINDS: _BY_NUMBER.ctypes.data, w.NEIGHBOURS: near.ctypes.data, w.IN_FLIGHT: lane > 0,
-            w.LEAST: account.clock_error_ns, w.OWNER: owner.ctypes.data, w.WAITED: waited.ctypes.data, w.SUMS: account.sums.ctypes.data,
-            w.WAITED_FOR: account.by_rank[0].ctypes.data, w.CAUSED: account.by_rank[1].ctypes.data,
-            w.INHERITED: account.by_rank[2].ctypes.data,
-        }  # fmt: skip
-        table[list(fields)] = list(fields.values())
-        call_compiled(COMPARE, table.ctypes.data, 0, 0, 0)
-        begin, end = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
-        account.add_places(records, owner, waited, records[:, end] - records[:, begin])
-        for listen in listeners:
-            listen(ComparedCalls(resources, lane, first, records, owner, waited))
+    def _compare_lane(self, lane: int, on: MessageContext, first: int, last: int, told: np.ndarray) -> None:
+        """Compare the calls of one lane; ``told``: for each rank the address of its words, and its base."""
+        account, table, n = account_of(self._resources), self._table, last + 1 - first
+        table[w.LOG], table[w.FIRST], table[w.NCALLS] = on.log.address, first, n
+        table[w.IN_FLIGHT], table[w.LEAST] = lane > 0, account.least
+        at = told.ctypes.data
+        table[w.ARRIVALS], table[w.BASES], table[w.SUMS] = at, at + told.strides[0], account.sums.ctypes.data
+        at, row = account.by_rank.ctypes.data, account.by_rank.strides[0]
+        table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = range(at, at + 4 * row, row)
+        call_compiled(COMPARE, self._addresses["table"], 0, 0, 0)
+        owner, waited, named = (self._words[name] for name in ("owner", "waited", "named"))
+        if table[w.NNAMED]:
+            named = named[: table[w.NNAMED]]
+            begin, end = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
+            records = on.log.chosen(first + named)
+            account.add_places(records[:, f.ITS_NAMES], owner[named], waited[named], records[:, end] - records[:, begin])
+        if listeners:
+            _, records = on.log.records(first, last)
+            for listen in listeners:
+                listen(ComparedCalls(self._resources, lane, first, records, owner[:n].copy(), waited[:n].copy()))
 
 
 def _request(operation: Operation) -> MPI.Grequest:

@@ -1,7 +1,7 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT, COMPARE = range(14)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT, TELL, COMPARE = range(15)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
@@ -102,7 +102,7 @@ ITS_BEGIN, ITS_SPENT, ITS_END, ITS_NAMES, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_N
 PLACE_AT = 32
 # Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far.
 REGION, SPENT, PROCESS_NFIELDS = range(3)
-RECORDS_HOT, RECORD_BLOCKS = 256, 9  # in the block that is written, and how many full ones are kept behind it
+RECORDS_HOT, RECORD_BLOCKS = 256, 20  # in the block that is written, and how many full ones are kept behind it
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined

@@ -146,6 +146,13 @@ class CallLog:
             if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten
                 return begin, records
 
+    def chosen(self, numbers: np.ndarray) -> np.ndarray:
+        """Return copies of the records of calls, by their numbers, which are all kept: int64 ``(n, RECORD_NFIELDS)``."""
+        blocks, at = np.divmod(numbers, f.RECORDS_HOT)
+        kept = np.where(blocks == self.ncalls // f.RECORDS_HOT, 0, 1 + (blocks + 1) % f.RECORD_BLOCKS)
+        found: np.ndarray = self._records[kept, at]
+        return found
+
     def note_place(self, number: int, place: int) -> None:
         """Note where the program made a call, by its number in `hpcoll.comm.status.names`."""
         self._record(number)[f.ITS_NAMES] |= place << f.PLACE_AT

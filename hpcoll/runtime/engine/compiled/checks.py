@@ -87,6 +87,15 @@ def note_call(state):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def record_of(log_address, number):  # type: ignore[no-untyped-def]
+    """Return the address of the record of a call that is still kept."""
+    log = pointer(log_address)
+    block, at = number // f.RECORDS_HOT, number % f.RECORDS_HOT
+    place = 0 if block == log[f.CALLS] // f.RECORDS_HOT else 1 + (block + 1) % f.RECORD_BLOCKS
+    return log[f.RECORDED] + place * _HOT_NBYTES + at * _RECORD_NBYTES
+
+
+@njit(nogil=True)
 def note_end(state, when):  # type: ignore[no-untyped-def]
     """Note that a call has ended, and tell the ranks of the node."""
     if state[f.LOG]:

@@ -7,7 +7,22 @@ from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops,
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, COMPARE, FLOATS, HOLD, LET_GO, ON_OBJECT, PACK, RESIZE, RUN, START, UNPACK, WAIT
+from hpcoll.runtime.program.fields import (
+    ACTIVATE,
+    CACHED,
+    COMPARE,
+    FLOATS,
+    HOLD,
+    LET_GO,
+    ON_OBJECT,
+    PACK,
+    RESIZE,
+    RUN,
+    START,
+    TELL,
+    UNPACK,
+    WAIT,
+)
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -42,6 +57,8 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return progress.let_go(a, b)
     if what in (PACK, UNPACK):
         return mapped_ops.move(a, b, 0, c, d, what == UNPACK)
+    if what == TELL:
+        return waits.tell(a)
     if what == COMPARE:
         return waits.compare(a)
     return progress.serve(a)

@@ -1,71 +1,94 @@
-"""Compiled: for calls of which it is known when each rank began them, who came last, and how long this rank waited for it."""
+"""Compiled: ranks tell each other when each began its last calls; then each knows who came last, and how long it waited for that one."""
 
 from numba import njit
 
+from hpcoll.runtime.engine.compiled.checks import record_of
 from hpcoll.runtime.engine.compiled.ffi import pointer
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
 
 _COLLECTIVE, _ROOT = (1 << w.COLLECTIVE_BITS) - 1, (1 << w.ROOT_BITS) - 1
 _ELEMENT = (1 << f.ELEMENT_BITS) - 1
+_TICKS, _MOST_SPENT = (1 << w.TICK_BITS) - 1, (1 << 63 - w.TICK_BITS) - 1
 
 
 @njit(nogil=True)
-def compare(address):  # type: ignore[no-untyped-def]
-    """Compare the calls of a table (`hpcoll.runtime.program.wait_fields`). Service collectives are nobody's."""
+def tell(address):  # type: ignore[no-untyped-def]
+    """Write the words by which a rank tells of its calls, and their base (`hpcoll.runtime.program.wait_fields`)."""
     table = pointer(address)
+    log, told, first, offset = table[w.LOG], pointer(table[w.TOLD]), table[w.FIRST], table[w.CLOCK_OFFSET]
+    base, spent = pointer(record_of(log, first))[f.ITS_BEGIN] + offset, pointer(record_of(log, first))[f.ITS_SPENT]
     for i in range(table[w.NCALLS]):
-        record = pointer(table[w.RECORDS] + 8 * f.RECORD_NFIELDS * i)
-        pointer(table[w.OWNER])[i], pointer(table[w.WAITED])[i] = w.NOBODY, 0
-        signature = record[0]
-        kind, root = pointer(table[w.KINDS])[signature & _COLLECTIVE], signature >> w.ROOT_AT & _ROOT
-        rooted = kind in (w.FROM_ROOT, w.TO_ROOT) or signature >> f.ELEMENT_AT & _ELEMENT == w.OBJECT
-        if rooted or root == 0:
-            _compare_one(address, i, kind, root)
+        record = pointer(record_of(log, first + i))
+        ticks = max(0, record[f.ITS_BEGIN] + offset - base) >> w.TICK_SHIFT & _TICKS
+        told[i] = min(max(0, record[f.ITS_SPENT] - spent) >> w.SPENT_SHIFT, _MOST_SPENT) << w.TICK_BITS | ticks
+        spent = record[f.ITS_SPENT]
+    table[w.BASE] = base
     return f.DONE
 
 
 @njit(nogil=True)
-def _compare_one(address, i, kind, root):  # type: ignore[no-untyped-def]
-    table = pointer(address)
-    me, nranks, record = table[w.RANK], table[w.NRANKS], pointer(table[w.RECORDS] + 8 * f.RECORD_NFIELDS * i)
-    begun, sums = _arrival(table, me, i), pointer(table[w.SUMS])
-    owner, latest, before, others = w.NOBODY, begun, 0, 0  # among those that this rank awaits; the latest of all others
-    for rank in range(nranks):
-        when = _arrival(table, rank, i)
+def compare(address):  # type: ignore[no-untyped-def]
+    """Compare the calls of a table. Service collectives are nobody's; a call that took less than LEAST has waited for nobody."""
+    table, named, ncalls, waited_ns, moved_ns, hidden_ns = pointer(address), 0, 0, 0, 0, 0
+    log, first, in_flight, least, nranks = table[w.LOG], table[w.FIRST], table[w.IN_FLIGHT], table[w.LEAST], table[w.NRANKS]
+    kinds, owners, waits = pointer(table[w.KINDS]), pointer(table[w.OWNER]), pointer(table[w.WAITED])
+    for i in range(table[w.NCALLS]):
+        record = pointer(record_of(log, first + i))
+        signature = record[0]
+        kind, root = kinds[signature & _COLLECTIVE], signature >> w.ROOT_AT & _ROOT
+        rooted = kind == w.FROM_ROOT or kind == w.TO_ROOT or signature >> f.ELEMENT_AT & _ELEMENT == w.OBJECT
+        owners[i], waits[i] = w.NOBODY, 0
+        if root and not rooted:
+            continue
+        begin, took = record[f.ITS_BEGIN], record[f.ITS_END] - record[f.ITS_BEGIN]
+        if in_flight:
+            whole, begin, took = took, record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END] - record[f.ITS_WAIT_BEGIN]
+            hidden_ns += max(0, whole - took)
+        ncalls += 1
+        moved_ns += took
+        if record[f.ITS_NAMES]:
+            pointer(table[w.NAMED])[named] = i
+            named += 1
+        if took <= least:
+            continue
+        owner, late = _latest(table, i, kind, root)
+        waited = min(took, late - (begin - record[f.ITS_BEGIN]))
+        if waited <= least:
+            continue
+        waited_ns += waited
+        owners[i], waits[i] = owner, waited
+        share = waited if kind == w.TO_ROOT else waited // (nranks - 1)
+        pointer(table[w.HELD_UP])[owner] += 1
+        pointer(table[w.WAITED_FOR])[owner] += waited
+        pointer(table[w.CAUSED])[owner] += share
+        pointer(table[w.INHERITED])[owner] += min(share, _word(table, owner, i) >> w.TICK_BITS << w.SPENT_SHIFT)
+    sums = pointer(table[w.SUMS])
+    sums[w.CALLS] += ncalls
+    sums[w.WAITED_NS] += waited_ns
+    sums[w.MOVED_NS] += moved_ns - waited_ns
+    sums[w.HIDDEN_NS] += hidden_ns
+    table[w.NNAMED] = named
+    return f.DONE
+
+
+@njit(nogil=True)
+def _latest(table, i, kind, root):  # type: ignore[no-untyped-def]
+    """Return which rank of those that this one awaits came last, and how much later than this one."""
+    me, arrivals, bases = table[w.RANK], pointer(table[w.ARRIVALS]), pointer(table[w.BASES])
+    begun = bases[me] + ((pointer(arrivals[me])[i] & _TICKS) << w.TICK_SHIFT)
+    owner, late = w.NOBODY, 0
+    for rank in range(table[w.NRANKS]):
         if rank != me:
-            others = max(others, when)
-        if when > latest and _awaited(table, kind, root, rank):
-            owner, latest = rank, when
-    first, last = record[f.ITS_BEGIN], record[f.ITS_END]
-    hidden = 0
-    if table[w.IN_FLIGHT]:
-        hidden = last - first
-        first, last = record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END]
-        hidden = max(0, hidden - (last - first))
-    waited = min(last - first, latest - begun - (first - record[f.ITS_BEGIN])) if owner != w.NOBODY else 0
-    if waited <= table[w.LEAST]:
-        owner, waited = w.NOBODY, 0
-    sums[w.CALLS] += 1
-    sums[w.WAITED_NS] += waited
-    sums[w.MOVED_NS] += last - first - waited
-    sums[w.HIDDEN_NS] += hidden
-    awaits_me = (kind != w.FROM_ROOT or me == root) and (kind != w.TO_ROOT or me != root)
-    sums[w.LAST] += awaits_me and begun - others > table[w.LEAST]
-    if owner == w.NOBODY:
-        return
-    pointer(table[w.OWNER])[i], pointer(table[w.WAITED])[i] = owner, waited
-    share = waited // (1 if kind == w.TO_ROOT else nranks - 1)
-    pointer(table[w.WAITED_FOR])[owner] += waited
-    pointer(table[w.CAUSED])[owner] += share
-    if i:
-        before = _spent(table, owner, i) - _spent(table, owner, i - 1)
-    pointer(table[w.INHERITED])[owner] += min(share, before)
+            later = bases[rank] + ((pointer(arrivals[rank])[i] & _TICKS) << w.TICK_SHIFT) - begun
+            if later > late and _awaited(table, kind, root, rank):
+                owner, late = rank, later
+    return owner, late
 
 
 @njit(nogil=True)
 def _awaited(table, kind, root, rank):  # type: ignore[no-untyped-def]
-    """Say whether a rank waits for another one in a call."""
+    """Say whether this rank waits for another one in a call."""
     if kind == w.FROM_ROOT:
         return rank == root
     if kind == w.TO_ROOT:
@@ -76,10 +99,5 @@ def _awaited(table, kind, root, rank):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _arrival(table, rank, i):  # type: ignore[no-untyped-def]
-    return pointer(pointer(table[w.ARRIVALS])[rank])[2 * i]
-
-
-@njit(nogil=True)
-def _spent(table, rank, i):  # type: ignore[no-untyped-def]
-    return pointer(pointer(table[w.ARRIVALS])[rank])[2 * i + 1]
+def _word(table, rank, i):  # type: ignore[no-untyped-def]
+    return pointer(pointer(table[w.ARRIVALS])[rank])[i]
