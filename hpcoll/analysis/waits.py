@@ -3,8 +3,24 @@
 Programs ask for it through `hpcoll.Communicator.stragglers`, and ``hpcoll trace`` for what a run has left in its trace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.base.text import counted, duration, printable, table
+
+LEAST_S, LEAST_SHARE = 1e-3, 0.02  # seconds, and share of the run, that a rank costs which stands out
+FACTOR = 2.0  # times the cost of the rank to compare with
+TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
+SLOW_LINK = 1.5  # times slower than the median link, from where on a host's link is a cause
+_TAKEN = "had its core taken away"
+_CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": _TAKEN}
+_CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
+_MOST_ROWS, _WIDTH = 16, 140  # of a table
+_RANKS = ("rank", "host", "last", "cost", "of run", "waited", "moved", "hidden", "python", "why")
+_PLACES = ("place", "region", "calls", "waited", "moved", "most for")
 
 
 class PlaceWaits(NamedTuple):
@@ -43,3 +59,222 @@ class RankWaits(NamedTuple):
     computed_s: float  # of the thread's time on a core outside of collectives
     places: tuple[PlaceWaits, ...]
     clock_error_s: float  # below which a difference between hosts is no finding
+
+
+class StragglerRow(NamedTuple):
+    """A rank as `Stragglers` shows it. Seconds are this rank's own, but for ``caused_s`` and ``inherited_s``."""
+
+    rank: int
+    host: str
+    last: float  # share of its calls for which it came last, from 0 to 1
+    caused_s: float  # that it cost the others: what a rank that could wait for it waited, on average
+    share: float  # of the run, that `caused_s` is
+    waited_s: float  # for ranks that came later
+    moved_s: float  # in calls that all ranks had reached
+    hidden_s: float  # of calls in flight, while the program did other things
+    python_s: float  # around calls, in hpcoll's own Python
+    computed_s: float  # on a core, outside of collectives
+    absent_s: float  # asleep, stopped, or waiting for a device, outside of collectives
+    taken_s: float  # in which it could have run, and had no core
+    inherited_s: float  # for which the others waited because it had itself been held up in other collectives; no part of `caused_s`
+    why: str  # it was late, in words; empty where it cost little, or nothing tells
+
+
+class StragglerPlace(NamedTuple):
+    """A place of the program that makes long calls. Seconds are those of one rank, on average over the ranks that call there."""
+
+    place: str  # file and line, such as ``train.py:88``; empty where none is known
+    region: str  # names of the regions, outermost first, joined by ``/``; empty outside of them
+    calls: int  # long ones, of the rank that made the most
+    waited_s: float
+    moved_s: float
+    most_for: int | None  # rank that was awaited longest; None: nobody waited
+
+
+class Stragglers(NamedTuple):
+    """The ranks that came late, by how much, where and why; ``str()`` gives a table.
+
+    Attributes:
+        worst: Rank that stands out, as `judge` says; None where none does.
+        verdict: The finding in one sentence.
+        rows: All ranks, in order.
+        places: Places of the program, the longest wait first.
+        calls: Calls that were compared, of the rank that made the most.
+        run_s: Wall-clock seconds that this is about.
+    """
+
+    worst: int | None
+    verdict: str
+    rows: tuple[StragglerRow, ...]
+    places: tuple[StragglerPlace, ...]
+    calls: int
+    run_s: float
+
+    def __str__(self) -> str:
+        size = f"{counted(self.calls, 'call')} of {counted(len(self.rows), 'rank')} compared, {duration(self.run_s)}"
+        ranks = sorted(self.rows, key=lambda row: (-row.caused_s, row.rank))
+        lines = [self.verdict, size, "", *table(_RANKS, [_cells(row) for row in ranks[:_MOST_ROWS]], _WIDTH, numbers=range(2, 9))]
+        if len(ranks) > _MOST_ROWS:
+            most = duration(ranks[_MOST_ROWS].caused_s)
+            lines.append(f"and {counted(len(ranks) - _MOST_ROWS, 'other rank')}, each of which cost at most {most}")
+        if self.places:
+            places = [
+                [printable(one.place) or "unknown", printable(one.region), str(one.calls), duration(one.waited_s), duration(one.moved_s),
+                 "" if one.most_for is None else f"rank {one.most_for}"]
+                for one in self.places[:_MOST_ROWS]
+            ]  # fmt: skip
+            lines += ["", *table(_PLACES, places, _WIDTH, numbers=range(2, 5))]
+        return "\n".join(lines)
+
+
+def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) -> Stragglers:
+    """Judge the waits of all ranks of a communicator: say who was late, and whether a rank stands out.
+
+    The cost of a rank is the sum of all ranks' ``caused`` for it, without what it had inherited from other collectives. What it inherited
+    is passed on to the ranks for which it had waited there, and by them again. They have been awaited there, so that this is no second
+    cost: it only raises the cost of a rank to the most that came from one other. What was spent in moving data is nobody's.
+
+    The rank that cost most stands out where its cost, less `clock_error_s` for each call for which it came last, is
+
+    - at least `LEAST_S` seconds, and `LEAST_SHARE` of the run,
+    - at least `FACTOR` times the cost of the rank to compare with: the next one where there are up to 5 ranks; of more, the one a quarter
+      down the list of the others, so that a few late ranks do not hide each other.
+
+    Where it was late because its core was taken away, which happens to all ranks of a busy machine now and then, it must be `FACTOR` times
+    as often the last as the rank to compare with.
+
+    Args:
+        ranks: Waits of all ranks, by rank.
+        links: How many times slower the links of a host are than the median link, by host; None: not known.
+    """
+    if not ranks:
+        return Stragglers(None, "no rank has told of its calls", (), (), 0, 0.0)
+    run_s, links = max(one.run_s for one in ranks), links or {}
+    costs, inherited = _blame(ranks)
+    rows = tuple(_row(ranks, i, costs[i], inherited[i], run_s, links) for i in range(len(ranks)))
+    error_s = max(one.clock_error_s for one in ranks)
+    worst = _worst(rows, [cost - error_s * one.last for cost, one in zip(costs, ranks, strict=True)], run_s)
+    if worst is not None:
+        verdict = _named(rows[worst], ranks)
+    else:
+        hidden = _worst(rows, costs, run_s)
+        verdict = _unnamed(ranks, links, None if hidden is None else rows[hidden].rank)
+    return Stragglers(None if worst is None else rows[worst].rank, verdict, rows, _places(ranks), max(one.calls for one in ranks), run_s)
+
+
+def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
+    """Return what each rank cost, and what it inherited, in seconds."""
+    direct = _between(ranks, lambda one: one.caused).sum(0)
+    inherited = np.minimum(_between(ranks, lambda one: one.inherited).sum(0), direct)
+    passing = np.divide(inherited, direct, out=np.zeros_like(direct), where=direct > 0)
+    spent = [[max(one.waited_s + one.moved_s, 1e-9)] for one in ranks]
+    awaited = _between(ranks, lambda one: one.waited_for) / spent
+    moving, kept = inherited, np.zeros_like(direct)
+    for _ in range(_CHAIN if moving.any() else 0):
+        arrived = (moving[:, None] * awaited).max(0)
+        kept = np.maximum(kept, arrived * (1 - passing))
+        moving = arrived * passing
+    return np.maximum(direct - inherited, kept).tolist(), inherited.tolist()
+
+
+def _between(ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]) -> np.ndarray:
+    """Return seconds that each rank, by row, has for each, by column."""
+    at = {one.rank: i for i, one in enumerate(ranks)}
+    found = np.zeros((len(ranks), len(ranks)))
+    for i, one in enumerate(ranks):
+        for rank, seconds in of(one).items():
+            if rank in at:  # traces of some ranks may be missing
+                found[i, at[rank]] = seconds
+    return found
+
+
+def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -> int | None:
+    """Return the position of the rank that stands out, by the rule of `judge`; None where none does."""
+    if len(rows) < 2:
+        return None
+    first, *others = sorted(range(len(rows)), key=lambda i: -costs[i])
+    beside = others[(len(others) - 1) // 4]
+    if costs[first] < max(LEAST_S, LEAST_SHARE * run_s, FACTOR * costs[beside]):
+        return None
+    return first if rows[first].why != _TAKEN or rows[first].last >= FACTOR * rows[beside].last else None
+
+
+def _row(ranks: Sequence[RankWaits], i: int, cost: float, inherited: float, run_s: float, links: Mapping[str, float]) -> StragglerRow:
+    one = ranks[i]
+    why = _why(one, [*ranks[:i], *ranks[i + 1 :]], cost, inherited, links) if cost + inherited >= LEAST_SHARE * run_s > 0 else ""
+    return StragglerRow(
+        one.rank, one.host, one.last / max(one.calls, 1), cost, cost / run_s if run_s else 0.0, one.waited_s, one.moved_s, one.hidden_s,
+        one.python_s, one.computed_s, one.absent_s, one.taken_s, inherited, why,
+    )  # fmt: skip
+
+
+def _why(one: RankWaits, others: Sequence[RankWaits], cost: float, inherited: float, links: Mapping[str, float]) -> str:
+    """Return the cause of a rank's lateness in words: where most of its time beyond the others' has gone; empty where nothing tells."""
+    if inherited > cost:
+        owner = max(one.waited_for, key=lambda rank: one.waited_for[rank], default=None)
+        return "was held up in other collectives" + (f", most by rank {owner}" if owner is not None else "")
+    beyond = {field: getattr(one, field) - median([getattr(other, field) for other in others] or [0.0]) for field in _CAUSES}
+    field = max(beyond, key=lambda name: beyond[name])
+    if beyond[field] >= TELLING * cost:
+        return _CAUSES[field]
+    slower = links.get(one.host, 0.0)
+    return f"has a link {slower:.1f} times slower than the median" if slower >= SLOW_LINK else ""
+
+
+def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
+    """Return the verdict on the rank that stands out."""
+    seconds: dict[str, float] = {}
+    for place in (place for one in ranks for place in one.places if place.place):
+        name = printable(place.place) + (f" ({printable(place.region)})" if place.region else "")
+        seconds[name] = seconds.get(name, 0.0) + place.waited_for.get(row.rank, 0.0)
+    most = max(seconds, key=lambda name: seconds[name], default="")
+    where = f", most at {most}" if seconds.get(most) else ""
+    last = f"rank {row.rank} ({printable(row.host)}) came last in {_percent(row.last)} of the calls"
+    return f"{last}, which cost {_percent(row.share)} of the run" + where + (f": it {row.why}" if row.why else "")
+
+
+def _unnamed(ranks: Sequence[RankWaits], links: Mapping[str, float], hidden: int | None) -> str:
+    """Return the verdict where no rank stands out; ``hidden``: one that would if the clocks were exact."""
+    parts = {
+        "waiting for one rank or another": sum(one.waited_s for one in ranks), "moving data": sum(one.moved_s for one in ranks),
+        "hpcoll's own Python": sum(one.python_s for one in ranks),
+    }  # fmt: skip
+    inside, run = sum(parts.values()), sum(one.run_s for one in ranks)
+    most = max(parts, key=lambda name: parts[name])
+    text = "no calls were compared"
+    if any(one.calls for one in ranks) and inside > 0:
+        share = f", {_percent(inside / run)} of the run" if run else ""
+        text = f"no rank stands out; {_percent(parts[most] / inside)} of the time in collectives{share}, is {most}"
+    if hidden is not None:
+        text += f"; what rank {hidden} cost is within the error of the clocks"
+    slowest = max(links, key=lambda host: links[host], default="")
+    if links.get(slowest, 0.0) >= SLOW_LINK:
+        text += f"; the link of {printable(slowest)} is {links[slowest]:.1f} times slower than the median"
+    return text
+
+
+def _places(ranks: Sequence[RankWaits]) -> tuple[StragglerPlace, ...]:
+    """Return the places of all ranks, the longest wait first."""
+    found: dict[tuple[str, str], list[PlaceWaits]] = {}
+    for place in (place for one in ranks for place in one.places):
+        found.setdefault((place.place, place.region), []).append(place)
+    rows = []
+    for (name, region), every in found.items():
+        awaited: dict[int, float] = {}
+        for rank, seconds in (pair for one in every for pair in one.waited_for.items()):
+            awaited[rank] = awaited.get(rank, 0.0) + seconds
+        waited_s, moved_s = (sum(times) / len(every) for times in zip(*((one.waited_s, one.moved_s) for one in every), strict=True))
+        most_for = max(awaited, key=lambda rank: awaited[rank], default=None)
+        rows.append(StragglerPlace(name, region, max(one.calls for one in every), waited_s, moved_s, most_for))
+    return tuple(sorted(rows, key=lambda row: (-row.waited_s, row.place, row.region)))
+
+
+def _cells(row: StragglerRow) -> list[str]:
+    """Return a rank's cells of the table."""
+    times = [duration(seconds) for seconds in (row.waited_s, row.moved_s, row.hidden_s, row.python_s)]
+    return [str(row.rank), printable(row.host), _percent(row.last), duration(row.caused_s), _percent(row.share), *times, row.why]
+
+
+def _percent(share: float) -> str:
+    """Return a share as per cent."""
+    return f"{100 * share:.{0 if share >= 0.0995 or not share else 1}f} %"

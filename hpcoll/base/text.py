@@ -75,6 +75,19 @@ def format_nbytes(nbytes: float) -> str:
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
+def duration(seconds: float) -> str:
+    """Return seconds with three digits, in a unit that suits.
+
+    >>> duration(0.0123), duration(2.5), duration(-1e-6)
+    ('12.3 ms', '2.5 s', '0 us')
+    """
+    seconds = max(0.0, seconds)
+    for limit, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (9999.5, 1.0, "s")):
+        if seconds < limit:
+            return f"{seconds * factor:.0f} {unit}" if seconds * factor >= 999.5 or unit == "us" else f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def parse_seconds(text: str | float) -> float:
     """Return the seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number, or raise ArgumentError.
 
@@ -149,3 +162,19 @@ def runs_in_words(runs: Runs) -> str:
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
     beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
     return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:
+    """Return a header and rows as lines of at most ``width`` columns, cut at their ends; ``numbers``: columns aligned to the right.
+
+    >>> table(["key", "n"], [["ring", "4"], ["tree", "12"]], 40, numbers=[1])
+    ['key    n', 'ring   4', 'tree  12']
+    """
+    everything = [header, *rows]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
+    lines = []
+    for row in everything:
+        cells = [f"{text:>{w}}" if i in numbers else f"{text:{w}}" for i, (text, w) in enumerate(zip(row, widths))]
+        line = "  ".join(cells).rstrip()
+        lines.append(line if len(line) <= width else line[: width - 1] + "…")
+    return lines

@@ -8,25 +8,10 @@ from pathlib import Path
 
 from hpcoll.base import files
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import table
 
 WIDTH = 100  # columns where there is no terminal
 NARROWEST = 12  # columns that a cell of a `grid` keeps
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:
-    """Return a header and rows as lines of at most ``width`` columns, cut at their ends; ``numbers``: columns aligned to the right.
-
-    >>> table(["key", "n"], [["ring", "4"], ["tree", "12"]], 40, numbers=[1])
-    ['key    n', 'ring   4', 'tree  12']
-    """
-    everything = [header, *rows]
-    widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
-    lines = []
-    for row in everything:
-        cells = [f"{text:>{w}}" if i in numbers else f"{text:{w}}" for i, (text, w) in enumerate(zip(row, widths))]
-        line = "  ".join(cells).rstrip()
-        lines.append(line if len(line) <= width else line[: width - 1] + "…")
-    return lines
 
 
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted
+from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
-from hpcoll.cli.output import print_lines, table
+from hpcoll.cli.output import print_lines
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import read_all

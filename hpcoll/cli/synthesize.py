@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hpcoll.analysis.prove import prove
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import counted, parse_nbytes
+from hpcoll.base.text import counted, parse_nbytes, table
 from hpcoll.cli import output
-from hpcoll.cli.output import print_lines, progress, table
+from hpcoll.cli.output import print_lines, progress
 from hpcoll.cli.show import CALC, NBYTES
 from hpcoll.formats.write import check_suffix, program_of, written_for
 from hpcoll.schedules.collectives import COLLECTIVES

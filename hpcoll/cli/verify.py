@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.text import MAX_BUILT, quoted
+from hpcoll.base.text import MAX_BUILT, quoted, table
 from hpcoll.cli import programs
-from hpcoll.cli.output import progress, table
+from hpcoll.cli.output import progress
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import READERS, read_all, read_file
 from hpcoll.schedules.catalogue import CATALOGUE

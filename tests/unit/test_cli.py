@@ -11,8 +11,8 @@ import pytest
 from slowness import slowed
 
 import hpcoll
+from hpcoll.base.text import table
 from hpcoll.cli import COMMANDS, main
-from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Writer, outputs

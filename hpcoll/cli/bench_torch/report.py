@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from hpcoll.base.text import counted, format_nbytes
-from hpcoll.cli.output import table
+from hpcoll.base.text import counted, format_nbytes, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
 BLOCKING, ASYNC = "blocking", "async"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import Runs, counted, printable
+from hpcoll.base.text import Runs, counted, duration, printable
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
-from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few
+from hpcoll.cli.inspect.wording import FlightFinding, first_few
 from hpcoll.cli.output import grid, print_lines, wrapped
 
 FORMAT = 2  # of the document that --json prints

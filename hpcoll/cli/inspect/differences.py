@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from hpcoll.base.text import duration, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
-from hpcoll.base.text import runs_of
 from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
-from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few, first_rows, method, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.wording import FlightFinding, first_few, first_rows, method, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from statistics import median
 
 from hpcoll.analysis.wait_for_graph import Wait, WaitForGraph, in_words, together, wait_text
-from hpcoll.base.text import gaps, runs_in_words, runs_of
+from hpcoll.base.text import duration, gaps, runs_in_words, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences, doing
 from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Flight, RecordedCall, RecordedCommunicator
@@ -16,7 +16,6 @@ from hpcoll.cli.inspect.wording import (
     MAX_ROWS,
     MOST_FINDINGS,
     FlightFinding,
-    duration,
     first_few,
     first_rows,
     named,

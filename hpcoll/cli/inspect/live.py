@@ -11,9 +11,9 @@ from typing import Any
 from hpcoll.analysis.wait_for_graph import WaitForGraph, chain_text, in_words
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.machine import GONE, RUNNING
-from hpcoll.base.text import counted, printable
+from hpcoll.base.text import counted, duration, printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
-from hpcoll.cli.inspect.wording import MAX_ROWS, duration
+from hpcoll.cli.inspect.wording import MAX_ROWS
 from hpcoll.cli.output import grid, print_lines, wrapped
 
 FORMAT = 1

@@ -65,19 +65,6 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def duration(seconds: float) -> str:
-    """Return seconds with three digits, in a unit that suits.
-
-    >>> duration(0.0123), duration(2.5), duration(-1e-6)
-    ('12.3 ms', '2.5 s', '0 us')
-    """
-    seconds = max(0.0, seconds)
-    for limit, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (9999.5, 1.0, "s")):
-        if seconds < limit:
-            return f"{seconds * factor:.0f} {unit}" if seconds * factor >= 999.5 or unit == "us" else f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def first_rows(rows: Sequence[list[str]]) -> list[list[str]]:
     """Return a header and as many rows as a table has, with a last one that counts the rows beyond."""
     beyond = len(rows) - 1 - MAX_ROWS

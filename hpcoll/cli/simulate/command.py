@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
+from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
-from hpcoll.cli.output import table
 from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program

@@ -16,12 +16,11 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.base.text import LINE, format_nbytes, printable, quoted
+from hpcoll.base.text import LINE, format_nbytes, printable, quoted, table
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import check_memory
-from hpcoll.cli.output import table
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
 from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
