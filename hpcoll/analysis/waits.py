@@ -19,6 +19,7 @@ _TAKEN = "had its core taken away"
 _CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": _TAKEN}
 _CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
 _MOST_ROWS, _WIDTH = 16, 140  # of a table
+_NOTHING = duration(0.0)
 _RANKS = ("rank", "host", "last", "cost", "of run", "waited", "moved", "hidden", "python", "why")
 _PLACES = ("place", "region", "calls", "waited", "moved", "most for")
 
@@ -113,13 +114,16 @@ class Stragglers(NamedTuple):
     def __str__(self) -> str:
         size = f"{counted(self.calls, 'call')} of {counted(len(self.rows), 'rank')} compared, {duration(self.run_s)}"
         ranks = sorted(self.rows, key=lambda row: (-row.caused_s, row.rank))
-        lines = [self.verdict, size, "", *table(_RANKS, [_cells(row) for row in ranks[:_MOST_ROWS]], _WIDTH, numbers=range(2, 9))]
+        cells = [_RANKS, *map(_cells, ranks[:_MOST_ROWS])]
+        kept = [i for i, column in enumerate(zip(*cells, strict=True)) if any(cell not in ("", _NOTHING) for cell in column[1:])]
+        header, *rest = [[row[i] for i in kept] for row in cells]
+        lines = [self.verdict, size, "", *table(header, rest, _WIDTH, numbers=[at for at, i in enumerate(kept) if 2 <= i < 9])]
         if len(ranks) > _MOST_ROWS:
             most = duration(ranks[_MOST_ROWS].caused_s)
             lines.append(f"and {counted(len(ranks) - _MOST_ROWS, 'other rank')}, each of which cost at most {most}")
         if self.places:
             places = [
-                [printable(one.place) or "unknown", printable(one.region), str(one.calls), duration(one.waited_s), duration(one.moved_s),
+                [_short(one.place) or "unknown", printable(one.region), str(one.calls), duration(one.waited_s), duration(one.moved_s),
                  "" if one.most_for is None else f"rank {one.most_for}"]
                 for one in self.places[:_MOST_ROWS]
             ]  # fmt: skip
@@ -151,9 +155,10 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
         return Stragglers(None, "no rank has told of its calls", (), (), 0, 0.0)
     run_s, links = max(one.run_s for one in ranks), links or {}
     costs, inherited = _blame(ranks)
-    rows = tuple(_row(ranks, i, costs[i], inherited[i], run_s, links) for i in range(len(ranks)))
+    last = _between(ranks, lambda one: one.held_up_by).max(0).tolist()  # of calls in which only some waited, those of one of them
+    rows = tuple(_row(ranks, i, last[i], costs[i], inherited[i], run_s, links) for i in range(len(ranks)))
     error_s = max(one.clock_error_s for one in ranks)
-    worst = _worst(rows, [cost - error_s * one.last for cost, one in zip(costs, ranks, strict=True)], run_s)
+    worst = _worst(rows, [cost - error_s * ncalls for cost, ncalls in zip(costs, last, strict=True)], run_s)
     if worst is not None:
         verdict = _named(rows[worst], ranks)
     else:
@@ -178,13 +183,13 @@ def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
 
 
 def _between(ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]) -> np.ndarray:
-    """Return seconds that each rank, by row, has for each, by column."""
+    """Return what each rank, by row, has of each, by column."""
     at = {one.rank: i for i, one in enumerate(ranks)}
     found = np.zeros((len(ranks), len(ranks)))
     for i, one in enumerate(ranks):
-        for rank, seconds in of(one).items():
+        for rank, number in of(one).items():
             if rank in at:  # traces of some ranks may be missing
-                found[i, at[rank]] = seconds
+                found[i, at[rank]] = number
     return found
 
 
@@ -199,11 +204,13 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
     return first if rows[first].why != _TAKEN or rows[first].last >= FACTOR * rows[beside].last else None
 
 
-def _row(ranks: Sequence[RankWaits], i: int, cost: float, inherited: float, run_s: float, links: Mapping[str, float]) -> StragglerRow:
+def _row(
+    ranks: Sequence[RankWaits], i: int, last: float, cost: float, inherited: float, run_s: float, links: Mapping[str, float]
+) -> StragglerRow:
     one = ranks[i]
     why = _why(one, [*ranks[:i], *ranks[i + 1 :]], cost, inherited, links) if cost + inherited >= LEAST_SHARE * run_s > 0 else ""
     return StragglerRow(
-        one.rank, one.host, one.last / max(one.calls, 1), cost, cost / run_s if run_s else 0.0, one.waited_s, one.moved_s, one.hidden_s,
+        one.rank, one.host, last / max(one.calls, 1), cost, cost / run_s if run_s else 0.0, one.waited_s, one.moved_s, one.hidden_s,
         one.python_s, one.computed_s, one.absent_s, one.taken_s, inherited, why,
     )  # fmt: skip
 
@@ -225,7 +232,7 @@ def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
     """Return the verdict on the rank that stands out."""
     seconds: dict[str, float] = {}
     for place in (place for one in ranks for place in one.places if place.place):
-        name = printable(place.place) + (f" ({printable(place.region)})" if place.region else "")
+        name = _short(place.place) + (f" ({printable(place.region)})" if place.region else "")
         seconds[name] = seconds.get(name, 0.0) + place.waited_for.get(row.rank, 0.0)
     most = max(seconds, key=lambda name: seconds[name], default="")
     where = f", most at {most}" if seconds.get(most) else ""
@@ -269,10 +276,15 @@ def _places(ranks: Sequence[RankWaits]) -> tuple[StragglerPlace, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.waited_s, row.place, row.region)))
 
 
-def _cells(row: StragglerRow) -> list[str]:
+def _cells(row: StragglerRow) -> tuple[str, ...]:
     """Return a rank's cells of the table."""
     times = [duration(seconds) for seconds in (row.waited_s, row.moved_s, row.hidden_s, row.python_s)]
-    return [str(row.rank), printable(row.host), _percent(row.last), duration(row.caused_s), _percent(row.share), *times, row.why]
+    return str(row.rank), printable(row.host), _percent(row.last), duration(row.caused_s), _percent(row.share), *times, row.why
+
+
+def _short(place: str) -> str:
+    """Return a place without the folders of its file."""
+    return printable(place.rpartition("/")[2])
 
 
 def _percent(share: float) -> str:

@@ -20,6 +20,7 @@ from hpcoll.comm.blocking_objects import BlockingObjects
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.context.shared_arrays import SharedArrays
+from hpcoll.comm.context.stragglers import WithStragglers
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.point_to_point import Messages
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
@@ -27,7 +28,9 @@ from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 _NULL: Any = object()  # no argument
 
 
-class Communicator(BlockingReductions, BlockingMoves, BlockingObjects, NonBlocking, PersistentCollectives, Messages, SharedArrays):
+class Communicator(
+    BlockingReductions, BlockingMoves, BlockingObjects, NonBlocking, PersistentCollectives, Messages, SharedArrays, WithStragglers
+):  # fmt: skip
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=`` and ``timeout=``. The time of

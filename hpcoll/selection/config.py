@@ -73,7 +73,7 @@ class Config(NamedTuple):
     record: str | None = None
     trace: str | None = None
     metrics: str | None = None
-    summary: bool = False
+    summary: bool | None = None
     cache: str | None = None
     levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
     files: tuple[Algorithm, ...] = ()  # rows of the files of ``HPCOLL_ALGORITHMS``
@@ -128,8 +128,8 @@ def _file_name(value: str) -> str:
     return value
 
 
-def _switch(value: str) -> bool:
-    return _one_of(("0", "1"), value) == "1"
+def _switch(value: str) -> bool | None:
+    return _one_of(("0", "1"), value) == "1" or None
 
 
 def _positive_number(value: str) -> int:
@@ -249,7 +249,7 @@ VARIABLES = (
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 _AGREED = (
     "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_CHECK",
-    "HPCOLL_TIMEOUT",
+    "HPCOLL_TIMEOUT", "HPCOLL_SUMMARY",
 )  # fmt: skip
 
 

@@ -15,19 +15,24 @@ def waits(rank: int, nranks: int, awaited: Mapping[int, float], **others: Any) -
     """Waits of a rank in calls in which all ranks wait for the last one, with `awaited` seconds by rank."""
     caused = {owner: seconds / (nranks - 1) for owner, seconds in awaited.items()}
     fields: dict[str, Any] = {
-        "host": f"node{rank}", "run_s": RUN_S, "calls": CALLS, "uncompared": 0, "last": CALLS // nranks, "waited_s": sum(awaited.values()),
+        "host": f"node{rank}", "run_s": RUN_S, "calls": CALLS, "uncompared": 0, "waited_s": sum(awaited.values()),
         "moved_s": 0.5, "hidden_s": 0.0, "python_s": 0.01, "nbytes": 8 * CALLS, "inherited": {}, "taken_s": 0.0, "absent_s": 0.0,
         "computed_s": 8.0, "places": (), "clock_error_s": 0.0,
     }  # fmt: skip
-    return RankWaits(rank=rank, waited_for=awaited, caused=caused, **(fields | others))
+    held_up_by = {owner: CALLS // nranks for owner in awaited}
+    return RankWaits(rank=rank, held_up_by=held_up_by, waited_for=awaited, caused=caused, **(fields | others))
 
 
-def late(nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, **cause: float) -> list[RankWaits]:
-    """Waits of ranks that all wait so many seconds for one, which differs from them in ``cause``, and a little for each other."""
+def late(nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, last: int = 0, **cause: float) -> list[RankWaits]:
+    """Waits of ranks that all wait so many seconds for one, which differs from them in ``cause``, and a little for each other.
+
+    It comes last in ``last`` calls, or as often as the others.
+    """
     found = []
     for rank in range(nranks):
         awaited = {owner: noise for owner in range(nranks) if owner != rank} | ({} if rank == culprit else {culprit: seconds})
-        found.append(waits(rank, nranks, awaited, **(cause if rank == culprit else {})))
+        one = waits(rank, nranks, awaited, **(cause if rank == culprit else {}))
+        found.append(one._replace(held_up_by={**one.held_up_by, culprit: last}) if last and rank != culprit else one)
     return found
 
 
@@ -82,7 +87,7 @@ def test_a_core_that_was_taken_away_once_names_none() -> None:
 def test_one_long_delay_is_found() -> None:
     """Half a second in one call of thousands stands out, and the place where the others waited is said."""
     place = PlaceWaits("train.py:88", "halo", 1, 0.5, 0.0, {1: 0.5})
-    ranks = [one._replace(last=one.last + (one.rank == 1)) for one in late(4, 1, seconds=0.5, noise=0.02, absent_s=0.5)]
+    ranks = late(4, 1, seconds=0.5, noise=0.02, last=1, absent_s=0.5)
     found = judge([one if one.rank == 1 else one._replace(places=(place,)) for one in ranks])
     assert found.worst == 1
     assert "most at train.py:88 (halo)" in found.verdict

@@ -4,6 +4,9 @@ It happens after every `EVERY` blocking calls of a communicator, and calls in fl
 is followed by a service collective. One in flight must wait for nobody, so the arrivals are in flight, too, and compared the next time.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -41,12 +44,17 @@ class ArrivalExchange:
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
         resources.log.compare_at(resources.log.ncalls + EVERY)
 
-    def now(self) -> None:
-        """Tell each other all arrivals so far, and compare; collective, and blocking."""
+    def now(self, gather: Callable[[np.ndarray, np.ndarray], Any] | None = None) -> None:
+        """Tell each other all arrivals so far, and compare; collective, and blocking.
+
+        Args:
+            gather: Gathers every rank's array, as an allgather does; None: a service collective.
+        """
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
         self._tell()
-        self._resources.service_collectives.gather(self._words["mine"], self._words["every"], Purpose.ARRIVALS)
+        gather = gather or partial(self._resources.service_collectives.gather, purpose=Purpose.ARRIVALS)
+        gather(self._words["mine"], self._words["every"])
         self._compare()
 
     def begin(self, turn: int) -> None:

@@ -12,5 +12,3 @@ def begins(context: CommunicatorCalls) -> None:
         _begun.add("trace")
     if config.metrics and "metrics" not in _begun:
         _begun.add("metrics")
-    if config.summary and "summary" not in _begun:
-        _begun.add("summary")

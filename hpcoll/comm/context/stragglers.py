@@ -1,0 +1,140 @@
+"""The question who comes late, which all ranks of a communicator ask together, and its answer at the end of the program."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.analysis.waits import Stragglers, judge
+from hpcoll.base.errors import HpcollError
+from hpcoll.base.machine import ENDED_BY, GONE, HOW_GONE, ends_by_exception
+from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.context.context import Context
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team.resources import live_contexts
+from hpcoll.comm.telemetry.account import forget, rank_waits
+
+_METHOD = "stragglers"
+_SOME_S, _LOOK_S, _NAP_S = 2.0, 0.2, 0.002  # in which ranks come that need not; from one look at the others to the next; of a nap
+_pending: list[Any] = []  # a request that did not end, and its memory
+
+
+class WithStragglers(WithContext):
+    """An intracommunicator whose ranks can ask who comes late."""
+
+    def stragglers(self, *, reset: bool = False) -> Stragglers:
+        """Return which ranks came late in collectives, by how much, where and why; ``print`` shows it as a table. Collective.
+
+        It is about the calls of this communicator, and of all others whose ranks belong to it, since the first of them was made.
+        The calls that hpcoll runs are compared, not those of the MPI library's own. Meanwhile no other thread of any rank is in a call of
+        these communicators.
+
+        Args:
+            reset: Begin anew with the next call; equal on all ranks.
+
+        Returns:
+            The same value on all ranks. Ranks in it are those of this communicator.
+
+        Raises:
+            ArgumentError: The communicator cannot be used any more.
+            MismatchError, PeerFailed, CollectiveTimeout: as a collective.
+        """
+        context: Context = self._context
+        context.check()
+        gather = partial(context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD)
+        with context.failure_scope(_METHOD):
+            found = _asked(context, gather, _compare)
+        if reset:
+            forget(context.resources.team.world_ranks)
+        return found
+
+
+def _compare(context: Context) -> None:
+    with context.failure_scope(_METHOD):
+        context.exchange.now()
+
+
+def _compare_at_end(context: Context) -> None:
+    """Compare arrivals by the MPI library's own collective, which no rank minds that has said that it leaves."""
+    context.exchange.now(context.resources.comm.Allgather)
+
+
+def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None]) -> Stragglers:
+    """Return the judgement of the waits in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
+    place = {rank: i for i, rank in enumerate(context.resources.team.world_ranks)}
+    inside = {_name(one): one for one in list(live_contexts) if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)}
+    told: list[set[Any]] = gather(set(inside))
+    for name in sorted(inside):  # in an order that is alike on all ranks
+        if all(name in told[place[rank]] for rank in name[0]):
+            compare(inside[name])
+    nbytes = sum(row.nbytes for one in inside.values() for row in one.ledger.rows())
+    return judge(gather(rank_waits(context.resources, nbytes)))
+
+
+def _name(context: Context) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Return what is alike on all ranks of a communicator that have made the same calls on it."""
+    on = context.resources
+    return on.team.world_ranks, on.key, tuple(one.log.ncalls for one in on.every_message_context())
+
+
+def _is_usable(context: Context) -> bool:
+    return not context.closed and context.resources.aborted_by is None and not context.resources.lock[0]
+
+
+def _lies_in(context: Context, ranks: Any) -> bool:
+    return all(rank in ranks for rank in context.resources.team.world_ranks)
+
+
+def _summarise() -> None:
+    """Print the answer at the end of the program, where ``HPCOLL_SUMMARY`` is set; or why there is none. The first rank does."""
+    if _pending or MPI.Is_finalized():
+        return
+    contexts = [one for one in list(live_contexts) if isinstance(one, Context) and one.resources.config.summary]
+    if not contexts:
+        return
+    context = min(contexts, key=lambda one: (-one.nranks, _name(one)))
+    why = _who_does_not_come(context)
+    text = f"no summary of who came late: {why}"
+    if not why:
+        with contextlib.suppress(HpcollError, MPI.Exception):
+            on = context.resources
+            text = f"{on.title}, {on.nranks} ranks\n{_asked(context, on.comm.allgather, _compare_at_end)}"
+    if context.rank == 0 and sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            print("".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)
+
+
+def _who_does_not_come(context: Context) -> str:
+    """Wait until all ranks are at their end, and return why one will not ask who came late, in words; empty where all do.
+
+    Without that a rank would wait for one that has failed. Where not all of ``MPI.COMM_WORLD`` are asked, some may ask on another one.
+    """
+    from hpcoll.comm.diagnosis.peer_state import PeerState  # what few programs need
+
+    on = context.resources
+    well = np.array([_is_usable(context) and not ends_by_exception() and all(one.idle for one in on.message_contexts)], np.int64)
+    request = on.comm.Iallreduce(MPI.IN_PLACE, well, MPI.MIN)
+    _pending[:] = request, well
+    known, look, whole = PeerState(on, on.log), 0.0, on.nranks == MPI.COMM_WORLD.size and bool(well[0])
+    end = time.monotonic() + _SOME_S
+    while not request.Test():
+        on.team.channel.serve()
+        if time.monotonic() >= look:
+            look = time.monotonic() + _LOOK_S
+            for rank in range(on.nranks):
+                left = known.status(rank).left
+                if left.startswith(ENDED_BY) or known.process_state(rank) == GONE:
+                    return f"rank {rank} {left or HOW_GONE}"
+        if not whole and time.monotonic() >= end:
+            return f"not all ranks have come to their end within {_SOME_S:g} s"
+        time.sleep(_NAP_S)
+    return "" if well[0] else "a call has failed or has not ended"
+
+
+RANK_STATUS.at_end.append(_summarise)
