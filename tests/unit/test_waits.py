@@ -19,7 +19,7 @@ def waits(rank: int, nranks: int, awaited: Mapping[int, float], **others: Any) -
         "moved_s": 0.5, "hidden_s": 0.0, "python_s": 0.01, "nbytes": 8 * CALLS, "inherited": {}, "taken_s": 0.0, "absent_s": 0.0,
         "computed_s": 8.0, "places": (), "clock_error_s": 0.0,
     }  # fmt: skip
-    held_up_by = {owner: CALLS // nranks for owner in awaited}
+    held_up_by = dict.fromkeys(awaited, CALLS // nranks)
     return RankWaits(rank=rank, held_up_by=held_up_by, waited_for=awaited, caused=caused, **(fields | others))
 
 
@@ -38,10 +38,14 @@ def late(nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, l
 
 @pytest.mark.parametrize(
     ("cause", "words"),
-    [({"computed_s": 9.0}, "computed longer"), ({"absent_s": 0.9}, "slept, or was stopped"), ({"taken_s": 0.9, "last": 900}, "core taken away")],
-)  # fmt: skip
-def test_a_late_rank_is_named_with_its_cause(cause: dict[str, float], words: str) -> None:
-    """The time that a rank has spent outside of collectives beyond the others says why it was late; it costs what others waited on average."""
+    [
+        ({"computed_s": 9.0}, "computed longer"),
+        ({"absent_s": 0.9}, "slept, or was stopped"),
+        ({"taken_s": 0.9, "last": 900}, "had its core taken away"),
+    ],
+)
+def test_a_late_rank_is_named_with_its_cause(cause: dict[str, Any], words: str) -> None:
+    """What a rank has spent outside of collectives beyond the others says why it was late; it costs what others waited on average."""
     found = judge(late(8, 6, **cause))
     assert found.worst == 6
     assert words in found.rows[6].why
