@@ -38,7 +38,7 @@ PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor
 
 _PURPOSES = (
     "", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison",
-    "schedules of an algorithm", "when each rank came", "who came late",
+    "schedules of an algorithm", "when each rank came", "who came late", "the clocks of hosts",
 )  # fmt: skip
 
 
@@ -55,6 +55,7 @@ class Purpose(IntEnum):
     SCHEDULES = 7
     ARRIVALS = 8
     WAITS = 9
+    CLOCKS = 10
 
     @property
     def text(self) -> str:

@@ -97,10 +97,10 @@ class Tags(NamedTuple):
 
 @lru_cache(maxsize=1)
 def tags_at_once(nslots: int) -> tuple[int, Tags]:
-    """Return the number of message contexts, of so many window slots, that have tags, and the first's; the last two tags stay free."""
-    ncontexts = min(_MOST_CONTEXTS, control_tag() // nslots)
+    """Return the number of message contexts, of so many window slots, that have tags, and the first's; the last three tags stay free."""
+    ncontexts = min(_MOST_CONTEXTS, clock_tag() // nslots)
     step = ncontexts * nslots
-    checks = next((n for n in range(control_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
+    checks = next((n for n in range(clock_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
     return ncontexts, Tags(0, step, checks)
 
 
@@ -109,10 +109,16 @@ def control_tag() -> int:
     return last_tag() - 1
 
 
+def clock_tag() -> int:
+    """Return the tag of messages that compare the clocks of hosts."""
+    return last_tag() - 2
+
+
 @lru_cache
 def function_address(name: str) -> int:
-    """Return the address of a function of the MPI library, or of the C library: both are loaded with mpi4py."""
-    address = ctypes.cast(getattr(ctypes.CDLL(MPI.__file__), name), ctypes.c_void_p).value
+    """Return the address of a function of the MPI library or of the C library; of the latter the one that this process calls."""
+    loaded = ctypes.CDLL(MPI.__file__ if name.startswith("MPI_") else None)
+    address = ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
     assert address is not None
     return address
 

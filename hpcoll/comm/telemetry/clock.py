@@ -1,0 +1,199 @@
+"""The clock of a team's hosts: times of this host's clock, told on the clock of rank 0's.
+
+One rank of each node exchanges a few short messages with that of another, up a binomial tree of nodes. The error is at most half of the
+shortest round trip. Between and after measurements a clock runs on a line.
+"""
+
+import os
+import time
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.service_collectives import ServiceCollectives
+from hpcoll.comm.team.team import Team
+from hpcoll.runtime.transports.mpi import clock_tag, may_call
+from hpcoll.schedules.placement import members
+
+PERIOD_NS = 5_000_000_000  # between measurements
+UNKNOWN_NS = 1 << 60  # the error where clocks were never compared
+
+_ROUND_TRIPS = 8
+_PATIENCE_S = 1.0  # most that a rank waits for the messages of one measurement
+_DRIFT = 100e-6  # most by which two clocks differ, 50 ppm each, until it is measured
+_WANDER = 1e-6  # by which a drift may change while it is extrapolated
+_KEPT_NS = 60_000_000_000  # of samples from which a drift is taken
+_FAILED = -1  # an error that tells of a measurement that failed
+
+_CLOCKS: WeakKeyDictionary[Team, "HostClock"] = WeakKeyDictionary()
+
+
+def clock_of(team: Team) -> "HostClock":
+    """Return the clock of a team's hosts."""
+    return _CLOCKS.setdefault(team, HostClock(team))
+
+
+class Sample(NamedTuple):
+    """A comparison of one host's clock with that of rank 0's host, in nanoseconds."""
+
+    at: int  # on this host's clock
+    offset: int  # what is to be added to it
+    error: int  # most by which the offset is wrong
+
+
+class Line:
+    """The line on which a clock runs beside another one, through samples that are added in order."""
+
+    def __init__(self) -> None:
+        self._kept: list[Sample] = []
+        self.last, self.drift, self.uncertainty = Sample(0, 0, UNKNOWN_NS), 0.0, _DRIFT
+
+    def add(self, sample: Sample) -> None:
+        """Go through a further sample, unless the line so far knows better; start anew where it contradicts the line."""
+        expected = self.error_at(sample.at)
+        contradicts = abs(int(self.told(sample.at)) - sample.at - sample.offset) > expected + sample.error
+        if expected <= sample.error and not contradicts:
+            return
+        self._kept = [] if contradicts else [one for one in self._kept if sample.at - one.at < _KEPT_NS]
+        self._kept.append(sample)
+        self.last, self.drift, self.uncertainty = sample, 0.0, _DRIFT
+        for one in self._kept[:-1]:
+            elapsed = sample.at - one.at
+            uncertainty = (one.error + sample.error) / elapsed + _WANDER
+            if uncertainty < self.uncertainty:
+                self.drift, self.uncertainty = (sample.offset - one.offset) / elapsed, uncertainty
+
+    def told(self, ns: Any) -> Any:
+        """Return times of this host's clock on the other one."""
+        return ns + (self.last.offset + np.rint(self.drift * (ns - self.last.at)).astype(np.int64))
+
+    def error_at(self, ns: int) -> int:
+        """Return by how much `told` may be wrong at a time of this host's clock."""
+        return min(UNKNOWN_NS, self.last.error + int(self.uncertainty * abs(ns - self.last.at)))
+
+
+class HostClock:
+    """The clock of a team's hosts; found by `clock_of`. On one node it does nothing."""
+
+    def __init__(self, team: Team) -> None:
+        self._comm, self._team, self._tag = team.comm, team, clock_tag()
+        self._ranks = [ranks[0] for ranks in members(team.topology.nodes)]  # that measure, one of each node
+        self._node, self._turn, self._next = team.topology.nodes[team.rank], 0, 0
+        self._lines = [Line() for _ in self._ranks]
+        self._sent: list[MPI.Request] = []
+
+    @property
+    def crosses_hosts(self) -> bool:
+        """Whether there is more than one node."""
+        return len(self._ranks) > 1
+
+    def due(self) -> bool:
+        """Say whether it is time to measure; rank 0 asks, and tells the others."""
+        return self.crosses_hosts and time.monotonic_ns() >= self._next
+
+    def measure(self, service_collectives: ServiceCollectives) -> None:
+        """Compare the clocks of all hosts; collective over a communicator of the team, whose service collectives are given.
+
+        A rank that does not answer within a second leaves the clocks as they were. Raises what service collectives raise.
+        """
+        if not self.crosses_hosts:
+            return
+        self._turn += 1
+        self._next = time.monotonic_ns() + PERIOD_NS
+        mine, every = np.zeros(3, np.int64), np.empty((self._team.nranks, 3), np.int64)
+        if self._team.rank == self._ranks[self._node]:
+            mine[:] = self._exchange()
+        service_collectives.gather(mine, every, Purpose.CLOCKS)
+        steps = [Sample(*row) for row in every[self._ranks].tolist()]
+        if any(step.error == _FAILED for step in steps):
+            self._team.failed = True  # messages of it may still come
+            return
+        for line, sample in list(zip(self._lines, along_tree(steps), strict=True))[1:]:
+            line.add(sample)
+
+    def common(self, ns: Any) -> Any:
+        """Return times of this host's `time.monotonic_ns`, an int or an int64 array, on the clock of rank 0's host."""
+        return self._lines[self._node].told(ns)
+
+    @property
+    def error_ns(self) -> int:
+        """Most by which times of two hosts may now be wrong against each other; `UNKNOWN_NS` or more before the first measurement."""
+        now = int(self.common(time.monotonic_ns()))
+        return sum(sorted(line.error_at(now - line.last.offset) for line in self._lines[1:])[-2:])
+
+    def _exchange(self) -> Sample:
+        """Exchange messages with the nodes beside this one in the tree, and return how its parent's clock differs."""
+        end, parts = time.monotonic() + _PATIENCE_S, len(self._ranks)
+        found, distance = Sample(time.monotonic_ns(), 0, 0), 1
+        if not may_call():
+            return found._replace(error=_FAILED)
+        try:
+            while distance < parts and not self._node & distance:
+                if self._node + distance < parts:
+                    self._answer(self._ranks[self._node + distance], end)
+                distance *= 2
+            return self._ask(self._ranks[self._node - distance], end) if self._node else found
+        except (MPI.Exception, TimeoutError):
+            return found._replace(error=_FAILED)
+        finally:
+            self._sent = [request for request in self._sent if not _has_ended(request)]
+
+    def _ask(self, parent: int, end: float) -> Sample:
+        """Ask the parent for its time: it told it between question and answer, so that each round trip bounds the offset on both sides."""
+        begin = time.monotonic_ns()
+        least, most = -UNKNOWN_NS * 4, UNKNOWN_NS * 4
+        for number in range(_ROUND_TRIPS):
+            before = time.monotonic_ns()
+            self._send(parent, number, before)
+            theirs = self._receive(parent, number, end)
+            after = time.monotonic_ns()
+            least, most = max(least, theirs - after), min(most, theirs - before)
+        return Sample((begin + after) // 2, (least + most) // 2, (most - least + 1) // 2 + int(_DRIFT * (after - begin)))
+
+    def _answer(self, child: int, end: float) -> None:
+        for number in range(_ROUND_TRIPS):
+            self._receive(child, number, end)
+            self._send(child, number, time.monotonic_ns())
+
+    def _send(self, rank: int, number: int, ns: int) -> None:
+        self._sent.append(self._comm.Isend(np.array([self._turn, number, ns], np.int64), rank, self._tag))
+
+    def _receive(self, rank: int, number: int, end: float) -> int:
+        """Return the time that a rank sends; pass over messages of earlier measurements."""
+        words = np.zeros(3, np.int64)
+        while words[0] != self._turn or words[1] != number:
+            while (message := self._comm.Improbe(rank, self._tag)) is None:
+                if time.monotonic() > end:
+                    raise TimeoutError
+                os.sched_yield()
+            message.Recv(words)
+        return int(words[2])
+
+
+def along_tree(steps: list[Sample]) -> list[Sample]:
+    """Return every node's sample against node 0, given that against its parent; offsets and errors add.
+
+    What clocks may have drifted apart while all were measured is part of the error.
+
+    >>> along_tree([Sample(0, 0, 0), Sample(100, -90, 2), Sample(700, -685, 3), Sample(800, -90, 1)])[3]
+    Sample(at=800, offset=-775, error=4)
+    """
+    found: list[Sample] = []
+    for node, step in enumerate(steps):
+        if node:
+            above = found[node & (node - 1)]
+            step = step._replace(offset=step.offset + above.offset, error=step.error + above.error)
+        found.append(step)
+    moments = [one.at + one.offset for one in found]
+    slack = int(_DRIFT * (max(moments) - min(moments)))
+    return [one._replace(error=one.error + slack * bool(node)) for node, one in enumerate(found)]
+
+
+def _has_ended(request: MPI.Request) -> bool:
+    try:
+        return request.Test()
+    except MPI.Exception:
+        return True
