@@ -1,13 +1,13 @@
 """The line on which a host's clock runs beside another one."""
 
-from hpcoll.comm.telemetry.clock import UNKNOWN_NS, Line, Sample
+from hpcoll.comm.telemetry.clock import UNKNOWN_NS, DriftLine, Sample
 
 S = 1_000_000_000
 
 
 def test_drift_is_known_from_two_samples() -> None:
     """Before the first sample nothing is known, after the second the drift is, and errors grow ten times less."""
-    line = Line()
+    line = DriftLine()
     assert line.error_at(7 * S) == UNKNOWN_NS
     assert line.told(7 * S) == 7 * S
     line.add(Sample(10 * S, -3 * S, 5000))
@@ -20,7 +20,7 @@ def test_drift_is_known_from_two_samples() -> None:
 
 def test_poor_sample_is_left_out() -> None:
     """A sample that knows less than the line changes nothing."""
-    line = Line()
+    line = DriftLine()
     line.add(Sample(10 * S, 100, 50))
     line.add(Sample(11 * S, 700_000, 900_000))
     assert line.last == Sample(10 * S, 100, 50)
@@ -28,7 +28,7 @@ def test_poor_sample_is_left_out() -> None:
 
 def test_contradiction_starts_anew() -> None:
     """A clock that was set, or slewed by more than it can drift, is believed at once."""
-    line = Line()
+    line = DriftLine()
     for at in (10, 20):
         line.add(Sample(at * S, 0, 50))
     line.add(Sample(30 * S, 5 * S, 90_000))

@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     error: int  # most by which the offset is wrong
 
 
-class Line:
+class DriftLine:
     """The line on which a clock runs beside another one, through samples that are added in order."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class HostClock:
         self._comm, self._team, self._tag = team.comm, team, clock_tag()
         self._ranks = [ranks[0] for ranks in members(team.topology.nodes)]  # that measure, one of each node
         self._node, self._turn, self._next = team.topology.nodes[team.rank], 0, 0
-        self._lines = [Line() for _ in self._ranks]
+        self._lines = [DriftLine() for _ in self._ranks]
         self._sent: list[MPI.Request] = []
 
     @property
