@@ -1,4 +1,4 @@
-"""Clocks of emulated hosts that differ by seconds and drift: hpcoll knows them within the error that it tells."""
+"""Emulated hosts whose clocks differ by seconds and drift, and one with a slow link: hpcoll knows clocks and link."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts_run import run, said
+from hosts_run import PATH, run, said
 
 pytestmark = pytest.mark.usefixtures("hosts")
 
@@ -53,6 +53,17 @@ clock.measure(on.service_collectives)
 say("clock", unknown, clock.error_ns < 1e9)
 """
 
+LINKS = """
+import subprocess
+import hpcoll
+from hpcoll.comm.telemetry.links import slow_links
+if world.rank == 2:
+    subprocess.run("tc qdisc replace dev eth0 root tbf rate 20mbit burst 70000 limit 4480000".split(), check=True)
+world.Barrier()
+found = slow_links(hpcoll.Communicator(world)._context.resources)
+say("link", *(f"{found[f'host{host}']:.2f}" for host in range(3)))
+"""
+
 
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -85,3 +96,11 @@ def test_late_host() -> None:
     """A host that is late by more than the patience leaves all clocks as they were; the next comparison passes over its messages."""
     for text in said(3, run("-n 3", LATE), "clock"):
         assert text == "True True"
+
+
+def test_slow_link() -> None:
+    """The host whose link carries a fraction of what the others' do is told from them, alike on all ranks."""
+    found = said(4, run("--slots 2,1,1", LINKS, PATH=PATH), "link")
+    slowness = [float(word) for word in found[0].split()]
+    assert set(found) == {found[0]}
+    assert slowness[1] > 3 * max(slowness[0], slowness[2])

@@ -27,7 +27,6 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from mpi_run import MALLOC, OPEN_MPI, OPEN_MPI_ROOT  # noqa: E402
 
-
 LIMIT_S = 90
 RESULT = "RESULT "  # what a line of the program begins with
 CLOCKS = "host0=0:0,host1=7300000000:50,host2=-41000000000:-50,host3=120000000000:-50"  # as tests/cluster/host_clocks.c has it
@@ -76,7 +75,8 @@ def result(plan: dict[str, Any], preloaded: str) -> dict[str, Any]:
         command = [str(ROOT / "tests/cluster/hosts.sh"), "--slots", plan["ranks"], "--", *program]
         environment |= {"LD_PRELOAD": preloaded, "HOST_CLOCKS": CLOCKS, "HOST_CLOCKS_FROM": str(time.monotonic_ns())}
     try:
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+        done = subprocess.run(command, env=environment, timeout=LIMIT_S, **quiet)
     except subprocess.TimeoutExpired:
         return plan | {"error": f"more than {LIMIT_S} s"}
     if plan.get("show"):

@@ -4,7 +4,6 @@ One rank of each node exchanges a few short messages with that of another, up a 
 shortest round trip. Between and after measurements a clock runs on a line.
 """
 
-import os
 import time
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,8 +14,8 @@ from mpi4py import MPI
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import Team
-from hpcoll.runtime.transports.mpi import clock_tag, may_call
-from hpcoll.schedules.placement import members
+from hpcoll.comm.telemetry.leaders import Leaders
+from hpcoll.runtime.transports.mpi import may_call
 
 PERIOD_NS = 5_000_000_000  # between measurements
 UNKNOWN_NS = 1 << 60  # the error where clocks were never compared
@@ -76,19 +75,20 @@ class DriftLine:
 
 
 class HostClock:
-    """The clock of a team's hosts; found by `clock_of`. On one node it does nothing."""
+    """The clock of a team's hosts; found by `clock_of`. On one node it does nothing.
+
+    Attributes:
+        leaders: Ranks that compare their clocks.
+    """
 
     def __init__(self, team: Team) -> None:
-        self._comm, self._team, self._tag = team.comm, team, clock_tag()
-        self._ranks = [ranks[0] for ranks in members(team.topology.nodes)]  # that measure, one of each node
-        self._node, self._turn, self._next = team.topology.nodes[team.rank], 0, 0
-        self._lines = [DriftLine() for _ in self._ranks]
-        self._sent: list[MPI.Request] = []
+        self.leaders, self._next = Leaders(team), 0
+        self._lines = [DriftLine() for _ in self.leaders.ranks]
 
     @property
     def crosses_hosts(self) -> bool:
         """Whether there is more than one node."""
-        return len(self._ranks) > 1
+        return len(self._lines) > 1
 
     def due(self) -> bool:
         """Say whether it is time to measure; rank 0 asks, and tells the others."""
@@ -101,22 +101,22 @@ class HostClock:
         """
         if not self.crosses_hosts:
             return
-        self._turn += 1
         self._next = time.monotonic_ns() + PERIOD_NS
-        mine, every = np.zeros(3, np.int64), np.empty((self._team.nranks, 3), np.int64)
-        if self._team.rank == self._ranks[self._node]:
+        self.leaders.begin(_PATIENCE_S)
+        mine, every = np.zeros(3, np.int64), np.empty((self.leaders.nranks, 3), np.int64)
+        if self.leaders.leads:
             mine[:] = self._exchange()
         service_collectives.gather(mine, every, Purpose.CLOCKS)
-        steps = [Sample(*row) for row in every[self._ranks].tolist()]
+        steps = [Sample(*row) for row in every[self.leaders.ranks].tolist()]
         if any(step.error == _FAILED for step in steps):
-            self._team.failed = True  # messages of it may still come
+            self.leaders.left_messages()
             return
         for line, sample in list(zip(self._lines, along_tree(steps), strict=True))[1:]:
             line.add(sample)
 
     def common(self, ns: Any) -> Any:
         """Return times of this host's `time.monotonic_ns`, an int or an int64 array, on the clock of rank 0's host."""
-        return self._lines[self._node].told(ns)
+        return self._lines[self.leaders.node].told(ns)
 
     @property
     def error_ns(self) -> int:
@@ -126,51 +126,34 @@ class HostClock:
 
     def _exchange(self) -> Sample:
         """Exchange messages with the nodes beside this one in the tree, and return how its parent's clock differs."""
-        end, parts = time.monotonic() + _PATIENCE_S, len(self._ranks)
-        found, distance = Sample(time.monotonic_ns(), 0, 0), 1
+        found, node, distance = Sample(time.monotonic_ns(), 0, 0), self.leaders.node, 1
         if not may_call():
             return found._replace(error=_FAILED)
         try:
-            while distance < parts and not self._node & distance:
-                if self._node + distance < parts:
-                    self._answer(self._ranks[self._node + distance], end)
+            while distance < len(self._lines) and not node & distance:
+                if node + distance < len(self._lines):
+                    self._answer(node + distance)
                 distance *= 2
-            return self._ask(self._ranks[self._node - distance], end) if self._node else found
+            return self._ask(node - distance) if node else found
         except (MPI.Exception, TimeoutError):
             return found._replace(error=_FAILED)
-        finally:
-            self._sent = [request for request in self._sent if not _has_ended(request)]
 
-    def _ask(self, parent: int, end: float) -> Sample:
+    def _ask(self, parent: int) -> Sample:
         """Ask the parent for its time: it told it between question and answer, so that each round trip bounds the offset on both sides."""
         begin = time.monotonic_ns()
         least, most = -UNKNOWN_NS * 4, UNKNOWN_NS * 4
         for number in range(_ROUND_TRIPS):
             before = time.monotonic_ns()
-            self._send(parent, number, before)
-            theirs = self._receive(parent, number, end)
+            self.leaders.send(parent, number, before)
+            theirs = self.leaders.receive(parent, number)
             after = time.monotonic_ns()
             least, most = max(least, theirs - after), min(most, theirs - before)
         return Sample((begin + after) // 2, (least + most) // 2, (most - least + 1) // 2 + int(_DRIFT * (after - begin)))
 
-    def _answer(self, child: int, end: float) -> None:
+    def _answer(self, child: int) -> None:
         for number in range(_ROUND_TRIPS):
-            self._receive(child, number, end)
-            self._send(child, number, time.monotonic_ns())
-
-    def _send(self, rank: int, number: int, ns: int) -> None:
-        self._sent.append(self._comm.Isend(np.array([self._turn, number, ns], np.int64), rank, self._tag))
-
-    def _receive(self, rank: int, number: int, end: float) -> int:
-        """Return the time that a rank sends; pass over messages of earlier measurements."""
-        words = np.zeros(3, np.int64)
-        while words[0] != self._turn or words[1] != number:
-            while (message := self._comm.Improbe(rank, self._tag)) is None:
-                if time.monotonic() > end:
-                    raise TimeoutError
-                os.sched_yield()
-            message.Recv(words)
-        return int(words[2])
+            self.leaders.receive(child, number)
+            self.leaders.send(child, number, time.monotonic_ns())
 
 
 def along_tree(steps: list[Sample]) -> list[Sample]:
@@ -191,9 +174,3 @@ def along_tree(steps: list[Sample]) -> list[Sample]:
     slack = int(_DRIFT * (max(moments) - min(moments)))
     return [one._replace(error=one.error + slack * bool(node)) for node, one in enumerate(found)]
 
-
-def _has_ended(request: MPI.Request) -> bool:
-    try:
-        return request.Test()
-    except MPI.Exception:
-        return True
