@@ -32,7 +32,13 @@ _CLOCKS: WeakKeyDictionary[Team, "HostClock"] = WeakKeyDictionary()
 
 def clock_of(team: Team) -> "HostClock":
     """Return the clock of a team's hosts."""
-    return _CLOCKS.setdefault(team, HostClock(team))
+    return _CLOCKS.get(team) or _CLOCKS.setdefault(team, HostClock(team))
+
+
+def shared_clock(team: Team) -> "HostClock":
+    """Return the clock of all hosts of ``MPI.COMM_WORLD`` where it has been measured, else that of a team's hosts."""
+    size = MPI.COMM_WORLD.size
+    return next((clock for clock in _CLOCKS.values() if clock.leaders.nranks == size and clock.measured), None) or clock_of(team)
 
 
 class Sample(NamedTuple):
@@ -87,8 +93,13 @@ class HostClock:
 
     @property
     def crosses_hosts(self) -> bool:
-        """Whether there is more than one node."""
+        """Say whether there is more than one node."""
         return len(self._lines) > 1
+
+    @property
+    def measured(self) -> bool:
+        """Say whether there has been a measurement."""
+        return self._next > 0
 
     def due(self) -> bool:
         """Say whether it is time to measure; rank 0 asks, and tells the others."""

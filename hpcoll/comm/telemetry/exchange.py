@@ -16,7 +16,8 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.team.resources import Resources
-from hpcoll.comm.telemetry.account import account_of
+from hpcoll.comm.telemetry.account import SHORT_NS, account_of
+from hpcoll.comm.telemetry.clock import HostClock, clock_of, shared_clock
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.runtime.engine.entry import COMPARE, TELL, call_compiled
 from hpcoll.runtime.program import fields as f
@@ -26,7 +27,8 @@ from hpcoll.schedules.collectives import COLLECTIVES
 EVERY = 4096  # calls, a power of two, fewer than records are kept
 _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
-_HEADS = _MOST_LANES * _HEAD
+_ASKS = _MOST_LANES * _HEAD  # the word by which rank 0 asks for a measurement of clocks
+_HEADS = _ASKS + 1
 _KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
 _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
 
@@ -42,7 +44,13 @@ class ArrivalExchange:
         self._resources, self._request = resources, None  # type: Resources, MPI.Grequest | None
         self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
+        self._clock = clock_of(resources.team)
         resources.log.compare_at(resources.log.ncalls + EVERY)
+
+    def meet(self) -> None:
+        """Compare the clocks of all hosts for the first time, where the communicator has all ranks of the program; collective."""
+        if self._resources.nranks == MPI.COMM_WORLD.size and self._clock.crosses_hosts and not self._clock.measured:
+            self._clock.measure(self._resources.service_collectives)
 
     def now(self, gather: Callable[[np.ndarray, np.ndarray], Any] | None = None) -> None:
         """Tell each other all arrivals so far, and compare; collective, and blocking.
@@ -52,10 +60,15 @@ class ArrivalExchange:
         """
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
+        service_collectives = self._resources.service_collectives
+        clock = shared_clock(self._resources.team)
+        if gather is None and clock is self._clock and clock.crosses_hosts and not clock.measured:
+            clock.measure(service_collectives)
         self._tell()
-        gather = gather or partial(self._resources.service_collectives.gather, purpose=Purpose.ARRIVALS)
-        gather(self._words["mine"], self._words["every"])
+        (gather or partial(service_collectives.gather, purpose=Purpose.ARRIVALS))(self._words["mine"], self._words["every"])
         self._compare()
+        if gather is None and self._words["every"][0, _ASKS]:
+            self._clock.measure(service_collectives)
 
     def begin(self, turn: int) -> None:
         """Tell each other arrivals, in flight, as a call of that turn does."""
@@ -93,7 +106,8 @@ class ArrivalExchange:
         """Write what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
         if not self._words:
             self._make_room()
-        mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
+        mine, table, at, left, clock = self._mine, self._table, _HEADS, self._ncalls, shared_clock(self._resources.team)
+        mine[_ASKS] = clock is self._clock and clock.due()
         for lane, on in enumerate(self._lanes()):
             log, head = on.log, _HEAD * lane
             last = log.begun_and_ended[1]
@@ -107,18 +121,22 @@ class ArrivalExchange:
                 table[w.TOLD] = self._addresses["mine"] + 8 * at
                 call_compiled(TELL, self._addresses["table"], 0, 0, 0)
                 mine[head + _BASE] = table[w.BASE]
+                if clock.crosses_hosts:
+                    mine[head + _BASE] = _on_common_clock(clock, self._words["mine"][at : at + last + 1 - first], table[w.BASE])
                 at, left = at + last + 1 - first, left - (last + 1 - first)
 
     def _compare(self) -> None:
         """Compare the calls that all ranks have told of."""
         lanes, every = self._lanes(), self._words["every"]
+        account, clock = account_of(self._resources), shared_clock(self._resources.team)
+        account.least = max(SHORT_NS, clock.error_ns) if clock.crosses_hosts else SHORT_NS
         heads = every[:, :_HEADS].tolist()
         places = [self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))]
         for lane, on in enumerate(lanes):
             firsts, lasts, bases = zip(*(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True)
             first, last, log = max(firsts), min(lasts), on.log
             if first <= last:
-                account_of(self._resources).uncompared += first - 1 - log.compared
+                account.uncompared += first - 1 - log.compared
                 arrivals = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)]
                 self._compare_lane(lane, on, first, last, np.array([arrivals, bases], np.int64))
                 log.compared = last
@@ -144,6 +162,14 @@ class ArrivalExchange:
             _, records = on.log.records(first, last)
             for listen in listeners:
                 listen(ComparedCalls(self._resources, lane, first, records, owner[:n].copy(), waited[:n].copy()))
+
+
+def _on_common_clock(clock: HostClock, told: np.ndarray, base: int) -> int:
+    """Write the begins in words that tell of calls anew, on the clock that all hosts share; return their base on it."""
+    ticks = (1 << w.TICK_BITS) - 1
+    common = clock.common(base + ((told & ticks) << w.TICK_SHIFT))
+    told[:] = told & ~ticks | np.clip(common - common[0] >> w.TICK_SHIFT, 0, ticks)
+    return int(common[0])
 
 
 def _request(operation: Operation) -> MPI.Grequest:

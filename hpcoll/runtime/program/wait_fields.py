@@ -1,17 +1,16 @@
 """The fields of a comparison of calls: who began last, and how long this rank waited for it (`hpcoll.runtime.engine.compiled.waits`)."""
 
-# LOG: address of the array of a log; of NCALLS calls in a row FIRST is the first number; CLOCK_OFFSET: nanoseconds that are added to this
-# host's clock; TOLD: address of a word for each call, of which TICK_BITS are the begin, in ticks of 16 ns since BASE, and the rest
-# microseconds that the rank had spent in other calls since the call before. RANK of NRANKS; ARRIVALS: for each rank the address of its
-# words of the same calls, BASES: and its base; KINDS: address of the kind of each collective, by its number; NEIGHBOURS: address of NRANKS
-# flags: the ranks from which this one receives in neighbourhood collectives; IN_FLIGHT: only waits count; LEAST: nanoseconds below which a
-# difference is no finding. Results: OWNER, WAITED: addresses of a word for each call; NAMED: address of the positions of calls that have a
-# place or a region, NNAMED: their number; SUMS: address of sums to which all is added; HELD_UP, WAITED_FOR, CAUSED,
-# INHERITED: addresses of sums for each rank.
+# LOG: address of the array of a log; of NCALLS calls in a row FIRST is the first number; TOLD: address of a word for each call, of which
+# TICK_BITS are the begin, in ticks of 16 ns since BASE, and the rest microseconds that the rank had spent in other calls since the call
+# before. RANK of NRANKS; ARRIVALS: for each rank the address of its words of the same calls, BASES: and its base; KINDS: address of the
+# kind of each collective, by its number; NEIGHBOURS: address of NRANKS flags: the ranks from which this one receives in neighbourhood
+# collectives; IN_FLIGHT: only waits count; LEAST: nanoseconds below which a difference is no finding. Results: OWNER, WAITED: addresses
+# of a word for each call; NAMED: address of the positions of calls that have a place or a region, NNAMED: their number; SUMS: address of
+# sums to which all is added; HELD_UP, WAITED_FOR, CAUSED, INHERITED: addresses of sums for each rank.
 (
-    LOG, FIRST, NCALLS, CLOCK_OFFSET, TOLD, BASE, RANK, NRANKS, ARRIVALS, BASES, KINDS, NEIGHBOURS, IN_FLIGHT, LEAST, OWNER, WAITED,
+    LOG, FIRST, NCALLS, TOLD, BASE, RANK, NRANKS, ARRIVALS, BASES, KINDS, NEIGHBOURS, IN_FLIGHT, LEAST, OWNER, WAITED,
     NAMED, NNAMED, SUMS, HELD_UP, WAITED_FOR, CAUSED, INHERITED, NFIELDS,
-) = range(24)  # fmt: skip
+) = range(23)  # fmt: skip
 TICK_BITS, TICK_SHIFT, SPENT_SHIFT = 38, 4, 10
 # Of SUMS: calls of the program's that were compared; nanoseconds.
 CALLS, WAITED_NS, MOVED_NS, HIDDEN_NS, NSUMS = range(5)

@@ -16,11 +16,11 @@ _TICKS, _MOST_SPENT = (1 << w.TICK_BITS) - 1, (1 << 63 - w.TICK_BITS) - 1
 def tell(address):  # type: ignore[no-untyped-def]
     """Write the words by which a rank tells of its calls, and their base (`hpcoll.runtime.program.wait_fields`)."""
     table = pointer(address)
-    log, told, first, offset = table[w.LOG], pointer(table[w.TOLD]), table[w.FIRST], table[w.CLOCK_OFFSET]
-    base, spent = pointer(record_of(log, first))[f.ITS_BEGIN] + offset, pointer(record_of(log, first))[f.ITS_SPENT]
+    log, told, first = table[w.LOG], pointer(table[w.TOLD]), table[w.FIRST]
+    base, spent = pointer(record_of(log, first))[f.ITS_BEGIN], pointer(record_of(log, first))[f.ITS_SPENT]
     for i in range(table[w.NCALLS]):
         record = pointer(record_of(log, first + i))
-        ticks = max(0, record[f.ITS_BEGIN] + offset - base) >> w.TICK_SHIFT & _TICKS
+        ticks = max(0, record[f.ITS_BEGIN] - base) >> w.TICK_SHIFT & _TICKS
         told[i] = min(max(0, record[f.ITS_SPENT] - spent) >> w.SPENT_SHIFT, _MOST_SPENT) << w.TICK_BITS | ticks
         spent = record[f.ITS_SPENT]
     table[w.BASE] = base
