@@ -13,6 +13,7 @@ from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.telemetry.regions import tagged
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.schedules.row import Algorithm
 
@@ -28,7 +29,7 @@ class BlockingReductions(WithContext):
 
     def Allreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give the result to all ranks.
 
@@ -40,6 +41,7 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
 
         Raises:
             ArgumentError: Wrong buffer, operator, root or keyword; raised before any message leaves.
@@ -49,6 +51,8 @@ class BlockingReductions(WithContext):
             CollectiveTimeout: The call has not ended within ``timeout``.
             TransportError: The MPI library failed; `DeviceError`: the CUDA driver failed.
         """
+        if tag is not None:
+            return tagged("Allreduce", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -59,7 +63,7 @@ class BlockingReductions(WithContext):
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give the result to the root; errors as in `Allreduce`.
 
@@ -72,7 +76,10 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Reduce", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -84,7 +91,7 @@ class BlockingReductions(WithContext):
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``; errors as in `Allreduce`.
 
@@ -96,7 +103,10 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Reduce_scatter_block", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -107,7 +117,7 @@ class BlockingReductions(WithContext):
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give block ``r`` of the result, of a size of its own, to rank ``r``; errors as in `Allreduce`.
 
@@ -120,7 +130,10 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Reduce_scatter", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -138,7 +151,7 @@ class BlockingReductions(WithContext):
 
     def Scan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine the sendbufs of ranks ``0`` to ``r`` for rank ``r``; errors as in `Allreduce`.
 
@@ -150,7 +163,10 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Scan", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -161,7 +177,7 @@ class BlockingReductions(WithContext):
 
     def Exscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Combine the sendbufs of ranks ``0`` to ``r - 1`` for rank ``r``; errors as in `Allreduce`.
 
@@ -173,7 +189,10 @@ class BlockingReductions(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Exscan", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)

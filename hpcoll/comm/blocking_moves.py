@@ -8,6 +8,7 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.telemetry.regions import regions, tagged
 from hpcoll.runtime.engine.entry import run_cached
 
 _IN_PLACE = MPI.IN_PLACE
@@ -22,6 +23,7 @@ Args:
     segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
     stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
     timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+    tag: Name of the call, as of a `region` around it alone; None: none.
 """
 
 
@@ -34,8 +36,11 @@ def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Cal
 
     def run(
         self: WithContext, sendbuf: Any, recvbuf: Any, *,
-        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
+        if tag is not None:
+            with regions[tag]:
+                return run(self, sendbuf, recvbuf, algorithm=algorithm, segment=segment, stream=stream, timeout=timeout)
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -51,14 +56,17 @@ def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Cal
 class BlockingMoves(WithContext):
     """An intracommunicator whose barriers, and blocking collectives that move data, run on hpcoll."""
 
-    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None) -> None:
+    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> None:
         """Return when every rank has called it; errors as in `Allreduce`.
 
         Args:
             algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Barrier", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -67,13 +75,14 @@ class BlockingMoves(WithContext):
         if status:
             context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
 
-    def barrier(self, *, timeout: Time = None) -> None:
+    def barrier(self, *, timeout: Time = None, tag: str | None = None) -> None:
         """Return when every rank has called it, as `Barrier`."""
-        self.Barrier(timeout=timeout)
+        self.Barrier(timeout=timeout, tag=tag)
 
     def Bcast(
-        self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
+        self, buf: Any, root: int = 0,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> None:  # fmt: skip
         """Copy the root's buffer to all ranks; errors as in `Allreduce`.
 
         Args:
@@ -83,7 +92,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Bcast", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -93,8 +105,9 @@ class BlockingMoves(WithContext):
             context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream, limit_s=timeout)
 
     def Allgather(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> None:  # fmt: skip
         """Give every rank the blocks of all ranks; errors as in `Allreduce`.
 
         Args:
@@ -104,7 +117,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Allgather", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -114,8 +130,9 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Allgatherv(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> None:  # fmt: skip
         """Give every rank the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
 
         Args:
@@ -125,7 +142,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Allgatherv", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -136,7 +156,7 @@ class BlockingMoves(WithContext):
 
     def Gather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Give the root the blocks of all ranks; errors as in `Allreduce`.
 
@@ -148,7 +168,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Gather", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -160,7 +183,7 @@ class BlockingMoves(WithContext):
 
     def Gatherv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Give the root the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
 
@@ -172,7 +195,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Gatherv", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -183,7 +209,7 @@ class BlockingMoves(WithContext):
 
     def Scatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Give block ``r`` of the root's sendbuf to rank ``r``; errors as in `Allreduce`.
 
@@ -195,7 +221,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Scatter", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -209,7 +238,7 @@ class BlockingMoves(WithContext):
 
     def Scatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> None:  # fmt: skip
         """Give block ``r`` of the root's sendbuf, of a size of its own, to rank ``r``; errors as in `Allreduce`.
 
@@ -221,7 +250,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Scatterv", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -231,8 +263,9 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Alltoall(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> None:  # fmt: skip
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, as block ``i`` of its recvbuf; errors as in `Allreduce`.
 
         Args:
@@ -242,7 +275,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Alltoall", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -252,8 +288,9 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Alltoallv(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> None:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> None:  # fmt: skip
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with sizes of their own; errors as in `Allreduce`.
 
         Args:
@@ -264,7 +301,10 @@ class BlockingMoves(WithContext):
             segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
         """
+        if tag is not None:
+            return tagged("Alltoallv", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)

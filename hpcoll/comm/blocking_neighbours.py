@@ -12,6 +12,7 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue
 from hpcoll.comm.nonblocking import document, persistent
 from hpcoll.comm.objects.neighbours import exchanged
+from hpcoll.comm.telemetry.regions import tagged
 
 
 def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
@@ -20,9 +21,9 @@ def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
 
     def begin(
         self: WithContext, sendbuf: Any, recvbuf: Any, *,
-        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
-        return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     begin.__name__, begin.__qualname__ = f"I{name.lower()}", f"Neighbours.I{name.lower()}"
     document(begin, blocking)
@@ -69,29 +70,35 @@ class Neighbours(WithContext, MPI.Topocomm):
     Neighbor_alltoallv_init = persistent(Neighbor_alltoallv)
     Neighbor_alltoallw_init = persistent(Neighbor_alltoallw)
 
-    def neighbor_allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+    def neighbor_allgather(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return an object from each neighbour, in their order, None for those behind an open edge.
 
         Args:
             sendobj: Any object that `mpi4py.MPI.pickle` takes.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
 
         Raises:
             ArgumentError: A neighbour's object cannot be pickled; that rank raises the error itself.
             MismatchError, PeerFailed, CollectiveTimeout, TransportError: As in `Allreduce`.
         """
+        if tag is not None:
+            return tagged("neighbor_allgather", locals())
         return exchanged(self, "neighbor_allgather", lambda: [sendobj], 1, timeout)
 
-    def neighbor_alltoall(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+    def neighbor_alltoall(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return what each neighbour sends to this rank; arguments and errors as of `neighbor_allgather`.
 
         Args:
             sendobj: An object for each neighbour, in their order; None: that many None.
             timeout: As in `neighbor_allgather`.
+            tag: As in `neighbor_allgather`.
 
         Raises:
             ValueError: There are more or fewer objects than neighbours.
         """
+        if tag is not None:
+            return tagged("neighbor_alltoall", locals())
         nsent = self.outdegree
 
         def objects() -> list[Any]:

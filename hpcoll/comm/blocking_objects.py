@@ -14,6 +14,7 @@ from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
 from hpcoll.comm.objects.reductions import Op, combined, fold, scanned
+from hpcoll.comm.telemetry.regions import tagged
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE
 
@@ -21,19 +22,22 @@ from hpcoll.runtime.program.fields import AS_BEFORE
 class BlockingObjects(WithContext):
     """An intracommunicator whose collectives on Python objects run on hpcoll."""
 
-    def bcast(self, obj: Any, root: int = 0, *, timeout: Time = None) -> Any:
+    def bcast(self, obj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the root's object on all ranks, as a copy.
 
         Args:
             obj: Any object that `mpi4py.MPI.pickle` takes, read at the root.
             root: Rank whose object is sent, equal on all ranks.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
 
         Raises:
             ArgumentError: Another rank has no object to send, since it cannot be pickled; names the rank, which raises the error itself.
             mpi4py.MPI.Exception: ``root`` is no rank.
             MismatchError, PeerFailed, CollectiveTimeout, TransportError: As in `Allreduce`.
         """
+        if tag is not None:
+            return tagged("bcast", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -44,18 +48,21 @@ class BlockingObjects(WithContext):
         exchange.pool.append(exchange)
         return made
 
-    def scatter(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> Any:
+    def scatter(self, sendobj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return this rank's object of those that the root sends.
 
         Args:
             sendobj: As many objects as there are ranks, read at the root; None: that many None.
             root: Rank that sends, equal on all ranks.
             timeout: As in `bcast`.
+            tag: As in `bcast`.
 
         Raises:
             ValueError: There are more or fewer objects than ranks; other ranks raise `ArgumentError`, which names the root.
             ArgumentError: As in `bcast`; likewise all others.
         """
+        if tag is not None:
+            return tagged("scatter", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -67,8 +74,10 @@ class BlockingObjects(WithContext):
         exchange.pool.append(exchange)
         return made
 
-    def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None) -> list[Any] | None:
+    def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> list[Any] | None:
         """Return every rank's object, in rank order, at the root, and None elsewhere; arguments and errors as of `bcast`."""
+        if tag is not None:
+            return tagged("gather", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -79,12 +88,16 @@ class BlockingObjects(WithContext):
         exchange.pool.append(exchange)
         return made if context.rank == root else None
 
-    def allgather(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+    def allgather(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return every rank's object, in rank order; arguments and errors as of `bcast`."""
+        if tag is not None:
+            return tagged("allgather", locals())
         return self._gathered("allgather", sendobj, timeout)
 
-    def alltoall(self, sendobj: Any, *, timeout: Time = None) -> list[Any]:
+    def alltoall(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return what each rank sends to this one, in rank order; arguments and errors as of `scatter`, on every rank."""
+        if tag is not None:
+            return tagged("alltoall", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -95,7 +108,7 @@ class BlockingObjects(WithContext):
         exchange.pool.append(exchange)
         return made
 
-    def reduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None) -> Any:
+    def reduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of every rank's object at the root, and None elsewhere.
 
         Args:
@@ -103,23 +116,32 @@ class BlockingObjects(WithContext):
             op: Any function of two objects, or an ``MPI.Op``; applied in mpi4py's order.
             root: Rank that gets the result, equal on all ranks.
             timeout: As in `bcast`.
+            tag: As in `bcast`.
 
         Raises:
             Exception: What ``op`` raises. Ranks that do not apply it do not hear of that.
             ArgumentError: As in `bcast`; likewise all others.
         """
+        if tag is not None:
+            return tagged("reduce", locals())
         return self._reduced("reduce", root, sendobj, op, timeout)
 
-    def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+    def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of every rank's object on all ranks; arguments and errors as of `reduce`."""
+        if tag is not None:
+            return tagged("allreduce", locals())
         return self._reduced("allreduce", None, sendobj, op, timeout)
 
-    def scan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+    def scan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of the objects of ranks ``0`` to ``r`` on rank ``r``; arguments and errors as of `reduce`."""
+        if tag is not None:
+            return tagged("scan", locals())
         return scanned(self._gathered("scan", sendobj, timeout), op, self._context.rank, itself=True)
 
-    def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None) -> Any:
+    def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of the objects of ranks before this one, None on rank 0; arguments and errors as of `reduce`."""
+        if tag is not None:
+            return tagged("exscan", locals())
         return scanned(self._gathered("exscan", sendobj, timeout), op, self._context.rank, itself=False)
 
     def _reduced(self, method: str, root: int | None, sendobj: Any, op: Op, timeout: Time) -> Any:

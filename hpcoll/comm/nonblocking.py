@@ -25,113 +25,119 @@ class NonBlocking(WithContext):
 
     def Iallreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Allreduce`."""
-        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
+        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
 
     def Ireduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce`."""
-        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout)
+        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag)
 
     def Ireduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce_scatter_block`."""
-        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
+        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
 
     def Ireduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce_scatter`."""
-        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout)
+        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout, tag)
 
     def Iscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Scan`."""
-        return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
+        return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
 
     def Iexscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Exscan`."""
-        return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
+        return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
 
-    def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None) -> MPI.Request:
+    def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> MPI.Request:
         """Begin `Barrier`."""
-        return issue(self, "Barrier", (), algorithm, segment, None, timeout)
+        return issue(self, "Barrier", (), algorithm, segment, None, timeout, tag)
 
     def Ibcast(
-        self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, buf: Any, root: int = 0,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Bcast`."""
-        return issue(self, "Bcast", (buf, root), algorithm, segment, stream, timeout)
+        return issue(self, "Bcast", (buf, root), algorithm, segment, stream, timeout, tag)
 
     def Iallgather(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Allgather`."""
-        return issue(self, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Iallgatherv(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Allgatherv`."""
-        return issue(self, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Igather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Gather`."""
-        return issue(self, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
+        return issue(self, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Igatherv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Gatherv`."""
-        return issue(self, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
+        return issue(self, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Iscatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Scatter`."""
-        return issue(self, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
+        return issue(self, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Iscatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Scatterv`."""
-        return issue(self, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
+        return issue(self, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Ialltoall(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Alltoall`."""
-        return issue(self, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Ialltoallv(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Alltoallv`."""
-        return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Ialltoallw(
-        self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
-    ) -> MPI.Request:
+        self, sendbuf: Any, recvbuf: Any,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+    ) -> MPI.Request:  # fmt: skip
         """Begin `Alltoallw`."""
-        return issue(self, "Alltoallw", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+        return issue(self, "Alltoallw", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
 
 _BEGIN = """Begin `{0}`, and return while it is in flight.

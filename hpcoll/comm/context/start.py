@@ -29,6 +29,7 @@ from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.comm.telemetry.exchange import EVERY
+from hpcoll.comm.telemetry.regions import Region, regions
 from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -42,12 +43,15 @@ from hpcoll.selection.config import NATIVE, name_of
 
 def issue(
     comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None,
-) -> MPI.Request:
+    timeout: Time = None, tag: str | None = None,
+) -> MPI.Request:  # fmt: skip
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
 
     One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
     """
+    if tag is not None:
+        with regions[tag]:
+            return issue(comm, method, arguments, algorithm, segment, stream, timeout)
     context = comm.__dict__.get("_context")
     limit_s = None if timeout is None else limit_of(timeout, (comm if context is None else context).rank)
     if context is None:
@@ -216,22 +220,24 @@ class _Planned(NamedTuple):
 
 def make_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None,
-) -> MPI.Prequest:
+    timeout: Time = None, tag: str | None = None,
+) -> MPI.Prequest:  # fmt: skip
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
+    region = None if tag is None else regions[tag]
     if context.starting:
         raise other_thread(context.rank)
     context.starting = True
     try:
-        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout)
+        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout, region)
     finally:
         context.starting = False
 
 
 def _made_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any, timeout: Time
-) -> MPI.Prequest:
-    from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any, timeout: Time,
+    region: Region | None,
+) -> MPI.Prequest:  # fmt: skip
+    from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest, TaggedRequest
 
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(BeginningCall(method, arguments, "persistent"))
@@ -257,7 +263,8 @@ def _made_persistent(
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
-    request, compared = PersistentRequest(), context.resources.service_collectives
+    request = PersistentRequest() if region is None else TaggedRequest.of(region)
+    compared = context.resources.service_collectives
     with context.failure_scope(planned.plan.named(planned.call.count)):
         at_once = planned.call.exported is not None  # its message context goes with it
         compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)

@@ -4,6 +4,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -185,6 +186,24 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     def __del__(self) -> None:
         super().__del__()
         self._give_back()
+
+
+class TaggedRequest(PersistentRequest):
+    """A persistent request that was made with ``tag=``, of which each start is in a region."""
+
+    _region: AbstractContextManager[None]
+
+    @classmethod
+    def of(cls, region: AbstractContextManager[None]) -> "TaggedRequest":
+        """Return a request without a plan yet."""
+        made = cls()
+        made._region = region
+        return made
+
+    def Start(self) -> None:
+        """Begin, as `PersistentRequest.Start`."""
+        with self._region:
+            super().Start()
 
 
 class LibraryPersistentRequest(MPI.Prequest):

@@ -1,6 +1,7 @@
 """Names by numbers: regions of the program, and places where it calls, as records of calls have them."""
 
 import threading
+from typing import NamedTuple
 
 from hpcoll.comm.status.call_site import Place, in_words
 
@@ -29,8 +30,15 @@ class Names:
         return self._names[number]
 
 
+class RegionName(NamedTuple):
+    """A name that a program has given to a region, and the number of the region around it."""
+
+    outer: int
+    name: str
+
+
 PLACES = Names()  # of `hpcoll.comm.status.call_site.Place`
-REGIONS = Names()  # of texts: names of nested regions, joined by ``/``
+REGIONS = Names()  # of `RegionName`
 
 
 def place_text(number: int) -> str:
@@ -40,5 +48,9 @@ def place_text(number: int) -> str:
 
 
 def region_text(number: int) -> str:
-    """Return the names of a region by its number; empty for 0."""
-    return str(REGIONS.name(number)) if number else ""
+    """Return the names of a region by its number, outermost first, joined by ``/``; empty for 0."""
+    names = list[str]()
+    while number:
+        number, name = REGIONS.name(number)  # type: ignore[misc]
+        names.insert(0, name)
+    return "/".join(names)
