@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpcoll.base.text import duration, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
-from hpcoll.cli.inspect.wording import FlightFinding, first_few, first_rows, method, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.wording import FlightFinding, first_few, first_rows, method, numbered, ordinal, spelled, verb, where
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
@@ -47,7 +47,7 @@ def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[l
     """Return calls of one number as a table; ranks with the same call share a row."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for rank, call in sorted(calls.items()):
-        rows.setdefault((spelled(call, algorithms), call.state, call.caller), []).append(rank)
+        rows.setdefault((spelled(call, algorithms), call.state, where(call)), []).append(rank)
     return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
 
 

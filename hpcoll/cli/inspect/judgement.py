@@ -22,6 +22,7 @@ from hpcoll.cli.inspect.wording import (
     numbered,
     spelled,
     verb,
+    where,
 )
 
 WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
@@ -67,7 +68,7 @@ def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, RecordedCal
     """Return a finding of the calls that have not ended, where no other finding says why."""
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for label, rank, call in open_calls:
-        groups.setdefault((named(call, label), call.state, call.caller, flight.records[rank].why), []).append(rank)
+        groups.setdefault((named(call, label), call.state, where(call), flight.records[rank].why), []).append(rank)
     (text, state, _, why), first = next(iter(groups.items()))
     ranks = runs_of({rank for _, rank, _ in open_calls})
     how = f"{ranges(first)} {verb(first, 'is', 'are')} in {text} ({state})"

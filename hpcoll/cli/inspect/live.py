@@ -15,6 +15,7 @@ from hpcoll.base.text import counted, duration, printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
 from hpcoll.cli.inspect.wording import MAX_ROWS
 from hpcoll.cli.output import grid, print_lines, wrapped
+from hpcoll.comm.status.blocked_call import call_parts
 
 FORMAT = 1
 _EVERY_S, _FIRST_S = 1.0, 0.25  # between two tables, and before the first, for shares of a core
@@ -101,9 +102,10 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
         core = f" {100 * shares[rank.pid]:.0f} %" if rank.pid in shares and rank.state == RUNNING else ""
         first = [str(number), str(rank.pid), f"{rank.state}{core}"]
         for wait in rank.waits:
-            call, ends, place = wait.what.partition(") at ")
             step = wait.step.removeprefix("row ")
-            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), in_words(wait.awaits), step, wait.on])
+            call, place, region = call_parts(wait.what)
+            at = Path(place).name + (f" in {region}" if region else "")
+            rows.append([*first, call, at, duration(now - wait.since), in_words(wait.awaits), step, wait.on])
             first = [""] * len(first)
         if not rank.waits:
             instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")

@@ -50,6 +50,11 @@ def named(call: RecordedCall, label: str) -> str:
     return f"{spelled(call)}, {numbered(call.lane, call.seq, label)}"
 
 
+def where(call: RecordedCall) -> str:
+    """Return file and line of a call, and its region: ``train.py:88 in region step/halo``."""
+    return " ".join(filter(None, (call.caller, call.region and f"in region {call.region}")))
+
+
 def numbered(lane: str, seq: int, label: str) -> str:
     """Return the number of a call on a communicator: ``41st call on MPI_COMM_WORLD``."""
     return f"{ordinal(seq)} call on {label}" + (f" (lane {lane!r})" if lane != BLOCKING else "")

@@ -84,6 +84,7 @@ class Context(CommunicatorCalls):
         if parts is not None:
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
+        ledger.watch(lambda: [one.log for one in self.resources.every_message_context()])
         self.resources.service_collectives.serve(self)
         self.issued, self.starting = 0, False
         self.exchange = ArrivalExchange(self.resources)
@@ -115,6 +116,7 @@ class Context(CommunicatorCalls):
     def close(self, why: str) -> None:
         """Refuse further use."""
         super().close(why)
+        self.ledger.watch(tuple)
         if self.resources.message_contexts:  # else it has been freed
             self.resources.service_collectives.abandon_comparisons()
         self._forget()
@@ -191,6 +193,7 @@ class Context(CommunicatorCalls):
         if log.took_long:
             log.note_place(log.ncalls, PLACES.number(place_of_caller()))
         if log.is_due:
+            self.ledger.count_regions()
             with self.failure_scope("a comparison of arrivals"):
                 self.exchange.now()
 

@@ -85,6 +85,7 @@ def _issued(context: Context) -> None:
 
 
 def _exchange(context: Context) -> None:
+    context.ledger.count_regions()
     context.exchange.begin(context.issued % IN_FLIGHT)
     context.issued += 1
 

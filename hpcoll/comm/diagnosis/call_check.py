@@ -12,8 +12,12 @@ from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS, row_of
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.comm.status.blocked_call import call_text
 from hpcoll.comm.status.call_site import in_words, place_of_caller
+from hpcoll.comm.status.names import region_text
 from hpcoll.comm.team.resources import CommunicatorCalls
+from hpcoll.runtime.program.fields import REGION
+from hpcoll.runtime.telemetry.call_log import PROCESS
 from hpcoll.schedules.collectives import COLLECTIVES
 
 _NBYTES = 2048  # of what a rank says
@@ -89,7 +93,7 @@ def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     only_how, found = len({one["what"] for one in calls}) == 1, dict[str, list[int]]()
     how = differing([one["how"] if only_how else None for one in calls])
     for rank, one in enumerate(calls):
-        found.setdefault(", ".join([f"{one['what']} at {one['where']}", *how[rank]]), []).append(rank)
+        found.setdefault(", ".join([call_text(one["what"], one["where"], one["region"]), *how[rank]]), []).append(rank)
     each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in found.items())
     context.close("ranks did not call the same")
     raise MismatchError(f"rank {context.rank}: ranks do not call the same on {context.resources.title}: {each}")
@@ -97,7 +101,8 @@ def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
 
 def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return what a rank says of its call: the words that are compared, and texts; ``how`` it runs is told where nothing else differs."""
-    return {"call": call, "what": what, "how": how, "where": in_words(place_of_caller())[-200:]}
+    place, region = in_words(place_of_caller()), region_text(int(PROCESS[REGION]))
+    return {"call": call, "what": what, "how": how, "where": place[-200:], "region": region[-200:]}
 
 
 def _named(method: str, root: Any) -> str:

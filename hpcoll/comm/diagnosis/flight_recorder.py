@@ -16,9 +16,11 @@ from mpi4py import MPI
 
 from hpcoll.base.files import write_file
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.status.blocked_call import BlockedCall
+from hpcoll.comm.status.blocked_call import BlockedCall, call_parts
+from hpcoll.comm.status.names import place_text, region_text
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources, live_contexts
+from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
 
@@ -67,12 +69,12 @@ def _of_log(found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[st
     """The calls that are remembered of one lane, in order."""
     calls = []
     first, records = found.records()
-    for number, (word, count, begun, _, ended, *_) in enumerate(records.tolist(), first):
+    for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
         wait = next((one for one in waits if one.number == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
             "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,
             "state": "ended" if ended else "waiting", "step": wait.step if wait else "", "awaits": list(wait.awaits) if wait else [],
-            "caller": wait.what.partition(") at ")[2] if wait else "",
+            "caller": call_parts(wait.what)[1] if wait else place_text(names >> f.PLACE_AT), "region": region_text(names & f.REGION_BITS),
         })  # fmt: skip
     return calls
 

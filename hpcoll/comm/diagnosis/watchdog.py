@@ -16,12 +16,13 @@ from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.wait_graph import BlockedRank, deadlock_text, find_deadlock
 from hpcoll.comm.plans.signature import NO_CALL, Signature
 from hpcoll.comm.requests.call_hooks import StalledCall
-from hpcoll.comm.status.blocked_call import BlockedCall
+from hpcoll.comm.status.blocked_call import BlockedCall, call_text
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
+from hpcoll.comm.status.names import region_text
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
 from hpcoll.selection.config import log
 
@@ -55,6 +56,7 @@ class Watchdog:
         self._what = call.what if call else what
         place = place_of_caller() if call is None or call.called_at is None else None
         self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""  # the end has no line
+        self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
         self._circle, self._circle_since = list[BlockedRank](), 0.0
@@ -64,10 +66,10 @@ class Watchdog:
     def _call(self) -> str:
         """The call as the program wrote it, and where."""
         if self._engine is None:
-            return f"{self._what} at {self._where}" if self._what and self._where else self._what
+            return call_text(self._what, self._where, self._region) if self._what and self._where else self._what
         text = self._what or written(self._signature.text(self._engine.elements), self._form)
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
-        return f"{text} at {self._where}"
+        return call_text(text, self._where, self._region)
 
     @property
     def _numbered(self) -> str:

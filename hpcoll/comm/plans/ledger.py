@@ -1,10 +1,17 @@
-"""The ledger of a communicator: calls, bytes, seconds and routes of each operation, by algorithm and element type."""
+"""The ledger of a communicator: calls, bytes, seconds and routes of each operation, by algorithm and element type; calls by region."""
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcoll.base.text import format_nbytes
+from hpcoll.comm.plans.signature import Purpose, Signature
+from hpcoll.comm.status.names import region_text
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import NATIVE, log
 
 
@@ -33,6 +40,20 @@ class LedgerRow(NamedTuple):
     why: str
     ways: str
     timed: int
+
+
+class RegionRow(NamedTuple):
+    """A line of the ledger's table of regions.
+
+    Attributes:
+        region: Names of the region and of those around it, outermost first, joined by ``/``.
+        calls: Number of calls that have ended. Those that the MPI library serves have no region.
+        seconds: Sum over calls of this rank's time.
+    """
+
+    region: str
+    calls: int
+    seconds: float
 
 
 class Account:
@@ -68,6 +89,31 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
+        self._regions = defaultdict[str, np.ndarray](partial(np.zeros, 2, np.int64))  # calls and nanoseconds
+        self._logs: Callable[[], Sequence[CallLog]] = tuple
+        self._seen: dict[CallLog, int] = {}  # the last call of each log that was counted by its region
+
+    def watch(self, logs: Callable[[], Sequence[CallLog]]) -> None:
+        """Count by region the calls in a communicator's logs from now on, no more those in the logs before."""
+        self.count_regions()
+        self._logs, self._seen = logs, {one: one.ncalls for one in logs()}
+
+    def count_regions(self) -> None:
+        """Count by region the calls that have ended, before their records are written over."""
+        for calls in self._logs():
+            ended = calls.begun_and_ended[1]
+            _, records = calls.records(self._seen.get(calls, 0) + 1, ended)
+            self._seen[calls] = ended
+            records = records[records[:, f.ITS_NAMES] & f.REGION_BITS > 0]
+            for word in np.unique(records[:, 0]).tolist():
+                if Signature.unpacked(word).purpose is Purpose.NONE:  # else the program has not made it
+                    self._add(records[records[:, 0] == word])
+
+    def _add(self, records: np.ndarray) -> None:
+        regions = records[:, f.ITS_NAMES] & f.REGION_BITS
+        ncalls, nanoseconds = np.bincount(regions), np.bincount(regions, records[:, f.ITS_END] - records[:, f.ITS_BEGIN])
+        for region in np.flatnonzero(ncalls).tolist():
+            self._regions[region_text(region)] += ncalls[region], int(nanoseconds[region])
 
     def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
         """Return the running sums of a line; arguments as in `LedgerRow`."""
@@ -84,7 +130,8 @@ class Ledger:
         """Use the other's accounts, to which engines add, for the sums so far of this one; the other keeps its own."""
         mine, self._accounts = self._accounts, other._accounts
         other._accounts = {names: Account().add(account) for names, account in self._accounts.items()}
-        self.clear()
+        for account in self._accounts.values():
+            account.sums[:] = 0
         for names, account in mine.items():
             self.account(*names).add(account)
 
@@ -97,8 +144,16 @@ class Ledger:
             rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, ways, ncalls - untimed))
         return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
+    def regions(self) -> list[RegionRow]:
+        """Return the lines of the table of regions, largest time first."""
+        self.count_regions()
+        rows = (RegionRow(region, int(ncalls), 1e-9 * int(ns)) for region, (ncalls, ns) in self._regions.items())
+        return sorted(rows, key=lambda row: -row.seconds)
+
     def clear(self) -> None:
         """Set all sums to zero."""
+        self.count_regions()
+        self._regions.clear()
         for account in self._accounts.values():
             account.sums[:] = 0
 
@@ -109,6 +164,9 @@ class Ledger:
             per_call = f"{1e6 * row.seconds / row.timed:.1f}" if row.timed else "-"
             sums = row.calls, format_nbytes(row.nbytes) if row.nbytes else "-", f"{row.seconds:.3f}", per_call
             lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, row.why or row.ways))
+        regions = self.regions()
+        lines += ["", _REGION.format("region", "calls", "seconds", "us/call")] if regions else []
+        lines += [_REGION.format(one.region, one.calls, f"{one.seconds:.3f}", f"{1e6 * one.seconds / one.calls:.1f}") for one in regions]
         return "\n".join(line.rstrip() for line in lines)
 
 
@@ -118,3 +176,4 @@ def named(operation: str, element: object) -> str:
 
 
 _LINE = "{:<16} {:<20} {:>8} {:>10} {:>9} {:>9}  {:<14.14} {}"
+_REGION = "{:<37} {:>8} {:>20} {:>9}"  # numbers below those of their kind

@@ -6,6 +6,23 @@ from typing import Any
 
 IN_LIBRARY = -1  # in place of a lane: a blocking collective that the MPI library serves (`hpcoll.runtime.telemetry.call_log.InLibrary`)
 _FAILURE = ("at", "text", "of", "kind")
+_AT, _IN_REGION = ") at ", ", in region "
+
+
+def call_text(call: str, place: str, region: str) -> str:
+    """Return a call, as the program wrote it, with file and line, and the names of its region, which may be empty."""
+    return f"{call} at {place}" + (f"{_IN_REGION}{region}" if region else "")
+
+
+def call_parts(text: str) -> tuple[str, str, str]:
+    """Return the parts of a `call_text`: call, file and line, names of the region.
+
+    >>> call_parts("Bcast(float64[8], root=0) at step.py:7, in region step/halo"), call_parts("Barrier()")
+    (('Bcast(float64[8], root=0)', 'step.py:7', 'step/halo'), ('Barrier()', '', ''))
+    """
+    call, ends, rest = text.partition(_AT)
+    place, _, region = rest.partition(_IN_REGION)
+    return f"{call}{ends[:1]}", place, region
 
 
 @dataclass(frozen=True)
@@ -16,7 +33,7 @@ class BlockedCall:
         key: Key of the communicator, alike on all its ranks.
         lane: Index of the message context, or `IN_LIBRARY`.
         number: Number of the call on its message context.
-        what: The call and its line in the program; empty where the program has made none.
+        what: The call, its line in the program and its region (`call_text`); empty where the program has made none.
         on: Name of the communicator.
         awaits: Ranks of the communicator for which the rank waits.
         step: Step at which it waits.

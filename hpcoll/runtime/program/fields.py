@@ -100,6 +100,7 @@ REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # never did.
 ITS_BEGIN, ITS_SPENT, ITS_END, ITS_NAMES, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
 PLACE_AT = 32
+REGION_BITS = (1 << PLACE_AT) - 1
 # Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far.
 REGION, SPENT, PROCESS_NFIELDS = range(3)
 RECORDS_HOT, RECORD_BLOCKS = 256, 20  # in the block that is written, and how many full ones are kept behind it

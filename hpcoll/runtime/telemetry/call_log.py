@@ -59,10 +59,10 @@ class CallLog:
         return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
 
     def end_early(self) -> None:
-        """Note that this rank has done its part of the latest call, and waits for nothing in it."""
+        """Note that this rank has done its part of the latest call, which is none of the program's, and waits for nothing in it."""
         number = self.ncalls
         record = self._records[0, number % f.RECORDS_HOT]
-        record[f.ITS_END], self._own[f.CALLS_ENDED] = record[f.ITS_BEGIN], number
+        record[f.ITS_END], record[f.ITS_NAMES], self._own[f.CALLS_ENDED] = record[f.ITS_BEGIN], 0, number
 
     def end_parts(self, now_ns: int) -> None:
         """Note that the latest call has ended, which went on in parts; ``now_ns``: nanoseconds on the clock `time.monotonic_ns`."""
@@ -152,6 +152,10 @@ class CallLog:
         kept = np.where(blocks == self.ncalls // f.RECORDS_HOT, 0, 1 + (blocks + 1) % f.RECORD_BLOCKS)
         found: np.ndarray = self._records[kept, at]
         return found
+
+    def region(self, number: int) -> int:
+        """Return the number of the region of a call whose record is still there."""
+        return int(self._record(number)[f.ITS_NAMES]) & f.REGION_BITS
 
     def note_place(self, number: int, place: int) -> None:
         """Note where the program made a call, by its number in `hpcoll.comm.status.names`."""
