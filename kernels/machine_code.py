@@ -71,11 +71,11 @@ def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Pat
     return [_loaded[symbol] for symbol in symbols]
 
 
-def python_function(name: str, address: int) -> Callable[..., int]:
-    """Return a function of Python that was compiled ``for_python``."""
+def python_function(name: str, address: int, owner: object = None) -> Callable[..., Any]:
+    """Return a function of Python that was compiled ``for_python``; or one of its owner, the address of arguments, and their number."""
     _definitions.append(_Definition(name.encode(), address, _FASTCALL, None))
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCFunction_NewEx", ctypes.pythonapi))
-    made: Callable[..., int] = make(ctypes.addressof(_definitions[-1]), None, None)
+    made: Callable[..., Any] = make(ctypes.addressof(_definitions[-1]), None if owner is None else id(owner), None)
     return made
 
 

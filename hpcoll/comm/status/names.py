@@ -51,6 +51,7 @@ def region_text(number: int) -> str:
     """Return the names of a region by its number, outermost first, joined by ``/``; empty for 0."""
     names = list[str]()
     while number:
-        number, name = REGIONS.name(number)  # type: ignore[misc]
-        names.insert(0, name)
+        region: RegionName = REGIONS.name(number)  # type: ignore[assignment]
+        names.insert(0, region.name)
+        number = region.outer
     return "/".join(names)

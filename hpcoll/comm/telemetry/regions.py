@@ -1,39 +1,71 @@
 """Regions of the program, which name the calls that are made in them: see `hpcoll.Communicator.region`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentTypeError
 from hpcoll.base.text import printable, quoted
 from hpcoll.comm.status.names import REGIONS, RegionName
+from hpcoll.kernels.machine_code import python_function
+from hpcoll.runtime.engine.entry import region_address
+from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program import object_fields as o
 from hpcoll.runtime.telemetry.call_log import PROCESS
 
 _process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
 
 
-class Region:
+class _RegionType(type):
+    """The class of `Region`: of that, ``__enter__`` and ``__exit__`` are functions, as `contextlib.ExitStack` wants them."""
+
+    __enter__ = property(lambda cls: cls.enter)
+    __exit__ = property(lambda cls: cls.leave)
+
+
+class Region(metaclass=_RegionType):
     """A region of the program: a context manager that may be entered again and again, also inside of itself.
+
+    A region has its own ``__enter__`` and ``__exit__``, which are compiled: a third of what methods of Python cost. They call these where
+    the region around it is not that of the last time.
 
     Attributes:
         name: Its name, without those of the regions around it.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("__enter__", "__exit__", "_words", "name")
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+        def __exit__(self, *error: object) -> None: ...
 
     def __init__(self, name: str) -> None:
         self.name = name
+        fields = {
+            o.NUMBER_AT: PROCESS[f.REGION :].ctypes.data, o.OUTER: -1, o.INNER: -1, o.ENTERS: id(Region.enter), o.LEAVES: id(Region.leave),
+            o.REGION: id(self), o.NOTHING: id(None),
+        }  # fmt: skip
+        self._words = np.array([fields[field] for field in range(o.REGION_NFIELDS)], np.int64)
+        cross = python_function("cross", region_address, self._words) if SUPPORTED else None
+        for entry, method in (("__enter__", self.enter), ("__exit__", self.leave)):
+            setattr(self, entry, cross or method)
 
-    def __enter__(self) -> None:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Region, (self.name,)
+
+    def enter(self) -> None:
         """Name the calls of this process from now on, inside of the region in which it is."""
-        _process[f.REGION] = REGIONS.number(RegionName(_process[f.REGION], self.name))
+        outer = _process[f.REGION]
+        _process[f.REGION] = inner = REGIONS.number(RegionName(outer, self.name))
+        self._words[[o.OUTER, o.INNER]] = outer, inner
 
-    def __exit__(self, *error: object) -> None:
+    def leave(self, *error: object) -> None:
         """Leave the innermost region: where threads leave theirs in another order, none is left over in the end."""
         number = _process[f.REGION]
         if number:
-            _process[f.REGION] = REGIONS.name(number).outer
+            _process[f.REGION] = REGIONS.name(number).outer  # type: ignore[attr-defined]
 
 
 class _Regions(dict[str, Region]):

@@ -41,9 +41,11 @@ _MADE_OF = (
 def _compile(name: str, symbol: str) -> bytes:
     from hpcoll.runtime.engine.compiled import dispatch
 
-    return dispatch.engine_file(symbol) if name == "engine" else dispatch.advance_file(symbol)
+    made: bytes = getattr(dispatch, f"{name}_file")(symbol)
+    return made
 
 
-_engine, advance_address = load_all({name: partial(_compile, name) for name in ("engine", "advance")}, _MADE_OF)  # the longer one first
+_PARTS = "engine", "advance", "region"  # the longer ones first
+_engine, advance_address, region_address = load_all({name: partial(_compile, name) for name in _PARTS}, _MADE_OF)
 call_compiled = python_function("call_compiled", _engine)
 run_cached = call_compiled  # with the address of a table, what is sent, what is received and the operator: `call_lookup.run_cached`

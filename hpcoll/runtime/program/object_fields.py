@@ -1,4 +1,4 @@
-"""The fields of what compiled code reads of a call on a Python object."""
+"""The fields of what compiled code reads of a call on a Python object, and of a region of the program."""
 
 LONG_WAY = 9  # answer besides those of `hpcoll.runtime.engine.compiled.interpreter.run`: nothing has been sent
 
@@ -13,3 +13,7 @@ LONG_WAY = 9  # answer besides those of `hpcoll.runtime.engine.compiled.interpre
     SENT, OBJECT, PROTOCOL, KEEP, VIEW, NFIELDS,
 ) = range(23)  # fmt: skip
 GIVEN_AT = 2
+# Of a region of the program. NUMBER_AT: address of the number of the region in which the process is; OUTER, INNER: the number from which it
+# was last entered, and its own there; ENTERS, LEAVES: functions of Python for where the process is in another region, with REGION as their
+# argument; NOTHING: None.
+NUMBER_AT, OUTER, INNER, ENTERS, LEAVES, REGION, NOTHING, REGION_NFIELDS = range(8)

@@ -3,7 +3,7 @@
 from numba import njit
 
 from hpcoll.kernels.object_code import object_file
-from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress, waits
+from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress, region_calls, waits
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
@@ -72,3 +72,8 @@ def advance_file(symbol: str) -> bytes:
 def engine_file(symbol: str) -> bytes:
     """Return the object file of `_call`, for Python."""
     return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=CACHED)
+
+
+def region_file(symbol: str) -> bytes:
+    """Return the object file of `region_calls.cross`."""
+    return object_file(region_calls.cross, "int64(int64, int64, int64)", symbol)
