@@ -22,7 +22,7 @@ from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
 from hpcoll.comm.telemetry.regions import Region, regions
-from hpcoll.comm.telemetry.start import begins
+from hpcoll.comm.telemetry.start import begins, ends, leaves
 from hpcoll.runtime.transports.mpi import Revoked, handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
@@ -47,6 +47,7 @@ install(Diagnosis())  # without this line calls run all the same, and nobody say
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     context.resources.forget_name()
+    leaves(context)
     if context.resources.lock[0] and not context.closed:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
@@ -67,10 +68,12 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 @atexit.register  # before what is registered by modules imported above: that tells the others that this rank leaves
 def _ending() -> None:
     hooks().program_ends(in_mpi=False)
+    ends()
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     hooks().program_ends(in_mpi=True)
+    ends()
     RANK_STATUS.leave("has called MPI_Finalize")
     stop_progress_thread()
     _registry.free()

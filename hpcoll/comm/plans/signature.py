@@ -145,6 +145,14 @@ class Signature(NamedTuple):
             "algorithm": self.algorithm_name,
         }  # fmt: skip
 
+    def nbytes(self, count: int) -> int | None:
+        """Return the bytes of a count, which is as in `text`; None where ranks count differently, or the type is not known."""
+        if self.record(count)["count"] is None:
+            return None
+        if not COLLECTIVES[_COLLECTIVES[self.collective]].reduces:
+            return count
+        return count * _size(self._element) if self.element else None
+
     @property
     def purpose(self) -> Purpose:
         """The purpose of a service collective."""

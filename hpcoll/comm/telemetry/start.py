@@ -1,8 +1,10 @@
 """The start of what a process writes about its calls while it runs: traces, metrics, the summary at the end."""
 
 from hpcoll.comm.team.resources import CommunicatorCalls
+from hpcoll.comm.telemetry import trace
 
 _begun = set[str]()
+_traces: list[trace.Trace] = []  # at most one
 
 
 def begins(context: CommunicatorCalls) -> None:
@@ -10,5 +12,18 @@ def begins(context: CommunicatorCalls) -> None:
     config = context.resources.config
     if config.trace and "trace" not in _begun:
         _begun.add("trace")
+        _traces.extend(trace.begin(context.resources))
     if config.metrics and "metrics" not in _begun:
         _begun.add("metrics")
+
+
+def leaves(context: CommunicatorCalls) -> None:
+    """Write the calls of a communicator that is about to go."""
+    for one in _traces:
+        one.write(context.resources)
+
+
+def ends() -> None:
+    """End all that, when the program or MPI ends; not collective."""
+    for one in _traces:
+        one.close()

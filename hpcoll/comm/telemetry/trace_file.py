@@ -1,0 +1,88 @@
+"""The file of a trace: all ranks of a run append whole lines to it, each batch by one system call."""
+
+import os
+import re
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcoll.comm.team.team import Team
+from hpcoll.selection.config import log
+
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
+_COHERENT = ("lustre", "gpfs", "beegfs")  # file systems of several hosts that keep appends of different hosts apart
+_MOUNTS = Path("/proc/self/mountinfo")
+_PATIENCE_S, _NAP_S = 5.0, 1e-3  # until the rank that has made the file has begun it
+
+
+class TraceFile:
+    """The file of a trace, open to be appended to.
+
+    It is an array in JSON that has no closing bracket, which the format allows: so it can be read at any time. Ranks that append at once do
+    not mix lines.
+
+    Args:
+        path: The file; made where it is not there, with its folder.
+
+    Raises:
+        OSError: It cannot be made or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.write(self._file, b"[\n")
+        except FileExistsError:
+            self._file = os.open(path, flags)
+            end = time.monotonic() + _PATIENCE_S
+            while os.fstat(self._file).st_size == 0 and time.monotonic() < end:
+                time.sleep(_NAP_S)
+
+    def append(self, *texts: bytes | np.ndarray) -> None:
+        """Append whole lines, all of them or an OSError: then a line may be torn.
+
+        An empty line before them parts them from one that another rank has not finished because it was killed.
+        """
+        views: list[Any] = [memoryview(text) for text in (b"\n", *texts)]  # type: ignore[arg-type]
+        if os.writev(self._file, views) != sum(view.nbytes for view in views):
+            raise OSError(f"{self.path}: the system has not taken all lines")
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._file)
+
+
+def path_in(folder: Path, team: Team) -> Path:
+    """Return the path of a run's trace, the same on all ranks of the team that is the first of each of them.
+
+    Where ranks are on several hosts, and their file system may mix appends of several hosts, each host has a file.
+    """
+    first = team.processes[0]
+    job = next((os.environ[name] for name in _JOBS if os.environ.get(name)), str(first.pid))
+    mark = zlib.crc32(str(first.word.value).encode()) % 2**16  # a job may run a program more than once
+    words = [Path(sys.argv[0] or "python").stem.lstrip("-") or "python", job, f"{mark:04x}"]
+    host = team.processes[team.rank].host
+    if len({one.host for one in team.processes}) > 1 and (found := _file_system(folder)) not in _COHERENT:
+        words.append(host)
+        if team.rank == 0:
+            log.warning("rank 0: each host writes a trace of its own into %s: on %s lines of several hosts may mix", folder, found)
+    return folder / (re.sub(r"[^\w.+-]", "_", "-".join(words)) + ".json")
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system on which a folder is, or will be."""
+    place = os.path.realpath(folder)
+    try:
+        mounts = [line.partition(" - ") for line in _MOUNTS.read_text().splitlines()]
+    except OSError:
+        return "an unknown file system"
+    found = {head.split()[4]: tail.split()[0] for head, _, tail in mounts}
+    above = [mount for mount in found if os.path.commonpath([mount, place]) == mount]
+    return found[max(above, key=len)]

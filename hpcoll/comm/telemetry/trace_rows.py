@@ -1,0 +1,229 @@
+"""Rows of a trace: each is a message context of a process, and has its calls, waits and arrows as lines."""
+
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.status.names import place_text, region_text
+from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.telemetry.compared import ComparedCalls
+from hpcoll.comm.telemetry.trace_lines import Form, form, line, lines, thousandths, whole
+from hpcoll.runtime.program import fields as f
+
+Lines: TypeAlias = list[bytes | np.ndarray]
+
+LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
+_ROWS = 16  # of a rank, usually
+_MOST_KINDS = 4096  # that are kept
+_MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
+_REGION = (1 << f.PLACE_AT) - 1
+
+
+class Positions:
+    """Where rows are: each host is a process of the trace, and each row of a rank one of its threads.
+
+    Args:
+        resources: Of the first communicator of this process.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        world, hosts = MPI.COMM_WORLD, resources.topology.hosts
+        self.rank, self._nranks = world.rank, world.size
+        whole = resources.nranks == world.size  # else other ranks may count hosts in another order
+        self._nodes = {host: node for node, host in enumerate(dict.fromkeys(hosts))} if whole else {}
+        self.host = resources.host
+        self.node = self.node_of(self.host)
+
+    def node_of(self, host: str) -> int:
+        """Return the number of a host."""
+        return self._nodes[host] if host in self._nodes else zlib.crc32(host.encode()) >> 1
+
+    def of(self, resources: Resources, rank: int, row: int) -> dict[str, Any]:
+        """Return where the row of a rank of a communicator is; row 0: its blocking calls."""
+        return {"pid": self.node_of(resources.topology.hosts[rank]), "tid": self._tid(resources.team.world_ranks[rank], row)}
+
+    def own(self, row: int) -> dict[str, Any]:
+        """Return where a row of this process is."""
+        return {"pid": self.node, "tid": self._tid(self.rank, row)}
+
+    def _tid(self, rank: int, row: int) -> int:
+        return (rank + row // _ROWS * self._nranks) * _ROWS + row % _ROWS
+
+
+class _Kind(NamedTuple):
+    """A kind of call, with equal lines but for number and times."""
+
+    form: Form
+    waiting: Form  # of the program's wait for it
+    nbytes: int
+
+
+class Row:
+    """The row of a message context.
+
+    Args:
+        positions: Where rows are.
+        number: Number of the row among those of this process; 0: all blocking calls.
+        lane: Position of the message context among `Resources.every_message_context`; 0: blocking calls.
+        common: Returns times of this host on the clock of all hosts.
+
+    Attributes:
+        written: Number of the last call of which the slice has been written.
+        begun: Number of the last call that counters know of.
+    """
+
+    def __init__(self, positions: Positions, number: int, lane: int, common: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._positions, self.lane, self._common, self._number = positions, lane, common, number
+        self.at = positions.own(number)
+        self.written = self.begun = self._arrows = 0
+        self._kinds: dict[tuple[int, ...], _Kind] = {}
+        self._life = -1
+        self._bounds = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)  # of what the program waits
+
+    def calls(self, resources: Resources, first: int, records: np.ndarray) -> tuple[Lines, np.ndarray]:
+        """Return the slices of calls that have ended, and the bytes of each; ``first`` is the number of the first one."""
+        if resources.life != self._life:  # another communicator
+            self._kinds.clear()
+            self._life = resources.life
+        which, kinds = self._kinds_of(resources, records)
+        forms, numbers = [kind.form for kind in kinds], np.arange(first, first + len(records))
+        begin, took = self._common(records[:, f.ITS_BEGIN]), records[:, f.ITS_END] - records[:, f.ITS_BEGIN]
+        found: Lines = [lines(forms, which, whole(numbers), thousandths(begin), thousandths(np.maximum(took, 0)))]
+        waits = np.flatnonzero(records[:, f.ITS_WAIT_BEGIN]) if self.lane else ()
+        if len(waits):
+            begin, end = self._common(records[waits, f.ITS_WAIT_BEGIN]), self._common(records[waits, f.ITS_WAIT_END])
+            forms = [kind.waiting for kind in kinds]
+            found.append(lines(forms, which[waits], whole(numbers[waits]), thousandths(begin), thousandths(np.maximum(end - begin, 0))))
+        return found, np.array([kind.nbytes for kind in kinds])[which]
+
+    def _kinds_of(self, resources: Resources, records: np.ndarray) -> tuple[np.ndarray, list[_Kind]]:
+        """Return the position of each record's kind, and the kinds."""
+        words = records[:, 0], records[:, 1], records[:, f.ITS_NAMES]
+        mixed = words[0] * _MIX[0] ^ words[1] * _MIX[1] ^ words[2] * _MIX[2]
+        if (mixed == mixed[0]).all():
+            at, which = np.zeros(1, np.intp), np.zeros(len(records), np.intp)
+        else:
+            _, at, which = np.unique(mixed, return_index=True, return_inverse=True)
+        kinds = []
+        for key in zip(*(word[at].tolist() for word in words), strict=True):
+            if key not in self._kinds:
+                if len(self._kinds) >= _MOST_KINDS:
+                    self._kinds.clear()
+                self._kinds[key] = self._kind(resources, *key)
+            kinds.append(self._kinds[key])
+        return which, kinds
+
+    def _kind(self, resources: Resources, word: int, count: int, names: int) -> _Kind:
+        signature = Signature.unpacked(word)
+        call = signature.record(count)
+        nbytes = signature.nbytes(count)
+        name = signature.text(count).partition("(")[0]
+        if self.lane and self.lane < len(resources.message_contexts):
+            name = f"I{name.lower()}"
+        known = {
+            "comm": _title(resources), "lane": self.lane or None, "bytes": nbytes, "count": call["count"], "type": call["element"] or None,
+            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"], "at": _here(place_text(names >> f.PLACE_AT)),
+            "region": region_text(names & _REGION) or None,
+        }  # fmt: skip
+        known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
+        cat = "service" if signature.purpose else "call"
+        slice = _slice({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
+        waiting = _slice({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
+        return _Kind(slice, waiting, nbytes or 0)
+
+    def unfinished(self, resources: Resources, first: int, records: np.ndarray, now_ns: int) -> Lines:
+        """Return slices of calls that have not ended, up to now, as single lines."""
+        open = records.copy()
+        open[:, f.ITS_END] = np.where(open[:, f.ITS_END], open[:, f.ITS_END], now_ns)
+        open[:, f.ITS_WAIT_END] = np.where(open[:, f.ITS_WAIT_END], open[:, f.ITS_WAIT_END], now_ns)
+        return self.calls(resources, first, open)[0]
+
+    def missing(self, first: int, records: np.ndarray) -> bytes:
+        """Return the event that says how many calls before these have no slice, because they were too fast."""
+        lost = first - self.written - 1
+        ts = int(self._common(records[:1, f.ITS_BEGIN])[0]) / 1000
+        name = f"{lost} calls before are missing"
+        return line(ph="i", s="t", cat="missing", name=name, **self.at, ts=ts, args={"calls": lost, "first": self.written + 1})
+
+    def waits(self, calls: ComparedCalls) -> Lines:
+        """Return the waits in calls, and arrows from the ranks that came last."""
+        begin = self._common(calls.records[:, self._bounds[0]])
+        long = np.flatnonzero(calls.waited >= LEAST_NS)
+        short = np.flatnonzero((calls.waited > 0) & (calls.waited < LEAST_NS))
+        found: Lines = [self._short(calls, short, int(begin[-1]))] if len(short) else []
+        if len(long):
+            owners, which = np.unique(calls.owner[long], return_inverse=True)
+            ranks = [calls.resources.team.world_ranks[rank] for rank in owners.tolist()]
+            at = self._positions.own(0)
+            forms = [
+                _slice({"cat": "wait", "name": f"waits for rank {rank}", "cname": "terrible", **at, "args": {"for": rank}}, numbered=True)
+                for rank in ranks
+            ]
+            times = thousandths(begin[long]), thousandths(calls.waited[long])
+            found.append(lines(forms, which, whole(calls.first + long), *times))
+            found += self._late(calls, owners.tolist(), long, which, begin[long] + calls.waited[long])
+        return found
+
+    def _short(self, calls: ComparedCalls, at: np.ndarray, when: int) -> bytes:
+        owners, which = np.unique(calls.owner[at], return_inverse=True)
+        sums = np.bincount(which, calls.waited[at]).astype(np.int64).tolist()
+        told = {calls.resources.team.world_ranks[rank]: ns for rank, ns in zip(owners.tolist(), sums, strict=True)}
+        name = f"waits below {LEAST_NS // 1000} us"
+        return line(ph="i", s="t", cat="wait", name=name, **self._positions.own(0), ts=when / 1000, args={"calls": len(at), "ns_for": told})
+
+    def _late(self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray) -> Lines:
+        """Return arrows; ``came``: when the last rank began. They begin and end inside of the slices of both calls, which this takes."""
+        end = self._common(calls.records[long, self._bounds[1]])
+        arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + 2 < end))
+        if not len(arrows):
+            return []
+        number = (self._arrows + np.arange(len(arrows))) * MPI.COMM_WORLD.size + self._positions.rank
+        self._arrows += len(arrows)
+        late = {"cat": "late", "name": "late"}
+        begins = [_gapped({"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts") for rank in owners]
+        ends = [_gapped({"ph": "f", "bp": "e", **late, **self._positions.own(0)}, "id", "ts")]
+        return [
+            lines(begins, which[arrows], whole(number), thousandths(came[arrows] + 1)),
+            lines(ends, None, whole(number), thousandths(came[arrows] + 2)),
+        ]
+
+
+def slices(event: dict[str, Any], begin: np.ndarray, took: np.ndarray) -> np.ndarray:
+    """Return slices with equal lines but for their times in nanoseconds."""
+    return lines([_slice(event)], None, thousandths(begin), thousandths(took))
+
+
+def _slice(event: dict[str, Any], *, numbered: bool = False) -> Form:
+    """Return the form of a slice: ``args`` are the last of its event, and get the number of the call."""
+    whole = {"ph": "X", **event}
+    if not numbered:
+        return _gapped(whole, "ts", "dur")
+    return (form(whole)[:-2] + (b',"call":' if event["args"] else b'"call":'), b'},"ts":', b',"dur":', b"},\n")
+
+
+def _gapped(event: dict[str, Any], *gaps: str) -> Form:
+    """Return the form of an event with further fields that are numbers."""
+    first, *rest = (f',"{gap}":'.encode() for gap in gaps)
+    return (form(event)[:-1] + first, *rest, b"},\n")
+
+
+def counter(event: dict[str, Any], series: str, when: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the points of a counter."""
+    head = form({"ph": "C", **event})[:-1]
+    return lines([(head + b',"ts":', f',"args":{{"{series}":'.encode(), b"}},\n")], None, thousandths(when), whole(values))
+
+
+def _title(resources: Resources) -> str:
+    """Return a name of a communicator that no other one has, alike on all its ranks."""
+    title = resources.title
+    return title if title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size else f"{title} {resources.key}"
+
+
+def _here(place: str) -> str | None:
+    """Return a place relative to the folder in which the program runs."""
+    return place.removeprefix(os.getcwd() + os.sep) or None
