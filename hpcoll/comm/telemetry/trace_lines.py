@@ -5,7 +5,7 @@ its gap has spaces before it, which JSON allows.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,22 +18,21 @@ _LAST = np.frombuffer("".join(["   0", *_PLAIN[1:], *_INNER]).encode(), np.uint3
 _THOUSANDTHS = np.frombuffer("".join(f".{n:03d}" for n in range(1000)).encode(), np.uint32)
 
 Form: TypeAlias = tuple[bytes, ...]  # the text before, between and behind the gaps
+Words: TypeAlias = list[Any]  # of numbers, the first ones first: uint32, for all events alike or for each
 
 
-def lines(forms: Sequence[Form], which: np.ndarray | None, *numbers: np.ndarray) -> np.ndarray:
+def lines(forms: Sequence[Form], which: np.ndarray, *numbers: Words) -> np.ndarray:
     """Return lines of equal length, uint8 ``(events, length)``.
 
     Args:
         forms: Forms with as many gaps as there are numbers.
-        which: The form of each event; None: the first.
-        numbers: For each gap int64 values as `whole` or `thousandths` have made words of them: uint32 ``(words, events)``.
+        which: The form of each event.
+        numbers: For each gap the words of its number, as `whole` or `thousandths` return them.
     """
     lengths = [-(-max(map(len, texts)) // _WORD) * _WORD for texts in zip(*forms, strict=True)]
     gaps = b"".join(b"%b" + bytes(_WORD * len(words)) for words in numbers) + b"%b"
     padded = [gaps % (*map(bytes.ljust, form[:-1], lengths), form[-1].rjust(lengths[-1])) for form in forms]
-    table = np.frombuffer(b"".join(padded), np.uint32).reshape(len(forms), -1)
-    nevents = numbers[0].shape[1]
-    made = table[np.zeros(nevents, np.intp) if which is None else which]
+    made = np.frombuffer(b"".join(padded), np.uint32).reshape(len(forms), -1)[which]
     at = 0
     for length, words in zip(lengths, numbers, strict=False):
         at += length // _WORD
@@ -43,36 +42,39 @@ def lines(forms: Sequence[Form], which: np.ndarray | None, *numbers: np.ndarray)
     return made.view(np.uint8)
 
 
-def whole(values: np.ndarray) -> np.ndarray:
+def whole(values: np.ndarray) -> Words:
     """Return words with the digits of int64 values."""
-    return _signed(values, str) if values.min(initial=0) < 0 else np.array(_digits(values))
+    return _signed(values, str) if values.min() < 0 else _digits(values)
 
 
-def thousandths(values: np.ndarray) -> np.ndarray:
+def thousandths(values: np.ndarray) -> Words:
     """Return words with the digits of int64 values in thousandths, such as of nanoseconds in microseconds: three behind the point."""
-    if values.min(initial=0) < 0:
+    if values.min() < 0:
         return _signed(values, lambda value: f"{'-' if value < 0 else ''}{abs(value) // 1000}.{abs(value) % 1000:03d}")
     units = values // 1000
-    return np.array([*_digits(units), _THOUSANDTHS[values - 1000 * units]])
+    return [*_digits(units), _THOUSANDTHS[values - 1000 * units]]
 
 
-def _digits(values: np.ndarray) -> list[np.ndarray]:
-    """Return the words of numbers that are not negative, the first ones first."""
-    words, last = list[np.ndarray](), _LAST
-    while True:
+def _digits(values: np.ndarray) -> Words:
+    """Return the words of numbers that are not negative; the first digits of times that are close are alike."""
+    least, most = int(values.min()), int(values.max())
+    words, last = list[Any](), _LAST
+    while least != most:
         above = values // _BASE
-        low = values - _BASE * above
-        words.append(last[low + _BASE * (above > 0)])
-        if not above.any():
-            return words[::-1]
+        low, least, most = values - _BASE * above, least // _BASE, most // _BASE
+        words.append(last[low + _BASE if least else low + _BASE * (above > 0) if most else low])
         values, last = above, _WORDS
+    if most or not words:
+        text = str(most)
+        words += np.frombuffer(text.rjust(-(-len(text) // _WORD) * _WORD).encode(), np.uint32)[::-1].tolist()
+    return words[::-1]
 
 
-def _signed(values: np.ndarray, written: Any) -> np.ndarray:
+def _signed(values: np.ndarray, written: Callable[[int], str]) -> Words:
     """Return the words of numbers some of which are negative, which no time and no count of a sound program is."""
     texts = [written(value) for value in values.tolist()]
     length = -(-max(map(len, texts)) // _WORD) * _WORD
-    return np.frombuffer("".join(text.rjust(length) for text in texts).encode(), np.uint32).reshape(len(texts), -1).T
+    return list(np.frombuffer("".join(text.rjust(length) for text in texts).encode(), np.uint32).reshape(len(texts), -1).T)
 
 
 def line(**event: Any) -> bytes:

@@ -81,14 +81,14 @@ class Row:
         self._positions, self.lane, self._common, self._number = positions, lane, common, number
         self.at = positions.own(number)
         self.written = self.begun = self._arrows = 0
-        self._kinds: dict[tuple[int, ...], _Kind] = {}
         self._life = -1
+        self._forget()
         self._bounds = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)  # of what the program waits
 
     def calls(self, resources: Resources, first: int, records: np.ndarray) -> tuple[Lines, np.ndarray]:
         """Return the slices of calls that have ended, and the bytes of each; ``first`` is the number of the first one."""
-        if resources.life != self._life:  # another communicator
-            self._kinds.clear()
+        if resources.life != self._life or len(self._kinds) > _MOST_KINDS:  # another communicator, or one that calls a great many
+            self._forget()
             self._life = resources.life
         which, kinds = self._kinds_of(resources, records)
         forms, numbers = [kind.form for kind in kinds], np.arange(first, first + len(records))
@@ -101,22 +101,29 @@ class Row:
             found.append(lines(forms, which[waits], whole(numbers[waits]), thousandths(begin), thousandths(np.maximum(end - begin, 0))))
         return found, np.array([kind.nbytes for kind in kinds])[which]
 
+    def _forget(self) -> None:
+        """Forget all kinds of calls, so that they are looked up anew."""
+        self._kinds: dict[int, _Kind] = {}
+        self._known = np.zeros(1, np.int64)  # no call's: a signature is not 0
+
     def _kinds_of(self, resources: Resources, records: np.ndarray) -> tuple[np.ndarray, list[_Kind]]:
         """Return the position of each record's kind, and the kinds."""
         words = records[:, 0], records[:, 1], records[:, f.ITS_NAMES]
         mixed = words[0] * _MIX[0] ^ words[1] * _MIX[1] ^ words[2] * _MIX[2]
-        if (mixed == mixed[0]).all():
-            at, which = np.zeros(1, np.intp), np.zeros(len(records), np.intp)
-        else:
-            _, at, which = np.unique(mixed, return_index=True, return_inverse=True)
-        kinds = []
-        for key in zip(*(word[at].tolist() for word in words), strict=True):
-            if key not in self._kinds:
-                if len(self._kinds) >= _MOST_KINDS:
-                    self._kinds.clear()
-                self._kinds[key] = self._kind(resources, *key)
-            kinds.append(self._kinds[key])
-        return which, kinds
+        which = self._find(mixed)
+        new = np.flatnonzero(self._known[which] != mixed)
+        if len(new):
+            for at in (new[np.unique(mixed[new], return_index=True)[1]]).tolist():
+                self._kinds[int(mixed[at])] = self._kind(resources, *(int(word[at]) for word in words))
+            self._known = np.array(sorted(self._kinds), np.int64)
+            which = self._find(mixed)
+        used = np.zeros(len(self._known), np.bool_)
+        used[which] = True
+        return (np.cumsum(used) - 1)[which], [self._kinds[one] for one in self._known[used].tolist()]
+
+    def _find(self, mixed: np.ndarray) -> np.ndarray:
+        """Return the positions of kinds among those that are known, or any for others."""
+        return np.minimum(np.searchsorted(self._known, mixed), len(self._known) - 1)
 
     def _kind(self, resources: Resources, word: int, count: int, names: int) -> _Kind:
         signature = Signature.unpacked(word)
@@ -152,29 +159,24 @@ class Row:
 
     def waits(self, calls: ComparedCalls) -> Lines:
         """Return the waits in calls, and arrows from the ranks that came last."""
-        begin = self._common(calls.records[:, self._bounds[0]])
-        long = np.flatnonzero(calls.waited >= LEAST_NS)
-        short = np.flatnonzero((calls.waited > 0) & (calls.waited < LEAST_NS))
-        found: Lines = [self._short(calls, short, int(begin[-1]))] if len(short) else []
+        world_ranks, at = calls.resources.team.world_ranks, self._positions.own(0)
+        begin, owner, waited = self._common(calls.records[:, self._bounds[0]]), calls.owner, calls.waited
+        found: Lines = []
+        short = np.flatnonzero((waited > 0) & (waited < LEAST_NS))
+        if len(short):
+            sums = np.bincount(owner[short], waited[short]).astype(np.int64)
+            told = {world_ranks[rank]: int(sums[rank]) for rank in np.flatnonzero(sums).tolist()}
+            args, name = {"calls": len(short), "ns_for": told}, f"waits below {LEAST_NS // 1000} us"
+            found.append(line(ph="i", s="t", cat="wait", name=name, **at, ts=int(begin[-1]) / 1000, args=args))
+        long = np.flatnonzero(waited >= LEAST_NS)
         if len(long):
-            owners, which = np.unique(calls.owner[long], return_inverse=True)
-            ranks = [calls.resources.team.world_ranks[rank] for rank in owners.tolist()]
-            at = self._positions.own(0)
-            forms = [
-                _slice({"cat": "wait", "name": f"waits for rank {rank}", "cname": "terrible", **at, "args": {"for": rank}}, numbered=True)
-                for rank in ranks
-            ]
-            times = thousandths(begin[long]), thousandths(calls.waited[long])
-            found.append(lines(forms, which, whole(calls.first + long), *times))
-            found += self._late(calls, owners.tolist(), long, which, begin[long] + calls.waited[long])
+            owners, which = np.unique(owner[long], return_inverse=True)
+            event = {"cat": "wait", "cname": "terrible", **at}
+            named = [{**event, "name": f"waits for rank {rank}", "args": {"for": rank}} for rank in (world_ranks[one] for one in owners)]
+            times = thousandths(begin[long]), thousandths(waited[long])
+            found.append(lines([_slice(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
+            found += self._late(calls, owners.tolist(), long, which, begin[long] + waited[long])
         return found
-
-    def _short(self, calls: ComparedCalls, at: np.ndarray, when: int) -> bytes:
-        owners, which = np.unique(calls.owner[at], return_inverse=True)
-        sums = np.bincount(which, calls.waited[at]).astype(np.int64).tolist()
-        told = {calls.resources.team.world_ranks[rank]: ns for rank, ns in zip(owners.tolist(), sums, strict=True)}
-        name = f"waits below {LEAST_NS // 1000} us"
-        return line(ph="i", s="t", cat="wait", name=name, **self._positions.own(0), ts=when / 1000, args={"calls": len(at), "ns_for": told})
 
     def _late(self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray) -> Lines:
         """Return arrows; ``came``: when the last rank began. They begin and end inside of the slices of both calls, which this takes."""
@@ -189,13 +191,13 @@ class Row:
         ends = [_gapped({"ph": "f", "bp": "e", **late, **self._positions.own(0)}, "id", "ts")]
         return [
             lines(begins, which[arrows], whole(number), thousandths(came[arrows] + 1)),
-            lines(ends, None, whole(number), thousandths(came[arrows] + 2)),
+            lines(ends, np.zeros_like(arrows), whole(number), thousandths(came[arrows] + 2)),
         ]
 
 
 def slices(event: dict[str, Any], begin: np.ndarray, took: np.ndarray) -> np.ndarray:
     """Return slices with equal lines but for their times in nanoseconds."""
-    return lines([_slice(event)], None, thousandths(begin), thousandths(took))
+    return lines([_slice(event)], np.zeros(len(begin), np.intp), thousandths(begin), thousandths(took))
 
 
 def _slice(event: dict[str, Any], *, numbered: bool = False) -> Form:
@@ -214,8 +216,8 @@ def _gapped(event: dict[str, Any], *gaps: str) -> Form:
 
 def counter(event: dict[str, Any], series: str, when: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return the points of a counter."""
-    head = form({"ph": "C", **event})[:-1]
-    return lines([(head + b',"ts":', f',"args":{{"{series}":'.encode(), b"}},\n")], None, thousandths(when), whole(values))
+    shape = (form({"ph": "C", **event})[:-1] + b',"ts":', f',"args":{{"{series}":'.encode(), b"}},\n")
+    return lines([shape], np.zeros(len(when), np.intp), thousandths(when), whole(values))
 
 
 def _title(resources: Resources) -> str:

@@ -1,0 +1,122 @@
+"""The trace of a run: what is in its file, and that it can be read whatever ends the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import STARTS_JOBS, command, finished, job
+
+pytestmark = STARTS_JOBS
+
+CALLS = """
+x, y = np.ones(3), np.zeros(3)
+for i in range(40):
+    if comm.rank == 1 and i % 4 == 0:
+        time.sleep(0.01)
+    comm.Allreduce(x, y)
+request = comm.Ibcast(x)
+time.sleep(0.01 * comm.rank)
+request.Wait()
+half = comm.Dup()
+half.Set_name('a "name"')
+half.Barrier()
+half.Free()
+comm._context.exchange.now()
+"""
+KILLED = """
+import signal
+x, y = np.ones(3), np.zeros(3)
+begun = time.monotonic()
+while True:
+    comm.Allreduce(x, y)
+    if comm.rank == 1 and time.monotonic() > begun + 1.2:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+FORKS = """
+comm.Barrier()
+if os.fork() == 0:
+    time.sleep(0.8)
+    os._exit(0)
+os.wait()
+"""
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Return the events of the one trace in a folder; lines that are torn are left out, one of each rank at most."""
+    (path,) = folder.iterdir()
+    first, *texts = path.read_text().splitlines()
+    assert first == "["
+    found, torn = list[dict[str, Any]](), 0
+    for text in filter(None, texts):
+        try:
+            found.append(json.loads(text.removesuffix(",")))
+        except ValueError:
+            torn += 1
+    assert torn <= 2
+    return found
+
+
+def of(found: list[dict[str, Any]], cat: str, tid: int) -> list[dict[str, Any]]:
+    """Return the events of a kind in a row, in the order of time."""
+    return sorted((one for one in found if one.get("cat") == cat and one["tid"] == tid), key=lambda one: float(one["ts"]))
+
+
+def inside(one: dict[str, Any], slices: list[dict[str, Any]]) -> bool:
+    """Say whether an event is inside of one of some slices."""
+    end = one["ts"] + one.get("dur", 0)
+    return any(outer["ts"] <= one["ts"] and end <= outer["ts"] + outer["dur"] + 1e-3 for outer in slices)
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
+    job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
+    (path,) = (tmp_path / "new" / "folder").iterdir()
+    json.loads(path.read_text().rstrip().removesuffix(",") + "]")  # all of it is one array, but for the bracket that may be missing
+    found = events(path.parent)
+    rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
+    assert rows == {0: "rank 0", 16: "rank 1", 1: "rank 0 in flight 1", 17: "rank 1 in flight 1"}
+    for tid in (0, 16):
+        calls = of(found, "call", tid)
+        assert [one["name"] for one in calls].count("Allreduce") == 40
+        first = next(one for one in calls if one["name"] == "Allreduce")
+        assert first["args"] | {"algorithm": "", "at": ""} == {
+            "comm": "MPI_COMM_WORLD", "bytes": 24, "count": 3, "type": "float64", "op": "SUM", "algorithm": "", "at": "", "call": 1,
+        }  # fmt: skip
+        assert [one["args"]["comm"].rpartition(" ")[0] for one in calls if one["name"] == "Barrier"] == ['a "name"']
+        assert [one["name"] for one in of(found, "call", tid + 1)] == ["Ibcast"]
+    waits = [one for one in of(found, "wait", 0) if one["ph"] == "X" and one["dur"] > 8000]
+    slept = [one for one in waits if inside(one, of(found, "call", 0))]
+    assert len(slept) >= 9, waits
+    assert {one["args"]["for"] for one in slept} == {1}
+    begins = {one["id"]: one for one in of(found, "late", 16) if one["ph"] == "s"}
+    ends = {one["id"]: one for one in of(found, "late", 0) if one["ph"] == "f"}
+    assert len(ends) >= 9
+    assert all(inside(begins[number], of(found, "call", 16)) for number in ends)
+    assert all(inside(one, of(found, "call", 0)) for one in ends.values())
+    moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 bytes"]
+    assert moved == sorted(moved)
+    assert moved[-1] >= 40 * 24
+    assert {one["args"]["calls"] for one in found if one["name"] == "rank 1 in flight"} == {0, 1}
+
+
+def test_killed(tmp_path: Path) -> None:
+    """What was written before a rank was killed can be read, of all ranks."""
+    assert finished(command(2, KILLED), {"HPCOLL_TRACE": str(tmp_path)}).returncode != 0
+    found = events(tmp_path)
+    for rank in range(2):
+        numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
+        assert len(numbers) > 1000
+        assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize(("folder", "ntraces"), [("traces", 1), ("/proc/none", 0)])
+def test_forks_and_folders(tmp_path: Path, folder: str, ntraces: int) -> None:
+    """A fork writes nothing. A folder that cannot be written is one warning, and the program runs."""
+    said, complaints = job(2, FORKS + "say('ran')", HPCOLL_TRACE=str(tmp_path / folder))
+    assert said == {0: "ran\n", 1: "ran\n"}
+    assert complaints.count("no trace is written") == 1 - ntraces
+    if ntraces:
+        introduced = [one["args"]["rank"] for one in events(tmp_path / folder) if one["name"] == "hpcoll"]
+        barriers = [one for one in events(tmp_path / folder) if one["name"] == "Barrier"]
+        assert (sorted(introduced), len(barriers)) == ([0, 1], 2)
