@@ -101,9 +101,10 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 
 def test_killed(tmp_path: Path) -> None:
-    """What was written before a rank was killed can be read, of all ranks."""
+    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
     assert finished(command(2, KILLED), {"HPCOLL_TRACE": str(tmp_path)}).returncode != 0
     found = events(tmp_path)
+    assert any(one.get("cat") == "wait" for one in found)
     for rank in range(2):
         numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
         assert len(numbers) > 1000

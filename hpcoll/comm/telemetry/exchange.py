@@ -1,7 +1,8 @@
 """The exchange of arrivals: ranks tell each other when each began its last calls, so that each knows who came last, and who waited for it.
 
-It happens after every `EVERY` blocking calls of a communicator, and calls in flight, and where a program asks who was late. A blocking call
-is followed by a service collective. One in flight must wait for nobody, so the arrivals are in flight, too, and compared the next time.
+It happens after every `EVERY` blocking calls of a communicator, and calls in flight, and where a program asks who was late. While a trace
+is written it also does about each second. A blocking call is followed by a service collective. One in flight must wait for nobody, so the
+arrivals are in flight, too, and compared the next time.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; o
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
 _ASKS = _MOST_LANES * _HEAD  # the word by which rank 0 asks for a measurement of clocks
 _HEADS = _ASKS + 1
+_FEW, _EVERY_NS = 64, 1_000_000_000  # calls, and time on the first rank's clock, for traces
 _KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
 _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
 
@@ -45,7 +47,9 @@ class ArrivalExchange:
         self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
         self._clock = clock_of(resources.team)
-        resources.log.compare_at(resources.log.ncalls + EVERY)
+        self._period = _FEW if resources.config.trace else EVERY
+        self._before = 0, 0  # number and time of the first call in the comparison before, on rank 0
+        resources.log.compare_at(resources.log.ncalls + self._period)
 
     def meet(self) -> None:
         """Compare the clocks of all hosts for the first time, where the communicator has all ranks of the program; collective."""
@@ -67,8 +71,18 @@ class ArrivalExchange:
         self._tell()
         (gather or partial(service_collectives.gather, purpose=Purpose.ARRIVALS))(self._words["mine"], self._words["every"])
         self._compare()
+        if self._resources.config.trace:
+            self._find_period()
+            self._resources.log.compare_at(self._resources.log.ncalls + self._period)
         if gather is None and self._words["every"][0, _ASKS]:
             self._clock.measure(service_collectives)
+
+    def _find_period(self) -> None:
+        """Find how many calls are made in a second, as far as rank 0 tells: so that all ranks find the same."""
+        first, _, base = self._words["every"][0, :_HEAD].tolist()
+        (number, ns), self._before = self._before, (first, base)
+        wanted = _EVERY_NS * (first - number) // max(base - ns, 1) if number else 2 * self._period
+        self._period = min(max(wanted, _FEW), EVERY)
 
     def begin(self, turn: int) -> None:
         """Tell each other arrivals, in flight, as a call of that turn does."""
