@@ -18,6 +18,7 @@ from hpcoll.runtime.program import fields as f
 Lines: TypeAlias = list[bytes | np.ndarray]
 
 LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
+_TICK_NS = 32  # more than begins of other ranks are rounded by
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
 _MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
@@ -181,7 +182,7 @@ class Row:
     def _late(self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray) -> Lines:
         """Return arrows; ``came``: when the last rank began. They begin and end inside of the slices of both calls, which this takes."""
         end = self._common(calls.records[long, self._bounds[1]])
-        arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + 2 < end))
+        arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + 2 * _TICK_NS < end))
         if not len(arrows):
             return []
         number = (self._arrows + np.arange(len(arrows))) * MPI.COMM_WORLD.size + self._positions.rank
@@ -190,8 +191,8 @@ class Row:
         begins = [_gapped({"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts") for rank in owners]
         ends = [_gapped({"ph": "f", "bp": "e", **late, **self._positions.own(0)}, "id", "ts")]
         return [
-            lines(begins, which[arrows], whole(number), thousandths(came[arrows] + 1)),
-            lines(ends, np.zeros_like(arrows), whole(number), thousandths(came[arrows] + 2)),
+            lines(begins, which[arrows], whole(number), thousandths(came[arrows] + _TICK_NS)),
+            lines(ends, np.zeros_like(arrows), whole(number), thousandths(came[arrows] + _TICK_NS + 1)),
         ]
 
 
