@@ -18,7 +18,7 @@ from hpcoll.runtime.program import fields as f
 Lines: TypeAlias = list[bytes | np.ndarray]
 
 LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
-_TICK_NS = 32  # more than begins of other ranks are rounded by
+_TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
 _MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
@@ -94,7 +94,7 @@ class Row:
         which, kinds = self._kinds_of(resources, records)
         forms, numbers = [kind.form for kind in kinds], np.arange(first, first + len(records))
         begin, took = self._common(records[:, f.ITS_BEGIN]), records[:, f.ITS_END] - records[:, f.ITS_BEGIN]
-        found: Lines = [lines(forms, which, whole(numbers), thousandths(begin), thousandths(np.maximum(took, 0)))]
+        found: Lines = [lines(forms, which, whole(numbers), thousandths(begin), thousandths(np.maximum(took, _LEAST_SLICE_NS)))]
         waits = np.flatnonzero(records[:, f.ITS_WAIT_BEGIN]) if self.lane else ()
         if len(waits):
             begin, end = self._common(records[waits, f.ITS_WAIT_BEGIN]), self._common(records[waits, f.ITS_WAIT_END])
