@@ -31,7 +31,7 @@ def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pyte
         pytest.skip("Open MPI 5.0 mistakes the neighbour below for the one above where both are one rank, but in blocking calls")
     found = document(capsys, collective, *QUICK, "--mode", mode, "-r", str(WORLD.size - 1))
     assert found["config"]["mode"] == mode
-    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert {result["algorithm"] for result in found["results"]} == {"native", "auto"}
     sides = [side for result in found["results"] for side in (result["out_of_place"], result["in_place"]) if side]
     for key in ("work_us", "both_us", "hidden"):
@@ -44,7 +44,7 @@ def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pyte
 def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--sizes", "new", "--spec", "list")
     assert (found["config"]["sizes"], found["config"]["spec"]) == ("new", "list")
-    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
 
 
 def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -
     flags = [collective, *QUICK, "--memory", "symmetric", "-r", str(WORLD.size - 1)]
     found = document(capsys, *flags)
     assert found["config"]["memory"] == "symmetric"
-    assert found["out_of_bounds"]["okay"]
+    assert found["out_of_bounds"]["okay"] == "true"
     assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
 
 

@@ -20,7 +20,7 @@ def row(algorithm: str = "ring", ran: str = "ring", size: int = 4096, *, nwrong:
 
 
 def report(*rows: ResultRow, collective: str = "allreduce") -> Report:
-    return Report(collective, 4, ["hpcoll on 4 ranks"], rows, ["a note"], {"version": "1", "args": ["bench"]})
+    return Report(collective, 4, ["hpcoll on 4 ranks"], rows, ["a note"], {"args": ["bench"]})
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,7 @@ def test_summary_is_of_medians() -> None:
     side = row().out_of_place
     assert side is not None
     assert (side.p50_us, side.min_us, side.max_us, side.avg_us) == pytest.approx((2, 1, 3, 2))
+    assert (side.p90_us, side.p95_us, side.p99_us) == pytest.approx((2.8, 2.9, 2.98))
     assert (side.alg_bw, side.bus_bw, side.ratio) == pytest.approx((2.048, 3.072, 2))
     assert (side.iterations, side.batch) == (3, 10)
 
@@ -48,10 +49,10 @@ def test_nccl_columns() -> None:
     assert "# a note" in lines
     assert [line for line in lines if line.startswith("# allreduce/")] == ["# allreduce/native", "# allreduce/ring"]
     header = next(line for line in lines if " size " in line)
-    assert header.split()[1:] == [*NCCL_NAMES.split(), "ratio", "ratio"]
+    assert header.split()[1:] == [*NCCL_NAMES.split(), "ratio", "ratio", "P90", "P90", "P99", "P99"]
     table = [line for line in lines if not line.startswith("#")]
-    assert " ".join(table[0].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00"
-    assert " ".join(table[2].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 -"
+    assert " ".join(table[0].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00 2.80 2.80 2.98 2.98"
+    assert " ".join(table[2].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 - 2.80 - 2.98 -"
     assert len({len(line) for line in table} | {len(header)}) == 1
     assert lines.count("# Out of bounds values : 0 OK") == 2
     assert lines.count("# Avg bus bandwidth    : 3.072") == 2
@@ -62,7 +63,7 @@ def test_wrong_answers_show_in_every_format() -> None:
     assert total_wrong(bad.rows) == 4
     assert "# Out of bounds values : 4 FAILED" in as_nccl(bad)
     document = json.loads(as_json(bad))
-    assert document["out_of_bounds"] == {"count": 4, "okay": False}
+    assert document["out_of_bounds"] == {"count": 4, "okay": "false"}
     assert document["errors"] == ["4 wrong elements"]
     assert [result["in_place"]["nwrong"] for result in document["results"]] == [0, 2]
 
@@ -77,9 +78,10 @@ def test_json_members() -> None:
     assert {"version", "args", "results", "out_of_bounds", "average_bus_bandwidth", "errors"} <= document.keys()
     assert document["average_bus_bandwidth"]["bandwidth"] == pytest.approx(3.072)
     result = document["results"][0]
-    assert [result[key] for key in ("algorithm", "size", "count", "type", "redop", "root")] == ["ring", 4096, 1024, "float", "sum", -1]
-    assert result["in_place"] is None
-    assert {"time", "alg_bw", "bus_bw", "nwrong", "p50_us", "p95_us", "p99_us"} <= result["out_of_place"].keys()
+    assert [result[key] for key in ("algorithm", "size", "count", "type", "redop")] == ["ring", 4096, 1024, "float", "sum"]
+    assert (result["root"], result["in_place"]) == ("    -1", None)
+    assert {"time", "alg_bw", "bus_bw", "nwrong", "p50_us", "p90_us", "p95_us", "p99_us"} <= result["out_of_place"].keys()
+    assert (document["version"], result["actual_iterations"], result["experiment_name"]) == (3, 3, "ring")
 
 
 def test_every_format_takes_an_empty_report() -> None:

@@ -47,8 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--spec", default=BARE, choices=(BARE, LIST), help="form of the buffers; list: [array, datatype]")
     add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls read and write, and compare with plain copies")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
-    add("--format", default="nccl", choices=tuple(FORMATS), help="nccl-tests' table, or JSON with its keys; default nccl")
+    add("--format", default="nccl", choices=tuple(FORMATS), help="nccl-tests' table, or its JSON with further keys; default nccl")
     add("--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal")
+    add("-J", "--output_file", type=Path, dest="json", metavar="FILE", help="also write the JSON to FILE, as nccl-tests does")
     add("--plot", type=Path, metavar="FILE", help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib")
     add("--from", type=Path, action="append", dest="sources", metavar="FILE", help="draw a result of --format json instead; repeatable")
 

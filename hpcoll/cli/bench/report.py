@@ -20,13 +20,14 @@ AUTO = "auto"  # the algorithm that hpcoll chooses
 _ROW = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _SIDE = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _PAIR = "  {:>7}  {:>7}"
-_CASE = ("algorithm", "ran", "size", "count", "type", "redop", "root")
+_NCCL_TESTS_JSON = 3  # the version of its JSON format
+_CASE = ("algorithm", "ran", "size", "count", "type", "redop")
 _SIDE_KEYS = (
-    *("alg_bw", "bus_bw", "nwrong", "ratio", "min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us"),
+    *("alg_bw", "bus_bw", "nwrong", "ratio", "min_us", "max_us", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "stdev_us"),
     *("iterations", "batch", "work_us", "both_us", "hidden", "moved", "copy_share"),
 )
 _METHOD = (
-    "time is the median over iterations of the time per call of the slowest rank; ratio is native time / time",
+    "time is the median over iterations, P50, of the time per call of the slowest rank; ratio is native time / time",
     "all algorithms take turns in one run, in random order; small calls are timed in batches; calls in place are timed on zeros",
 )
 
@@ -35,7 +36,8 @@ _METHOD = (
 class Measured:
     """The result of one side (out of place, in place) of an algorithm at one size; times in microseconds, bandwidths in GB/s (1e9)."""
 
-    p50_us: float  # the median over rounds, which counts as "the" time
+    p50_us: float  # the median over rounds, which counts as "the" time; the other percentiles are over rounds, too
+    p90_us: float
     p95_us: float
     p99_us: float
     min_us: float
@@ -97,11 +99,11 @@ def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | 
     """Return the result of one side from seconds per call in each round, and those of the native algorithm; ``factor``: busbw / algbw."""
     us = seconds * 1e6
     p50 = float(np.median(us))
-    p95, p99 = (float(value) for value in np.percentile(us, [95, 99]))
+    p90, p95, p99 = np.percentile(us, [90, 95, 99]).tolist()
     alg_bw = nbytes / (p50 * 1e3)
     ratio = None if native is None else float(np.median(native * 1e6)) / p50
     return Measured(
-        p50, p95, p99, float(us.min()), float(us.max()), float(us.mean()), float(us.std()),
+        p50, p90, p95, p99, float(us.min()), float(us.max()), float(us.mean()), float(us.std()),
         alg_bw, alg_bw * factor, nwrong, ratio, us.size, batch,
     )  # fmt: skip
 
@@ -126,7 +128,7 @@ class Report:
     heading: Sequence[str]  # lines about software and machine
     rows: Sequence[ResultRow]
     notes: Sequence[str] = ()  # remarks for the reader
-    facts: dict[str, Any] = field(default_factory=dict)  # further JSON members: version, args, env, config, devices, start_time, end_time
+    facts: dict[str, Any] = field(default_factory=dict)  # further JSON members: args, env, config, start_time, end_time
 
     def blocks(self) -> Iterable[tuple[str, list[ResultRow]]]:
         """Return the rows of each algorithm, in the order of their first appearance."""
@@ -157,31 +159,35 @@ def as_nccl(report: Report) -> str:
 
 
 def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
-    """Return the further columns: of overlap mode its hidden shares, else the memory traffic where it was counted."""
+    """Return the further columns: ratio, percentiles; of overlap mode its hidden shares, else the memory traffic where it was counted."""
     sides = [side for row in rows for side in row.sides]
     natives = {row.size: row for row in rows if row.algorithm == NATIVE}
 
     def hidden(row: ResultRow | None) -> list[str]:
-        return _cells(row, lambda side: side.hidden and 100 * side.hidden, ".0f")
+        return _cells(row, lambda side: side.hidden and 100 * side.hidden, 0)
 
-    pairs = [_Columns("native / time", "ratio", lambda row: _cells(row, lambda side: side.ratio, ".2f"))]
+    pairs = [
+        _Columns("native / time", "ratio", lambda row: _cells(row, lambda side: side.ratio)),
+        _Columns("90 % within (us)", "P90", lambda row: _cells(row, lambda side: side.p90_us)),
+        _Columns("99 % within (us)", "P99", lambda row: _cells(row, lambda side: side.p99_us)),
+    ]
     if any(side.hidden is not None for side in sides):
         pairs += [_Columns("hidden (%)", "hidden", hidden), _Columns("native (%)", "hidden", lambda row: hidden(natives.get(row.size)))]
     elif any(side.moved is not None for side in sides):
         pairs += [
-            _Columns("moved / size", "moved", lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size), ".2f")),
-            _Columns("of copying (%)", "share", lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, ".0f")),
+            _Columns("moved / size", "moved", lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size))),
+            _Columns("of copying (%)", "share", lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, 0)),
         ]
     return pairs
 
 
-def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], form: str) -> list[str]:
+def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], digits: int = 2) -> list[str]:
     found = [None if side is None else value(side) for side in (row.both if row else (None, None))]
-    return ["-" if one is None else format(one, form) for one in found]
+    return ["-" if one is None else _fitted(one, 7, digits) for one in found]
 
 
 def _header(pairs: Sequence[_Columns]) -> list[str]:
-    names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
+    names, units = ("time", "algbw", "busbw", "#wrong"), ("P50(us)", "(GB/s)", "(GB/s)", "")
     lines = [
         _ROW.format(*5 * [""]) + f"{'out-of-place':^33}{'in-place':^33}" + "".join(f"{pair.title:^18}" for pair in pairs),
         _ROW.format("size", "count", "type", "redop", "root") + 2 * _SIDE.format(*names),
@@ -202,9 +208,9 @@ def _row(row: ResultRow, pairs: Sequence[_Columns]) -> str:
     return line + "".join(_PAIR.format(*pair.cells(row)) for pair in pairs)
 
 
-def _fitted(value: float, width: int) -> str:
-    """Return a number with two decimals, or with as many as leave it within ``width`` columns."""
-    for decimals in (2, 1, 0):
+def _fitted(value: float, width: int, digits: int = 2) -> str:
+    """Return a number with so many decimals, or with as many as leave it within ``width`` columns."""
+    for decimals in range(digits, -1, -1):
         text = f"{value:.{decimals}f}"
         if len(text) <= width:
             return text
@@ -220,19 +226,19 @@ def _picks(rows: Sequence[ResultRow]) -> str:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Return one JSON document with the keys of nccl-tests; results carry the algorithm's name."""
+    """Return one JSON document as nccl-tests writes it, with further keys; results carry the algorithm's name as that of an experiment."""
     wrong = total_wrong(report.rows)
     ours = {name: average_bus_bandwidth(rows) for name, rows in report.blocks()}
     return {
-        **report.facts,
+        "version": _NCCL_TESTS_JSON, **report.facts,
         "collective": report.collective,
         "nranks": report.nranks,
         "results": [_json_row(row) for row in report.rows],
-        "out_of_bounds": {"count": wrong, "okay": wrong == 0},
+        "out_of_bounds": {"count": wrong, "okay": str(wrong == 0).lower()},
         "average_bus_bandwidth": {"bandwidth": average_bus_bandwidth(report.rows), "okay": "unchecked", "algorithms": ours},
         "notes": list(report.notes),
         "errors": [f"{wrong} wrong elements"] if wrong else [],
-    }
+    }  # fmt: skip
 
 
 def as_json(report: Report) -> str:
@@ -242,7 +248,10 @@ def as_json(report: Report) -> str:
 
 def _json_row(row: ResultRow) -> dict[str, Any]:
     sides = [None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}} for side in row.both]
-    return {**{key: getattr(row, key) for key in _CASE}, **dict(zip(("out_of_place", "in_place"), sides))}
+    return {
+        **{key: getattr(row, key) for key in _CASE}, "root": f"{row.root:6}", **dict(zip(("out_of_place", "in_place"), sides)),
+        "actual_iterations": max((side.iterations for side in row.sides), default=0), "experiment_name": row.algorithm,
+    }  # fmt: skip
 
 
 FORMATS = {"nccl": as_nccl, "json": as_json}

@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,9 @@ from hpcoll.cli import ERROR, figures, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
-from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
+from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, ORDINARY, SAME
 from hpcoll.cli.bench.plot import draw, run_of
-from hpcoll.cli.bench.report import AUTO, FORMATS, Report, document, total_wrong
+from hpcoll.cli.bench.report import AUTO, FORMATS, Report, as_json, document, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
@@ -32,6 +32,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit
 from hpcoll.selection.config import NATIVE, check_algorithm, positive_segment, read_config
 
+_SECOND = "%Y-%m-%d %H:%M:%S"  # the times of nccl-tests: local ones
 _ENVIRONMENT = ("HPCOLL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "MPIR_", "I_MPI_", "UCX_", "FI_", "OMP_", "SLURM_JOB_ID")
 
 
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     if world.size == 1:
         print("hpcoll: note: only one rank runs; for more: mpirun -n 4 hpcoll bench ...", file=sys.stderr)
-    start = datetime.now(timezone.utc)
+    start = datetime.now()
     with ending_all_ranks(world):
         write = partial(_write_report, arguments, request, start, world)
 
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
                 output.progress(text, f"hpcoll: {text}" if arguments.output and text else "")
 
         report = write(measure(request, world, progress, write if arguments.output else None))
+        if world.rank == 0 and arguments.json is not None:
+            output.write(arguments.json, as_json(report))
         if world.rank == 0 and arguments.plot is not None:
             draw([run_of(document(report), "this run")], arguments.plot)
     return 1 if total_wrong(report.rows) else 0
@@ -109,9 +112,9 @@ def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Check before the measurement that rank 0 can write its report and its drawing."""
-    if arguments.output is not None:
-        output.check(arguments.output)
+    """Check before the measurement that rank 0 can write its reports and its drawing."""
+    for path in filter(None, (arguments.output, arguments.json)):
+        output.check(path)
     if arguments.plot is not None:
         figures.check(arguments.plot)
 
@@ -140,10 +143,10 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
         (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory"),
         (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE),
     )  # fmt: skip
-    hosts = Counter(world.allgather(MPI.Get_processor_name()))
+    places = world.allgather((os.getpid(), MPI.Get_processor_name()))
     library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi4py": mpi4py.__version__}
-    where = ", ".join(f"{host} ({count})" for host, count in hosts.items())
+    where = ", ".join(f"{host} ({count})" for host, count in Counter(host for _, host in places).items())
     what = ", ".join([request.collective, *(text for text, usual in options if text != usual)])
     heading = [
         f"hpcoll {hpcoll.__version__}: {what} on {counted(world.size, 'rank')}: {where}",
@@ -156,20 +159,33 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
         rates = f"GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
         heading.append(f"GPU: {shared}; {rates}")
     facts: dict[str, Any] = {
-        "version": hpcoll.__version__, "start_time": start.isoformat(), "end_time": datetime.now(timezone.utc).isoformat(),
-        "args": sys.argv,
+        "start_time": f"{start:{_SECOND}}", "end_time": f"{datetime.now():{_SECOND}}", "args": sys.argv,
         "env": [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)],
-        "config": {"mpi": library, **versions, "hosts": dict(hosts), **_settings(arguments, request)},
+        "nccl_version": None,
+        "config": {
+            "hpcoll": hpcoll.__version__, "mpi": library, **versions, **_settings(arguments, request),
+            "devices": _devices(places, findings.facts.get("gpu", {}).get("name", "")),
+        },
         **findings.facts,
     }  # fmt: skip
     return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
 
 
+def _devices(places: list[tuple[int, str]], gpu: str) -> list[dict[str, Any]]:
+    """Return nccl-tests' list of the ranks, from process and host of each; which GPU each has is not told."""
+    both = {"group": 0, "device": -1, "device_hex": "", "device_info": gpu}
+    return [{"rank": rank, "pid": pid, "hostname": host, **both} for rank, (pid, host) in enumerate(places)]
+
+
 def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str, Any]:
+    """Return the settings of the run, with nccl-tests' names where it has them."""
     steps = {"step_factor": arguments.stepfactor} if arguments.stepbytes is None else {"step_bytes": parse_nbytes(arguments.stepbytes)}
     return {
+        "nthreads": 1, "ngpus": int(request.memory == DEVICE),
         "minimum_bytes": request.sizes[0], "maximum_bytes": request.sizes[-1], **steps,
         "warmup_iters": arguments.warmup_iters, "iterations": arguments.iters, "aggregated_iterations": arguments.agg_iters,
-        "validation": arguments.check, "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
+        "validation": arguments.check, "graph": 0, "blocking_collectives": str(request.mode == BLOCKING).lower(),
+        "per_iter_timing": "false", "per_iter_skip": 0, "parallel_init": "false",
+        "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
         "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec,
     }  # fmt: skip
