@@ -101,7 +101,12 @@ class Group(dist.ProcessGroup):
     def _set_group_name(self, name: str) -> None:
         self._name = name
         self._monitored.of(name)
+        self._comm.Set_name(f"process group {name}")
         super()._set_group_name(name)
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._comm.Set_name(f"process group {self._name}" + (f" ({desc})" if desc != "undefined" else ""))
+        super()._set_group_desc(desc)
 
     @property
     def group_name(self) -> str:

@@ -3,11 +3,13 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import Runs, counted, duration, printable
 from hpcoll.base.text import ranks_in_words as ranges
+from hpcoll.cli.inspect import fr_trace
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, first_few
@@ -24,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="a record; one for each rank of one program")
     parser.add_argument("--live", action="store_true", help="show who waits for whom now, among the ranks that run on this node")
     parser.add_argument("--once", action="store_true", help="show it once, not each second until Ctrl-C")
+    parser.add_argument("--fr-trace", type=Path, metavar="FOLDER", help="also write the records as files that torch's fr_trace reads")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -38,12 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once:
         raise ArgumentError("--once goes with --live")
     flight = read(arguments.files)
+    if arguments.fr_trace is not None:
+        _write_fr_trace(flight, arguments.fr_trace)
     findings = judge(flight)
     if arguments.json:
         print(json.dumps(_document(flight, findings), indent=1))
     else:
         print_lines(_lines(flight, findings))
     return 0 if well(findings) else 1
+
+
+def _write_fr_trace(flight: Flight, folder: Path) -> None:
+    try:
+        fr_trace.write(flight, folder)
+    except OSError as error:
+        raise ArgumentError(f"--fr-trace {folder}: {error.strerror or error}") from None
 
 
 def _document(flight: Flight, findings: Sequence[FlightFinding]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instructi
 PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
 
 _PACKAGE = __name__.partition(".")[0]
-_PASSED_OVER = (_PACKAGE, "contextlib")
+_PASSED_OVER = (_PACKAGE, "contextlib", "torch")
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
 _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
 _here = threading.local()
@@ -32,7 +32,7 @@ def standing_in(place: Place) -> Iterator[None]:
 
 
 def place_of_caller() -> Place:
-    """Return the innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
+    """Return the innermost place that is neither hpcoll's nor torch's, nor of a context manager that hpcoll has entered."""
     elsewhere: Place = getattr(_here, "place", None)
     if elsewhere is not None:
         return elsewhere
