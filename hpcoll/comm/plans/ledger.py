@@ -138,7 +138,7 @@ class Ledger:
     def rows(self) -> list[LedgerRow]:
         """Return the lines with at least one call, largest time first."""
         rows = []
-        for (operation, algorithm, element, why), account in self._accounts.items():
+        for (operation, algorithm, element, why), account in list(self._accounts.items()):  # other threads add some
             ncalls, ns, nbytes, untimed = account.sums.tolist()
             ways = "+".join(sorted(account.ways))
             rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, ways, ncalls - untimed))

@@ -11,6 +11,7 @@ from hpcoll.base.errors import PeerFailed, TransportError
 from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.arguments.neighbours import graph_of, plain
+from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
@@ -229,7 +230,10 @@ class CommunicatorCalls(CollectiveOwner):
 
     Attributes:
         caller: What describing a call needs of the resources.
+        ledger: Ledger that counts the calls.
     """
+
+    ledger: Ledger
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources.rank, resources.nranks)

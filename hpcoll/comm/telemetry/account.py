@@ -77,6 +77,11 @@ def account_of(resources: Resources) -> WaitAccount:
     return _accounts.setdefault(resources.team.world_ranks, WaitAccount(resources.team.world_ranks))
 
 
+def accounts() -> list[WaitAccount]:
+    """Return the accounts of all communicators of this process."""
+    return list(_accounts.values())
+
+
 def forget(inside: Sequence[int]) -> None:
     """Begin anew: forget the accounts of communicators all of whose ranks are among these ranks of ``MPI.COMM_WORLD``."""
     for ranks in [ranks for ranks in _accounts if set(ranks) <= set(inside)]:

@@ -1,10 +1,11 @@
 """The start of what a process writes about its calls while it runs: traces, metrics, the summary at the end."""
 
 from hpcoll.comm.team.resources import CommunicatorCalls
-from hpcoll.comm.telemetry import trace
+from hpcoll.comm.telemetry import metrics, trace
 
 _begun = set[str]()
 _traces: list[trace.Trace] = []  # at most one
+_metrics: list[metrics.Metrics] = []  # the same
 
 
 def begins(context: CommunicatorCalls) -> None:
@@ -15,15 +16,20 @@ def begins(context: CommunicatorCalls) -> None:
         _traces.extend(trace.begin(context.resources))
     if config.metrics and "metrics" not in _begun:
         _begun.add("metrics")
+        _metrics.append(metrics.Metrics(config.metrics, context.resources))
 
 
 def leaves(context: CommunicatorCalls) -> None:
     """Write the calls of a communicator that is about to go."""
     for one in _traces:
         one.write(context.resources)
+    for metric in _metrics:
+        metric.leaves(context)
 
 
 def ends() -> None:
     """End all that, when the program or MPI ends; not collective."""
     for one in _traces:
         one.close()
+    for metric in _metrics:
+        metric.close()

@@ -1,0 +1,200 @@
+"""Metrics: the sums of this process as Prometheus text, for node_exporter's textfile collector, every ten seconds and at the end.
+
+They are those of the ledgers and of the account of waits, which calls write anyway: a call costs nothing more.
+"""
+
+import os
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+from weakref import WeakSet
+
+from mpi4py import MPI
+
+from hpcoll.base.files import write_file
+from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
+from hpcoll.comm.telemetry.account import accounts
+from hpcoll.runtime.program import wait_fields as w
+from hpcoll.selection.config import log
+
+EVERY_S = 10.0
+_END_S = 1.0
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID", "JOB_ID")  # variables of batch systems
+_FAILURES = ("CollectiveTimeout", "MismatchError", "PeerFailed")  # counted from 0 on, so that a rise is seen
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_PACKAGE = __name__.partition(".")[0]
+
+Labels: TypeAlias = Mapping[str, object]
+_Sums: TypeAlias = dict[tuple[str, str], tuple[int, int, float]]  # calls, bytes and seconds by operation and algorithm
+
+
+class Family(NamedTuple):
+    """A metric with all its samples."""
+
+    name: str  # a counter's ends in ``_total``
+    help: str
+    samples: list[tuple[Labels, float]]
+
+
+def as_text(families: Iterable[Family], common: Labels) -> str:
+    """Return families as Prometheus text; all samples have the common labels, too. A family without samples is left out.
+
+    >>> print(as_text([Family("a_total", "Calls.", [({"op": 'x"y'}, 2)])], {"rank": 0}), end="")
+    # HELP a_total Calls.
+    # TYPE a_total counter
+    a_total{rank="0",op="x\\"y"} 2
+    """
+    lines = []
+    for name, what, samples in families:
+        if samples:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
+        for labels, value in samples:
+            given = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in {**common, **labels}.items())
+            lines.append(f"{name}{{{given}}} {value!r}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def job_of(environment: Mapping[str, str], pid: int) -> str:
+    """Return the id of the batch job, with its step where it has steps, or the process id; fit for the name of a file.
+
+    >>> job_of({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, 5), job_of({"PBS_JOBID": "17[3].host"}, 5), job_of({}, 5)
+    ('17.0', '17_3_.host', '5')
+    """
+    job = next((environment[name] for name in _JOBS if environment.get(name)), "")
+    steps = [job, environment.get("SLURM_STEP_ID", "") if job == environment.get("SLURM_JOB_ID") else ""]
+    return re.sub(r"[^\w.-]", "_", ".".join(filter(None, steps)), flags=re.ASCII) or str(pid)
+
+
+class Metrics:
+    """The metrics of this process, and the thread that writes them.
+
+    Args:
+        folder: Made if it is not there.
+        resources: Of the first communicator.
+    """
+
+    def __init__(self, folder: str, resources: Resources) -> None:
+        self._pid, self._rank = os.getpid(), MPI.COMM_WORLD.rank
+        job = job_of(os.environ, self._pid)
+        self._common, self._path = {"jobid": job, "rank": self._rank}, Path(folder, f"{_PACKAGE}_{job}_rank{self._rank}.prom")
+        self._about = {
+            "version": sys.modules[_PACKAGE].__version__, "program": Path(sys.argv[0] if sys.argv else "").name, "host": resources.host,
+            "ranks": MPI.COMM_WORLD.size, "pid": self._pid,
+        }  # fmt: skip
+        self._left, self._sums = list[Ledger](), _Sums()  # ledgers of communicators that left, and sums of those before
+        self._failures, self._failed = Counter(dict.fromkeys(_FAILURES, 0)), WeakSet[CommunicatorCalls]()
+        self._writing, self._stopping, self._warned = threading.Lock(), threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)
+        self._thread.start()
+
+    def leaves(self, context: CommunicatorCalls) -> None:
+        """Keep the sums of a communicator that is about to go."""
+        with self._writing:
+            self._left.append(context.ledger)
+            self._note_failures([context])
+
+    def write(self) -> None:
+        """Write the file as a whole; where that fails, warn once, and try again the next time."""
+        with self._writing:
+            text = as_text(self._families(), self._common)
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(self._path, text)
+            except OSError as error:
+                if not self._warned:
+                    log.warning("rank %d: no metrics are written: %s", self._rank, error)
+                self._warned = True
+
+    def close(self) -> None:
+        """End the thread, and write for the last time; nothing in a fork, which has no such thread."""
+        if os.getpid() != self._pid or self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join(_END_S)
+        self.write()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.write()
+            except Exception:
+                log.exception("rank %d: no metrics are written", self._rank)
+                return
+            if self._stopping.wait(EVERY_S):
+                return
+
+    def _note_failures(self, contexts: Iterable[CommunicatorCalls]) -> None:
+        """Count each communicator once on which a call has failed: it is closed then."""
+        for one in contexts:
+            if one.resources.settled is not None and one not in self._failed:
+                self._failed.add(one)
+                self._failures[one.resources.settled[0].__name__] += 1
+
+    def _ledgers(self, contexts: Iterable[CommunicatorCalls]) -> _Sums:
+        """Return the sums of all ledgers by what is summed, operation and algorithm; of each ledger once."""
+        live = {id(one.ledger): one.ledger for one in contexts}
+        gone = {id(one): one for one in self._left if id(one) not in live}
+        for ledger in gone.values():
+            _add(self._sums, ledger)
+        self._left = [one for one in self._left if id(one) in live]
+        sums = self._sums.copy()
+        for ledger in live.values():
+            _add(sums, ledger)
+        return sums
+
+    def _families(self) -> list[Family]:
+        """Return all metrics, as they are now."""
+        contexts = list(live_contexts)
+        self._note_failures(contexts)
+        rows = sorted(self._ledgers(contexts).items())
+
+        def by_algorithm(what: int) -> list[tuple[Labels, float]]:
+            return [({"operation": operation, "algorithm": algorithm}, sums[what]) for (operation, algorithm), sums in rows]
+
+        return [
+            Family("hpcoll_info", "The process, always 1.", [(self._about, 1)]),
+            Family("hpcoll_calls_total", "Collectives called.", by_algorithm(0)),
+            Family("hpcoll_bytes_total", "Bytes of this rank's messages.", by_algorithm(1)),
+            Family("hpcoll_call_seconds_total", "Seconds in collectives, waiting and moving.", by_algorithm(2)),
+            *_of_waits(),
+            Family(
+                "hpcoll_failures_total", "Communicators closed because a call failed, by the error that ranks raised.",
+                [({"error": name}, number) for name, number in sorted(self._failures.items())],
+            ),
+        ]  # fmt: skip
+
+
+def _add(sums: _Sums, ledger: Ledger) -> None:
+    for row in ledger.rows():
+        calls, nbytes, seconds = sums.get((row.operation, row.algorithm), (0, 0, 0.0))
+        sums[row.operation, row.algorithm] = calls + row.calls, nbytes + row.nbytes, seconds + row.seconds
+
+
+def _of_waits() -> list[Family]:
+    """Return the metrics of calls that ranks have compared."""
+    every = accounts()
+    held, seconds = Counter[int](), Counter[int]()
+    for one in every:
+        for rank, calls, waited in zip(one.world_ranks, one.by_rank[0].tolist(), one.by_rank[1].tolist(), strict=True):
+            held[rank] += calls
+            seconds[rank] += waited
+
+    def total(field: int, scale: float) -> list[tuple[Labels, float]]:
+        return [({}, scale * sum(int(one.sums[field]) for one in every))]
+
+    def late(sums: Counter[int], scale: float) -> list[tuple[Labels, float]]:
+        return [({"late_rank": rank}, scale * value) for rank, value in sorted(sums.items()) if value]
+
+    return [
+        Family("hpcoll_compared_calls_total", "Collectives of which it is known who came last.", total(w.CALLS, 1)),
+        Family("hpcoll_waited_seconds_total", "Seconds waited in compared calls for later ranks.", total(w.WAITED_NS, 1e-9)),
+        Family("hpcoll_moved_seconds_total", "Seconds in compared calls that all ranks had reached.", total(w.MOVED_NS, 1e-9)),
+        Family("hpcoll_hidden_seconds_total", "Seconds of calls in flight while the program ran on.", total(w.HIDDEN_NS, 1e-9)),
+        Family("hpcoll_held_up_calls_total", "Compared calls in which this rank waited, by the rank that came last.", late(held, 1)),
+        Family("hpcoll_waited_for_seconds_total", "Seconds waited, by the rank that came last.", late(seconds, 1e-9)),
+    ]
