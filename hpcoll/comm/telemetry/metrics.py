@@ -88,27 +88,28 @@ class Metrics:
         }  # fmt: skip
         self._left, self._sums = list[Ledger](), _Sums()  # ledgers of communicators that left, and sums of those before
         self._failures, self._failed = Counter(dict.fromkeys(_FAILURES, 0)), WeakSet[CommunicatorCalls]()
-        self._writing, self._stopping, self._warned = threading.Lock(), threading.Event(), False
+        self._reading, self._stopping, self._warned = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)
         self._thread.start()
 
     def leaves(self, context: CommunicatorCalls) -> None:
-        """Keep the sums of a communicator that is about to go."""
-        with self._writing:
-            self._left.append(context.ledger)
-            self._note_failures([context])
+        """Keep the sums of a communicator that is about to go; nothing in a fork."""
+        if os.getpid() == self._pid:  # else the thread may have held the lock
+            with self._reading:
+                self._left.append(context.ledger)
+                self._note_failures([context])
 
     def write(self) -> None:
         """Write the file as a whole; where that fails, warn once, and try again the next time."""
-        with self._writing:
+        with self._reading:
             text = as_text(self._families(), self._common)
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(self._path, text)
-            except OSError as error:
-                if not self._warned:
-                    log.warning("rank %d: no metrics are written: %s", self._rank, error)
-                self._warned = True
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self._path, text)
+        except OSError as error:
+            if not self._warned:
+                log.warning("rank %d: no metrics are written: %s", self._rank, error)
+            self._warned = True
 
     def close(self) -> None:
         """End the thread, and write for the last time; nothing in a fork, which has no such thread."""
