@@ -54,8 +54,8 @@ class RankWaits(NamedTuple):
     nbytes: int
     waited_for: Mapping[int, float]  # seconds, by the rank that came last
     caused: Mapping[int, float]  # the same, each wait divided by the number of ranks that could wait for that one in that call
-    inherited: Mapping[int, float]  # of `caused`, what the late rank had spent in other collectives since its last call of this kind
-    taken_s: float  # in which this rank's thread could have run, and had no core
+    inherited: Mapping[int, float]  # of `caused`, what the late rank had just spent in other collectives, longer than this one had
+    taken_s: float  # in which this rank's thread could have run, and had no core, outside of collectives
     absent_s: float  # in which it slept, was stopped, or waited for a device, outside of collectives
     computed_s: float  # of the thread's time on a core outside of collectives
     places: tuple[PlaceWaits, ...]
@@ -76,7 +76,7 @@ class StragglerRow(NamedTuple):
     python_s: float  # around calls, in hpcoll's own Python
     computed_s: float  # on a core, outside of collectives
     absent_s: float  # asleep, stopped, or waiting for a device, outside of collectives
-    taken_s: float  # in which it could have run, and had no core
+    taken_s: float  # in which it could have run, and had no core, outside of collectives
     inherited_s: float  # for which the others waited because it had itself been held up in other collectives; no part of `caused_s`
     why: str  # it was late, in words; empty where it cost little, or nothing tells
 

@@ -58,11 +58,12 @@ def compare(address):  # type: ignore[no-untyped-def]
             continue
         waited_ns += waited
         owners[i], waits[i] = owner, waited
-        share = waited if kind == w.TO_ROOT else waited // (nranks - 1)
+        could_wait = 1 if kind == w.TO_ROOT else nranks - 1
+        spent = max(0, (_word(table, owner, i) >> w.TICK_BITS) - (_word(table, table[w.RANK], i) >> w.TICK_BITS)) << w.SPENT_SHIFT
         pointer(table[w.HELD_UP])[owner] += 1
         pointer(table[w.WAITED_FOR])[owner] += waited
-        pointer(table[w.CAUSED])[owner] += share
-        pointer(table[w.INHERITED])[owner] += min(share, _word(table, owner, i) >> w.TICK_BITS << w.SPENT_SHIFT)
+        pointer(table[w.CAUSED])[owner] += waited // could_wait
+        pointer(table[w.INHERITED])[owner] += min(waited, spent) // could_wait
     sums = pointer(table[w.SUMS])
     sums[w.CALLS] += ncalls
     sums[w.WAITED_NS] += waited_ns
