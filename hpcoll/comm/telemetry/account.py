@@ -13,6 +13,7 @@ from hpcoll.comm.status.names import place_text, region_text
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
+from hpcoll.runtime.telemetry.call_log import PROCESS
 
 SHORT_NS = 1000
 _NS = 1e-9
@@ -53,15 +54,16 @@ class Life:
         self.begun = self._now()
 
     @staticmethod
-    def _now() -> tuple[float, float, float]:
-        """Return seconds of wall-clock time, on a core, and ready to run but without a core."""
+    def _now() -> tuple[float, ...]:
+        """Return seconds: wall-clock time; on a core; ready to run but without a core; of `hpcoll.runtime.program.fields` for a process."""
         delayed = 0.0
         try:
             with open(f"/proc/self/task/{threading.get_native_id()}/schedstat") as file:
                 delayed = _NS * int(file.read().split()[1])
         except (OSError, IndexError, ValueError):  # a kernel without it
             pass
-        return time.monotonic(), time.thread_time(), delayed
+        in_calls = (_NS * PROCESS[f.SPENT : f.ON_CORE + 1]).tolist()
+        return time.monotonic(), time.thread_time(), delayed, *in_calls
 
     def passed(self) -> tuple[float, ...]:
         """Return what has passed since the begin, in the order of `_now`."""
@@ -89,6 +91,21 @@ def forget(inside: Sequence[int]) -> None:
     _life[0] = Life()
 
 
+def _outside(
+    run_s: float, on_core_s: float, taken_s: float, in_calls_s: float, blocking_s: float, lingered_s: float, lingered_on_core_s: float
+) -> tuple[float, float, float]:
+    """Return the seconds outside of collectives: on a core; asleep, stopped, or waiting for a device; ready, but without a core.
+
+    Calls that end at once are on a core. The program sleeps while it waits for calls in flight, as a rule. How long it had no core is known
+    of the whole run alone: a rank for which others wait has hardly waited itself, and had none outside of collectives.
+    """
+    in_flight_s = max(0.0, in_calls_s - blocking_s)
+    computed_s = max(0.0, on_core_s - lingered_on_core_s - (blocking_s - lingered_s))
+    others_s = max(0.0, run_s - blocking_s - in_flight_s - computed_s)
+    taken_s = min(taken_s, others_s)
+    return computed_s, others_s - taken_s, taken_s
+
+
 def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> RankWaits:
     """Return this rank's waits in all communicators whose ranks are among those of one; ranks are numbered as in that one."""
     world = {rank: number for number, rank in enumerate(resources.team.world_ranks)}
@@ -106,15 +123,14 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
             for rank, ns in for_rank.items():
                 found[ranks[rank]] = found.get(ranks[rank], 0.0) + _NS * ns
             places[key] = PlaceWaits(*key, before.calls + ncalls, before.waited_s + _NS * waited, before.moved_s + _NS * moved, found)
-    run_s, on_core_s, taken_s = _life[0].passed()
+    run_s, on_core_s, taken_s, *in_blocking = _life[0].passed()
     ncalls, waited, moved, hidden = sums.tolist()
-    in_calls_s = _NS * (waited + moved)
-    computed_s = max(0.0, on_core_s - in_calls_s)
+    computed_s, absent_s, taken_s = _outside(run_s, on_core_s, taken_s, _NS * (waited + moved), *in_blocking)
     waited_for, caused, inherited = ({rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank[1:].tolist())
     held_up = {rank: n for rank, n in enumerate(by_rank[0].tolist()) if n}
     return RankWaits(
         resources.rank, os.uname().nodename, run_s, ncalls, sum(one.uncompared for one in accounts), held_up, _NS * waited, _NS * moved,
-        _NS * hidden, python_s, nbytes, waited_for, caused, inherited, taken_s,
-        max(0.0, run_s - in_calls_s - computed_s - taken_s), computed_s, tuple(places.values()),
+        _NS * hidden, python_s, nbytes, waited_for, caused, inherited, taken_s, absent_s, computed_s,
+        tuple(places.values()),
         _NS * max((one.least for one in accounts), default=0),
     )  # fmt: skip

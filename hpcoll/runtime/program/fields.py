@@ -101,8 +101,9 @@ REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 ITS_BEGIN, ITS_SPENT, ITS_END, ITS_NAMES, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
 PLACE_AT = 32
 REGION_BITS = (1 << PLACE_AT) - 1
-# Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far.
-REGION, SPENT, PROCESS_NFIELDS = range(3)
+# Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far; of those in
+# blocking ones that did not end at once, and of these on a core.
+REGION, SPENT, LINGERED, ON_CORE, PROCESS_NFIELDS = range(5)
 RECORDS_HOT, RECORD_BLOCKS = 256, 20  # in the block that is written, and how many full ones are kept behind it
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16

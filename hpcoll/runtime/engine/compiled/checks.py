@@ -116,6 +116,15 @@ def note_spent(state, elapsed):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def note_lingered(state, elapsed, on_core):  # type: ignore[no-untyped-def]
+    """Note how long the program has waited in a blocking call, and how much of that on a core."""
+    if state[f.LOG]:
+        process = pointer(pointer(state[f.LOG])[f.PROCESS])
+        process[f.LINGERED] += elapsed
+        process[f.ON_CORE] += on_core
+
+
+@njit(nogil=True)
 def wants_look(state):  # type: ignore[no-untyped-def]
     """Say whether Python is to look at the log after a blocking call that has ended."""
     if state[f.LOG] == 0:

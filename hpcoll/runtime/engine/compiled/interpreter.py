@@ -9,10 +9,10 @@ up.
 from numba import njit
 
 from hpcoll.base.sizes import CLAMP, FLOOR, NOT_NEGATIVE, OTHER, ROOM, SAME, STORE
-from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, note_spent, sign_messages
+from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, note_lingered, note_spent, sign_messages
 from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
-from hpcoll.runtime.engine.compiled.local_ops import copy, last_tick, nanoseconds, run_local
+from hpcoll.runtime.engine.compiled.local_ops import copy, last_tick, nanoseconds, on_core, run_local
 from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.compiled.shm_ops import begin_shm, end_shm, run_shm
 from hpcoll.runtime.program import fields as f
@@ -208,7 +208,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
 
 @njit(nogil=True)
 def _go_on(address, idle):  # type: ignore[no-untyped-def]
-    state, since = pointer(address), 0
+    state, since, lingers, before = pointer(address), 0, 0, 0
     while state[f.ENDED] < state[f.NLANES]:
         moved = advance_by_address(address)
         if moved < 0:
@@ -226,9 +226,14 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         # A yield can take milliseconds where others want the core; and 200,000 passes 0.2 to 0.6 s, with MPICH between emulated hosts.
         now = last_tick(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)
         since = since or now
+        if lingers == 0:
+            lingers, before = nanoseconds(address), on_core(address)
         if now - since > f.STRETCH_NS:
+            note_lingered(state, nanoseconds(address) - lingers, on_core(address) - before)
             return f.PENDING
     account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
+    if lingers:
+        note_lingered(state, state[f.STARTED] + elapsed - lingers, on_core(address) - before)
     if state[f.TURNS] and state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
         end_shm(state, elapsed)
     status, nbytes = f.DONE, state[f.LEDGER_NBYTES]

@@ -15,7 +15,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
 SLOW_WRITES = 16  # of what counts slow writes, from which on they are no accident
-CLOCK_MONOTONIC_COARSE = 6  # Linux
+CLOCK_MONOTONIC_COARSE, CLOCK_THREAD = 6, 3  # Linux
 _LONG_NBYTES = 1024  # from here on a copy goes line by line
 _COPY, _STAGE, _ACK, _OUTPUT, _SCRATCH = int(Code.COPY), int(Code.STAGE), int(Code.ACK), 1, BUFFERS - 1
 
@@ -80,6 +80,13 @@ def nanoseconds(address):  # type: ignore[no-untyped-def]
 def last_tick(function, room):  # type: ignore[no-untyped-def]
     """Return `clock` as the system's timer last saw it, up to 4 ms ago: 5 ns where that takes 22."""
     return clock(function, room, CLOCK_MONOTONIC_COARSE)
+
+
+@njit(nogil=True)
+def on_core(address):  # type: ignore[no-untyped-def]
+    """Return the nanoseconds that this thread has been on a core."""
+    state = pointer(address)
+    return clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, CLOCK_THREAD)
 
 
 @njit(nogil=True)
