@@ -31,6 +31,7 @@ COMMANDS = (
     Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench_torch.command"),
     Command("doctor", "check MPI, GPUs, network and limits of this machine, and say what to change", "hpcoll.cli.doctor.command"),
     Command("inspect", "explain a hang from the records of its ranks, or show who waits for whom now", "hpcoll.cli.inspect.command"),
+    Command("trace", "say who waited for whom in a run, from its trace; compare two runs; write a page", "hpcoll.cli.trace.command"),
     Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
     Command("tune", "measure all algorithms under mpirun and write a tuning table", "hpcoll.cli.tune.command"),
 )

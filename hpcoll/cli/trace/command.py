@@ -1,0 +1,63 @@
+"""``hpcoll trace``: who waited for whom in a run, from its trace; two runs compared; a page with a timeline."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcoll.cli import output
+from hpcoll.cli.output import grid, print_lines, wrapped
+from hpcoll.cli.trace import compare
+from hpcoll.cli.trace.owners import SliceWaits, find
+from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace, read
+from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, report, slices_by_name
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = "Ranks are those of MPI_COMM_WORLD. Runs write traces with HPCOLL_TRACE=folder; those of other tools name no waits."
+    parser.add_argument("files", nargs="+", metavar="FILE", help="the trace of a run: one file, or several")
+    parser.add_argument("--against", nargs="+", metavar="FILE", help="compare with the trace of another run, an earlier one")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline that needs no network")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print who waited for whom, or what differs between two runs."""
+    if arguments.html:
+        output.check(arguments.html)
+    trace = read(arguments.files)
+    waits = find(trace)
+    if arguments.against:
+        print_lines(_comparison(trace, waits, arguments.against))
+    else:
+        print_lines(_lines(trace, waits))
+    if arguments.html:
+        from hpcoll.cli.trace.page import page
+
+        title = ", ".join(Path(file).name for file in arguments.files)
+        output.write(arguments.html, page(trace, waits, rank_waits(trace, waits), "", facts(trace), title))
+    return 0
+
+
+def _lines(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
+    yield from wrapped(facts(trace))
+    if (trace.category == CALL).any():
+        yield ""
+        yield from report(rank_waits(trace, waits))
+    if (trace.category == OTHER).any():
+        yield ""
+        yield from grid(slices_by_name(trace))
+    for remark in missing(trace, waits):
+        yield ""
+        yield from wrapped(remark)
+
+
+def _comparison(now: RunTrace, waits: SliceWaits, files: list[str]) -> Iterator[str]:
+    then = read(files)
+    before = find(then)
+    yield from wrapped(f"before: {facts(then)}")
+    yield from wrapped(f"now: {facts(now)}")
+    yield ""
+    found = compare.changes(operations(then, before), operations(now, waits))
+    yield from grid(compare.rows(found))
+    yield ""
+    yield from wrapped(compare.sentence(found))

@@ -1,0 +1,124 @@
+"""Events of trace files in Chrome's JSON: an array with an event on each line, as hpcoll writes it, or a whole document of another tool.
+
+The files come from anywhere. What a run that was killed leaves is fine: no closing bracket, and lines that are cut before an empty one or
+the end.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, TypeAlias
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.json_fields import read_json
+from hpcoll.base.text import LINE, format_nbytes, printable
+
+BLOCK, LONGEST = 1 << 20, 16 << 20  # bytes read at a time, and of the longest line
+_CUT = 6  # letters before the end of a line where a number, a word or an escape sequence may be cut
+_SKIPPED = tuple(b'{"ph":"%s"' % phase for phase in (b"s", b"f", b"t", b"C"))  # arrows and counters, which follow from the slices
+
+Event: TypeAlias = dict[str, Any]
+
+
+class EventLines:
+    """The lines of one block of a file, from which events are made at once; the number of a line is found where one is bad."""
+
+    def __init__(self, file: str, first: int, lines: Sequence[bytes]) -> None:
+        self.file, self.first, self.lines = file, first, lines
+
+    def events(self) -> list[Event]:
+        """Return the events on the lines, an empty one for a line that is cut, or raise ArgumentError of the first that has none."""
+        texts = [text for _, text in self._kept()]
+        try:
+            events = json.loads(b"[%s]" % b",".join(texts))
+            if len(events) == len(texts):
+                return events
+        except (ValueError, RecursionError):
+            pass
+        return [self._event(number, text) for number, text in self._kept()]
+
+    def refused(self, index: int, error: Exception) -> ArgumentError:
+        """Return the error of the event at an index of `events`."""
+        number = next(number for i, (number, _) in enumerate(self._kept()) if i == index)
+        return ArgumentError(f"{printable(self.file, LINE)}, line {number}: {error}")
+
+    def _kept(self) -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(self.lines, self.first):
+            text = _stripped(line)
+            if text and not text.startswith(_SKIPPED):
+                yield number, text
+
+    def _event(self, number: int, line: bytes) -> Event:
+        text = line.decode(errors="replace")
+        try:
+            found = json.loads(text)
+            if isinstance(found, dict):
+                return found
+            said = "something else"
+        except json.JSONDecodeError as error:
+            said, after = error.msg, number + 1 - self.first
+            at_end = error.pos >= len(text) - _CUT or error.msg.startswith("Unterminated")
+            if at_end and text.startswith("{") and not any(map(_stripped, self.lines[after : after + 1])):
+                return {}
+        except (ValueError, RecursionError) as error:
+            said = str(error)
+        raise ArgumentError(f"{printable(self.file, LINE)}, line {number}: expected an event as a JSON object, got {printable(said)}")
+
+
+class WholeFile(EventLines):
+    """The events of a file that is one JSON document; the number of an event stands for its line."""
+
+    def __init__(self, file: str) -> None:
+        content = read_json(file, file)
+        events = content.get("traceEvents") if isinstance(content, dict) else content
+        if not isinstance(events, list):
+            raise ArgumentError(f"{printable(file, LINE)}: expected a list of events, or an object with traceEvents, got neither")
+        self.file, self._events = file, events
+
+    def events(self) -> list[Event]:
+        """Return the events, or raise ArgumentError where there is something else among them."""
+        bad = next((i for i, event in enumerate(self._events) if not isinstance(event, dict)), None)
+        if bad is not None:
+            raise self.refused(bad, ValueError("expected an object"))
+        return self._events
+
+    def refused(self, index: int, error: Exception) -> ArgumentError:
+        """Return the error of the event at an index."""
+        return ArgumentError(f"{printable(self.file, LINE)}, event {index + 1}: {error}")
+
+
+def blocks(file: str) -> Iterator[EventLines]:
+    """Yield the events of a file in blocks of some thousands; ArgumentError: it cannot be read, or is no trace."""
+    try:
+        with open(file, "rb") as opened:
+            if _has_lines(opened.read(BLOCK)):
+                opened.seek(0)
+                yield from _lines(file, opened)
+                return
+    except OSError as error:
+        raise ArgumentError(f"cannot read {printable(file, LINE)}: {error.strerror}") from None
+    yield WholeFile(file)
+
+
+def _has_lines(head: bytes) -> bool:
+    """Say whether the first event of a file is alone on its line, or there is none."""
+    first = next(filter(None, map(_stripped, head.split(b"\n"))), b"")
+    try:
+        return not first or (isinstance(found := json.loads(first), dict) and "ph" in found)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _stripped(line: bytes) -> bytes:
+    """Return what a line has beside the brackets and commas of the array."""
+    return line.strip().removeprefix(b"[").removesuffix(b"]").strip().rstrip(b",")
+
+
+def _lines(file: str, opened: BinaryIO) -> Iterator[EventLines]:
+    number, rest = 1, b""
+    while block := opened.read(BLOCK):
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > LONGEST:
+            raise ArgumentError(f"{printable(file, LINE)}, line {number + len(lines)}: expected at most {format_nbytes(LONGEST)}, got more")
+        yield EventLines(file, number, lines)
+        number += len(lines)
+    yield EventLines(file, number, [rest])

@@ -1,0 +1,189 @@
+"""A page of a trace: one file with a timeline, tables and a heat map, which opens in a browser without a network.
+
+Texts of the trace are escaped where the page is made, or set as text by its script. The script is the only one that the page's policy lets
+run. Slices are columns of numbers, compressed.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from hpcoll.analysis.waits import RankWaits
+from hpcoll.cli.inspect.wording import duration
+from hpcoll.cli.trace.owners import SliceWaits
+from hpcoll.cli.trace.reading import CALL, OTHER, REGION, RunTrace
+
+_DEEPEST = 8  # tracks of one row for slices that overlap
+_LONGEST = 100  # waits to which the page can go
+_PLACES = 30  # of the table
+_LEGEND = (
+    ("moved", "moves data"), ("waited", "waits for another rank"), ("flight", "in flight"), ("region", "region"), ("other", "other tools")
+)  # fmt: skip
+
+
+def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], verdict: str, facts: str, title: str) -> str:
+    """Return the page."""
+    tracks, order = _tracks(trace)
+    columns, packed = _columns(trace, waits, order)
+    about = {
+        "span": float((trace.start + trace.length).max() - trace.start.min()),
+        "hosts": list(_hosts(trace).values()),
+        "rows": [_row(trace, row) for row in range(len(trace.rows))],
+        "tracks": tracks,
+        "kinds": trace.kinds,
+        "columns": columns,
+        "longest": [int(i) for i in np.argsort(-waits.length[order])[:_LONGEST] if waits.length[order[i]] > 0],
+        **_heat(ranks),
+    }
+    script = _text("page.js")
+    return Template(_text("page.html")).substitute(
+        title=html.escape(title),
+        verdict=html.escape(verdict),
+        facts=html.escape(facts),
+        style=_text("page.css"),
+        legend="".join(f'<li><i style="background:var(--{name})"></i>{text}</li>' for name, text in _legend(trace)),
+        sections="\n".join(_sections(ranks)),
+        about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        columns=packed,
+        script=script,
+        hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
+
+
+def _legend(trace: RunTrace) -> Iterator[tuple[str, str]]:
+    there = {"moved": CALL, "waited": CALL, "region": REGION, "other": OTHER}
+    for name, text in _LEGEND:
+        if (trace.lane > 0).any() if name == "flight" else (trace.category == there[name]).any():
+            yield name, text
+
+
+def _hosts(trace: RunTrace) -> dict[int, str]:
+    return {row.host: trace.hosts.get(row.host, f"node {row.host}") for row in sorted(trace.rows, key=lambda row: row.host)}
+
+
+def _row(trace: RunTrace, row: int) -> dict[str, Any]:
+    one = trace.rows[row]
+    label = f"rank {one.rank}" if one.rank >= 0 else trace.row_names.get(row, one.tid)
+    return {"label": label, "host": list(_hosts(trace)).index(one.host), "rank": one.rank}
+
+
+def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarray]:
+    """Return what kind a track is of, its row, first slice and end; and the order of the slices. Those of a track do not overlap."""
+    sorts = np.array([1, 1, 0, 3], np.int8)[trace.category]  # regions above calls
+    sorts[(trace.category == CALL) & (trace.lane > 0)] = 2
+    rows = sorted(range(len(trace.rows)), key=lambda row: (trace.rows[row].host, trace.rows[row].rank, trace.rows[row].lane))
+    position = np.empty(len(rows), np.int64)
+    position[rows] = np.arange(len(rows))
+    depth = np.zeros(len(trace.start), np.int8)
+    order = np.lexsort((-trace.length, trace.start, sorts, position[trace.row]))
+    family = position[trace.row[order]] * 4 + sorts[order]
+    bounds = np.flatnonzero(np.diff(family, prepend=-1, append=-1))
+    for low, high in pairwise(bounds):
+        _stack(trace, order[low:high], depth)
+    order = order[np.lexsort((trace.start[order], depth[order], family))]
+    whole = (position[trace.row[order]] * 4 + sorts[order]) * _DEEPEST + depth[order]
+    bounds = np.flatnonzero(np.diff(whole, prepend=-1, append=-1))
+    names = ("region", "call", "flight", "other")
+    slices = [(order[low], int(low), int(high)) for low, high in pairwise(bounds)]
+    return [(names[sorts[one]], int(trace.row[one]), low, high) for one, low, high in slices], order
+
+
+def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
+    """Give slices that overlap others, sorted by their start, a depth at which they overlap none; below the deepest they share one."""
+    start, end = trace.start[slices], trace.start[slices] + trace.length[slices]
+    if (start[1:] >= end[:-1]).all():
+        return
+    ends: list[float] = []
+    for one, begin, until in zip(slices.tolist(), start.tolist(), end.tolist()):
+        at = next((i for i, last in enumerate(ends) if last <= begin), len(ends))
+        if at == len(ends) and at < _DEEPEST:
+            ends.append(until)
+        at = min(at, _DEEPEST - 1)
+        ends[at] = max(ends[at], until)
+        depth[one] = at
+
+
+def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str, int]], str]:
+    """Return names, types and lengths of the columns, and all of them as text."""
+    columns = {
+        "start": (trace.start - trace.start.min(), "f8"), "length": (trace.length, "f4"), "waited": (waits.length, "f4"),
+        "owner": (waits.owner, "i4"), "kind": (trace.kind, "i4"), "number": (np.minimum(trace.number, 2**31 - 1), "i4"),
+    }  # fmt: skip
+    packed = zlib.compressobj(6)
+    parts = [packed.compress(values[order].astype(f"<{kind}").tobytes()) for values, kind in columns.values()]
+    text = base64.b64encode(b"".join([*parts, packed.flush()])).decode()
+    return [(name, kind, len(order)) for name, (_, kind) in columns.items()], text
+
+
+def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
+    """Return ranks, and how long each waited for each, by their positions."""
+    names = sorted({one.rank for one in ranks} | {owner for one in ranks for owner in one.waited_for})
+    at = {rank: i for i, rank in enumerate(names)}
+    waited = [(at[one.rank], at[owner], round(seconds, 9)) for one in ranks for owner, seconds in one.waited_for.items()]
+    return {"ranks": names, "heat": waited}
+
+
+def _sections(ranks: Sequence[RankWaits]) -> Iterator[str]:
+    if not ranks:
+        return
+    yield '<div class="two">'
+    yield _section("Ranks", _table(list(_rank_rows(ranks)), 2))
+    heat = '<canvas id="heat" role="img" aria-label="who waits for whom"></canvas>'
+    note = '<p class="note">A row for each rank that waits, a column for each that is awaited. <span id="heat-told"></span></p>'
+    yield _section("Who waits for whom", heat + note)
+    yield "</div>"
+    yield _section("Places", _table(list(_place_rows(ranks)), 3))
+
+
+def _section(title: str, content: str) -> str:
+    return f'<section><h2>{title}</h2><div class="scrolls">{content}</div></section>'
+
+
+def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
+    """Return a table, its header first; the first columns are texts, the others numbers."""
+    made = []
+    for row in rows:
+        tag = "th" if row is rows[0] else "td"
+        cells = (f"<{tag}{'' if i < texts else ' class=number'}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(row))
+        made.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table>{''.join(made)}</table>"
+
+
+def _rank_rows(ranks: Sequence[RankWaits]) -> Iterator[list[str]]:
+    caused = defaultdict[int, float](float)
+    for one in ranks:
+        for owner, seconds in one.caused.items():
+            caused[owner] += seconds
+    yield ["rank", "host", "calls", "came last", "caused", "waited", "moved", "hidden"]
+    for one in sorted(ranks, key=lambda one: -caused[one.rank]):
+        share = f"{100 * one.last / max(one.calls, 1):.0f} %"
+        times = (caused[one.rank], one.waited_s, one.moved_s, one.hidden_s)
+        yield [str(one.rank), one.host, f"{one.calls:,}", share, *map(duration, times)]
+
+
+def _place_rows(ranks: Sequence[RankWaits]) -> Iterator[list[str]]:
+    sums = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0, 0.0])
+    awaited = defaultdict[tuple[str, str], dict[int, float]](dict)
+    for place in (place for one in ranks for place in one.places):
+        key = place.place, place.region
+        sums[key] = [a + b for a, b in zip(sums[key], (place.calls, place.waited_s, place.moved_s))]
+        for owner, seconds in place.waited_for.items():
+            awaited[key][owner] = awaited[key].get(owner, 0.0) + seconds
+    yield ["place", "region", "most for", "calls", "waited", "moved"]
+    for key, (calls, waited, moved) in sorted(sums.items(), key=lambda item: -item[1][1])[:_PLACES]:
+        most = max(awaited[key], key=lambda owner: awaited[key][owner], default=None)
+        yield [*key, "" if most is None else f"rank {most}", f"{calls:,.0f}", duration(waited), duration(moved)]

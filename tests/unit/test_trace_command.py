@@ -1,0 +1,215 @@
+"""``hpcoll trace``: from traces made up, who waited for whom; two runs compared; the page; files of killed runs and of anybody."""
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trace_cases as cases
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.cli import main
+from hpcoll.cli.trace.owners import SliceWaits, find
+from hpcoll.cli.trace.reading import read
+from hpcoll.cli.trace.summary import operations, rank_waits
+
+EVIL = "</script><script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">&$title"
+Text = Callable[..., str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str | bytes, str], str]:
+    """Write a trace and return its name."""
+
+    def write(text: str | bytes, name: str = "run.json") -> str:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What the command prints, to stderr where it fails."""
+    assert main(["trace", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert not (err if code == 0 else out)
+    return " ".join((out + err).split())
+
+
+def test_who_was_late_and_what_it_cost(file: Text) -> None:
+    """Each step rank 2 begins the Allreduce 286 to 300 us after the others, rank 3 the Iallreduce, rank 0 the Bcast."""
+    trace = read([file(cases.text(cases.events(10)))])
+    ranks = rank_waits(trace, find(trace))
+    assert [(one.rank, one.host, one.calls, one.last) for one in ranks] == [
+        (0, "node0", 30, 10), (1, "node0", 30, 0), (2, "node1", 30, 10), (3, "node1", 30, 10)
+    ]  # fmt: skip
+    assert ranks[0].waited_for == pytest.approx({2: 10 * 314e-6, 3: 10 * 33e-6}), "300 us late, and seven for each rank"
+    assert sum(one.caused.get(2, 0) for one in ranks) == pytest.approx(10 * (314 + 307 + 293) / 3 * 1e-6)
+    assert ranks[1].hidden_s == pytest.approx(10 * 100e-6), "the program waits for its Iallreduce 100 us after it began it"
+    assert ranks[1].moved_s == pytest.approx(10 * (40 + 20 + 15) * 1e-6)
+    assert [(place.place, place.region, place.calls) for place in ranks[1].places] == [
+        ("train.py:88", "step", 10), ("", "step", 10), ("train.py:90", "step", 10)
+    ]  # fmt: skip
+
+
+def test_waits_that_are_missing_follow_from_the_begins(file: Text) -> None:
+    """A run that was killed has no waits of its last calls: what is computed instead is what would have been written."""
+
+    def columns(*, waits: bool) -> SliceWaits:
+        return find(read([file(cases.text(cases.events(10, waits=waits)))]))
+
+    for one, other in zip(columns(waits=True), columns(waits=False), strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_clocks_that_differ_by_less_than_their_error_blame_nobody(file: Text) -> None:
+    """Without the late rank, ranks of one host are still told apart, of different hosts only by more than both clocks' errors."""
+    found = [event for event in cases.events(10, late_us=0, waits=False) if event["name"] in ("Allreduce", "hpcoll")]
+    for event in found:
+        event["args"]["clock_error_us"] = 8.0
+    trace = read([file(cases.text(iter(found)))])
+    found_us = [{owner: round(seconds * 1e6) for owner, seconds in one.waited_for.items()} for one in rank_waits(trace, find(trace))]
+    assert found_us == [{3: 210}, {}, {3: 70}, {}]
+
+
+def test_what_a_killed_run_leaves_is_read(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line is cut anywhere; a rank that was killed first has left a line that is cut before an empty one."""
+    whole = cases.text(cases.events(3))
+    last = whole.rindex("\n", 0, -1) + 1
+    for cut in range(last, len(whole)):
+        read([file(whole[:cut])])
+    lines = whole.splitlines()
+    torn = "\n".join([*lines[:40], lines[40][:50], "", *lines[41:]])
+    assert "of 4 ranks on 2 hosts" in printed(capsys, file(torn))
+
+
+def test_the_order_of_lines_and_files_is_no_matter(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *lines = cases.text(cases.events(5)).splitlines()
+    expected = printed(capsys, file("\n".join([head, *lines])))
+    random.Random(1).shuffle(lines)
+    assert printed(capsys, file("\n".join([head, *lines]))) == expected
+    halves = [file("\n".join([head, *half]), f"{i}.json") for i, half in enumerate((lines[::2], lines[1::2]))]
+    assert printed(capsys, *halves) == expected
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (b"\x00\xff\xfe\x80" * 100, "line 3: expected an event as a JSON object"),
+        (b"17,", "line 3: expected an event with"),
+        (f'{{"ph":"X","args":{DEEP}'.encode(), "line 3: expected an event as a JSON object, got maximum recursion"),
+        (b'{"ph":"X","ts":1,"dur":2' + b"," * 10 + b"}", "line 3: expected an event"),
+        (b'{"ph":"X","name":"a","ts":1,"dur":-5,"tid":0,"pid":0},', "line 3: expected finite times and a duration of at least 0"),
+        (b'{"ph":"X","name":"a","ts":NaN,"dur":5,"tid":0,"pid":0},', "line 3: expected finite times"),
+        (b'{"ph":"X","name":"a","ts":1e999,"dur":5,"tid":0,"pid":0},', "line 3: expected finite times"),
+        (b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":-3,"args":{"for":1}},', "line 3: expected the tid of a rank"),
+        (b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":3,"args":{"for":[]}},', "line 3: expected a rank that is awaited"),
+        (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1e300}},', "line 3: expected the number of a call"),
+        (b'{"ph":"X","cat":"call","ts":"1","dur":5,"tid":3,"args":{"call":1}},', "line 3: expected an event with"),
+        (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1,"comm":[1]}},', "line 3: expected an event with"),
+        (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":[3]},', "line 3: expected an event with"),
+        (b'{"ph":[]},', "line 3: expected an event with"),
+        (b'{"ph":"M","name":"hpcoll","args":{"rank":0}},\n' * 2, "line 4: expected the trace of one run, got rank 0 twice"),
+    ],
+)  # fmt: skip
+def test_what_is_bad_is_refused_by_file_and_line(file: Text, capsys: pytest.CaptureFixture[str], bad: bytes, said: str) -> None:
+    event = b'{"ph":"X","name":"a","ts":1,"dur":1,"tid":0,"pid":0},\n'
+    name = file(b"[\n" + event + bad + b"\n" + event)
+    error = printed(capsys, name, code=2)
+    assert error.startswith(f"hpcoll: error: {name}, {said}")
+    assert len(error) < 4500
+
+
+def test_lines_and_files_without_end_are_refused(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    start = b'[\n{"ph":"X","name":"a","ts":1,"dur":1,"tid":0,"pid":0},\n{"name":"'
+    assert "line 3: expected at most 16 MiB, got more" in printed(capsys, file(start + b"x" * (18 << 20)), code=2)
+    assert "got no slices" in printed(capsys, file(b"[\n"), code=2)
+    assert "got no slices" in printed(capsys, file(b""), code=2)
+    assert "cannot read" in printed(capsys, file(b"") + "-none", code=2)
+
+
+def test_any_change_of_a_byte_is_read_or_refused(file: Text) -> None:
+    """Whatever a file holds, there is an answer or an error, and no other exception."""
+    text, chance = bytearray(cases.text(cases.events(2)).encode()), random.Random(7)
+    for _ in range(150):
+        mutated = bytearray(text)
+        for _ in range(chance.randrange(1, 4)):
+            mutated[chance.randrange(len(text))] = chance.choice(b'{}[]",:0-9e.\x00\xff\n ax')
+        try:
+            trace = read([file(bytes(mutated))])
+            waits = find(trace)
+            rank_waits(trace, waits)
+            operations(trace, waits)
+        except ArgumentError:
+            continue
+
+
+def test_traces_of_other_tools_have_their_slices(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """A document with traceEvents in several lines, as profilers write it; slices by two events, and what is missing is said."""
+    events: list[dict[str, Any]] = [
+        {"ph": "X", "name": "ncclDevKernel_AllReduce", "pid": "GPU 0", "tid": "stream 7", "ts": 5.5, "dur": 4000, "args": {}},
+        {"ph": "B", "name": "step", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 9001},
+        {"ph": "i", "name": "instant", "pid": 1, "tid": 1, "ts": 3},
+    ]
+    text = printed(capsys, file(json.dumps({"traceEvents": events}, indent=2)))
+    assert text.startswith("2 slices of other tools within 9 ms slice times took step 1 9 ms ncclDevKernel_AllReduce 1 4 ms")
+    assert "no calls of hpcoll are in it, so nobody's waits are known" in text
+    events[0]["dur"] = -1
+    assert "event 1: expected finite times" in printed(capsys, file(json.dumps(events)), code=2)
+
+
+def test_two_runs_compared(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    now, before = (file(cases.text(cases.events(10, late_us=late)), f"{late}.json") for late in (300, 100))
+    text = printed(capsys, now, "--against", before)
+    assert "Allreduce train.py:88 40 40 40 MiB 40 MiB 3.14 ms 9.14 ms 1.6 ms 1.6 ms" in text
+    assert text.endswith("changed most: Allreduce at train.py:88, where ranks waited 9.14 ms instead of 3.14 ms, 2.91 times as long")
+    assert printed(capsys, now, "--against", now).endswith("than before by more than 1 % of the time in all calls")
+
+
+def html(file: Text, capsys: pytest.CaptureFixture[str], text: str, name: str = "run.json") -> Path:
+    path = Path(file("", "page.html"))
+    printed(capsys, file(text, name), "--html", str(path))
+    return path
+
+
+def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    page = html(file, capsys, cases.text(cases.events(20))).read_text()
+    for rank in range(cases.RANKS):
+        assert f"<td>{rank}</td><td>node{rank // 2}</td>" in page
+        assert f'"label":"rank {rank}"' in page
+    assert "://" not in page
+    assert len(page) < 60_000
+
+
+def test_the_page_escapes_what_files_say(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of communicators, places, hosts and files are texts, not markup: no tag of theirs is in the page."""
+    events = list(cases.events(3, comm=EVIL))
+    for event in events:
+        event.setdefault("args", {}).update({"at": EVIL, "region": EVIL, "algorithm": EVIL} if event.get("cat") == "call" else {})
+        if event["name"] in ("process_name", "thread_name"):
+            event["args"]["name"] = EVIL
+    page = html(file, capsys, cases.text(iter(events)), "<b>&.json").read_text()
+    assert page.count("<script") == page.count("</script>") == 3
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;&amp;.json" in page
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page says how many slices it has drawn once it has, and keeps its title."""
+    path = html(file, capsys, cases.text(cases.events(20, comm=EVIL)))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", "--enable-logging=stderr"]
+    done = subprocess.run(["chromium", *flags, path.as_uri()], capture_output=True, text=True, check=True, timeout=100)
+    assert 'data-drawn="400"' in done.stdout
+    assert "<title>run.json</title>" in done.stdout
+    assert "CONSOLE" not in done.stderr
