@@ -4,12 +4,13 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcoll.analysis.waits import judge
 from hpcoll.cli import output
 from hpcoll.cli.output import grid, print_lines, wrapped
 from hpcoll.cli.trace import compare
 from hpcoll.cli.trace.owners import SliceWaits, find
 from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace, read
-from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, report, slices_by_name
+from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, slices_by_name
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def _lines(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
     yield from wrapped(facts(trace))
     if (trace.category == CALL).any():
         yield ""
-        yield from report(rank_waits(trace, waits))
+        yield from str(judge(rank_waits(trace, waits))).splitlines()
     if (trace.category == OTHER).any():
         yield ""
         yield from grid(slices_by_name(trace))

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hpcoll.base.text import counted, format_nbytes
-from hpcoll.cli.inspect.wording import duration
+from hpcoll.base.text import counted, duration, format_nbytes
 from hpcoll.cli.trace.summary import Key, OperationTimes
 
 _NONE = OperationTimes(0, 0, 0.0, 0.0)

@@ -5,25 +5,58 @@ the end.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, TypeAlias
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, format_nbytes, printable
 
 BLOCK, LONGEST = 1 << 20, 16 << 20  # bytes read at a time, and of the longest line
+# A slice of hpcoll's: its text up to the number of the call, which many have in common, that number, and two times. Or an arrow, or a
+# counter, which follow from the slices.
+_SLICE = re.compile(
+    rb'^(?:(\{"ph":"X",[^\n]*)"call": *(\d+)\},"ts": *(\d+\.?\d*),"dur": *(\d+\.?\d*) *\}|\{"ph":"[sftC]"[^\n]*\}),?$', re.MULTILINE
+)  # fmt: skip
+_BEHIND = b'"call":0},"ts":0,"dur":0}'  # makes an event of the text before
+_TAKEN = b"\x01"  # stands for a line that is a slice
 _CUT = 6  # letters before the end of a line where a number, a word or an escape sequence may be cut
-_SKIPPED = tuple(b'{"ph":"%s"' % phase for phase in (b"s", b"f", b"t", b"C"))  # arrows and counters, which follow from the slices
 
 Event: TypeAlias = dict[str, Any]
+
+
+class Slices(NamedTuple):
+    """Slices in columns; each has the text before the number of its call, by position in ``forms``, and an event that begins so."""
+
+    forms: list[bytes]
+    numbers: list[int]
+    starts: list[float]
+    lengths: list[float]
+
+    @staticmethod
+    def event(form: bytes) -> Event:
+        """Return an event of a form, without its number and times; ValueError: there is none."""
+        return json.loads(form + _BEHIND)
 
 
 class EventLines:
     """The lines of one block of a file, from which events are made at once; the number of a line is found where one is bad."""
 
-    def __init__(self, file: str, first: int, lines: Sequence[bytes]) -> None:
-        self.file, self.first, self.lines = file, first, lines
+    def __init__(self, file: str, first: int, block: bytes) -> None:
+        self.file, self.first, self._block = file, first, block
+        self.lines = block.split(b"\n")
+
+    def slices(self) -> Slices | None:
+        """Return those slices whose lines are as hpcoll writes them, which `events` leaves out from now on; None: none are."""
+        if _TAKEN in self._block:
+            return None
+        parts = _SLICE.split(self._block)
+        if len(parts) == 1:
+            return None
+        self.lines = _TAKEN.join(parts[::5]).split(b"\n")
+        forms, *numbers = ([part for part in parts[i::5] if part is not None] for i in (1, 2, 3, 4))
+        return Slices(forms, [*map(int, numbers[0])], [*map(float, numbers[1])], [*map(float, numbers[2])])
 
     def events(self) -> list[Event]:
         """Return the events on the lines, an empty one for a line that is cut, or raise ArgumentError of the first that has none."""
@@ -43,8 +76,8 @@ class EventLines:
 
     def _kept(self) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(self.lines, self.first):
-            text = _stripped(line)
-            if text and not text.startswith(_SKIPPED):
+            text = b"" if line == _TAKEN else _stripped(line)
+            if text:
                 yield number, text
 
     def _event(self, number: int, line: bytes) -> Event:
@@ -73,6 +106,10 @@ class WholeFile(EventLines):
         if not isinstance(events, list):
             raise ArgumentError(f"{printable(file, LINE)}: expected a list of events, or an object with traceEvents, got neither")
         self.file, self._events = file, events
+
+    def slices(self) -> Slices | None:
+        """Return None."""
+        return None
 
     def events(self) -> list[Event]:
         """Return the events, or raise ArgumentError where there is something else among them."""
@@ -116,9 +153,11 @@ def _stripped(line: bytes) -> bytes:
 def _lines(file: str, opened: BinaryIO) -> Iterator[EventLines]:
     number, rest = 1, b""
     while block := opened.read(BLOCK):
-        *lines, rest = (rest + block).split(b"\n")
+        whole, _, rest = (rest + block).rpartition(b"\n")
         if len(rest) > LONGEST:
-            raise ArgumentError(f"{printable(file, LINE)}, line {number + len(lines)}: expected at most {format_nbytes(LONGEST)}, got more")
-        yield EventLines(file, number, lines)
-        number += len(lines)
-    yield EventLines(file, number, [rest])
+            line = number + whole.count(b"\n") + bool(whole)
+            raise ArgumentError(f"{printable(file, LINE)}, line {line}: expected at most {format_nbytes(LONGEST)}, got more")
+        if whole:
+            yield EventLines(file, number, whole)
+            number += whole.count(b"\n") + 1
+    yield EventLines(file, number, rest)

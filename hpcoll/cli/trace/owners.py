@@ -1,6 +1,6 @@
 """The owners of the waits in a trace: as the trace says, or by when each rank began the call.
 
-Calls belong together that have the same communicator, name and number, and are all blocking or all in flight.
+Calls belong together that have the same communicator, name, lane and number, and are all blocking or all in flight.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import numpy as np
 from hpcoll.cli.trace.reading import CALL, IN_WAIT, RunTrace
 
 _FROM_ROOT, _TO_ROOT, _PREFIX = ("bcast", "scatter", "scatterv"), ("reduce", "gather", "gatherv"), ("scan", "exscan")
+LEAST_US = 1.0  # of a wait
 _NEAR_US = 1.0  # by which a wait may begin before its call, for rounding
 
 
@@ -22,9 +23,8 @@ class SliceWaits(NamedTuple):
     length: np.ndarray  # 0: none
     owner: np.ndarray  # rank that was awaited; -1: none
     divided: np.ndarray  # the wait divided by the number of ranks that could wait for that one in that call
-    inherited: np.ndarray  # of `divided`, what the owner had spent in other collectives since its last call of this kind
+    inherited: np.ndarray  # of `divided`, what the owner had spent in other collectives since its last call of this kind, beyond this rank
     in_call: np.ndarray  # time of the program in the call; of calls in flight while it waits for them
-    last: np.ndarray  # bool: a call for which this rank came last
     compared: np.ndarray  # bool: a call that is known of all its ranks
 
 
@@ -32,7 +32,7 @@ class _SameCalls(NamedTuple):
     """The calls of one name that all ranks of a communicator have made; rows are calls, columns ranks in ascending order."""
 
     name: str
-    root: int  # a rank, or -1
+    root: int  # rank of the communicator, or -1
     ranks: np.ndarray
     calls: np.ndarray  # positions of slices
     waits: np.ndarray  # positions of the slices in which the program waits: the same, or others for calls in flight; -1: none
@@ -41,8 +41,8 @@ class _SameCalls(NamedTuple):
 def find(trace: RunTrace) -> SliceWaits:
     """Return the waits of a trace's calls."""
     n = len(trace.start)
-    lengths, flags = (np.zeros((4, n)), np.zeros((2, n), bool))
-    found = SliceWaits(trace.start.copy(), lengths[0], np.full(n, -1, np.int32), *lengths[1:], *flags)
+    lengths = np.zeros((4, n))
+    found = SliceWaits(trace.start.copy(), lengths[0], np.full(n, -1, np.int32), *lengths[1:], np.zeros(n, bool))
     in_program = (trace.category == IN_WAIT) | ((trace.category == CALL) & (trace.lane == 0))
     found.in_call[in_program] = trace.length[in_program]
     _take_written(trace, found)
@@ -75,7 +75,7 @@ def _spent_elsewhere(trace: RunTrace, in_program: np.ndarray) -> np.ndarray:
     """Return for each call what its rank had spent in other collectives since its last call on the same communicator."""
     spent, rank = np.zeros(len(trace.start)), trace.rank
     calls = np.flatnonzero(trace.category == CALL)
-    communicator = np.array(trace.communicators())[trace.kind[calls]] * 2 + (trace.lane[calls] > 0)
+    communicator = np.array(trace.numbers("comm", "lane"))[trace.kind[calls]]
     order = np.lexsort((trace.start[calls], communicator, rank[calls]))
     calls, communicator = calls[order], communicator[order]
     program = np.flatnonzero(in_program)
@@ -93,14 +93,13 @@ def _spent_elsewhere(trace: RunTrace, in_program: np.ndarray) -> np.ndarray:
 
 
 def _tables(trace: RunTrace) -> Iterator[_SameCalls]:
-    names: dict[tuple[str, str], int] = {}
-    of_kind = np.array([names.setdefault((kind.comm, kind.name.removeprefix("Wait ")), len(names)) for kind in trace.kinds])
+    of_kind = np.array(trace.numbers("comm", "lane", "method"))
     numbered = np.flatnonzero(((trace.category == CALL) | (trace.category == IN_WAIT)) & (trace.number >= 0))
     in_flight = (trace.lane[numbered] > 0) | (trace.category[numbered] == IN_WAIT)
     family = of_kind[trace.kind[numbered]] * 2 + in_flight
     order = np.lexsort((trace.start[numbered], trace.rank[numbered], trace.number[numbered], family))
     numbered, family = numbered[order], family[order]
-    communicators = np.array(trace.communicators())[trace.kind[numbered]]
+    communicators = np.array(trace.numbers("comm"))[trace.kind[numbered]]
     ranks_of = {one: np.unique(trace.rank[numbered[communicators == one]]) for one in np.unique(communicators)}
     bounds = np.flatnonzero(np.diff(family, prepend=-1, append=-1))
     for low, high in pairwise(bounds):
@@ -149,7 +148,7 @@ def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarr
         length = np.minimum(until, start + np.where(waits >= 0, trace.length[waits], 0)) - start
         hosts, error = trace.host_of(), np.array([trace.clock_error_us(rank) for rank in table.ranks])
         host = np.array([hosts[rank] for rank in table.ranks])
-        error = (error + error[awaited]) * (host != host[awaited])
+        error = np.maximum((error + error[awaited]) * (host != host[awaited]), LEAST_US)
         missing = ~((found.length[waits] > 0) & (waits >= 0)).any(axis=1)
         new = missing[:, None] & (waits >= 0) & (awaited >= 0) & (length > error)
         found.length[waits[new]], found.owner[waits[new]] = length[new], table.ranks[awaited[new]]
@@ -158,13 +157,10 @@ def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarr
     owned *= table.ranks[owner] == found.owner[waits]
     call, rank = np.nonzero(owned)
     owner, slices, length = owner[call, rank], waits[call, rank], owned[call, rank]
-    could = np.bincount(call * n + owner)[call * n + owner] if awaited is None else _waiters(table.name, n, owner)
+    could = 1 if _short(table.name) in _TO_ROOT else n - 1
+    more = spent[table.calls[call, owner]] - spent[table.calls[call, rank]]
     found.divided[slices] = length / could
-    found.inherited[slices] = np.minimum(length, spent[table.calls[call, owner]]) / could
-    most = np.argmax(owned, axis=1)
-    late = np.flatnonzero(owned.max(axis=1))
-    owners = np.searchsorted(table.ranks, found.owner[waits[late, most[late]]])
-    found.last[table.calls[late, owners]] = True
+    found.inherited[slices] = np.clip(more, 0, length) / could
 
 
 def _short(name: str) -> str:
@@ -174,7 +170,7 @@ def _short(name: str) -> str:
 
 def _awaited(table: _SameCalls, begins: np.ndarray) -> np.ndarray | None:
     """Return for each call and rank the column of the rank that it waits for, -1 for none; None where that does not follow."""
-    name, nranks, root = _short(table.name), begins.shape[1], int(np.searchsorted(table.ranks, table.root))
+    name, nranks, root = _short(table.name), begins.shape[1], table.root
     columns = np.broadcast_to(np.arange(nranks), begins.shape)
     if name.startswith("neighbor"):
         return None
@@ -184,13 +180,6 @@ def _awaited(table: _SameCalls, begins: np.ndarray) -> np.ndarray | None:
     last = np.broadcast_to(np.argmax(begins, axis=1)[:, None], begins.shape)
     if name not in _FROM_ROOT + _TO_ROOT:
         return last
-    if root == nranks or table.ranks[root] != table.root:
+    if not 0 <= root < nranks:
         return None
     return np.where(columns == root, -1, root) if name in _FROM_ROOT else np.where(columns == root, last, -1)
-
-
-def _waiters(name: str, nranks: int, owner: np.ndarray) -> np.ndarray:
-    """Return how many ranks could wait for each of these owners."""
-    if _short(name) in _TO_ROOT:
-        return np.ones(len(owner))
-    return np.maximum(nranks - 1 - owner, 1) if _short(name) in _PREFIX else np.full(len(owner), nranks - 1)

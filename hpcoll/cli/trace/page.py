@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.analysis.waits import RankWaits
-from hpcoll.cli.inspect.wording import duration
+from hpcoll.base.text import duration
 from hpcoll.cli.trace.owners import SliceWaits
 from hpcoll.cli.trace.reading import CALL, OTHER, REGION, RunTrace
 

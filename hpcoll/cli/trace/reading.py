@@ -10,11 +10,11 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
-from hpcoll.cli.trace.events import Event, blocks
+from hpcoll.cli.trace.events import Event, EventLines, Slices, blocks
 
-CALL, IN_WAIT, REGION, OTHER = range(4)  # categories of slices; OTHER: of other tools
+CALL, IN_WAIT, REGION, OTHER, WAIT, SERVICE = range(6)  # categories of slices; OTHER: of other tools; `RunTrace` has the first four
 LANES = 16  # rows of a rank, at most
-_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION}
+_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "service": SERVICE}
 _FARTHEST_US = 1e17  # of times, some 3000 years
 
 
@@ -27,10 +27,16 @@ class CallKind(NamedTuple):
     nelements: int
     type: str
     op: str
-    root: int
+    root: int  # rank of the communicator
     algorithm: str
     at: str
     region: str
+    lane: int  # message context of the communicator; each counts its calls
+
+    @property
+    def method(self) -> str:
+        """The method that the program called, also where it waits for a call in flight."""
+        return self.name.removeprefix("Wait ")
 
 
 class TraceRow(NamedTuple):
@@ -50,6 +56,8 @@ class RunTrace(NamedTuple):
     hosts: dict[int, str]  # by number of the node
     about: dict[int, dict[str, Any]]  # what each rank says of itself
     kinds: Sequence[CallKind]
+    nranks: int  # of the run; 0: not known
+    lost: int  # calls that were too fast to be written
     row: np.ndarray  # of each slice: position in `rows`
     category: np.ndarray
     kind: np.ndarray  # position in `kinds`
@@ -61,16 +69,10 @@ class RunTrace(NamedTuple):
     rank: np.ndarray  # of each slice
     lane: np.ndarray
 
-    @property
-    def nranks(self) -> int:
-        """The number of ranks of the run, or of those that the trace names where it does not say."""
-        said = [about["ranks"] for about in self.about.values() if isinstance(about.get("ranks"), int)]
-        return max(said, default=0) if 0 < max(said, default=0) <= MAX_RANKS else len(self.host_of())
-
-    def communicators(self) -> list[int]:
-        """Return a number for the communicator of each kind."""
+    def numbers(self, *fields: str) -> list[int]:
+        """Return a number for each kind, which kinds with equal fields have in common."""
         numbers = _Numbers()
-        return [numbers[kind.comm] for kind in self.kinds]
+        return [numbers[tuple(getattr(kind, field) for field in fields)] for kind in self.kinds]
 
     def host_of(self) -> dict[int, str]:
         """Return the host of each rank."""
@@ -90,6 +92,7 @@ def read(files: Sequence[str]) -> RunTrace:
         for block in blocks(file):
             index = -1
             try:
+                reader.take_slices(block)
                 for index, event in enumerate(block.events()):  # noqa: B007
                     reader.take(event)
             except ArgumentError:
@@ -97,7 +100,7 @@ def read(files: Sequence[str]) -> RunTrace:
             except (ValueError, TypeError, AttributeError, LookupError) as error:
                 text = error if isinstance(error, _Bad) else "expected an event with ts, dur, pid, tid and args, got another object"
                 raise block.refused(index, ValueError(text)) from None
-    if not reader.start:
+    if not reader.slices[0]:
         raise ArgumentError(f"{printable(', '.join(files), LINE)}: expected a trace, got no slices")
     return reader.trace()
 
@@ -123,11 +126,12 @@ class _TraceReader:
         self.tracks = dict[tuple[Any, Any, bool], int]()
         self.row_names, self.hosts = dict[tuple[Any, Any], str](), dict[int, str]()
         self.about, self.about_in = dict[int, dict[str, Any]](), dict[int, str]()
-        self.row, self.category, self.kind, self.number = array("i"), array("b"), array("i"), array("q")
-        self.start, self.length = array("d"), array("d")
+        self.slices: tuple[array[Any], ...] = array("i"), array("b"), array("i"), array("q"), array("d"), array("d")
         self.waits: tuple[array[Any], ...] = array("i"), array("q"), array("d"), array("d"), array("i")
+        self.forms, self.form_columns = dict[bytes, int](), list[tuple[int, int, int, int]]()
+        self.lost = 0
         self.open = dict[tuple[Any, Any], list[Event]]()
-        self.phases: dict[Any, Callable[[Event], None]] = {"X": self._slice, "M": self._metadata, "B": self._begin, "E": self._end}
+        self.phases: dict[Any, Callable[[Event], None]] = {"X": self._slice, "M": self._metadata, "B": self._begin, "E": self._end, "i": self._note}
 
     def take(self, event: Event) -> None:
         """Add an event to the columns; those of other phases say nothing that the slices do not."""
@@ -135,27 +139,51 @@ class _TraceReader:
         if phase:
             phase(event)
 
-    def _slice(self, event: Event) -> None:
-        start, length, category, args = event["ts"], event.get("dur", 0), event.get("cat"), event.get("args") or {}
-        if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
-            raise _Bad(f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}")
-        number = args.get("call", -1)
+    def take_slices(self, block: EventLines) -> None:
+        """Add those slices of a block that are as hpcoll writes them."""
+        found = block.slices()
+        if found is None:
+            return
+        for form in set(found.forms) - self.forms.keys():
+            self.forms[form] = len(self.form_columns)
+            self.form_columns.append(self._form(Slices.event(form)))
+        form = np.array(self.form_columns)[[self.forms[one] for one in found.forms]].reshape(-1, 4)
+        times = np.array([found.starts, found.lengths])
+        if not (times <= _FARTHEST_US).all():
+            raise _Bad(f"expected times of at most {_FARTHEST_US:g} us, got more")
+        number, is_wait = np.array(found.numbers, np.int64), form[:, 0] == WAIT
+        is_slice = form[:, 0] < WAIT
+        slices = (form[:, 1], form[:, 0], form[:, 2], number, *times)
+        for column, values in zip(self.slices, slices):
+            column.frombytes(values[is_slice].astype(column.typecode).tobytes())
+        for column, values in zip(self.waits, (form[:, 1], number, *times, form[:, 3])):
+            column.frombytes(values[is_wait].astype(column.typecode).tobytes())
+
+    def _form(self, event: Event) -> tuple[int, int, int, int]:
+        """Return category, row, kind and the rank that is awaited of a slice, whatever its number and times."""
+        category, args = event.get("cat"), event.get("args") or {}
         if category == "wait" and "for" in args:
             owner = args["for"]
             if not (isinstance(owner, int) and 0 <= owner < MAX_RANKS):
                 raise _Bad(f"expected a rank that is awaited, got {quoted(owner)}")
-            for column, value in zip(self.waits, (self._row(event, True), _call_number(number), start, length, owner)):
-                column.append(value)
-            return
+            return WAIT, self._row(event, True), -1, owner
         ours = _CATEGORIES.get(category, OTHER) if isinstance(category, str) else OTHER
-        if ours == OTHER or (ours != REGION and "call" not in args):
-            ours, number = OTHER, -1
-        self.row.append(self._row(event, ours != OTHER))
-        self.category.append(ours)
-        self.kind.append(self._kind(str(event.get("name", "")), args))
-        self.number.append(_call_number(number))
-        self.start.append(start)
-        self.length.append(length)
+        if ours != REGION and "call" not in args:
+            ours = OTHER
+        return ours, self._row(event, ours != OTHER), self._kind(str(event.get("name", "")), args), -1
+
+    def _slice(self, event: Event) -> None:
+        start, length = event["ts"], event.get("dur", 0)
+        if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
+            raise _Bad(f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}")
+        category, row, kind, owner = self._form(event)
+        number = _call_number((event.get("args") or {}).get("call", -1)) if category != OTHER else -1
+        if category == WAIT:
+            for column, value in zip(self.waits, (row, number, start, length, owner)):
+                column.append(value)
+        elif category != SERVICE:
+            for column, value in zip(self.slices, (row, category, kind, number, start, length)):
+                column.append(value)
 
     def _row(self, event: Event, ours: bool) -> int:
         pid, tid = event.get("pid", 0), event.get("tid", 0)
@@ -171,7 +199,7 @@ class _TraceReader:
         get = args.get
         key = (
             name, get("comm", ""), get("bytes", -1), get("count", -1), get("type", ""), get("op", ""), get("root", -1),
-            get("algorithm", ""), get("at", ""), get("region", ""),
+            get("algorithm", ""), get("at", ""), get("region", ""), get("lane", 0),
         )  # fmt: skip
         found = self.kinds.get(key)
         return self.kinds[key] if found is None else found
@@ -197,19 +225,31 @@ class _TraceReader:
             first = begun.pop()
             self._slice({**event, **first, "dur": max(0, event["ts"] - first["ts"])})
 
+    def _note(self, event: Event) -> None:
+        if event.get("cat") == "missing":
+            self.lost += max(0, _call_number(event["args"]["calls"]))
+
     def trace(self) -> RunTrace:
         """Return the columns as arrays."""
         names = ("row", np.int32), ("number", np.int64), ("start", np.float64), ("length", np.float64), ("owner", np.int32)
         waits = np.empty(len(self.waits[0]), list(names))
         for (name, _), column in zip(names, self.waits):
             waits[name] = column
-        lanes = np.array([(row.rank, row.lane) for row in self.rows], np.int32)[np.array(self.row)]
+        said = [about.get("ranks", 0) for about in self.about.values()]
+        nranks = max((one for one in said if isinstance(one, int) and one <= MAX_RANKS), default=0)
+        rows = [_of_ranks(row, nranks) for row in self.rows]
+        columns = [np.array(column) for column in self.slices]
+        lanes = np.array([(row.rank, row.lane) for row in rows], np.int32)[columns[0]]
         named = {row: self.row_names[pid, tid] for (pid, tid, _), row in self.tracks.items() if (pid, tid) in self.row_names}
         return RunTrace(
-            list(self.rows), named, self.hosts, self.about, [_clean(kind) for kind in self.kinds],
-            np.array(self.row), np.array(self.category), np.array(self.kind), np.array(self.number), np.array(self.start),
-            np.array(self.length), waits, lanes[:, 0], lanes[:, 1],
+            rows, named, self.hosts, self.about, [_clean(kind) for kind in self.kinds], nranks, self.lost, *columns, waits,
+            lanes[:, 0], lanes[:, 1],
         )  # fmt: skip
+
+
+def _of_ranks(row: TraceRow, nranks: int) -> TraceRow:
+    """Return a row with its rank and lane: the tids of a rank's lanes beyond the first ones follow those of all ranks."""
+    return row._replace(rank=row.rank % nranks, lane=row.lane + row.rank // nranks * LANES) if row.rank >= nranks > 0 else row
 
 
 def _call_number(number: Any) -> int:

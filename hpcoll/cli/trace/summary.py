@@ -1,15 +1,13 @@
 """A trace in words and numbers: the waits of each rank, as `hpcoll.analysis.waits` judges them, calls by operation and place, facts."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from hpcoll.analysis.waits import PlaceWaits, RankWaits
-from hpcoll.base.text import counted, ranks_in_words
-from hpcoll.cli.inspect.wording import duration
-from hpcoll.cli.output import grid
+from hpcoll.base.text import counted, duration, ranks_in_words
 from hpcoll.cli.trace.owners import SliceWaits
 from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace
 
@@ -49,7 +47,7 @@ def _of_rank(trace: RunTrace, waits: SliceWaits, rank: int, host: str, slices: n
         run_s=float(end.max() - trace.start[slices].min()) * S,
         calls=int(waits.compared[calls].sum()),
         uncompared=int((~waits.compared[calls]).sum()),
-        last=int(waits.last[calls].sum()),
+        held_up_by=dict(Counter(waits.owner[slices[waits.length[slices] > 0]].tolist())),
         waited_s=float(waited) * S,
         moved_s=float(inside - waited) * S,
         hidden_s=max(0.0, float(in_flight - awaited)) * S,
@@ -101,7 +99,7 @@ def operations(trace: RunTrace, waits: SliceWaits) -> dict[Key, OperationTimes]:
     found = dict[Key, OperationTimes]()
     for kind, about in enumerate(trace.kinds):
         if calls[kind] or inside[kind]:
-            key = about.name.removeprefix("Wait "), f"{about.at or about.region}"
+            key = about.method, f"{about.at or about.region}"
             old = found.get(key, OperationTimes(0, 0, 0.0, 0.0))
             nbytes = int(calls[kind]) * max(about.nbytes, 0)
             new = int(calls[kind]), nbytes, float(waited[kind]) * S, float(inside[kind] - waited[kind]) * S
@@ -130,6 +128,8 @@ def missing(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
     silent = sorted(set(range(trace.nranks)) - set(trace.host_of()))
     if calls and silent:
         yield f"{ranks_in_words(silent)} left nothing in it"
+    if trace.lost:
+        yield f"{counted(trace.lost, 'call')} were too fast to be written"
 
 
 def slices_by_name(trace: RunTrace) -> list[list[str]]:
@@ -146,15 +146,3 @@ def slices_by_name(trace: RunTrace) -> list[list[str]]:
     more = [[f"and {len(longest) - _NAMES} more", "", ""]] if len(longest) > _NAMES else []
     return [["slice", "times", "took"], *([name, f"{count:,}", duration(took)] for name, (count, took) in longest[:_NAMES]), *more]
 
-
-def report(ranks: Sequence[RankWaits]) -> list[str]:
-    """Return what the waits say, in lines."""
-    caused = defaultdict[int, float](float)
-    for one in ranks:
-        for owner, took in one.caused.items():
-            caused[owner] += took
-    rows = [["", "came last", "caused", "waited", "moved"]]
-    for one in sorted(ranks, key=lambda one: -caused[one.rank]):
-        share = f"{100 * one.last / max(one.calls, 1):.0f} %"
-        rows.append([f"rank {one.rank}", share, duration(caused[one.rank]), duration(one.waited_s), duration(one.moved_s)])
-    return grid(rows)
