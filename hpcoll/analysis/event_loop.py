@@ -12,8 +12,11 @@ longer than ``eager``. With ``overhead = alpha`` this is Hockney's model.
 
 Sends queue for the send port and block no lane; receives block their lane. A step that overwrites a chunk waits until the port has taken
 the chunk's messages. Events happen in order of time and, at one time, in the order in which they were caused.
+
+Ranks may come to the call at different times. Short messages wait for a rank that has not come, longer ones with their senders.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +30,15 @@ ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of
 OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
 ROW, LANE, WAITS = range(3)  # of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
 TIME, ORDER, WHAT = range(3)  # of `heap`
+COMES, LEAVES = range(2)  # of `calls`
+BUFFERED = 64 << 10  # bytes of the longest message, whatever ``eager`` is, that moves to a rank before it has come
 
 
 class Simulation(NamedTuple):
     """The arrays of a simulation; times in seconds.
 
-    WHAT of an event is ``~i`` for an active lane that goes on, or ``segment * nrows + row`` for the message to a row that arrives.
+    WHAT of an event is ``~i`` for an active lane that goes on, or ``segment * nrows + row`` for the message to a row that arrives. With
+    all rows of all segments added, it is a row whose message can go, because its receiver has come.
     """
 
     rows: np.ndarray  # as in `EventTable`, like `first` and `nchannels`
@@ -40,6 +46,7 @@ class Simulation(NamedTuple):
     costs: np.ndarray  # float64 (3, 7), by LEVEL; EAGER in bytes
     clocks: np.ndarray  # float64 (ranks, 5): time until which ports and processor of each rank are busy
     links: np.ndarray  # float64 (links, 2): time until which each is busy
+    calls: np.ndarray  # float64 (ranks, 2): when each rank comes to the call, and when it leaves it
     times: np.ndarray  # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
     spans: np.ndarray  # float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded
     active: np.ndarray  # int64 (ranks * window, 3): the lanes in flight
@@ -49,18 +56,22 @@ class Simulation(NamedTuple):
     window: int  # lanes that a rank has in flight
 
 
-def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False) -> Simulation:
+def prepare(
+    table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False, comes: Sequence[float] = ()
+) -> Simulation:  # fmt: skip
     """Return the arrays of a new simulation; ArgumentError where the costs are impossible.
 
     ``nbytes`` are those of a segment; for block collectives of all ranks' blocks together. ``spans``: record when each row of a single
-    segment keeps a port or the processor busy.
+    segment keeps a port or the processor busy. ``comes``: seconds at which the built ranks come; at 0, where there are none.
     """
     nrows, window = len(table.rows), min(window, segments * table.nchannels)
     ranks, lanes = np.divmod(np.arange(table.nbuilt * window), window)
     rows = table.first[ranks * table.nchannels + lanes % table.nchannels]
+    calls = np.zeros((table.nbuilt, 2))
+    calls[: len(comes), COMES] = comes
     return Simulation(
         table.rows, table.first, np.array([_costs(level, nbytes) for level in (*levels[:2], levels.across())]), np.zeros((table.nbuilt, 5)),
-        np.zeros((table.nlinks, 2)), np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
+        np.zeros((table.nlinks, 2)), calls, np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
         np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), np.zeros((len(lanes) + segments * table.nmessages, 3)),
         nbytes / table.nchunks, table.nchannels, window,
     )  # fmt: skip
@@ -76,14 +87,17 @@ def _costs(level: Network, nbytes: float) -> list[float]:
 
 def simulate(s: Simulation) -> float:
     """Run the simulation; return the seconds until the last event ends, or -1 where a lane waits for ever."""
-    rows, first, costs, clocks, links, times, spans, active, heap, chunk, nchannels, window = s
-    nevents, order, nrows = 0, 0, len(rows)
+    rows, first, costs, clocks, links, calls, times, spans, active, heap, chunk, nchannels, window = s
+    nevents, order, nrows, waiting = 0, 0, len(rows), len(rows) * len(times)
     for i in range(len(active)):
-        nevents, order = push(heap, nevents, 0.0, order, ~i)
+        nevents, order = push(heap, nevents, calls[i // window, COMES], order, ~i)
     while nevents:
         now, what = heap[0, TIME], int(heap[0, WHAT])
         nevents = pop(heap, nevents)
         i = ~what
+        if what >= waiting:
+            nevents, order = send(rows, costs, clocks, links, times, spans, heap, nevents, order, what - waiting, chunk, now)
+            continue
         if what >= 0:
             segment, row = what // nrows, what % nrows
             rank, lane = rows[row, t.RANK], segment * nchannels + rows[row, t.CHANNEL_OF]
@@ -102,12 +116,12 @@ def simulate(s: Simulation) -> float:
             op, guard, level, nbytes = rows[row, t.OP], rows[row, t.GUARD], rows[row, t.LEVEL], rows[row, t.AMOUNT] * chunk
             segment = lane // nchannels
             if op == t.SEND:
-                start, end = occupy(costs, clocks, links, rank, rows[row, t.LINK], level, OUT, nbytes, now)
-                record(spans, row, 0, start, end)
-                if guard >= 0:
-                    times[segment, row] = clocks[rank, LEFT]
-                arrives = first_byte(costs, level, nbytes, start)
-                nevents, order = push(heap, nevents, arrives, order, segment * nrows + rows[row, t.OTHER])
+                comes = calls[rows[rows[row, t.OTHER], t.RANK], COMES]
+                if comes > now and nbytes > min(costs[level, EAGER], BUFFERED):
+                    times[segment, row] = comes + costs[level, OVERHEAD] + costs[level, BETA] * nbytes  # or later, if the port is busy
+                    nevents, order = push(heap, nevents, comes, order, waiting + segment * nrows + row)
+                else:
+                    nevents, order = send(rows, costs, clocks, links, times, spans, heap, nevents, order, segment * nrows + row, chunk, now)
                 row += 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
@@ -117,6 +131,7 @@ def simulate(s: Simulation) -> float:
                     break
                 ready = max(ready, times[segment, row])
             if ready <= now and op == t.END:
+                calls[rank, LEAVES] = max(calls[rank, LEAVES], now)
                 lane = lane + window if lane + window < len(times) * nchannels else -1
                 row = first[rank * nchannels + lane % nchannels]
                 continue
@@ -132,9 +147,24 @@ def simulate(s: Simulation) -> float:
     for i in range(len(active)):
         if active[i, LANE] >= 0:
             return -1.0
+        end = max(end, calls[i // window, LEAVES])
         for clock in range(PROCESSOR + 1):
             end = max(end, clocks[i // window, clock])
     return end
+
+
+def send(
+    rows: np.ndarray, costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, times: np.ndarray, spans: np.ndarray, heap: np.ndarray,
+    nevents: int, order: int, message: int, chunk: float, now: float,
+) -> tuple[int, int]:  # fmt: skip
+    """Send the message ``segment * nrows + row``; return as `push` does, which gets its arrival."""
+    segment, row = divmod(message, len(rows))
+    rank, level, nbytes = rows[row, t.RANK], rows[row, t.LEVEL], rows[row, t.AMOUNT] * chunk
+    start, end = occupy(costs, clocks, links, rank, rows[row, t.LINK], level, OUT, nbytes, now)
+    record(spans, row, 0, start, end)
+    if rows[row, t.GUARD] >= 0:
+        times[segment, row] = clocks[rank, LEFT]
+    return push(heap, nevents, first_byte(costs, level, nbytes, start), order, segment * len(rows) + rows[row, t.OTHER])
 
 
 def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> tuple[int, int]:

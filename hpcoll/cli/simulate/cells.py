@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import parse_nbytes
+from hpcoll.base.text import parse_nbytes, quoted
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.placement import Nodes, describe_all, parts
 from hpcoll.schedules.row import Algorithm
 
+MOST_LATE = 1e6  # seconds
 PATIENCE_S = 45.0  # for all algorithms, where the user named none
 
 
@@ -47,6 +48,7 @@ class SimulateRequest(NamedTuple):
     place: Place
     levels: Levels
     sizes: list[int]
+    comes: tuple[float, ...] = ()  # seconds at which each rank comes to the call; none: all at once
 
 
 def predict_cells(
@@ -61,7 +63,7 @@ def predict_cells(
         return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
     if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
-    subjects, found = dict[int, Subject](), list[Cell]()
+    subjects, found, every = dict[int, Subject](), list[Cell](), bool(request.comes)
     pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))  # compiled loops let other threads run
     collects = gc.isenabled()
     gc.disable()  # schedules hold no cycles, and looking for some takes half of the time
@@ -74,7 +76,7 @@ def predict_cells(
             nchunks, several = (nsegments if row.chunked else 1), (nsegments if row.pipelined else 1)
             try:
                 if nchunks not in subjects:
-                    subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, end=end)
+                    subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=every, end=end)
             except ArgumentError as error:
                 return str(error)
             together = arguments.exact and several == 1 and in_lockstep(subjects[nchunks])
@@ -99,7 +101,7 @@ def _cell(what: Subject, request: SimulateRequest, nbytes: int, segment: int, ns
         raise TimeoutError
     if nsegments:
         in_flight = window(len(request.place.nodes)) * what.table.nchannels
-        found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=request.arguments.exact)
+        found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=request.arguments.exact, comes=request.comes)
     else:
         found = predict_in_lockstep(what, nbytes, request.levels)
     return Cell(what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated)
@@ -108,6 +110,20 @@ def _cell(what: Subject, request: SimulateRequest, nbytes: int, segment: int, ns
 def window(nranks: int) -> int:
     """Return the segments in flight, as `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
+
+
+def comes_of(late: list[str], nranks: int) -> tuple[float, ...]:
+    """Return the seconds at which each rank comes, from texts like ``3:0.002``; empty where none is late."""
+    found = [0.0] * nranks
+    for text in late:
+        rank, _, seconds = text.partition(":")
+        try:
+            found[range(nranks).index(int(rank))] = float(seconds)
+            if not 0 <= float(seconds) <= MOST_LATE:
+                raise ValueError
+        except ValueError:
+            raise ArgumentError(f"late must be one of {nranks} ranks and its seconds, like 3:0.002, got {quoted(text)}") from None
+    return tuple(found) if late else ()
 
 
 def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:

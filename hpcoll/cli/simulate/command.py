@@ -13,7 +13,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
-from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, predict_cells
+from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, comes_of, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import read_all
@@ -65,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="cost of messages; default fast")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
+    add("--late", action="append", default=[], metavar="RANK:TIME", help="seconds that a rank comes late; predict from when the last comes")
     add("--exact", action="store_true", help="simulate every rank and every segment")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
     add("--plot", type=Path, metavar="FILE", help="also draw time against size and against number of ranks; needs matplotlib")
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
     place = _place(arguments.ranks_per_node, arguments.domains, arguments.nranks)
-    request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes))
+    request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes), comes_of(arguments.late, arguments.nranks))
     if arguments.json:
         output.check(arguments.json)
     if arguments.plot:
@@ -193,9 +194,10 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
 
 
 def _print(request: SimulateRequest, result: Result, took: float) -> None:
-    (arguments, place, _, sizes), (cells, left_out) = request, result
+    (arguments, place, _, sizes, _), (cells, left_out) = request, result
     graph = f", {found}" if (found := grid_in_words(arguments, arguments.collective)) else ""
-    print(f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: predicted microseconds, the best of each size marked *")
+    what = "predicted microseconds since the last rank came" if arguments.late else "predicted microseconds"
+    print(f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: {what}, the best of each size marked *")
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
     lines = []

@@ -7,6 +7,7 @@ simulated, and stand for all. ``exact`` simulates every rank.
 import ctypes
 import math
 import time
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from hpcoll.schedules.row import Algorithm, schedule
 
 _ARRAY, _REAL, _INTEGER = (ctypes.c_void_p, ctypes.c_int64), (ctypes.c_double,), (ctypes.c_int64,)  # an array has its length with it
 _PARAMETERS = {
-    "simulate": (*[_ARRAY] * 9, _REAL, _INTEGER, _INTEGER),
+    "simulate": (*[_ARRAY] * 10, _REAL, _INTEGER, _INTEGER),
     "step_all": (*[_ARRAY] * 5, _INTEGER, _REAL, _ARRAY, _ARRAY),
 }
 _MADE_OF = (Path(__file__).with_name("loop_bodies.py"), *(Path(str(module.__file__)) for module in (event_loop, event_table)))
@@ -136,10 +137,13 @@ def subject(
     return Subject(row, nodes, domains, placed(table, nodes, domains), joined)
 
 
-def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False) -> Prediction:
+def predict(
+    subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False, comes: Sequence[float] = ()
+) -> Prediction:  # fmt: skip
     """Simulate a collective on a message of ``nbytes``, in segments that follow one another, with ``window`` lanes in flight.
 
-    ``exact``: simulate all segments; ArgumentError where these are too many.
+    ``exact``: simulate all segments; ArgumentError where these are too many. ``comes``: seconds at which each rank comes to the call; of a
+    subject that has all ranks. The prediction counts from the last of them.
     """
     table = subject.table
     per_segment = table.nmessages
@@ -148,10 +152,10 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
     some = max(4, min(most, 8 * window))
 
     def seconds(count: int) -> float:
-        simulation = prepare(table, _costs_of(subject.nodes, levels), nbytes / segments, count, window)
+        simulation = prepare(table, _costs_of(subject.nodes, levels), nbytes / segments, count, window, comes=comes)
         found = float(simulate(simulation))
         assert found >= 0, f"{subject.row.key} waits for ever"
-        return found
+        return found - max(comes, default=0.0)
 
     if exact and segments * len(table.rows) > MAX_TIMES:
         raise ArgumentError(f"{subject.row.key} has {segments:,} segments of {len(table.rows):,} steps, too many to simulate all")
