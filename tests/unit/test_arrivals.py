@@ -1,5 +1,10 @@
 """Ranks that come late to a call in the simulator: closed forms, compiled code against plain Python; replays of traces."""
 
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from hpcoll.analysis import event_loop
@@ -56,3 +61,91 @@ def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     for wrong in ("8:1", "x:1", "1", "1:-1", "1:nan"):
         assert main(["simulate", "barrier", "-n", "8", "--late", wrong]) == 2
         assert f"late must be one of 8 ranks and its seconds, like 3:0.002, got '{wrong}'" in capsys.readouterr().err
+
+
+def event(category: str, name: str, rank: int, begin: float, end: float, lane: int = 0, **args: Any) -> str:
+    """Return a slice of a trace; times in milliseconds."""
+    where = {"pid": 0, "tid": 16 * rank + lane, "ts": 1e3 * begin, "dur": 1e3 * (end - begin)}
+    return json.dumps({"ph": "X", "cat": category, "name": name, **where, "args": args}) + ",\n"
+
+
+def loop(late_ms: float, nranks: int = 4, nsteps: int = 10) -> Iterator[str]:
+    """Yield a trace: 10 ms of computing, the last rank's longer, then an allreduce that takes 0.5 ms, in each step."""
+    yield "[\n"
+    begins = 1.0
+    for number in range(1, nsteps + 1):
+        ends = begins + 10.5 + late_ms
+        for rank in range(nranks):
+            what: dict[str, Any] = {
+                "call": number,
+                "comm": "MPI_COMM_WORLD",
+                "bytes": 1 << 20,
+                "algorithm": "ring",
+                "type": "float64",
+                "op": "sum",
+            }
+            yield event("call", "Allreduce", rank, begins + 10 + late_ms * (rank == nranks - 1), ends, **what)
+            yield event("region", "step", rank, begins, ends)
+        begins = ends
+
+
+def replayed(tmp_path: Path, lines: Iterable[str], *arguments: str) -> dict[str, Any]:
+    """Return the replays of a trace by their names."""
+    (tmp_path / "trace.json").write_text("".join(lines))
+    assert main(["simulate", "--arrivals", str(tmp_path / "trace.json"), *arguments, "--json", str(tmp_path / "found.json")]) == 0
+    return {one["name"]: one for one in json.loads((tmp_path / "found.json").read_text())["replays"]}
+
+
+def test_a_replay_says_what_a_late_rank_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replayed(tmp_path, loop(5.0), "--on-time", "3", "--on-time", "1,2", "--on-time", "all")
+    assert found["measured"]["run"] == pytest.approx(0.155)
+    assert found["measured"]["steps"] == pytest.approx([0.0155] * 10)
+    assert found["rank 3 on time"]["steps"] == found["all ranks on time"]["steps"] == pytest.approx([0.0105] * 10, rel=0.01)
+    assert found["ranks 1,2 on time"]["steps"] == pytest.approx([0.0155] * 10)
+    out = capsys.readouterr().out
+    assert "without the lateness of rank 3 the step takes 10.5" in out
+    assert " instead of 15.5 ms" in out
+
+
+def test_a_replay_elsewhere_takes_what_calls_take_there(tmp_path: Path) -> None:
+    """The ring's closed form, without what calls took longer than simulated where the trace was made."""
+    found = replayed(tmp_path, loop(0.0), "--ranks-per-node", "1", "--network", "ethernet,alpha=1e-5,overhead=1e-5,eager=1e9,gamma=0")
+    ring = 6 * (1e-5 + 2**18 / 125e6)
+    assert found["elsewhere"]["steps"] == pytest.approx([0.010 + ring] * 10)
+    chosen = replayed(tmp_path, loop(0.0), "--ranks-per-node", "1", "--network", "ethernet", "--choose")
+    assert chosen["elsewhere"]["run"] < found["elsewhere"]["run"] * 1.1
+
+
+def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> None:
+    """Rank 1 comes 3 ms late; rank 0 computes 4 ms and then waits for nothing, or without computing for all of it."""
+    what: dict[str, Any] = {"call": 1, "comm": "MPI_COMM_WORLD", "bytes": 8, "algorithm": "recursive_doubling"}
+
+    def lines(computes: float) -> Iterator[str]:
+        yield "[\n"
+        for rank, begin in ((0, 1.0), (1, 4.0)):
+            waits = begin + computes
+            ends = max(4.1, waits)
+            yield event("call", "Iallreduce", rank, begin, 4.1, lane=1, **what)
+            yield event("in wait", "Wait Iallreduce", rank, waits, ends, **what)
+            yield event("call", "Barrier", rank, ends + 1, 12.0, **what | {"call": 1, "bytes": -1, "algorithm": "dissemination"})
+
+    hidden = replayed(tmp_path, lines(4.0), "--on-time", "1")
+    assert hidden["measured"]["run"] == pytest.approx(0.011)
+    assert hidden["rank 1 on time"]["run"] == pytest.approx(0.008, rel=0.01)  # 4 and 1 ms of computing, and the barrier's 3
+    waited = replayed(tmp_path, lines(0.0), "--on-time", "1")
+    assert waited["rank 1 on time"]["run"] == pytest.approx(waited["measured"]["run"] - 0.003, rel=0.01)
+
+
+def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Calls that a killed rank has not made count as computing of the others."""
+    lines = list(loop(5.0))
+    found = replayed(tmp_path, [line for line in lines if '"call": 10' not in line or '"tid": 48' not in line])
+    assert found["measured"]["run"] == pytest.approx(0.155)
+    assert "1 call not known of all ranks" in capsys.readouterr().out
+    for arguments, message in (
+        (["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"], "on-time must be all, or ranks below 4 with commas, got '4'"),
+        (["allreduce", "--arrivals", str(tmp_path / "trace.json")], "takes the calls from the trace, got collective 'allreduce'"),
+        ([], "simulate needs a collective, a file or --arrivals, got none of them"),
+    ):
+        assert main(["simulate", *arguments]) == 2
+        assert message in capsys.readouterr().err

@@ -13,7 +13,7 @@ from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import parse_nbytes, quoted
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
-from hpcoll.schedules.placement import Nodes, describe_all, parts
+from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
 
 MOST_LATE = 1e6  # seconds
@@ -72,8 +72,7 @@ def predict_cells(
         for nbytes in sizes:
             shown("building schedules")
             segment = _segment(row, request, nbytes)
-            nsegments = max(1, math.ceil(nbytes / segment))
-            nchunks, several = (nsegments if row.chunked else 1), (nsegments if row.pipelined else 1)
+            nchunks, several = chunks_and_segments(row, nbytes, segment)
             try:
                 if nchunks not in subjects:
                     subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=every, end=end)
@@ -126,8 +125,30 @@ def comes_of(late: list[str], nranks: int) -> tuple[float, ...]:
     return tuple(found) if late else ()
 
 
+def place_of(nodes: str, domains: str | None, nranks: int) -> Place:
+    """Read ranks per node and per domain as `hpcoll.schedules.placement.parse_nodes` does."""
+    placement = parse_nodes(nodes, nranks)
+    if domains is None:
+        return Place(placement, placement)
+    names = {}
+    for node, ranks in enumerate(members(placement)):
+        names.update({rank: (node, domain) for rank, domain in zip(ranks, parse_nodes(domains, len(ranks)))})
+    return Place(placement, numbered(names[rank] for rank in range(nranks)))
+
+
 def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:
     if request.arguments.segment != "auto":
         return max(1, parse_nbytes(request.arguments.segment))
-    nodes, levels = parts(*request.place), request.levels.on_parts(*request.place)
-    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
+    return best_segment_of(row, request.place, request.levels, nbytes)[1]
+
+
+def best_segment_of(row: Algorithm, place: Place, levels: Levels, nbytes: int) -> tuple[float, int]:
+    """Return seconds and bytes of the segments with which a row is fastest by the closed-form model."""
+    nodes, levels = parts(*place), levels.on_parts(*place)
+    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))
+
+
+def chunks_and_segments(row: Algorithm, nbytes: int, segment: int) -> tuple[int, int]:
+    """Return the chunks of a schedule, and the segments that follow one another; a row has several of one of them at most."""
+    nsegments = max(1, math.ceil(nbytes / segment))
+    return nsegments if row.chunked else 1, nsegments if row.pipelined else 1

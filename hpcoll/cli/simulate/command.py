@@ -13,15 +13,15 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
-from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, Place, SimulateRequest, comes_of, predict_cells
+from hpcoll.cli.simulate import arrivals
+from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, SimulateRequest, comes_of, place_of, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import read_all
 from hpcoll.schedules.catalogue import algorithms, find
-from hpcoll.schedules.placement import members, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm
 
-NRANKS, BYTES, COUNT = 64, "8:1G", 6
+NRANKS, BYTES, COUNT, NETWORK = 64, "8:1G", 6, "fast"
 WIDTH = 1000  # columns: nothing is cut
 NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
@@ -53,26 +53,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"Networks: {', '.join(NETWORKS)}. Constants, in seconds and bytes: {constants}; for messages on a node node.alpha=..., "
         "for messages between its cache domains domains.alpha=..."
     )
-    add("collective", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or the program of a file, beside the algorithms of its kind")
+    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or the program of a file, beside its kind")
     add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
-    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1", default="1")
+    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1, of a trace as it was")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     configure_grid(parser)
     programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
-    add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="cost of messages; default fast")
+    add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
     add("--late", action="append", default=[], metavar="RANK:TIME", help="seconds that a rank comes late; predict from when the last comes")
     add("--exact", action="store_true", help="simulate every rank and every segment")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
     add("--plot", type=Path, metavar="FILE", help="also draw time against size and against number of ranks; needs matplotlib")
+    arrivals.configure(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
+    if arguments.arrivals:
+        levels = _levels(arguments)
+        return arrivals.run(arguments, here=NETWORKS[NETWORK] if arguments.network else levels, there=levels)
+    if arguments.collective is None:
+        raise ArgumentError("simulate needs a collective, a file or --arrivals, got none of them")
+    arguments.network = arguments.network or NETWORK
     read_all()
     of_file = []
     if is_program(arguments.collective):
@@ -85,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
-    place = _place(arguments.ranks_per_node, arguments.domains, arguments.nranks)
+    place = place_of(arguments.ranks_per_node or "1", arguments.domains, arguments.nranks)
     request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes), comes_of(arguments.late, arguments.nranks))
     if arguments.json:
         output.check(arguments.json)
@@ -117,17 +124,6 @@ def _progress(what: str, how_far: str) -> None:
     output.progress(f"{what}: {how_far}")
 
 
-def _place(nodes: str, domains: str | None, nranks: int) -> Place:
-    """Read ranks per node and per domain as `hpcoll.schedules.placement.parse_nodes` does."""
-    placement = parse_nodes(nodes, nranks)
-    if domains is None:
-        return Place(placement, placement)
-    names = {}
-    for node, ranks in enumerate(members(placement)):
-        names.update({rank: (node, domain) for rank, domain in zip(ranks, parse_nodes(domains, len(ranks)))})
-    return Place(placement, numbered(names[rank] for rank in range(nranks)))
-
-
 def _sizes(text: str) -> list[int]:
     """Return the sizes of ``64K``, ``8,64K``, ``8:1G`` or ``8:1G:12``; of a range, geometric ones of whole elements of 8 bytes."""
     first, *rest = text.split(":")
@@ -148,7 +144,7 @@ def _sizes(text: str) -> list[int]:
 
 def _levels(arguments: argparse.Namespace) -> Levels:
     """Return the costs of messages."""
-    name, *changes = arguments.network.split(",")
+    name, *changes = (arguments.network or NETWORK).split(",")
     if name not in NETWORKS:
         raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {quoted(name)}")
     found = NETWORKS[name]
@@ -186,7 +182,7 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     counts = sorted({*fewer, arguments.nranks})
     for row in rows:
         for nranks in row.serves or counts:
-            place = _place(per_node, arguments.domains, nranks)
+            place = place_of(per_node, arguments.domains, nranks)
             cells = predict_cells(row, SimulateRequest(arguments, place, request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))

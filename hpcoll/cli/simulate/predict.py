@@ -152,7 +152,7 @@ def predict(
     some = max(4, min(most, 8 * window))
 
     def seconds(count: int) -> float:
-        simulation = prepare(table, _costs_of(subject.nodes, levels), nbytes / segments, count, window, comes=comes)
+        simulation = prepare(table, costs_of(subject.nodes, levels), nbytes / segments, count, window, comes=comes)
         found = float(simulate(simulation))
         assert found >= 0, f"{subject.row.key} waits for ever"
         return found - max(comes, default=0.0)
@@ -179,7 +179,7 @@ def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Pred
     if not in_lockstep(subject):
         raise ArgumentError(f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels")
     one = build([schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=False)
-    simulation = prepare(one, _costs_of(nodes, levels), nbytes, 1, 1)
+    simulation = prepare(one, costs_of(nodes, levels), nbytes, 1, 1)
     simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((table.nlinks, 2)))
     ranks = np.arange(table.nranks)
     levels_by_row = np.array([levels_of(nodes, domains, ranks, np.roll(ranks, -max(0, distance))) for distance in one.peers])
@@ -188,6 +188,6 @@ def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Pred
     return Prediction(float(seconds), one.nmessages * table.nranks, one.nmessages * table.nranks, extrapolated=False)
 
 
-def _costs_of(nodes: Nodes, levels: Levels) -> Levels:
+def costs_of(nodes: Nodes, levels: Levels) -> Levels:
     """Return costs by level: ranks with a node each share no link with others, and all their messages cost the same."""
     return Levels(levels.network, levels.network) if len(set(nodes)) == len(nodes) else levels

@@ -1,0 +1,119 @@
+"""``hpcoll simulate --arrivals``: replays a trace on another network, or with ranks made on time, and says what that gains."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hpcoll.analysis.cost import Levels
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import counted, quoted, table
+from hpcoll.cli import output
+from hpcoll.cli.simulate.cells import Place, place_of
+from hpcoll.cli.simulate.predict import compiled_loops
+from hpcoll.cli.simulate.replay import Network, corrected, gaps_of, replay
+from hpcoll.cli.simulate.traced import Program, Times, program_of
+from hpcoll.cli.trace.reading import read
+from hpcoll.schedules.placement import describe
+
+STEP = "step"  # region that divides a program, unless another is named
+_UNITS = (1.0, "s"), (1e-3, "ms"), (1e-6, "us")
+DOUBTFUL = 0.1  # share of a step by which the simulation may miss the measured one
+_FROM_TRACE = ("collective", "nranks", "algorithms", "plot", "grid")  # arguments that have no meaning here
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of replays."""
+    add = parser.add_argument_group("replays").add_argument
+    add("--arrivals", nargs="+", metavar="TRACE", help="replay the trace of a run, on its own network unless one is named")
+    add("--on-time", action="append", default=[], metavar="RANKS", help="these ranks compute as long as the others; all; several allowed")
+    add("--region", default=STEP, metavar="NAME", help=f"region of the program that is a step; default {STEP}")
+    add("--choose", action="store_true", help="choose algorithms for the network, instead of those in the trace")
+
+
+def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
+    """Replay, and print a table.
+
+    Args:
+        arguments: The command line.
+        here: Costs of messages where the trace was made.
+        there: Costs where it is replayed.
+    """
+    for name in _FROM_TRACE:
+        if getattr(arguments, name) is not None:
+            raise ArgumentError(f"simulate --arrivals takes the calls from the trace, got {name} {quoted(str(getattr(arguments, name)))}")
+    if arguments.json:
+        output.check(arguments.json)
+    program = program_of(read(arguments.arrivals), arguments.region)
+    on_time = {text: _ranks(text, len(program.stops)) for text in arguments.on_time}
+    compiled_loops()
+    place = was = Place(program.nodes, program.nodes)
+    if arguments.ranks_per_node:
+        place = place_of(arguments.ranks_per_node, arguments.domains, len(program.nodes))
+    own = Network(was, here, chooses=False)
+    output.progress("replaying")
+    found = {"measured": program.measured, "simulated": replay(program, own.leaves, gaps_of(program))}
+    leaves, before = corrected(program, own), "measured"
+    if arguments.ranks_per_node or arguments.choose or arguments.network:
+        leaves, before = Network(place, there, chooses=arguments.choose).leaves, "elsewhere"
+        found[before] = replay(program, leaves, gaps_of(program))
+    for text, ranks in on_time.items():
+        found[_punctual(text)] = replay(program, leaves, gaps_of(program, ranks))
+    output.progress("")
+    output.print_lines(_report(arguments, program, found, before))
+    if arguments.json:
+        output.write(arguments.json, json.dumps(_document(program, found), indent=1) + "\n")
+    return 0
+
+
+def _ranks(text: str, nranks: int) -> range | list[int]:
+    """Return the ranks of ``all``, ``7`` or ``3,7``."""
+    if text == "all":
+        return range(nranks)
+    try:
+        return [range(nranks).index(int(rank)) for rank in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"on-time must be all, or ranks below {nranks} with commas, got {quoted(text)}") from None
+
+
+def _punctual(text: str) -> str:
+    return "all ranks on time" if text == "all" else f"rank{'s' * (',' in text)} {text} on time"
+
+
+def _report(arguments: argparse.Namespace, program: Program, found: dict[str, Times], before: str) -> Iterator[str]:
+    """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
+    steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else "no region of that name"
+    calls = counted(len(program.calls), "call")
+    yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {_text(program.measured.run)}; {steps}"
+    rows = [[name, *(_text(float(one)) for one in (run, np.mean(steps), np.median(steps)))] for name, (run, steps) in found.items()]
+    yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])
+    if program.incomplete:
+        yield f"{counted(program.incomplete, 'call')} not known of all ranks: their time counts as computing"
+    measured, simulated, there = (float(np.mean(found[name].steps)) for name in ("measured", "simulated", before))
+    off = simulated / measured - 1
+    yield f"where the trace was made the simulated step is {abs(off):.1%} {'longer' if off > 0 else 'shorter'} than the measured one"
+    if before != "measured":
+        doubt = "; little of that time is the simulation's to say: give the network's constants" if abs(off) > DOUBTFUL else ""
+        yield f"elsewhere the step takes {_text(there)} instead of {_text(simulated)}, both simulated{doubt}"
+    for text in arguments.on_time:
+        whose = "anybody's lateness" if text == "all" else f"the lateness of rank{'s' * (',' in text)} {text}"
+        yield f"without {whose} the step takes {_text(float(np.mean(found[_punctual(text)].steps)))} instead of {_text(there)}"
+
+
+def _text(seconds: float) -> str:
+    """Return a time of four digits.
+
+    >>> _text(0.036149), _text(3.6e-5), _text(361.49)
+    ('36.15 ms', '36 us', '361.5 s')
+    """
+    unit, name = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    return f"{seconds / unit:.4g} {name}"
+
+
+def _document(program: Program, found: dict[str, Times]) -> dict[str, Any]:
+    return {
+        "nranks": len(program.stops), "placement": describe(program.nodes), "calls": len(program.calls), "incomplete": program.incomplete,
+        "replays": [{"name": name, "run": times.run, "steps": times.steps.tolist()} for name, times in found.items()],
+    }  # fmt: skip

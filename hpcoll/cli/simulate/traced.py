@@ -1,0 +1,141 @@
+"""The program that a trace tells of: for each rank the calls to which it comes and for which it waits, and how long it computes between."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.cli.trace.reading import CALL, IN_WAIT, REGION, Kind, Trace
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, numbered
+
+COMES, WAITS, MARKS = 1, 2, 4  # bits of a stop: the rank comes to a call, waits for it; a step begins or ends
+_US = 1e-6  # of times in traces
+
+
+class Call(NamedTuple):
+    """A collective that all ranks of a communicator have made."""
+
+    collective: str
+    algorithm: str  # as the trace says it
+    nbytes: int  # m as the catalogue counts it; 0 where the trace does not say it
+    root: int  # position among the members; 0 where there is none
+    members: tuple[int, ...]
+    comes: np.ndarray  # seconds at which each member came
+    leaves: np.ndarray  # and left
+
+
+class Stop(NamedTuple):
+    """A point of a rank's program; a blocking call is one stop, a call in flight two."""
+
+    what: int  # bits
+    number: int  # position among the calls; of step ``i`` ``2 i`` where it begins, and ``2 i + 1`` where it ends
+    gap: float  # seconds of computing before it
+
+
+class Times(NamedTuple):
+    """The times of a run, in seconds; a step's is the mean of all ranks'. A program without steps is one step."""
+
+    run: float
+    steps: np.ndarray
+
+
+class Program(NamedTuple):
+    """The program of all ranks, and the times that it took."""
+
+    nodes: Nodes
+    calls: list[Call]
+    stops: list[list[Stop]]  # of each rank
+    nsteps: int
+    incomplete: int  # calls that are not known of all ranks, and count as computing
+    measured: Times
+
+
+def program_of(trace: Trace, region: str) -> Program:
+    """Return the program of a trace, in steps that are regions of a name; ArgumentError where it has no call of several ranks."""
+    nranks = int(trace.rank.max()) + 1
+    positions, calls, incomplete = _calls(trace)
+    if not calls:
+        raise ArgumentError("expected a trace with calls that all ranks of a communicator have made, got none")
+    points: list[list[tuple[float, int, int, int, float]]] = [[] for _ in range(nranks)]  # begin, order, what, number, end
+    steps = _steps(trace, region, nranks)
+    nsteps = min((len(found) for found in steps if found), default=0)
+    for rank, found in enumerate(steps):
+        for i, (begin, end) in enumerate(found[:nsteps]):
+            points[rank] += [(begin, -1, MARKS, 2 * i, begin), (end, 1, MARKS, 2 * i + 1, end)]
+    slices = np.flatnonzero((trace.category == CALL) | (trace.category == IN_WAIT))
+    for i, begin, end in zip(slices.tolist(), (trace.start[slices] * _US).tolist(), ((trace.start + trace.length)[slices] * _US).tolist()):
+        position = positions.get(_key(trace, i))
+        if position is not None:
+            in_flight = bool(trace.lane[i]) and trace.category[i] == CALL
+            what = COMES if in_flight else WAITS if trace.category[i] == IN_WAIT else COMES | WAITS
+            points[trace.rank[i]].append((begin, 0, what, position, begin if in_flight else end))
+    first, last = min(min(found)[0] for found in points if found), max(one[4] for found in points for one in found)
+    host = {row.rank: row.host for row in trace.rows}
+    lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
+    measured = Times(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
+    nodes = numbered(host.get(rank, -1 - rank) for rank in range(nranks))
+    return Program(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
+
+
+def _key(trace: Trace, i: int) -> tuple[str, str, bool, int]:
+    """Return what the slices of one call have in common."""
+    kind, waits = trace.kinds[trace.kind[i]], trace.category[i] == IN_WAIT
+    return kind.comm, kind.name.removeprefix("Wait "), bool(waits or trace.lane[i]), int(trace.number[i])
+
+
+def _calls(trace: Trace) -> tuple[dict[tuple[str, str, bool, int], int], list[Call], int]:
+    """Return the calls that all their ranks have made, their positions by `_key`, and the number of other calls."""
+    members, found = defaultdict[str, set[int]](set), defaultdict[tuple[str, str, bool, int], dict[int, int]](dict)
+    for i in np.flatnonzero((trace.category == CALL) & (trace.number >= 0)).tolist():
+        key = _key(trace, i)
+        members[key[0]].add(int(trace.rank[i]))
+        found[key][int(trace.rank[i])] = i
+    positions, calls = dict[tuple[str, str, bool, int], int](), list[Call]()
+    for key, slices in found.items():
+        ranks = sorted(slices)
+        kind = trace.kinds[trace.kind[slices[ranks[0]]]]
+        collective = _collective(kind.name)
+        if set(ranks) == members[key[0]] and collective:
+            at = [slices[rank] for rank in ranks]
+            comes = trace.start[at] * _US
+            positions[key] = len(calls)
+            calls.append(_call(kind, collective, tuple(ranks), comes, comes + trace.length[at] * _US))
+    return positions, calls, len(found) - len(calls)
+
+
+def _call(kind: Kind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> Call:
+    blocks = len(ranks) if COLLECTIVES[collective].blocks else 1
+    return Call(collective, kind.algorithm, max(kind.nbytes, 0) * blocks, min(max(kind.root, 0), len(ranks) - 1), ranks, comes, leaves)
+
+
+def _collective(name: str) -> str:
+    """Return the collective of a method's name in any of its forms; the empty string for what is none.
+
+    >>> [_collective(name) for name in ("Iallgatherv", "Reduce_scatter_block", "Alltoallw_init", "scan", "x")]
+    ['allgather', 'reduce_scatter', 'alltoall', 'scan', '']
+    """
+    plain = name.lower().removesuffix("_init").removesuffix("_block")
+    forms = (plain, plain[:-1], plain[1:], plain[1:-1])
+    return next((form for form in forms if form in COLLECTIVES), "")
+
+
+def _steps(trace: Trace, region: str, nranks: int) -> list[list[tuple[float, float]]]:
+    """Return begin and end of each step of each rank."""
+    found: list[list[tuple[float, float]]] = [[] for _ in range(nranks)]
+    named = np.array([kind.name.rpartition("/")[2] == region or kind.name == region for kind in trace.kinds])
+    at = np.flatnonzero((trace.category == REGION) & named[trace.kind])
+    for i in at[np.argsort(trace.start[at], kind="stable")].tolist():
+        begin = trace.start[i] * _US
+        found[trace.rank[i]].append((begin, begin + trace.length[i] * _US))
+    return found
+
+
+def _stops(points: list[tuple[float, int, int, int, float]], first: float) -> list[Stop]:
+    """Return the stops of a rank; ``first``: when the first rank's program begins."""
+    found, free = list[Stop](), first
+    for begin, _, what, number, end in sorted(points):
+        found.append(Stop(what, number, max(0.0, begin - free)))
+        free = max(free, end)
+    return found
