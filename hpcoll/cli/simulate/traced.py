@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.trace.reading import CALL, IN_WAIT, REGION, Kind, Trace
+from hpcoll.cli.trace.reading import CALL, IN_WAIT, REGION, CallKind, RunTrace
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, numbered
 
@@ -52,7 +52,7 @@ class Program(NamedTuple):
     measured: Times
 
 
-def program_of(trace: Trace, region: str) -> Program:
+def program_of(trace: RunTrace, region: str) -> Program:
     """Return the program of a trace, in steps that are regions of a name; ArgumentError where it has no call of several ranks."""
     nranks = int(trace.rank.max()) + 1
     positions, calls, incomplete = _calls(trace)
@@ -79,13 +79,13 @@ def program_of(trace: Trace, region: str) -> Program:
     return Program(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
 
 
-def _key(trace: Trace, i: int) -> tuple[str, str, bool, int]:
+def _key(trace: RunTrace, i: int) -> tuple[str, str, bool, int]:
     """Return what the slices of one call have in common."""
     kind, waits = trace.kinds[trace.kind[i]], trace.category[i] == IN_WAIT
     return kind.comm, kind.name.removeprefix("Wait "), bool(waits or trace.lane[i]), int(trace.number[i])
 
 
-def _calls(trace: Trace) -> tuple[dict[tuple[str, str, bool, int], int], list[Call], int]:
+def _calls(trace: RunTrace) -> tuple[dict[tuple[str, str, bool, int], int], list[Call], int]:
     """Return the calls that all their ranks have made, their positions by `_key`, and the number of other calls."""
     members, found = defaultdict[str, set[int]](set), defaultdict[tuple[str, str, bool, int], dict[int, int]](dict)
     for i in np.flatnonzero((trace.category == CALL) & (trace.number >= 0)).tolist():
@@ -105,7 +105,7 @@ def _calls(trace: Trace) -> tuple[dict[tuple[str, str, bool, int], int], list[Ca
     return positions, calls, len(found) - len(calls)
 
 
-def _call(kind: Kind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> Call:
+def _call(kind: CallKind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> Call:
     blocks = len(ranks) if COLLECTIVES[collective].blocks else 1
     return Call(collective, kind.algorithm, max(kind.nbytes, 0) * blocks, min(max(kind.root, 0), len(ranks) - 1), ranks, comes, leaves)
 
@@ -121,7 +121,7 @@ def _collective(name: str) -> str:
     return next((form for form in forms if form in COLLECTIVES), "")
 
 
-def _steps(trace: Trace, region: str, nranks: int) -> list[list[tuple[float, float]]]:
+def _steps(trace: RunTrace, region: str, nranks: int) -> list[list[tuple[float, float]]]:
     """Return begin and end of each step of each rank."""
     found: list[list[tuple[float, float]]] = [[] for _ in range(nranks)]
     named = np.array([kind.name.rpartition("/")[2] == region or kind.name == region for kind in trace.kinds])
