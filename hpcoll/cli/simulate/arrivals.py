@@ -91,15 +91,20 @@ def _report(arguments: argparse.Namespace, program: Program, found: dict[str, Ti
     yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])
     if program.incomplete:
         yield f"{counted(program.incomplete, 'call')} not known of all ranks: their time counts as computing"
-    measured, simulated, there = (float(np.mean(found[name].steps)) for name in ("measured", "simulated", before))
-    off = simulated / measured - 1
+    measured, simulated, there = (found[name].steps for name in ("measured", "simulated", before))
+    off = float(np.mean(simulated) / np.mean(measured)) - 1
     yield f"where the trace was made the simulated step is {abs(off):.1%} {'longer' if off > 0 else 'shorter'} than the measured one"
     if before != "measured":
-        doubt = "; little of that time is the simulation's to say: give the network's constants" if abs(off) > DOUBTFUL else ""
-        yield f"elsewhere the step takes {_text(there)} instead of {_text(simulated)}, both simulated{doubt}"
+        doubt = "; the trace's own network is not simulated well, so this may not be either" if abs(off) > DOUBTFUL else ""
+        yield f"elsewhere {_instead(there, simulated)}, both simulated{doubt}"
     for text in arguments.on_time:
         whose = "anybody's lateness" if text == "all" else f"the lateness of rank{'s' * (',' in text)} {text}"
-        yield f"without {whose} the step takes {_text(float(np.mean(found[_punctual(text)].steps)))} instead of {_text(there)}"
+        yield f"without {whose} {_instead(found[_punctual(text)].steps, there)}"
+
+
+def _instead(steps: np.ndarray, before: np.ndarray) -> str:
+    mean, median = (f"{_text(float(of(steps)))} instead of {_text(float(of(before)))}" for of in (np.mean, np.median))
+    return f"the step takes {mean}" + f"; the median one {median}" * (len(steps) > 1)
 
 
 def _text(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """The program that a trace tells of: for each rank the calls to which it comes and for which it waits, and how long it computes between."""
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, numbered
 
 COMES, WAITS, MARKS = 1, 2, 4  # bits of a stop: the rank comes to a call, waits for it; a step begins or ends
+CallKey: TypeAlias = tuple[str, str, int, int]  # communicator, method, lane of a call in flight or 0, number
 _US = 1e-6  # of times in traces
 
 
@@ -32,6 +33,16 @@ class Stop(NamedTuple):
     what: int  # bits
     number: int  # position among the calls; of step ``i`` ``2 i`` where it begins, and ``2 i + 1`` where it ends
     gap: float  # seconds of computing before it
+
+
+class _Point(NamedTuple):
+    """A stop, with its times in seconds; ``order`` is among those that begin at once."""
+
+    begin: float
+    order: int
+    what: int
+    number: int
+    end: float
 
 
 class Times(NamedTuple):
@@ -58,20 +69,12 @@ def program_of(trace: RunTrace, region: str) -> Program:
     positions, calls, incomplete = _calls(trace)
     if not calls:
         raise ArgumentError("expected a trace with calls that all ranks of a communicator have made, got none")
-    points: list[list[tuple[float, int, int, int, float]]] = [[] for _ in range(nranks)]  # begin, order, what, number, end
-    steps = _steps(trace, region, nranks)
+    points, steps = _points(trace, positions, nranks), _steps(trace, region, nranks)
     nsteps = min((len(found) for found in steps if found), default=0)
     for rank, found in enumerate(steps):
         for i, (begin, end) in enumerate(found[:nsteps]):
-            points[rank] += [(begin, -1, MARKS, 2 * i, begin), (end, 1, MARKS, 2 * i + 1, end)]
-    slices = np.flatnonzero((trace.category == CALL) | (trace.category == IN_WAIT))
-    for i, begin, end in zip(slices.tolist(), (trace.start[slices] * _US).tolist(), ((trace.start + trace.length)[slices] * _US).tolist()):
-        position = positions.get(_key(trace, i))
-        if position is not None:
-            in_flight = bool(trace.lane[i]) and trace.category[i] == CALL
-            what = COMES if in_flight else WAITS if trace.category[i] == IN_WAIT else COMES | WAITS
-            points[trace.rank[i]].append((begin, 0, what, position, begin if in_flight else end))
-    first, last = min(min(found)[0] for found in points if found), max(one[4] for found in points for one in found)
+            points[rank] += [_Point(begin, -1, MARKS, 2 * i, begin), _Point(end, 1, MARKS, 2 * i + 1, end)]
+    first, last = min(min(found).begin for found in points if found), max(one.end for found in points for one in found)
     host = {row.rank: row.host for row in trace.rows}
     lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
     measured = Times(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
@@ -79,20 +82,41 @@ def program_of(trace: RunTrace, region: str) -> Program:
     return Program(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
 
 
-def _key(trace: RunTrace, i: int) -> tuple[str, str, bool, int]:
+def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list[list[_Point]]:
+    """Return where each rank comes to calls and waits for them."""
+    found: list[list[_Point]] = [[] for _ in range(nranks)]
+    waits = dict[tuple[int, int], float]()  # when a rank began to wait for a call in flight
+    for category in (IN_WAIT, CALL):
+        for i in np.flatnonzero(trace.category == category).tolist():
+            position, rank, begin = positions.get(_key(trace, i)), int(trace.rank[i]), float(trace.start[i]) * _US
+            if position is None:
+                continue
+            end = begin + float(trace.length[i]) * _US
+            if category == IN_WAIT:
+                waits[position, rank] = begin
+                found[rank].append(_Point(begin, 0, WAITS, position, end))
+            elif trace.lane[i]:  # one that waits for its turn among calls in flight begins late
+                begin = min(begin, waits.get((position, rank), begin))
+                found[rank].append(_Point(begin, 0, COMES, position, begin))
+            else:
+                found[rank].append(_Point(begin, 0, COMES | WAITS, position, end))
+    return found
+
+
+def _key(trace: RunTrace, i: int) -> CallKey:
     """Return what the slices of one call have in common."""
     kind, waits = trace.kinds[trace.kind[i]], trace.category[i] == IN_WAIT
-    return kind.comm, kind.name.removeprefix("Wait "), bool(waits or trace.lane[i]), int(trace.number[i])
+    return kind.comm, kind.name.removeprefix("Wait "), kind.lane if waits or trace.lane[i] else 0, int(trace.number[i])
 
 
-def _calls(trace: RunTrace) -> tuple[dict[tuple[str, str, bool, int], int], list[Call], int]:
+def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[Call], int]:
     """Return the calls that all their ranks have made, their positions by `_key`, and the number of other calls."""
-    members, found = defaultdict[str, set[int]](set), defaultdict[tuple[str, str, bool, int], dict[int, int]](dict)
+    members, found = defaultdict[str, set[int]](set), defaultdict[CallKey, dict[int, int]](dict)
     for i in np.flatnonzero((trace.category == CALL) & (trace.number >= 0)).tolist():
         key = _key(trace, i)
         members[key[0]].add(int(trace.rank[i]))
         found[key][int(trace.rank[i])] = i
-    positions, calls = dict[tuple[str, str, bool, int], int](), list[Call]()
+    positions, calls = dict[CallKey, int](), list[Call]()
     for key, slices in found.items():
         ranks = sorted(slices)
         kind = trace.kinds[trace.kind[slices[ranks[0]]]]
@@ -132,7 +156,7 @@ def _steps(trace: RunTrace, region: str, nranks: int) -> list[list[tuple[float, 
     return found
 
 
-def _stops(points: list[tuple[float, int, int, int, float]], first: float) -> list[Stop]:
+def _stops(points: list[_Point], first: float) -> list[Stop]:
     """Return the stops of a rank; ``first``: when the first rank's program begins."""
     found, free = list[Stop](), first
     for begin, _, what, number, end in sorted(points):
