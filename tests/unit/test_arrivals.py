@@ -54,13 +54,14 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm) -> None:
 
 def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A barrier by dissemination takes its rounds once the last rank has come, 2 us each."""
-    assert main(["simulate", "barrier", "-n", "8", "--bytes", "8", "--late=3:0.001", "--late=5:0.002", "--algorithms=dissemination"]) == 0
+    assert main(["simulate", "barrier", "-n", "8", "--bytes", "8", "--late=3:0.001", "--late=5:2ms", "--algorithms=dissemination"]) == 0
     out = capsys.readouterr().out
     assert "predicted microseconds since the last rank came" in out
     assert out.splitlines()[2].split() == ["8", "B", "6.002*"]
-    for wrong in ("8:1", "x:1", "1", "1:-1", "1:nan"):
+    expected = "late must be one of 8 ranks and a time, like 3:2ms, got"
+    for wrong, message in (("8:1", f"{expected} '8:1'"), ("1", "time must be a number of seconds"), ("x:1", f"{expected} 'x:1'")):
         assert main(["simulate", "barrier", "-n", "8", "--late", wrong]) == 2
-        assert f"late must be one of 8 ranks and its seconds, like 3:0.002, got '{wrong}'" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def event(category: str, name: str, rank: int, begin: float, end: float, lane: int = 0, **args: Any) -> str:

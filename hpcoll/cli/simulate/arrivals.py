@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import counted, quoted, table
+from hpcoll.base.text import counted, duration, quoted, table
 from hpcoll.cli import output
 from hpcoll.cli.simulate.cells import Place, place_of
 from hpcoll.cli.simulate.predict import compiled_loops
@@ -19,7 +19,6 @@ from hpcoll.cli.trace.reading import read
 from hpcoll.schedules.placement import describe
 
 STEP = "step"  # region that divides a program, unless another is named
-_UNITS = (1.0, "s"), (1e-3, "ms"), (1e-6, "us")
 DOUBTFUL = 0.1  # share of a step by which the simulation may miss the measured one
 _FROM_TRACE = ("collective", "nranks", "algorithms", "plot", "grid")  # arguments that have no meaning here
 
@@ -86,8 +85,8 @@ def _report(arguments: argparse.Namespace, program: Program, found: dict[str, Ti
     """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
     steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else "no region of that name"
     calls = counted(len(program.calls), "call")
-    yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {_text(program.measured.run)}; {steps}"
-    rows = [[name, *(_text(float(one)) for one in (run, np.mean(steps), np.median(steps)))] for name, (run, steps) in found.items()]
+    yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {duration(program.measured.run)}; {steps}"
+    rows = [[name, *(duration(float(one)) for one in (run, np.mean(steps), np.median(steps)))] for name, (run, steps) in found.items()]
     yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])
     if program.incomplete:
         yield f"{counted(program.incomplete, 'call')} not known of all ranks: their time counts as computing"
@@ -103,18 +102,8 @@ def _report(arguments: argparse.Namespace, program: Program, found: dict[str, Ti
 
 
 def _instead(steps: np.ndarray, before: np.ndarray) -> str:
-    mean, median = (f"{_text(float(of(steps)))} instead of {_text(float(of(before)))}" for of in (np.mean, np.median))
+    mean, median = (f"{duration(float(of(steps)))} instead of {duration(float(of(before)))}" for of in (np.mean, np.median))
     return f"the step takes {mean}" + f"; the median one {median}" * (len(steps) > 1)
-
-
-def _text(seconds: float) -> str:
-    """Return a time of four digits.
-
-    >>> _text(0.036149), _text(3.6e-5), _text(361.49)
-    ('36.15 ms', '36 us', '361.5 s')
-    """
-    unit, name = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
-    return f"{seconds / unit:.4g} {name}"
 
 
 def _document(program: Program, found: dict[str, Times]) -> dict[str, Any]:

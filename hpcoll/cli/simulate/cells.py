@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import parse_nbytes, quoted
+from hpcoll.base.text import parse_nbytes, parse_seconds, quoted
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
 
-MOST_LATE = 1e6  # seconds
 PATIENCE_S = 45.0  # for all algorithms, where the user named none
 
 
@@ -112,16 +111,13 @@ def window(nranks: int) -> int:
 
 
 def comes_of(late: list[str], nranks: int) -> tuple[float, ...]:
-    """Return the seconds at which each rank comes, from texts like ``3:0.002``; empty where none is late."""
+    """Return the seconds at which each rank comes, from texts like ``3:2ms``; empty where none is late."""
     found = [0.0] * nranks
     for text in late:
         rank, _, seconds = text.partition(":")
-        try:
-            found[range(nranks).index(int(rank))] = float(seconds)
-            if not 0 <= float(seconds) <= MOST_LATE:
-                raise ValueError
-        except ValueError:
-            raise ArgumentError(f"late must be one of {nranks} ranks and its seconds, like 3:0.002, got {quoted(text)}") from None
+        if not (rank.isdecimal() and int(rank) < nranks):
+            raise ArgumentError(f"late must be one of {nranks} ranks and a time, like 3:2ms, got {quoted(text)}")
+        found[int(rank)] = parse_seconds(seconds)
     return tuple(found) if late else ()
 
 

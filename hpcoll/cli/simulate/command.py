@@ -65,7 +65,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
-    add("--late", action="append", default=[], metavar="RANK:TIME", help="seconds that a rank comes late; predict from when the last comes")
+    add(
+        "--late",
+        action="append",
+        default=[],
+        metavar="RANK:TIME",
+        help="a rank comes late by a time, such as 3:2ms; predict from when the last comes",
+    )
     add("--exact", action="store_true", help="simulate every rank and every segment")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
     add("--plot", type=Path, metavar="FILE", help="also draw time against size and against number of ranks; needs matplotlib")
