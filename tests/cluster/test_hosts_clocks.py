@@ -17,6 +17,7 @@ CLOCKS = ((0, 0), (7_300_000_000, 50), (-41_000_000_000, -50))  # of each host: 
 # greatest difference, how much of the error that was told it is, and that error at the end.
 COMPARE = """
 import hpcoll
+from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.telemetry.clock import clock_of
 comm = hpcoll.Communicator(world)
 on = comm._context.resources
@@ -29,7 +30,7 @@ mine, first = clocks[on.topology.nodes[world.rank]], clocks[0]
 begin, shares, worst, turn = time.monotonic(), [], 0, 0
 while world.bcast(time.monotonic() - begin < SECONDS):
     if turn % 4 == 0:
-        clock.measure(on.service_collectives)
+        clock.measure(lambda mine, every: on.service_collectives.gather(mine, every, Purpose.CLOCKS))
     turn += 1
     ns = np.array([time.monotonic_ns()])
     error = clock.error_ns
@@ -42,14 +43,15 @@ say("clock", turn, worst, max(shares), clock.error_ns)
 
 LATE = """
 import hpcoll
-from hpcoll.comm.telemetry.clock import UNKNOWN_NS, clock_of
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.telemetry.clock import UNKNOWN_NS, HostClock
 on = hpcoll.Communicator(world)._context.resources
-clock = clock_of(on.team)
+clock = HostClock(on.team)
 if world.rank == 1:
     time.sleep(1.5)
-clock.measure(on.service_collectives)
+clock.measure(lambda mine, every: on.service_collectives.gather(mine, every, Purpose.CLOCKS))
 unknown = clock.error_ns >= UNKNOWN_NS
-clock.measure(on.service_collectives)
+clock.measure(lambda mine, every: on.service_collectives.gather(mine, every, Purpose.CLOCKS))
 say("clock", unknown, clock.error_ns < 1e9)
 """
 
@@ -60,7 +62,7 @@ from hpcoll.comm.telemetry.links import slow_links
 if world.rank == 2:
     subprocess.run("tc qdisc replace dev eth0 root tbf rate 20mbit burst 70000 limit 4480000".split(), check=True)
 world.Barrier()
-found = slow_links(hpcoll.Communicator(world)._context.resources)
+found = slow_links(hpcoll.Communicator(world)._context.resources, world.allgather)
 say("link", *(f"{found[f'host{host}']:.2f}" for host in range(3)))
 """
 

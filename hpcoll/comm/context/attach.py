@@ -125,8 +125,6 @@ def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Con
     live_contexts[context] = None
     hooks().begins(context, BeginningCall())
     comm.Set_attr(_KEYVALS[0], context)
-    with context.failure_scope("a comparison of clocks"):
-        context.exchange.meet()
     begins(context)
     return context
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.waits import RankWaits, Stragglers, judge
+from hpcoll.analysis.waits import LEAST_SHARE, RankWaits, Stragglers, judge
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.machine import ENDED_BY, GONE, HOW_GONE, ends_by_exception
 from hpcoll.comm.context.attach import WithContext
@@ -22,7 +22,6 @@ from hpcoll.comm.telemetry.account import forget, rank_waits
 from hpcoll.comm.telemetry.links import slow_links
 
 _METHOD = "stragglers"
-_MUCH = 0.3  # share of the time in collectives that moving data is, from which on the links of hosts are tried
 _SOME_S, _LOOK_S, _NAP_S = 2.0, 0.2, 0.002  # in which ranks come that need not; from one look at the others to the next; of a nap
 _pending: list[Any] = []  # a request that did not end, and its memory
 
@@ -51,12 +50,10 @@ class WithStragglers(WithContext):
         context.check()
         gather = partial(context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD)
         with context.failure_scope(_METHOD):
-            ranks = _asked(context, gather, _compare)
-            inside_s, moved_s = sum(one.waited_s + one.moved_s for one in ranks), sum(one.moved_s for one in ranks)
-            links = slow_links(context.resources) if moved_s >= _MUCH * inside_s > 0 else {}
+            found = _asked(context, gather, _compare)
         if reset:
             forget(context.resources.team.world_ranks)
-        return judge(ranks, links)
+        return found
 
 
 def _compare(context: Context) -> None:
@@ -69,8 +66,8 @@ def _compare_at_end(context: Context) -> None:
     context.exchange.now(context.resources.comm.Allgather)
 
 
-def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None]) -> list[RankWaits]:
-    """Return the waits of all ranks in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
+def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None]) -> Stragglers:
+    """Return the judgement of the waits in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
     place = {rank: i for i, rank in enumerate(context.resources.team.world_ranks)}
     inside = {_name(one): one for one in list(live_contexts) if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)}
     told: list[set[Any]] = gather(set(inside))
@@ -78,7 +75,9 @@ def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callab
         if all(name in told[place[rank]] for rank in name[0]):
             compare(inside[name])
     nbytes = sum(row.nbytes for one in inside.values() for row in one.ledger.rows())
-    return gather(rank_waits(context.resources, nbytes))
+    ranks: list[RankWaits] = gather(rank_waits(context.resources, nbytes))
+    moves = sum(one.moved_s for one in ranks) >= LEAST_SHARE * sum(one.run_s for one in ranks)
+    return judge(ranks, slow_links(context.resources, gather) if moves else None)
 
 
 def _name(context: Context) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
@@ -108,7 +107,7 @@ def _summarise() -> None:
     if not why:
         with contextlib.suppress(HpcollError, MPI.Exception):
             on = context.resources
-            text = f"{on.title}, {on.nranks} ranks\n{judge(_asked(context, on.comm.allgather, _compare_at_end))}"
+            text = f"{on.title}, {on.nranks} ranks\n{_asked(context, on.comm.allgather, _compare_at_end)}"
     if context.rank == 0 and sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
             print("".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)

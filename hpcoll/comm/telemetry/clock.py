@@ -5,14 +5,13 @@ shortest round trip. Between and after measurements a clock runs on a line.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.plans.signature import Purpose
-from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import Team
 from hpcoll.comm.telemetry.leaders import Leaders
 from hpcoll.runtime.transports.mpi import may_call
@@ -38,7 +37,7 @@ def clock_of(team: Team) -> "HostClock":
 def shared_clock(team: Team) -> "HostClock":
     """Return the clock of all hosts of ``MPI.COMM_WORLD`` where it has been measured, else that of a team's hosts."""
     size = MPI.COMM_WORLD.size
-    return next((clock for clock in _CLOCKS.values() if clock.leaders.nranks == size and clock.measured), None) or clock_of(team)
+    return next((clock for clock in _CLOCKS.values() if clock.leaders.nranks == size and clock.is_known), None) or clock_of(team)
 
 
 class Sample(NamedTuple):
@@ -96,19 +95,27 @@ class HostClock:
         """Say whether there is more than one node."""
         return len(self._lines) > 1
 
-    @property
-    def measured(self) -> bool:
-        """Say whether there has been a measurement."""
-        return self._next > 0
-
     def due(self) -> bool:
         """Say whether it is time to measure; rank 0 asks, and tells the others."""
         return self.crosses_hosts and time.monotonic_ns() >= self._next
 
-    def measure(self, service_collectives: ServiceCollectives) -> None:
-        """Compare the clocks of all hosts; collective over a communicator of the team, whose service collectives are given.
+    @property
+    def is_known(self) -> bool:
+        """Say whether all clocks were compared; alike on all ranks."""
+        return all(line.last.error < UNKNOWN_NS for line in self._lines[1:])
 
-        A rank that does not answer within a second leaves the clocks as they were. Raises what service collectives raise.
+    @property
+    def drift(self) -> float:
+        """The gain of the common clock on this host's, as a share of the time that passes."""
+        return self._lines[self.leaders.node].drift
+
+    def measure(self, gather: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+        """Compare the clocks of all hosts; collective.
+
+        A rank that does not answer within a second leaves the clocks as they were.
+
+        Args:
+            gather: Gathers every rank's array, as an allgather does; what it raises is raised.
         """
         if not self.crosses_hosts:
             return
@@ -117,7 +124,7 @@ class HostClock:
         mine, every = np.zeros(3, np.int64), np.empty((self.leaders.nranks, 3), np.int64)
         if self.leaders.leads:
             mine[:] = self._exchange()
-        service_collectives.gather(mine, every, Purpose.CLOCKS)
+        gather(mine, every)
         steps = [Sample(*row) for row in every[self.leaders.ranks].tolist()]
         if any(step.error == _FAILED for step in steps):
             self.leaders.left_messages()
@@ -131,9 +138,15 @@ class HostClock:
 
     @property
     def error_ns(self) -> int:
-        """Most by which times of two hosts may now be wrong against each other; `UNKNOWN_NS` or more before the first measurement."""
-        now = int(self.common(time.monotonic_ns()))
-        return sum(sorted(line.error_at(now - line.last.offset) for line in self._lines[1:])[-2:])
+        """The error of `error_at` now."""
+        return self.error_at(int(self.common(time.monotonic_ns())))
+
+    def error_at(self, ns: int) -> int:
+        """Return by how much times of two hosts may be wrong against each other, at a time on rank 0's clock.
+
+        `UNKNOWN_NS` or more before the first measurement.
+        """
+        return sum(sorted(line.error_at(ns - line.last.offset) for line in self._lines[1:])[-2:])
 
     def _exchange(self) -> Sample:
         """Exchange messages with the nodes beside this one in the tree, and return how its parent's clock differs."""

@@ -18,7 +18,7 @@ from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.telemetry.account import SHORT_NS, account_of
-from hpcoll.comm.telemetry.clock import HostClock, clock_of, shared_clock
+from hpcoll.comm.telemetry.clock import clock_of, shared_clock
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.runtime.engine.entry import COMPARE, TELL, call_compiled
 from hpcoll.runtime.program import fields as f
@@ -28,8 +28,8 @@ from hpcoll.schedules.collectives import COLLECTIVES
 EVERY = 4096  # calls, a power of two, fewer than records are kept
 _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
-_ASKS = _MOST_LANES * _HEAD  # the word by which rank 0 asks for a measurement of clocks
-_HEADS = _ASKS + 1
+_TICKS = (1 << w.TICK_BITS) - 1
+_HEADS = _MOST_LANES * _HEAD + 1  # the last word: rank 0 asks that clocks be compared
 _FEW, _EVERY_NS = 64, 1_000_000_000  # calls, and time on the first rank's clock, for traces
 _KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
 _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
@@ -46,15 +46,13 @@ class ArrivalExchange:
         self._resources, self._request = resources, None  # type: Resources, MPI.Grequest | None
         self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
-        self._clock = clock_of(resources.team)
+        self._clock = shared_clock(resources.team)
+        self._measures = self._clock is clock_of(resources.team)
+        if self._measures and self._clock.crosses_hosts and not self._clock.is_known:
+            self._clock.measure(partial(resources.service_collectives.gather, purpose=Purpose.CLOCKS))
         self._period = _FEW if resources.config.trace else EVERY
         self._before = 0, 0  # number and time of the first call in the comparison before, on rank 0
         resources.log.compare_at(resources.log.ncalls + self._period)
-
-    def meet(self) -> None:
-        """Compare the clocks of all hosts for the first time, where the communicator has all ranks of the program; collective."""
-        if self._resources.nranks == MPI.COMM_WORLD.size and self._clock.crosses_hosts and not self._clock.measured:
-            self._clock.measure(self._resources.service_collectives)
 
     def now(self, gather: Callable[[np.ndarray, np.ndarray], Any] | None = None) -> None:
         """Tell each other all arrivals so far, and compare; collective, and blocking.
@@ -64,18 +62,15 @@ class ArrivalExchange:
         """
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
-        service_collectives = self._resources.service_collectives
-        clock = shared_clock(self._resources.team)
-        if gather is None and clock is self._clock and clock.crosses_hosts and not clock.measured:
-            clock.measure(service_collectives)
         self._tell()
-        (gather or partial(service_collectives.gather, purpose=Purpose.ARRIVALS))(self._words["mine"], self._words["every"])
+        on = self._resources.service_collectives
+        (gather or partial(on.gather, purpose=Purpose.ARRIVALS))(self._words["mine"], self._words["every"])
+        if self._words["every"][0, _HEADS - 1]:
+            self._clock.measure(gather or partial(on.gather, purpose=Purpose.CLOCKS))
         self._compare()
         if self._resources.config.trace:
             self._find_period()
             self._resources.log.compare_at(self._resources.log.ncalls + self._period)
-        if gather is None and self._words["every"][0, _ASKS]:
-            self._clock.measure(service_collectives)
 
     def _find_period(self) -> None:
         """Find how many calls are made in a second, as far as rank 0 tells: so that all ranks find the same."""
@@ -120,8 +115,8 @@ class ArrivalExchange:
         """Write what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
         if not self._words:
             self._make_room()
-        mine, table, at, left, clock = self._mine, self._table, _HEADS, self._ncalls, shared_clock(self._resources.team)
-        mine[_ASKS] = clock is self._clock and clock.due()
+        mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
+        mine[_HEADS - 1] = self._measures and self._clock.due()
         for lane, on in enumerate(self._lanes()):
             log, head = on.log, _HEAD * lane
             last = log.begun_and_ended[1]
@@ -134,17 +129,16 @@ class ArrivalExchange:
                 table[w.LOG], table[w.FIRST], table[w.NCALLS] = log.address, first, last + 1 - first
                 table[w.TOLD] = self._addresses["mine"] + 8 * at
                 call_compiled(TELL, self._addresses["table"], 0, 0, 0)
-                mine[head + _BASE] = table[w.BASE]
-                if clock.crosses_hosts:
-                    mine[head + _BASE] = _on_common_clock(clock, self._words["mine"][at : at + last + 1 - first], table[w.BASE])
+                mine[head + _BASE] = self._clock.common(table[w.BASE])
+                if self._clock.drift:
+                    words = self._words["mine"][at : at + last + 1 - first]
+                    words += np.rint(self._clock.drift * (words & _TICKS)).astype(np.int64)
                 at, left = at + last + 1 - first, left - (last + 1 - first)
 
     def _compare(self) -> None:
         """Compare the calls that all ranks have told of."""
         lanes, every = self._lanes(), self._words["every"]
-        account, clock = account_of(self._resources), shared_clock(self._resources.team)
-        account.least = max(SHORT_NS, clock.error_ns) if clock.crosses_hosts else SHORT_NS
-        heads = every[:, :_HEADS].tolist()
+        account, heads = account_of(self._resources), every[:, :_HEADS].tolist()
         places = [self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))]
         for lane, on in enumerate(lanes):
             firsts, lasts, bases = zip(*(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True)
@@ -160,6 +154,8 @@ class ArrivalExchange:
         """Compare the calls of one lane; ``told``: for each rank the address of its words, and its base."""
         account, table, n = account_of(self._resources), self._table, last + 1 - first
         table[w.LOG], table[w.FIRST], table[w.NCALLS] = on.log.address, first, n
+        if self._clock.crosses_hosts:
+            account.least = max(SHORT_NS, self._clock.error_at(int(told[1].min())), self._clock.error_ns)
         table[w.IN_FLIGHT], table[w.LEAST] = lane > 0, account.least
         at = told.ctypes.data
         table[w.ARRIVALS], table[w.BASES], table[w.SUMS] = at, at + told.strides[0], account.sums.ctypes.data
@@ -176,14 +172,6 @@ class ArrivalExchange:
             _, records = on.log.records(first, last)
             for listen in listeners:
                 listen(ComparedCalls(self._resources, lane, first, records, owner[:n].copy(), waited[:n].copy()))
-
-
-def _on_common_clock(clock: HostClock, told: np.ndarray, base: int) -> int:
-    """Write the begins in words that tell of calls anew, on the clock that all hosts share; return their base on it."""
-    ticks = (1 << w.TICK_BITS) - 1
-    common = clock.common(base + ((told & ticks) << w.TICK_SHIFT))
-    told[:] = told & ~ticks | np.clip(common - common[0] >> w.TICK_SHIFT, 0, ticks)
-    return int(common[0])
 
 
 def _request(operation: Operation) -> MPI.Grequest:

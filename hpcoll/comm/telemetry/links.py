@@ -1,29 +1,33 @@
 """The links of hosts, tried on request: which host's link is slower than the others'."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.leaders import Leaders
 from hpcoll.runtime.transports.mpi import may_call
 
 _NBYTES = 192 << 10  # of a message: more than what links save up and carry at once
-_ALL, _MOST_PAIRS, _TURNS = 8, 7, 2  # nodes up to which all pairs are tried; pairs of a node; times that each is tried
+_ALL, _TURNS = 8, 2  # nodes up to which all pairs are tried; times that each is
 _PATIENCE_S = 10.0
-_LONG_NS, _FAILED = 1 << 60, -1
+_LONG_NS = 1 << 60
 
 
-def slow_links(resources: Resources) -> dict[str, float]:
+def slow_links(resources: Resources, gather: Callable[[Any], list[Any]]) -> dict[str, float]:
     """Return how many times slower each host's link is than the median link; empty where that cannot be told. Collective.
 
     One rank of each node exchanges messages with those of others, a pair after another: on a link of 10 Mbit/s, a second and a half. The
-    best pair of a host counts. Of two hosts nobody knows whose link is slow. Raises what service collectives raise.
+    best pair of a host counts. Of two hosts nobody knows whose link is slow.
+
+    Args:
+        resources: Resources of a communicator.
+        gather: Returns every rank's object; what it raises is raised.
     """
     leaders = clock_of(resources.team).leaders
     nnodes = len(leaders.ranks)
@@ -31,20 +35,19 @@ def slow_links(resources: Resources) -> dict[str, float]:
         return {}
     every = pairs(nnodes)
     mine = [pair for pair in every if leaders.node in pair]
-    times = np.full(_MOST_PAIRS, _LONG_NS)
+    times = [_LONG_NS] * len(mine)
     leaders.begin(_PATIENCE_S)
     if leaders.leads and may_call():
         try:
             for i, (a, b) in enumerate(mine):
                 times[i] = _exchange(leaders, b if leaders.node == a else a)
         except (MPI.Exception, TimeoutError):
-            times[:] = _FAILED
-    told = np.empty((resources.nranks, _MOST_PAIRS), np.int64)
-    resources.service_collectives.gather(times, told, Purpose.CLOCKS)
-    if (told == _FAILED).any():
+            times = []
+    told = gather(times)
+    if not all(told):
         leaders.left_messages()
         return {}
-    return _slowness(told[leaders.ranks], every, [resources.topology.hosts[rank] for rank in leaders.ranks])
+    return _slowness([told[rank] for rank in leaders.ranks], every, [resources.topology.hosts[rank] for rank in leaders.ranks])
 
 
 def pairs(nnodes: int) -> list[tuple[int, int]]:
@@ -70,11 +73,11 @@ def _exchange(leaders: Leaders, other: int) -> int:
     return best
 
 
-def _slowness(told: np.ndarray, every: Sequence[tuple[int, int]], hosts: Sequence[str]) -> dict[str, float]:
+def _slowness(told: Sequence[Sequence[int]], every: Sequence[tuple[int, int]], hosts: Sequence[str]) -> dict[str, float]:
     """Return how many times slower each host's best pair is than the median host's, given what all nodes have measured, pair by pair."""
     by_pair: dict[tuple[int, int], int] = {}
     best = [_LONG_NS] * len(hosts)
-    for node, times in enumerate(told.tolist()):
+    for node, times in enumerate(told):
         for pair, took in zip([pair for pair in every if node in pair], times, strict=False):
             by_pair[pair] = max(by_pair.get(pair, 0), took)
     for pair, took in by_pair.items():
