@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trace_cases as cases
 
+from hpcoll.analysis.waits import judge
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.cli.trace.owners import SliceWaits, find
@@ -45,9 +46,12 @@ def test_who_was_late_and_what_it_cost(file: Text) -> None:
     """Each step rank 2 begins the Allreduce 286 to 300 us after the others, rank 3 the Iallreduce, rank 0 the Bcast."""
     trace = read([file(cases.text(cases.events(10)))])
     ranks = rank_waits(trace, find(trace))
-    assert [(one.rank, one.host, one.calls, one.last) for one in ranks] == [
-        (0, "node0", 30, 10), (1, "node0", 30, 0), (2, "node1", 30, 10), (3, "node1", 30, 10)
+    assert [(one.rank, one.host, one.calls, one.held_up_by) for one in ranks] == [
+        (0, "node0", 30, {2: 10, 3: 10}), (1, "node0", 30, {0: 10, 2: 10, 3: 10}),
+        (2, "node1", 30, {0: 10, 3: 10}), (3, "node1", 30, {0: 10, 2: 10}),
     ]  # fmt: skip
+    assert judge(ranks).worst == 2
+    assert "came last in 33 % of the calls" in judge(ranks).verdict
     assert ranks[0].waited_for == pytest.approx({2: 10 * 314e-6, 3: 10 * 33e-6}), "300 us late, and seven for each rank"
     assert sum(one.caused.get(2, 0) for one in ranks) == pytest.approx(10 * (314 + 307 + 293) / 3 * 1e-6)
     assert ranks[1].hidden_s == pytest.approx(10 * 100e-6), "the program waits for its Iallreduce 100 us after it began it"

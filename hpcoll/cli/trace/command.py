@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcoll.analysis.waits import judge
+from hpcoll.analysis.waits import RankWaits, judge
 from hpcoll.cli import output
 from hpcoll.cli.output import grid, print_lines, wrapped
 from hpcoll.cli.trace import compare
 from hpcoll.cli.trace.owners import SliceWaits, find
-from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace, read
+from hpcoll.cli.trace.reading import OTHER, RunTrace, read
 from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, slices_by_name
 
 
@@ -27,23 +27,24 @@ def run(arguments: argparse.Namespace) -> int:
         output.check(arguments.html)
     trace = read(arguments.files)
     waits = find(trace)
+    ranks = rank_waits(trace, waits)
     if arguments.against:
         print_lines(_comparison(trace, waits, arguments.against))
     else:
-        print_lines(_lines(trace, waits))
+        print_lines(_lines(trace, waits, ranks))
     if arguments.html:
         from hpcoll.cli.trace.page import page
 
         title = ", ".join(Path(file).name for file in arguments.files)
-        output.write(arguments.html, page(trace, waits, rank_waits(trace, waits), "", facts(trace), title))
+        output.write(arguments.html, page(trace, waits, ranks, facts(trace), title))
     return 0
 
 
-def _lines(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
+def _lines(trace: RunTrace, waits: SliceWaits, ranks: list[RankWaits]) -> Iterator[str]:
     yield from wrapped(facts(trace))
-    if (trace.category == CALL).any():
+    if ranks:
         yield ""
-        yield from str(judge(rank_waits(trace, waits))).splitlines()
+        yield from str(judge(ranks)).splitlines()
     if (trace.category == OTHER).any():
         yield ""
         yield from grid(slices_by_name(trace))

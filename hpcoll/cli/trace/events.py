@@ -45,7 +45,7 @@ class EventLines:
 
     def __init__(self, file: str, first: int, block: bytes) -> None:
         self.file, self.first, self._block = file, first, block
-        self.lines = block.split(b"\n")
+        self.whole()
 
     def slices(self) -> Slices | None:
         """Return those slices whose lines are as hpcoll writes them, which `events` leaves out from now on; None: none are."""
@@ -57,6 +57,10 @@ class EventLines:
         self.lines = _TAKEN.join(parts[::5]).split(b"\n")
         forms, *numbers = ([part for part in parts[i::5] if part is not None] for i in (1, 2, 3, 4))
         return Slices(forms, [*map(int, numbers[0])], [*map(float, numbers[1])], [*map(float, numbers[2])])
+
+    def whole(self) -> None:
+        """Let `events` have all events again."""
+        self.lines = self._block.split(b"\n")
 
     def events(self) -> list[Event]:
         """Return the events on the lines, an empty one for a line that is cut, or raise ArgumentError of the first that has none."""

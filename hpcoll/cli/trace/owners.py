@@ -41,8 +41,8 @@ class _SameCalls(NamedTuple):
 def find(trace: RunTrace) -> SliceWaits:
     """Return the waits of a trace's calls."""
     n = len(trace.start)
-    lengths = np.zeros((4, n))
-    found = SliceWaits(trace.start.copy(), lengths[0], np.full(n, -1, np.int32), *lengths[1:], np.zeros(n, bool))
+    length, divided, inherited, in_call = np.zeros((4, n))
+    found = SliceWaits(trace.start.copy(), length, np.full(n, -1, np.int32), divided, inherited, in_call, np.zeros(n, bool))
     in_program = (trace.category == IN_WAIT) | ((trace.category == CALL) & (trace.lane == 0))
     found.in_call[in_program] = trace.length[in_program]
     _take_written(trace, found)

@@ -9,7 +9,6 @@ import hashlib
 import html
 import json
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,21 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.analysis.waits import RankWaits
+from hpcoll.analysis.waits import RankWaits, StragglerPlace, StragglerRow, Stragglers, judge
 from hpcoll.base.text import duration
 from hpcoll.cli.trace.owners import SliceWaits
 from hpcoll.cli.trace.reading import CALL, OTHER, REGION, RunTrace
 
 _DEEPEST = 8  # tracks of one row for slices that overlap
 _LONGEST = 100  # waits to which the page can go
-_PLACES = 30  # of the table
+_MOST_PLACES = 30  # of the table
+_RANKS, _PLACES = (
+    ["rank", "host", "last", "cost", "waited", "moved", "hidden", "why"],
+    ["place", "region", "most for", "calls", "waited", "moved"],
+)
+_NUMBERS = {"last", "cost", "waited", "moved", "hidden", "calls"}
+_AVERAGE = "Times are those of one rank, on average. Only calls that took long have a place."
 _LEGEND = (
     ("moved", "moves data"), ("waited", "waits for another rank"), ("flight", "in flight"), ("region", "region"), ("other", "other tools")
 )  # fmt: skip
 
 
-def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], verdict: str, facts: str, title: str) -> str:
-    """Return the page."""
+def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: str, title: str) -> str:
+    """Return the page; ``facts``: a sentence below the verdict."""
+    stragglers = judge(ranks)
     tracks, order = _tracks(trace)
     columns, packed = _columns(trace, waits, order)
     about = {
@@ -48,11 +54,11 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], verdict
     script = _text("page.js")
     return Template(_text("page.html")).substitute(
         title=html.escape(title),
-        verdict=html.escape(verdict),
+        verdict=html.escape(stragglers.verdict if ranks else ""),
         facts=html.escape(facts),
         style=_text("page.css"),
         legend="".join(f'<li><i style="background:var(--{name})"></i>{text}</li>' for name, text in _legend(trace)),
-        sections="\n".join(_sections(ranks)),
+        sections="\n".join(_sections(stragglers)),
         about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         columns=packed,
         script=script,
@@ -137,53 +143,38 @@ def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
     return {"ranks": names, "heat": waited}
 
 
-def _sections(ranks: Sequence[RankWaits]) -> Iterator[str]:
-    if not ranks:
+def _sections(found: Stragglers) -> Iterator[str]:
+    if not found.rows:
         return
+    ranks = [_RANKS, *map(_rank_cells, sorted(found.rows, key=lambda row: (-row.caused_s, row.rank)))]
     yield '<div class="two">'
-    yield _section("Ranks", _table(list(_rank_rows(ranks)), 2))
+    yield _section("Ranks", _table(ranks, marked="" if found.worst is None else str(found.worst)))
     heat = '<canvas id="heat" role="img" aria-label="who waits for whom"></canvas>'
     note = '<p class="note">A row for each rank that waits, a column for each that is awaited. <span id="heat-told"></span></p>'
     yield _section("Who waits for whom", heat + note)
     yield "</div>"
-    yield _section("Places", _table(list(_place_rows(ranks)), 3))
+    yield _section("Places", _table([_PLACES, *map(_place_cells, found.places[:_MOST_PLACES])]) + f'<p class="note">{_AVERAGE}</p>')
 
 
 def _section(title: str, content: str) -> str:
     return f'<section><h2>{title}</h2><div class="scrolls">{content}</div></section>'
 
 
-def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
-    """Return a table, its header first; the first columns are texts, the others numbers."""
-    made = []
+def _table(rows: Sequence[Sequence[str]], marked: str = "") -> str:
+    """Return a table, its header first, in which `_NUMBERS` are to the right; the row that begins with ``marked`` stands out."""
+    made, numbers = [], [name in _NUMBERS for name in rows[0]]
     for row in rows:
         tag = "th" if row is rows[0] else "td"
-        cells = (f"<{tag}{'' if i < texts else ' class=number'}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(row))
-        made.append(f"<tr>{''.join(cells)}</tr>")
+        cells = (f"<{tag}{' class=number' * number}>{html.escape(cell)}</{tag}>" for cell, number in zip(row, numbers))
+        made.append(f"<tr{' class=worst' * (row[0] == marked != '')}>{''.join(cells)}</tr>")
     return f"<table>{''.join(made)}</table>"
 
 
-def _rank_rows(ranks: Sequence[RankWaits]) -> Iterator[list[str]]:
-    caused = defaultdict[int, float](float)
-    for one in ranks:
-        for owner, seconds in one.caused.items():
-            caused[owner] += seconds
-    yield ["rank", "host", "calls", "came last", "caused", "waited", "moved", "hidden"]
-    for one in sorted(ranks, key=lambda one: -caused[one.rank]):
-        share = f"{100 * one.last / max(one.calls, 1):.0f} %"
-        times = (caused[one.rank], one.waited_s, one.moved_s, one.hidden_s)
-        yield [str(one.rank), one.host, f"{one.calls:,}", share, *map(duration, times)]
+def _rank_cells(row: StragglerRow) -> list[str]:
+    times = map(duration, (row.caused_s, row.waited_s, row.moved_s, row.hidden_s))
+    return [str(row.rank), row.host, f"{row.last:.0%}", *times, row.why]
 
 
-def _place_rows(ranks: Sequence[RankWaits]) -> Iterator[list[str]]:
-    sums = defaultdict[tuple[str, str], list[float]](lambda: [0, 0.0, 0.0])
-    awaited = defaultdict[tuple[str, str], dict[int, float]](dict)
-    for place in (place for one in ranks for place in one.places):
-        key = place.place, place.region
-        sums[key] = [a + b for a, b in zip(sums[key], (place.calls, place.waited_s, place.moved_s))]
-        for owner, seconds in place.waited_for.items():
-            awaited[key][owner] = awaited[key].get(owner, 0.0) + seconds
-    yield ["place", "region", "most for", "calls", "waited", "moved"]
-    for key, (calls, waited, moved) in sorted(sums.items(), key=lambda item: -item[1][1])[:_PLACES]:
-        most = max(awaited[key], key=lambda owner: awaited[key][owner], default=None)
-        yield [*key, "" if most is None else f"rank {most}", f"{calls:,.0f}", duration(waited), duration(moved)]
+def _place_cells(row: StragglerPlace) -> list[str]:
+    most_for = "" if row.most_for is None else f"rank {row.most_for}"
+    return [row.place or "unknown", row.region, most_for, f"{row.calls:,}", duration(row.waited_s), duration(row.moved_s)]

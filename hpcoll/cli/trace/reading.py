@@ -131,7 +131,13 @@ class _TraceReader:
         self.forms, self.form_columns = dict[bytes, int](), list[tuple[int, int, int, int]]()
         self.lost = 0
         self.open = dict[tuple[Any, Any], list[Event]]()
-        self.phases: dict[Any, Callable[[Event], None]] = {"X": self._slice, "M": self._metadata, "B": self._begin, "E": self._end, "i": self._note}
+        self.phases: dict[Any, Callable[[Event], None]] = {
+            "X": self._slice,
+            "M": self._metadata,
+            "B": self._begin,
+            "E": self._end,
+            "i": self._note,
+        }
 
     def take(self, event: Event) -> None:
         """Add an event to the columns; those of other phases say nothing that the slices do not."""
@@ -140,24 +146,30 @@ class _TraceReader:
             phase(event)
 
     def take_slices(self, block: EventLines) -> None:
-        """Add those slices of a block that are as hpcoll writes them."""
-        found = block.slices()
-        if found is None:
-            return
-        for form in set(found.forms) - self.forms.keys():
-            self.forms[form] = len(self.form_columns)
+        """Add those slices of a block that are as hpcoll writes them; none where one of them is bad, which is found line by line."""
+        try:
+            found = block.slices()
+            if found is not None:
+                self._add(found)
+        except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
+            block.whole()
+
+    def _add(self, found: Slices) -> None:
+        for form in [form for form in dict.fromkeys(found.forms) if form not in self.forms]:
             self.form_columns.append(self._form(Slices.event(form)))
-        form = np.array(self.form_columns)[[self.forms[one] for one in found.forms]].reshape(-1, 4)
-        times = np.array([found.starts, found.lengths])
+            self.forms[form] = len(self.form_columns) - 1
+        known = np.array(self.form_columns)[[self.forms[text] for text in found.forms]].reshape(-1, 4)
+        category, row, kind, owner = known.T
+        times, number = np.array([found.starts, found.lengths]), np.array(found.numbers, np.int64)
         if not (times <= _FARTHEST_US).all():
-            raise _Bad(f"expected times of at most {_FARTHEST_US:g} us, got more")
-        number, is_wait = np.array(found.numbers, np.int64), form[:, 0] == WAIT
-        is_slice = form[:, 0] < WAIT
-        slices = (form[:, 1], form[:, 0], form[:, 2], number, *times)
-        for column, values in zip(self.slices, slices):
-            column.frombytes(values[is_slice].astype(column.typecode).tobytes())
-        for column, values in zip(self.waits, (form[:, 1], number, *times, form[:, 3])):
-            column.frombytes(values[is_wait].astype(column.typecode).tobytes())
+            raise ValueError
+        added = (
+            (category < WAIT, self.slices, (row, category, kind, number, *times)),
+            (category == WAIT, self.waits, (row, number, *times, owner)),
+        )
+        for chosen, columns, every in added:
+            for column, values in zip(columns, every):
+                column.frombytes(values[chosen].astype(column.typecode).tobytes())
 
     def _form(self, event: Event) -> tuple[int, int, int, int]:
         """Return category, row, kind and the rank that is awaited of a slice, whatever its number and times."""
@@ -242,8 +254,8 @@ class _TraceReader:
         lanes = np.array([(row.rank, row.lane) for row in rows], np.int32)[columns[0]]
         named = {row: self.row_names[pid, tid] for (pid, tid, _), row in self.tracks.items() if (pid, tid) in self.row_names}
         return RunTrace(
-            rows, named, self.hosts, self.about, [_clean(kind) for kind in self.kinds], nranks, self.lost, *columns, waits,
-            lanes[:, 0], lanes[:, 1],
+            rows, named, self.hosts, self.about, [_clean(kind) for kind in self.kinds], nranks, self.lost,
+            columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], waits, lanes[:, 0], lanes[:, 1],
         )  # fmt: skip
 
 

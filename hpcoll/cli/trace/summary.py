@@ -145,4 +145,3 @@ def slices_by_name(trace: RunTrace) -> list[list[str]]:
     longest = sorted(names.items(), key=lambda item: -item[1][1])
     more = [[f"and {len(longest) - _NAMES} more", "", ""]] if len(longest) > _NAMES else []
     return [["slice", "times", "took"], *([name, f"{count:,}", duration(took)] for name, (count, took) in longest[:_NAMES]), *more]
-
