@@ -1,5 +1,7 @@
 """The log of a message context's calls, and the tags by which messages of one call meet those of no other."""
 
+import itertools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -29,7 +31,7 @@ def test_the_last_calls_are_kept(ncalls: int) -> None:
     calls = [one for one in found if not Signature.unpacked(one[1]).purpose][-ncalls:]  # ranks have compared them meanwhile
     wrong = [one for one in calls if not 0 < one[1 + f.ITS_BEGIN] <= one[1 + f.ITS_END]]
     wrong += [one for one in calls if "Allreduce(float64[" not in Signature.unpacked(one[1]).text(one[2])]
-    wrong += [one for one in zip(calls, calls[1:], strict=False) if one[1][2] != 1 + one[0][2] % 7]
+    wrong += [one for one in itertools.pairwise(calls) if one[1][2] != 1 + one[0][2] % 7]
     wrong += [] if first + len(found) == log.ncalls + 1 else [found[0], found[-1]]
     wrong += [] if len(found) >= min(log.ncalls - before, KEPT - f.RECORDS_HOT) else [len(found)]
     assert agreed(wrong) == []
