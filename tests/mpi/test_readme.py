@@ -81,6 +81,11 @@ def parameter_server(names: dict[str, Any], out: str) -> None:
     assert "pushes=10, pulls=11" in out
 
 
+def ledger(names: dict[str, Any], out: str) -> None:
+    assert [(row.region, row.calls) for row in sorted(names["comm"].ledger.regions())] == [("step/halo", 2000), ("step/norm", 1000)]
+    assert ("step/halo" in out) == (RANK == 0)
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
     "docs/index.md": landing,
@@ -92,6 +97,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/how_to/halo_exchange.md": halo_exchange,
     "docs/how_to/share_arrays.md": share_arrays,
     "docs/how_to/train.md": train,
+    "docs/reference/ledger.md": ledger,
     "docs/reference/semantics.md": semantics,
 }
 RUN = [block for block in BLOCKS if block.language == "python" and not block.reason and not block.title]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.plans.signature import Purpose, Signature
-from hpcoll.comm.status.names import region_text
+from hpcoll.comm.status.names import REGIONS, region_text
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import NATIVE, log
@@ -101,9 +101,11 @@ class Ledger:
     def count_regions(self) -> None:
         """Count by region the calls that have ended, before their records are written over."""
         for calls in self._logs():
-            ended = calls.begun_and_ended[1]
-            _, records = calls.records(self._seen.get(calls, 0) + 1, ended)
+            before, ended = self._seen.get(calls, 0), calls.begun_and_ended[1]
             self._seen[calls] = ended
+            if not REGIONS or ended == before:
+                continue
+            _, records = calls.records(before + 1, ended)
             records = records[records[:, f.ITS_NAMES] & f.REGION_BITS > 0]
             for word in np.unique(records[:, 0]).tolist():
                 if Signature.unpacked(word).purpose is Purpose.NONE:  # else the program has not made it

@@ -14,6 +14,9 @@ class Names:
         self._names: list[object] = [None]
         self._adding = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._names) - 1
+
     def number(self, name: object) -> int:
         """Return the number of a name, which is given one at its first use."""
         found = self._numbers.get(name)

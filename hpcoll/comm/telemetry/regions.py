@@ -18,6 +18,9 @@ from hpcoll.runtime.telemetry.call_log import PROCESS
 _process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
 
 
+_kept: list["Region"] = []  # all there are, for good: compiled code has their addresses
+
+
 class _RegionType(type):
     """The class of `Region`: of that, ``__enter__`` and ``__exit__`` are functions, as `contextlib.ExitStack` wants them."""
 
@@ -51,9 +54,10 @@ class Region(metaclass=_RegionType):
         cross = python_function("cross", region_address, self._words) if SUPPORTED else None
         for entry, method in (("__enter__", self.enter), ("__exit__", self.leave)):
             setattr(self, entry, cross or method)
+        _kept.append(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Region, (self.name,)
+        return _named, (self.name,)
 
     def enter(self) -> None:
         """Name the calls of this process from now on, inside of the region in which it is."""
@@ -78,6 +82,10 @@ class _Regions(dict[str, Region]):
 
 
 regions = _Regions()
+
+
+def _named(name: str) -> Region:
+    return regions[name]
 
 
 def tagged(method: str, given: dict[str, Any]) -> Any:

@@ -1,0 +1,146 @@
+"""Regions and ``tag=``: calls of every form are named in the ledger, in records and in errors, whatever communicator they are made on."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh, raised
+
+import hpcoll
+from hpcoll.comm.diagnosis.flight_recorder import write_record
+from hpcoll.comm.status.names import REGIONS, region_text
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.telemetry.call_log import PROCESS
+
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a rank alone awaits nobody")]
+LATE_S = 1.5
+
+
+def named(comm: hpcoll.Communicator) -> dict[str, int]:
+    return {row.region: row.calls for row in comm.ledger.regions()}
+
+
+def begun_and_waited(made: Any) -> None:
+    if isinstance(made, MPI.Prequest):
+        made.Start()
+    made.Wait()
+
+
+def arguments(name: str, n: int) -> list[Any]:
+    """Return arguments of a method by which each rank sends each other one element, where it sends anything."""
+    x, all_of_them, counts = np.ones(1), np.ones(n), [np.ones(n), [1] * n, list(range(n)), MPI.DOUBLE]
+    by_type = [np.ones(n), [1] * n, [8 * i for i in range(n)], [MPI.DOUBLE] * n]
+    collective = name.lower().removesuffix("_init")
+    collective = collective[1:] if name.startswith("I") else collective
+    pairs = {
+        "reduce_scatter_block": [all_of_them, x], "reduce_scatter": [all_of_them, x], "barrier": [], "bcast": [x],
+        "allgather": [x, np.ones(n)], "gather": [x, np.ones(n)], "allgatherv": [x, counts], "gatherv": [x, counts],
+        "scatter": [all_of_them, x], "scatterv": [counts, x], "alltoall": [all_of_them, np.ones(n)],
+        "alltoallv": [counts, [np.ones(n), *counts[1:]]], "alltoallw": [by_type, [np.ones(n), *by_type[1:]]],
+    }  # fmt: skip
+    if name.islower():
+        return {"barrier": [], "scatter": [list(range(n))], "alltoall": [list(range(n))]}.get(name, [1])
+    return pairs.get(collective, [x, np.ones(1)])
+
+
+COLLECTIVES = (
+    "allreduce", "reduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan", "barrier", "bcast", "allgather", "allgatherv",
+    "gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "alltoallw",
+)  # fmt: skip
+OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan", "barrier")
+METHODS = (
+    *(name.capitalize() for name in COLLECTIVES), *(f"I{name}" for name in COLLECTIVES),
+    *(f"{name.capitalize()}_init" for name in COLLECTIVES), *OBJECTS,
+)  # fmt: skip
+
+
+def test_every_method_takes_a_tag() -> None:
+    """It names that call alone, inside of the region around it, and leaves the program where it was; results are as without it."""
+    comm, wrong = fresh(), list[object]()
+    for name in METHODS:
+        before = named(comm).get(f"methods/{name}", 0)
+        with comm.region("methods"):
+            made = getattr(comm, name)(*arguments(name, comm.size), tag=name)
+            if isinstance(made, MPI.Request):
+                begun_and_waited(made)
+            if region_text(int(PROCESS[f.REGION])) != "methods":
+                wrong.append((name, "is still in its region"))
+        calls = named(comm).get(f"methods/{name}", 0) - before
+        if calls < 1:
+            wrong.append((name, calls))
+        if name == "allgather" and made != [1] * comm.size:
+            wrong.append((name, made))
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+@pytest.mark.parametrize("name", [3, "", " \t"])
+def test_no_name(name: Any) -> None:
+    """It is refused before any message leaves, in each form."""
+    comm, x = fresh(), np.ones(1)
+    calls = (
+        lambda: comm.region(name), lambda: comm.Allreduce(x, x.copy(), tag=name), lambda: comm.Ibarrier(tag=name),
+        lambda: comm.Barrier_init(tag=name), lambda: comm.bcast(1, tag=name),
+    )  # fmt: skip
+    expected = f"rank {comm.rank}: region or tag must be a text that is not empty, got {name!r}"
+    errors = [raised(call) for call in calls]
+    assert agreed([error for error in errors if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected]) == []
+    comm.Free()
+
+
+def test_neighbours() -> None:
+    """Their methods too."""
+    comm, wrong = hpcoll.Communicator(MPI.COMM_WORLD).Create_cart([MPI.COMM_WORLD.size], [True]), list[object]()
+    for name in ("Neighbor_allgather", "Ineighbor_allgather", "Neighbor_allgather_init", "neighbor_allgather"):
+        made = getattr(comm, name)(*([1] if name.islower() else [np.ones(1), np.ones(2)]), tag=name)
+        if isinstance(made, MPI.Request):
+            begun_and_waited(made)
+        wrong += [] if named(comm).get(name) else [(name, named(comm))]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+def test_where_a_call_is_named(tmp_path: Path) -> None:
+    """Ledger, record and the error of a call that does not end say in which region it was made, on a communicator made before that."""
+    comm, last, halo = fresh(), MPI.COMM_WORLD.size - 1, hpcoll.Communicator(MPI.COMM_WORLD).region("halo")
+    x, y = np.ones(4), np.zeros(4)
+
+    def late() -> None:
+        time.sleep(LATE_S if comm.rank == last else 0)
+        comm.Allreduce(x, y, timeout=0.5)
+
+    comm.Allreduce(x, y)
+    with comm.region("step"):
+        for _ in range(3):
+            with halo:
+                comm.Allreduce(x, y)
+        comm.Allreduce(x, y, tag="norm")
+        ledger = named(comm)
+        with halo:
+            error = raised(late)
+    write_record(str(tmp_path), "")
+    (found,) = tmp_path.iterdir()
+    key = comm._context.resources.key
+    calls = next(one["calls"] for one in json.loads(found.read_text())["communicators"] if one["id"] == key)
+    recorded = [call["region"] for call in calls if call["collective"] == "allreduce" and call["lane"] == "blocking"][-6:]
+    wrong: list[object] = [] if ledger == {"step/halo": 3, "step/norm": 1} else [ledger]
+    wrong += [] if recorded == ["", "step/halo", "step/halo", "step/halo", "step/norm", "step/halo"] else [recorded]
+    text = "test_regions.py:"
+    right = isinstance(error, hpcoll.CollectiveTimeout) and text in str(error) and ", in region step/halo, call" in str(error)
+    assert agreed(wrong + ([] if right else [repr(error)])) == []
+
+
+@pytest.mark.parametrize("run", [lambda comm: comm.Barrier(), lambda comm: comm.Ibarrier().Wait()])
+def test_each_rank_has_its_own(run: Callable[[hpcoll.Communicator], None]) -> None:
+    """Ranks whose regions differ call the same. Names of one rank are not those of others, nor are their numbers."""
+    comm = fresh()
+    REGIONS.number(object())  # so that numbers differ, too
+    with comm.region(f"rank{comm.rank}"):
+        run(comm)
+    assert agreed([] if named(comm) == {f"rank{comm.rank}": 1} else [named(comm)]) == []
+    comm.Free()
