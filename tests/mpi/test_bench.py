@@ -63,10 +63,15 @@ def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pyt
         seen.append((text, bool(elsewhere), sorted({result["size"] for result in results})))
 
     monkeypatch.setattr("hpcoll.cli.output.progress", progress)
-    assert bench("bcast", *QUICK, "--format", "json", "--output", str(file), "-J", str(tmp_path / "also.json")) == 0
+    assert bench("bcast", *QUICK, "--format", "json", "--output", str(file), "-J", str(tmp_path / "also.json"), "-I", "1") == 0
     if WORLD.rank == 0:
         also = json.loads((tmp_path / "also.json").read_text())
         assert also["results"] == json.loads(file.read_text())["results"]
+        for result in also["results"]:
+            kept = result["out_of_place_per_iter"]
+            assert [max(column) for column in zip(*kept["per_process_max_times_us"], strict=True)] == kept["times_us"]
+            assert len(kept["times_us"]) == result["actual_iterations"]
+            assert len(kept["per_process_max_times_us"]) == WORLD.size
         assert [device["rank"] for device in also["config"]["devices"]] == list(range(WORLD.size))
         assert [line for _, *line in seen] == [[True, []], [True, [4]], [True, [4, 160]], [False, [4, 160]]]
         assert "size 1 of 3" in seen[0][0]

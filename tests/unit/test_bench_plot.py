@@ -245,7 +245,7 @@ def test_refused_flags(
 def test_overlap_adds_columns_to_every_format() -> None:
     blocking, overlap = report("native", "ring"), report("native", "ring", hidden=True)
     header, line = (next(line for line in as_nccl(overlap).splitlines() if key in line) for key in (" size ", " 512 "))
-    assert header.split()[-6:] == ["ratio", "ratio", *["hidden"] * 4]
+    assert header.split()[-6:] == ["P99", "P99", *["hidden"] * 4]
     assert line.split()[-4:] == ["75"] * 4
     assert len(header) == len(line)
     assert "hidden" not in as_nccl(blocking)

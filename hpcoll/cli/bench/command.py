@@ -38,6 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit a second per size, 5 to 1000")
     add("-w", "--warmup_iters", type=int, metavar="N", help="warm-up calls; default 20 for small messages, else 1")
     add("-m", "--agg_iters", type=int, metavar="N", help="calls timed together; default: as many small ones as take 100 us, else 1")
+    add("-I", "--per_iter_timing", type=int, default=0, choices=(0, 1), help="1 keeps each rank's times in the JSON; default 0")
     add("-c", "--check", type=int, default=1, choices=(0, 1), help="1 checks the answers; default 1")
     add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
     add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")

@@ -34,13 +34,15 @@ class Pace:
     batch_s: float = BATCH_S  # seconds that a batch takes at least
     budget_s: float = 1.0  # seconds per size
     average: int = 3  # the time that counts: 0 rank 0's, 1 the average, 2 the least, 3 the greatest
+    per_iter: bool = False  # keep the times of each rank in each round
 
 
 class Times(NamedTuple):
-    """Seconds per call, ``[candidate, round]``, equal on all ranks, and the calls per timing."""
+    """Seconds per call, ``[candidate, round]``, equal on all ranks; calls per timing; on request ``[rank, candidate, round]``."""
 
     seconds: np.ndarray
     batch: int
+    by_rank: np.ndarray | None = None
 
 
 def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace) -> Times:
@@ -64,7 +66,8 @@ def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace)
     finally:
         if collecting:
             gc.enable()
-    return Times(over_ranks(comm, seconds, pace.average), batch)
+    by_rank = np.array(comm.allgather(seconds)) if pace.per_iter else None
+    return Times(over_ranks(comm, seconds, pace.average), batch, by_rank)
 
 
 def over_ranks(comm: MPI.Intracomm, seconds: np.ndarray, average: int) -> np.ndarray:

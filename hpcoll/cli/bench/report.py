@@ -26,6 +26,7 @@ _SIDE_KEYS = (
     *("alg_bw", "bus_bw", "nwrong", "ratio", "min_us", "max_us", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "stdev_us"),
     *("iterations", "batch", "work_us", "both_us", "hidden", "moved", "copy_share"),
 )
+_PER_ITERATION = ("min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us")
 _METHOD = (
     "time is the median over iterations, P50, of the time per call of the slowest rank; ratio is native time / time",
     "all algorithms take turns in one run, in random order; small calls are timed in batches; calls in place are timed on zeros",
@@ -54,6 +55,8 @@ class Measured:
     both_us: float | None = None  # in overlap mode: of the call with the work inside
     hidden: float | None = None  # in overlap mode: `hpcoll.cli.bench.modes.hidden_share`
     moved: int | None = None  # bytes that the busiest rank reads and writes, where they are asked for and known
+    times_us: Sequence[float] = ()  # of each round, where asked for
+    rank_times_us: Sequence[Sequence[float]] = ()  # and of each rank in each round
     copy_share: float | None = None  # rate of ``moved`` over the rate at which all ranks at once copy arrays of the size
 
 
@@ -250,8 +253,21 @@ def _json_row(row: ResultRow) -> dict[str, Any]:
     sides = [None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}} for side in row.both]
     return {
         **{key: getattr(row, key) for key in _CASE}, "root": f"{row.root:6}", **dict(zip(("out_of_place", "in_place"), sides)),
+        **_per_iteration(row),
         "actual_iterations": max((side.iterations for side in row.sides), default=0), "experiment_name": row.algorithm,
     }  # fmt: skip
+
+
+def _per_iteration(row: ResultRow) -> dict[str, Any]:
+    """Return the times of each iteration, where they were kept: in them the tool of nccl-tests finds slow ranks."""
+    found = {}
+    for name, side in zip(("out_of_place_per_iter", "in_place_per_iter"), row.both):
+        if side is not None and side.times_us:
+            found[name] = {
+                "skipped_iterations": 0, **{key: getattr(side, key) for key in _PER_ITERATION}, "cv_pct": 100 * side.stdev_us / side.avg_us,
+                "times_us": side.times_us, "per_process_max_times_us": side.rank_times_us,
+            }  # fmt: skip
+    return found
 
 
 FORMATS = {"nccl": as_nccl, "json": as_json}

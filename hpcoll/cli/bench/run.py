@@ -83,7 +83,9 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
         if value is not None and not least <= value <= MAX_ITERS:
             raise ArgumentError(f"{flag} must be from {least} to {MAX_ITERS}, got {value}")
     need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative)
-    pace = Pace(arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average)
+    pace = Pace(
+        arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average, per_iter=bool(arguments.per_iter_timing)
+    )
     segment = None if arguments.segment is None else positive_segment(arguments.segment)
     if arguments.plot is not None and meaning.idempotent:
         raise ArgumentError(f"a {collective} has no message size to plot against")
@@ -185,7 +187,7 @@ def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str,
         "minimum_bytes": request.sizes[0], "maximum_bytes": request.sizes[-1], **steps,
         "warmup_iters": arguments.warmup_iters, "iterations": arguments.iters, "aggregated_iterations": arguments.agg_iters,
         "validation": arguments.check, "graph": 0, "blocking_collectives": str(request.mode == BLOCKING).lower(),
-        "per_iter_timing": "false", "per_iter_skip": 0, "parallel_init": "false",
+        "per_iter_timing": str(request.pace.per_iter).lower(), "per_iter_skip": 0, "parallel_init": "false",
         "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
         "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec,
     }  # fmt: skip

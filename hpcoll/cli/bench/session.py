@@ -167,6 +167,9 @@ def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.nda
         mine = times.seconds[i * width : (i + 1) * width]
         nwrong = None if wrong is None else int(wrong[i])
         side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.key[1]), batch=times.batch)
+        if times.by_rank is not None:
+            rounds_us = [np.round(1e6 * of, 3).tolist() for of in (mine[0], times.by_rank[:, i * width])]
+            side = replace(side, times_us=rounds_us[0], rank_times_us=rounds_us[1])
         if width > 1:
             work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
             side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
