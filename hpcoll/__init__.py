@@ -34,6 +34,7 @@ from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 if TYPE_CHECKING:
+    from hpcoll.analysis.waits import Stragglers
     from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
     from hpcoll.grids.halo import Halo
     from hpcoll.registry.decorator import algorithm
@@ -60,6 +61,7 @@ __all__ = [
     "PeerFailed",
     "ReduceOp",
     "ScheduleError",
+    "Stragglers",
     "TransportError",
     "Writer",
     "algorithm",
@@ -80,6 +82,7 @@ _LATER = {
     "GraphCommunicator": "hpcoll.comm.communicator",
     "Halo": "hpcoll.grids.halo",
     "ParameterServer": "hpcoll.training.parameter_server",
+    "Stragglers": "hpcoll.analysis.waits",
     "algorithm": "hpcoll.registry.decorator",
 }
 

@@ -106,8 +106,8 @@ ENDS = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.mpi
+@pytest.mark.smoke
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
 @pytest.mark.parametrize("end", ENDS)
 def test_the_summary_is_printed_once_at_the_end(end: str) -> None:
@@ -119,8 +119,8 @@ def test_the_summary_is_printed_once_at_the_end(end: str) -> None:
     assert (done.returncode != 0) == ("ValueError" in end)
 
 
-@pytest.mark.once
 @pytest.mark.mpi
+@pytest.mark.smoke
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
 def test_a_rank_that_calls_on_is_told_that_the_other_has_ended() -> None:
     """A rank that waits for the others' summary has left for those that still call, as it has without one."""
