@@ -13,8 +13,8 @@ from hpcoll.base.text import counted, duration, quoted, table
 from hpcoll.cli import output
 from hpcoll.cli.simulate.cells import Place, place_of
 from hpcoll.cli.simulate.predict import compiled_loops
-from hpcoll.cli.simulate.replay import Network, corrected, gaps_of, replay
-from hpcoll.cli.simulate.traced import Program, Times, program_of
+from hpcoll.cli.simulate.replay import ReplayNetwork, corrected, gaps_of, replay
+from hpcoll.cli.simulate.traced import ReplayTimes, TracedProgram, program_of
 from hpcoll.cli.trace.reading import read
 from hpcoll.schedules.placement import describe
 
@@ -51,12 +51,12 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
     place = was = Place(program.nodes, program.nodes)
     if arguments.ranks_per_node:
         place = place_of(arguments.ranks_per_node, arguments.domains, len(program.nodes))
-    own = Network(was, here, chooses=False)
+    own = ReplayNetwork(was, here, chooses=False)
     output.progress("replaying")
     found = {"measured": program.measured, "simulated": replay(program, own.leaves, gaps_of(program))}
     leaves, before = corrected(program, own), "measured"
     if arguments.ranks_per_node or arguments.choose or arguments.network:
-        leaves, before = Network(place, there, chooses=arguments.choose).leaves, "elsewhere"
+        leaves, before = ReplayNetwork(place, there, chooses=arguments.choose).leaves, "elsewhere"
         found[before] = replay(program, leaves, gaps_of(program))
     for text, ranks in on_time.items():
         found[_punctual(text)] = replay(program, leaves, gaps_of(program, ranks))
@@ -81,7 +81,7 @@ def _punctual(text: str) -> str:
     return "all ranks on time" if text == "all" else f"rank{'s' * (',' in text)} {text} on time"
 
 
-def _report(arguments: argparse.Namespace, program: Program, found: dict[str, Times], before: str) -> Iterator[str]:
+def _report(arguments: argparse.Namespace, program: TracedProgram, found: dict[str, ReplayTimes], before: str) -> Iterator[str]:
     """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
     steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else "no region of that name"
     calls = counted(len(program.calls), "call")
@@ -106,7 +106,7 @@ def _instead(steps: np.ndarray, before: np.ndarray) -> str:
     return f"the step takes {mean}" + f"; the median one {median}" * (len(steps) > 1)
 
 
-def _document(program: Program, found: dict[str, Times]) -> dict[str, Any]:
+def _document(program: TracedProgram, found: dict[str, ReplayTimes]) -> dict[str, Any]:
     return {
         "nranks": len(program.stops), "placement": describe(program.nodes), "calls": len(program.calls), "incomplete": program.incomplete,
         "replays": [{"name": name, "run": times.run, "steps": times.steps.tolist()} for name, times in found.items()],

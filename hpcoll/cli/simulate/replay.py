@@ -11,7 +11,7 @@ from hpcoll.analysis.event_loop import LEAVES, prepare
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.simulate.cells import Place, best_segment_of, chunks_and_segments, window
 from hpcoll.cli.simulate.predict import Subject, costs_of, simulate, subject
-from hpcoll.cli.simulate.traced import COMES, MARKS, WAITS, Call, Program, Times
+from hpcoll.cli.simulate.traced import COMES, MARKS, WAITS, ReplayTimes, TracedCall, TracedProgram
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.placement import numbered, parts
 from hpcoll.schedules.row import Algorithm, unserved
@@ -19,10 +19,10 @@ from hpcoll.selection.choice import Need
 from hpcoll.selection.choose import NATIVE_ROWS, choose
 from hpcoll.selection.config import Config
 
-Leaves = Callable[[Call, np.ndarray], np.ndarray]  # seconds at which the members of a call leave it, by when they come
+Leaves = Callable[[TracedCall, np.ndarray], np.ndarray]  # seconds at which the members of a call leave it, by when they come
 
 
-class Network:
+class ReplayNetwork:
     """A network on which calls are simulated.
 
     Args:
@@ -37,7 +37,7 @@ class Network:
         self._rows: dict[tuple[str, str, int, tuple[int, ...]], tuple[Algorithm, int]] = {}
         self._subjects: dict[tuple[str, tuple[int, ...], int, int], Subject] = {}
 
-    def leaves(self, call: Call, comes: np.ndarray) -> np.ndarray:
+    def leaves(self, call: TracedCall, comes: np.ndarray) -> np.ndarray:
         """Return the seconds at which each member leaves a call, by when it comes."""
         if len(call.members) < 2:
             return comes
@@ -58,7 +58,7 @@ class Network:
     def _of(self, members: tuple[int, ...]) -> Place:
         return Place(*(numbered(of[rank] for rank in members) for of in self._place))
 
-    def _row(self, call: Call) -> tuple[Algorithm, int]:
+    def _row(self, call: TracedCall) -> tuple[Algorithm, int]:
         """Return the algorithm of a call, and the bytes of its segments."""
         place, nranks = self._of(call.members), len(call.members)
         if self._chooses:
@@ -73,7 +73,7 @@ class Network:
         return find(call.collective, name), segment
 
 
-def replay(program: Program, leaves: Leaves, gaps: Sequence[Sequence[float]]) -> Times:
+def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float]]) -> ReplayTimes:
     """Return the times of a program whose ranks compute for so many seconds before each of their stops."""
     nranks = len(program.stops)
     now, at, marks = [0.0] * nranks, [0] * nranks, np.full((2 * program.nsteps, nranks), np.nan)
@@ -106,10 +106,10 @@ def replay(program: Program, leaves: Leaves, gaps: Sequence[Sequence[float]]) ->
         rank = next(iter(waiting.values()))[0]
         raise ArgumentError(f"expected a trace of calls that all ranks make in one order, got one in which rank {rank} waits for ever")
     run = max(now)
-    return Times(run, np.nanmean(marks[1::2] - marks[::2], axis=1) if program.nsteps else np.array([run]))
+    return ReplayTimes(run, np.nanmean(marks[1::2] - marks[::2], axis=1) if program.nsteps else np.array([run]))
 
 
-def gaps_of(program: Program, on_time: Collection[int] = ()) -> list[list[float]]:
+def gaps_of(program: TracedProgram, on_time: Collection[int] = ()) -> list[list[float]]:
     """Return what each rank computes before each of its stops; ranks that are on time as long as the median of the others at that stop."""
     found = {late: defaultdict[tuple[int, int], list[float]](list) for late in (True, False)}
     for rank, stops in enumerate(program.stops):
@@ -121,7 +121,7 @@ def gaps_of(program: Program, on_time: Collection[int] = ()) -> list[list[float]
     ]  # fmt: skip
 
 
-def corrected(program: Program, network: Network) -> Leaves:
+def corrected(program: TracedProgram, network: ReplayNetwork) -> Leaves:
     """Return times of calls on the network of the trace: simulated, and longer by what each took longer than simulated."""
     more = {id(call): call.leaves - network.leaves(call, call.comes) for call in program.calls}
     return lambda call, comes: np.maximum(comes, network.leaves(call, comes) + more[id(call)])

@@ -15,7 +15,7 @@ CallKey: TypeAlias = tuple[str, str, int, int]  # communicator, method, lane of 
 _US = 1e-6  # of times in traces
 
 
-class Call(NamedTuple):
+class TracedCall(NamedTuple):
     """A collective that all ranks of a communicator have made."""
 
     collective: str
@@ -45,25 +45,25 @@ class _Point(NamedTuple):
     end: float
 
 
-class Times(NamedTuple):
+class ReplayTimes(NamedTuple):
     """The times of a run, in seconds; a step's is the mean of all ranks'. A program without steps is one step."""
 
     run: float
     steps: np.ndarray
 
 
-class Program(NamedTuple):
+class TracedProgram(NamedTuple):
     """The program of all ranks, and the times that it took."""
 
     nodes: Nodes
-    calls: list[Call]
+    calls: list[TracedCall]
     stops: list[list[Stop]]  # of each rank
     nsteps: int
     incomplete: int  # calls that are not known of all ranks, and count as computing
-    measured: Times
+    measured: ReplayTimes
 
 
-def program_of(trace: RunTrace, region: str) -> Program:
+def program_of(trace: RunTrace, region: str) -> TracedProgram:
     """Return the program of a trace, in steps that are regions of a name; ArgumentError where it has no call of several ranks."""
     nranks = int(trace.rank.max()) + 1
     positions, calls, incomplete = _calls(trace)
@@ -77,9 +77,9 @@ def program_of(trace: RunTrace, region: str) -> Program:
     first, last = min(min(found).begin for found in points if found), max(one.end for found in points for one in found)
     host = {row.rank: row.host for row in trace.rows}
     lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
-    measured = Times(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
+    measured = ReplayTimes(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
     nodes = numbered(host.get(rank, -1 - rank) for rank in range(nranks))
-    return Program(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
+    return TracedProgram(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
 
 
 def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list[list[_Point]]:
@@ -109,14 +109,14 @@ def _key(trace: RunTrace, i: int) -> CallKey:
     return kind.comm, kind.name.removeprefix("Wait "), kind.lane if waits or trace.lane[i] else 0, int(trace.number[i])
 
 
-def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[Call], int]:
+def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[TracedCall], int]:
     """Return the calls that all their ranks have made, their positions by `_key`, and the number of other calls."""
     members, found = defaultdict[str, set[int]](set), defaultdict[CallKey, dict[int, int]](dict)
     for i in np.flatnonzero((trace.category == CALL) & (trace.number >= 0)).tolist():
         key = _key(trace, i)
         members[key[0]].add(int(trace.rank[i]))
         found[key][int(trace.rank[i])] = i
-    positions, calls = dict[CallKey, int](), list[Call]()
+    positions, calls = dict[CallKey, int](), list[TracedCall]()
     for key, slices in found.items():
         ranks = sorted(slices)
         kind = trace.kinds[trace.kind[slices[ranks[0]]]]
@@ -129,9 +129,10 @@ def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[Call], int]:
     return positions, calls, len(found) - len(calls)
 
 
-def _call(kind: CallKind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> Call:
+def _call(kind: CallKind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> TracedCall:
     blocks = len(ranks) if COLLECTIVES[collective].blocks else 1
-    return Call(collective, kind.algorithm, max(kind.nbytes, 0) * blocks, min(max(kind.root, 0), len(ranks) - 1), ranks, comes, leaves)
+    root = min(max(kind.root, 0), len(ranks) - 1)
+    return TracedCall(collective, kind.algorithm, max(kind.nbytes, 0) * blocks, root, ranks, comes, leaves)
 
 
 def _collective(name: str) -> str:

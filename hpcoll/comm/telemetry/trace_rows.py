@@ -26,7 +26,7 @@ _REGION = (1 << f.PLACE_AT) - 1
 
 
 class Positions:
-    """Where rows are: each host is a process of the trace, and each row of a rank one of its threads.
+    """The positions of rows: each host is a process of the trace, and each row of a rank one of its threads.
 
     Args:
         resources: Of the first communicator of this process.
