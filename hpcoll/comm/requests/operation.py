@@ -18,7 +18,7 @@ from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
-from hpcoll.runtime.program.fields import ERROR, GIVEN_UP, NUMBERED
+from hpcoll.runtime.program.fields import ERROR, GIVEN_UP, ISSUED, NUMBERED
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
@@ -146,6 +146,7 @@ class Operation(Watched):
         tickets = self.message_context.tickets
         slot = self.board.slots[self._slot]  # whose OWNER may still be the progress thread, on its way out of the last operation
         self.board.help()
+        self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
         slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
         tickets[1] += 1

@@ -40,10 +40,11 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`,
-# NUMBERED: the number of the call in it. GET_COUNT: address of MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and
-# CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP, OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0:
-# contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map on both sides. STATUS: room for a status, at STATUS_AT unless a request of
-# somebody else's is tested. From OPERANDS on there is room for the addresses of the widest reduction's sources.
+# NUMBERED: the number of the call in it, ISSUED: when the program issued a call that waits for its turn, else 0. GET_COUNT: address of
+# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP,
+# OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0: contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map
+# on both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
+# the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
@@ -51,9 +52,9 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, NUMBERED, GET_COUNT,
+    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, NUMBERED, ISSUED, GET_COUNT,
     FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(107)  # fmt: skip
+) = range(108)  # fmt: skip
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
 # take part in it: a message without bytes is none.

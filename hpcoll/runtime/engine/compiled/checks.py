@@ -80,9 +80,9 @@ def note_call(state):  # type: ignore[no-untyped-def]
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
     process = pointer(log[f.PROCESS])
-    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.STARTED], 0
+    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.ISSUED] or state[f.STARTED], 0
     record[f.ITS_SPENT], record[f.ITS_NAMES] = process[f.SPENT] - log[f.OWN_SPENT], process[f.REGION]
-    record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END], state[f.NUMBERED] = 0, 0, number
+    record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END], state[f.NUMBERED], state[f.ISSUED] = 0, 0, number, 0
     log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _compared(signature)))
 
 
