@@ -145,7 +145,7 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
       down the list of the others, so that a few late ranks do not hide each other.
 
     Where it was late because its core was taken away, which happens to all ranks of a busy machine now and then, it must be `FACTOR` times
-    as often the last as the rank to compare with.
+    as often the last as the rank to compare with, or stand out even without the time for which its core was taken.
 
     Args:
         ranks: Waits of all ranks, by rank.
@@ -201,7 +201,9 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
     beside = others[(len(others) - 1) // 4]
     if costs[first] < max(LEAST_S, LEAST_SHARE * run_s, FACTOR * costs[beside]):
         return None
-    return first if rows[first].why != _TAKEN or rows[first].last >= FACTOR * rows[beside].last else None
+    rest = costs[first] - rows[first].taken_s  # where that alone stands out it is no accident
+    often = rows[first].last >= FACTOR * rows[beside].last or rest >= max(LEAST_S, LEAST_SHARE * run_s, FACTOR * costs[beside])
+    return first if rows[first].why != _TAKEN or often else None
 
 
 def _row(
@@ -231,11 +233,11 @@ def _why(one: RankWaits, others: Sequence[RankWaits], cost: float, inherited: fl
 def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
     """Return the verdict on the rank that stands out."""
     seconds: dict[str, float] = {}
-    for place in (place for one in ranks for place in one.places if place.place):
-        name = _short(place.place) + (f" ({printable(place.region)})" if place.region else "")
+    for place in (place for one in ranks for place in one.places):
+        name = _short(place.place) + (f" ({printable(place.region)})" if place.region and place.place else "")
         seconds[name] = seconds.get(name, 0.0) + place.waited_for.get(row.rank, 0.0)
     most = max(seconds, key=lambda name: seconds[name], default="")
-    where = f", most at {most}" if seconds.get(most) else ""
+    where = f", most at {most}" if most and seconds[most] else ""
     last = f"rank {row.rank} ({printable(row.host)}) came last in {_percent(row.last)} of the calls"
     return f"{last}, which cost {_percent(row.share)} of the run" + where + (f": it {row.why}" if row.why else "")
 

@@ -128,7 +128,9 @@
         i++;
         continue;
       }
-      const pixel = Math.floor(from), j = Math.max(i + 1, lower(c.start, timeAt(pixel + 1), i, track.end));
+      const pixel = Math.floor(from);
+      let j = Math.max(i + 1, lower(c.start, timeAt(pixel + 1), i, track.end));
+      if (j - 1 > i && x(end(j - 1)) - x(c.start[j - 1]) >= 1.5) j--; // a long one that begins in the same pixel
       const share = Math.min(1, (lengths[j] - lengths[i]) * scale), of = (waits[j] - waits[i]) / Math.max(lengths[j] - lengths[i], 1e-12);
       const tall = Math.max(1, share * height), wait = tall * of;
       context.fillStyle = colours[fill];
@@ -278,7 +280,7 @@
   // What begins in a pixel and is longer goes on in the next ones.
   function spread(found, pixel, k, sum, room) {
     for (; sum > 0 && pixel < found.length; pixel++) {
-      const here = Math.min(sum, Math.max(0, room - 0));
+      const here = Math.min(sum, room);
       found[pixel][k] += here / room;
       sum -= here;
     }

@@ -189,13 +189,17 @@ class Context(CommunicatorCalls):
 
     def look_back(self) -> None:
         """Note where a blocking call was made that took long, and compare calls where it is time."""
-        log = self.resources.log
-        if log.took_long:
-            log.note_place(log.ncalls, PLACES.number(place_of_caller()))
-        if log.is_due:
+        self.note_place()
+        if self.resources.log.is_due:
             self.ledger.count_regions()
             with self.failure_scope("a comparison of arrivals"):
                 self.exchange.now()
+
+    def note_place(self) -> None:
+        """Note where the latest blocking call was made, if it took long."""
+        log = self.resources.log
+        if log.took_long:
+            log.note_place(log.ncalls, PLACES.number(place_of_caller()))
 
     def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
