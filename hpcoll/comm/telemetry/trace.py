@@ -20,6 +20,7 @@ from mpi4py import MPI
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.status.names import region_text
 from hpcoll.comm.team.resources import Resources, live_contexts
+from hpcoll.comm.telemetry.clock import shared_clock
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
 from hpcoll.comm.telemetry.trace_lines import line
@@ -55,7 +56,8 @@ class Trace:
         self._nbytes = self._nflights = 0
         self._regions: list[tuple[int, int, int]] = []
         self._thread = threading.Thread(target=self._run, name="hpcoll-trace", daemon=True)
-        self._common: Callable[[np.ndarray], np.ndarray] = lambda ns: ns
+        self._clock = shared_clock(resources.team)
+        self._common: Callable[[np.ndarray], np.ndarray] = self._clock.common
         self._introduce(resources)
         listeners.append(self.add)
         os.register_at_fork(after_in_child=self._forget)
@@ -66,7 +68,8 @@ class Trace:
         rank, where = self._positions.rank, self._positions.own(0)
         told = {
             "version": sys.modules[_PACKAGE].__version__, "ranks": MPI.COMM_WORLD.size, "rank": rank, "host": self._positions.host,
-            "pid": os.getpid(), "clock_error_us": 0.0, "started": time.time(), "program": sys.argv,
+            "pid": os.getpid(), "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
+            "started": time.time(), "program": sys.argv,
         }  # fmt: skip
         self._append([
             _meta("process_name", where, name=self._positions.host), _meta("process_sort_index", where, sort_index=self._positions.node),
