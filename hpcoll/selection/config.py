@@ -228,7 +228,7 @@ VARIABLES = (
         "nothing is printed", "summary", _switch,
     ),
     Variable(
-        "HPCOLL_TRACE", "a folder, or `folder:steps`", "where the run writes a trace of its calls, for ui.perfetto.dev and `hpcoll trace`",
+        "HPCOLL_TRACE", "a folder", "where the run writes a trace of its calls, for ui.perfetto.dev and `hpcoll trace`",
         "nothing is written", "trace", _file_name,
     ),
     Variable(

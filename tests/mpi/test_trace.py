@@ -15,6 +15,10 @@ for i in range(40):
     if comm.rank == 1 and i % 4 == 0:
         time.sleep(0.01)
     comm.Allreduce(x, y)
+with comm.region("step"):
+    for i in range(3):
+        with comm.region("halo"):
+            comm.Allreduce(x, y)
 request = comm.Ibcast(x)
 time.sleep(0.01 * comm.rank)
 request.Wait()
@@ -78,13 +82,18 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert rows == {0: "rank 0", 16: "rank 1", 1: "rank 0 in flight 1", 17: "rank 1 in flight 1"}
     for tid in (0, 16):
         calls = of(found, "call", tid)
-        assert [one["name"] for one in calls].count("Allreduce") == 40
+        assert [one["name"] for one in calls].count("Allreduce") == 43
         first = next(one for one in calls if one["name"] == "Allreduce")
         assert first["args"] | {"algorithm": "", "at": ""} == {
             "comm": "MPI_COMM_WORLD", "bytes": 24, "count": 3, "type": "float64", "op": "SUM", "algorithm": "", "at": "", "call": 1,
         }  # fmt: skip
         assert [one["args"]["comm"].rpartition(" ")[0] for one in calls if one["name"] == "Barrier"] == ['a "name"']
         assert [one["name"] for one in of(found, "call", tid + 1)] == ["Ibcast"]
+        regions = of(found, "region", tid)
+        assert sorted(one["name"] for one in regions) == ["step", "step/halo", "step/halo", "step/halo"]
+        named = [one for one in calls if one["args"].get("region") == "step/halo"]
+        assert len(named) == 3
+        assert all(inside(one, [outer for outer in regions if outer["name"] == "step/halo"]) for one in named)
     waits = [one for one in of(found, "wait", 0) if one["ph"] == "X" and one["dur"] > 8000]
     slept = [one for one in waits if inside(one, of(found, "call", 0))]
     assert len(slept) >= 9, waits

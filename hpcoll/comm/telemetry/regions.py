@@ -1,5 +1,7 @@
 """Regions of the program, which name the calls that are made in them: see `hpcoll.Communicator.region`."""
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +18,7 @@ from hpcoll.runtime.program import object_fields as o
 from hpcoll.runtime.telemetry.call_log import PROCESS
 
 _process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
-
-
+_watchers: list[Callable[[int, int, int], None]] = []
 _kept: list["Region"] = []  # all there are, for good: compiled code has their addresses
 
 
@@ -38,7 +39,7 @@ class Region(metaclass=_RegionType):
         name: Its name, without those of the regions around it.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_words", "name")
+    __slots__ = ("__enter__", "__exit__", "_begun", "_words", "name")
     if TYPE_CHECKING:
 
         def __enter__(self) -> None: ...
@@ -46,15 +47,19 @@ class Region(metaclass=_RegionType):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._begun = list[int]()  # when it was entered, while somebody watches
         fields = {
             o.NUMBER_AT: PROCESS[f.REGION :].ctypes.data, o.OUTER: -1, o.INNER: -1, o.ENTERS: id(Region.enter), o.LEAVES: id(Region.leave),
             o.REGION: id(self), o.NOTHING: id(None),
         }  # fmt: skip
         self._words = np.array([fields[field] for field in range(o.REGION_NFIELDS)], np.int64)
-        cross = python_function("cross", region_address, self._words) if SUPPORTED else None
-        for entry, method in (("__enter__", self.enter), ("__exit__", self.leave)):
-            setattr(self, entry, cross or method)
+        cross = python_function("cross", region_address, self._words) if SUPPORTED and not _watchers else None
+        self._cross_by(cross or self.enter, cross or self.leave)
         _kept.append(self)
+
+    def _cross_by(self, enter: Callable[[], None], leave: Callable[..., None]) -> None:
+        setattr(self, "__enter__", enter)  # noqa: B010  # it has a type of its own
+        setattr(self, "__exit__", leave)  # noqa: B010
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (self.name,)
@@ -64,10 +69,16 @@ class Region(metaclass=_RegionType):
         outer = _process[f.REGION]
         _process[f.REGION] = inner = REGIONS.number(RegionName(outer, self.name))
         self._words[[o.OUTER, o.INNER]] = outer, inner
+        if _watchers:
+            self._begun.append(time.monotonic_ns())
 
     def leave(self, *error: object) -> None:
         """Leave the innermost region: where threads leave theirs in another order, none is left over in the end."""
         number = _process[f.REGION]
+        if self._begun:
+            begun, now = self._begun.pop(), time.monotonic_ns()
+            for watch in _watchers:
+                watch(number, begun, now)
         if number:
             _process[f.REGION] = REGIONS.name(number).outer  # type: ignore[attr-defined]
 
@@ -82,6 +93,16 @@ class _Regions(dict[str, Region]):
 
 
 regions = _Regions()
+
+
+def watch_regions(watcher: Callable[[int, int, int], None]) -> None:
+    """Tell a function of each region that the program leaves from now on: its number, begin and end as of `time.monotonic_ns`.
+
+    Regions are entered and left in Python then.
+    """
+    _watchers.append(watcher)
+    for region in _kept:
+        region._cross_by(region.enter, region.leave)
 
 
 def _named(name: str) -> Region:

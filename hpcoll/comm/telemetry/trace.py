@@ -22,6 +22,7 @@ from hpcoll.comm.status.names import region_text
 from hpcoll.comm.team.resources import Resources, live_contexts
 from hpcoll.comm.telemetry.clock import shared_clock
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
+from hpcoll.comm.telemetry.regions import watch_regions
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
 from hpcoll.comm.telemetry.trace_lines import line
 from hpcoll.comm.telemetry.trace_rows import Lines, Positions, Row, counter, slices
@@ -29,7 +30,6 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
 
-STEPS = ":steps"
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S, _END_S = 0.5, 5.0
 _BATCH = 4096  # calls that are formatted at once
@@ -60,6 +60,7 @@ class Trace:
         self._common: Callable[[np.ndarray], np.ndarray] = self._clock.common
         self._introduce(resources)
         listeners.append(self.add)
+        watch_regions(self.region)
         os.register_at_fork(after_in_child=self._forget)
         self._thread.start()
 
@@ -92,7 +93,8 @@ class Trace:
 
     def region(self, number: int, begin_ns: int, end_ns: int) -> None:
         """Note that the program has left a region, with its number and times as `time.monotonic_ns` tells them."""
-        self._regions.append((number, begin_ns, end_ns))
+        if self._file is not None:
+            self._regions.append((number, begin_ns, end_ns))
         if len(self._regions) > _MOST_REGIONS:
             self._safely(self._write_regions)
 
@@ -231,7 +233,7 @@ class Trace:
 def begin(resources: Resources) -> list[Trace]:
     """Begin the trace of this process with its first communicator; nothing where it cannot be written, which one rank of a host says."""
     team = resources.team
-    folder = Path(str(resources.config.trace).removesuffix(STEPS))
+    folder = Path(str(resources.config.trace))
     try:
         return [Trace(TraceFile(path_in(folder, team)), resources)]
     except OSError as error:
