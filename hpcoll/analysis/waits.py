@@ -50,7 +50,7 @@ class RankWaits(NamedTuple):
     waited_s: float  # for ranks that came later
     moved_s: float  # in calls that all ranks had reached
     hidden_s: float  # of calls in flight, while the program did other things
-    python_s: float  # around calls, in hpcoll's own Python
+    python_s: float  # around calls, in hpcoll's own Python: of a call like an earlier one, times calls
     nbytes: int
     waited_for: Mapping[int, float]  # seconds, by the rank that came last
     caused: Mapping[int, float]  # the same, each wait divided by the number of ranks that could wait for that one in that call

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from hpcoll.comm.team.resources import live_contexts
 from hpcoll.comm.telemetry.account import forget, rank_waits
 from hpcoll.comm.telemetry.links import slow_links
 
-_METHOD = "stragglers"
+_METHOD, _TRIED, _TIMES = "stragglers", 50, 10  # calls that are timed at once, and how often
 _SOME_S, _LOOK_S, _NAP_S = 2.0, 0.2, 0.002  # in which ranks come that need not; from one look at the others to the next; of a nap
 _pending: list[Any] = []  # a request that did not end, and its memory
 
@@ -50,10 +50,28 @@ class WithStragglers(WithContext):
         context.check()
         gather = partial(context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD)
         with context.failure_scope(_METHOD):
-            found = _asked(context, gather, _compare)
+            found = _asked(context, gather, _compare, _around_a_call())
         if reset:
             forget(context.resources.team.world_ranks)
         return found
+
+
+@cache
+def _around_a_call() -> float:
+    """Return the seconds that hpcoll's own Python takes around a call like an earlier one, as it is measured on this rank, once."""
+    from hpcoll.comm.communicator import Communicator  # which has this method
+
+    alone = Communicator(MPI.COMM_SELF.Dup())
+    alone.Barrier()
+    found = []
+    for _ in range(_TIMES):
+        alone.ledger.clear()
+        begun = time.perf_counter()
+        for _ in range(_TRIED):
+            alone.Barrier()
+        found.append(time.perf_counter() - begun - sum(row.seconds for row in alone.ledger.rows()))
+    alone.Free()
+    return max(0.0, min(found) / _TRIED)
 
 
 def _compare(context: Context) -> None:
@@ -66,7 +84,7 @@ def _compare_at_end(context: Context) -> None:
     context.exchange.now(context.resources.comm.Allgather)
 
 
-def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None]) -> Stragglers:
+def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None], around_s: float = 0.0) -> Stragglers:
     """Return the judgement of the waits in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
     place = {rank: i for i, rank in enumerate(context.resources.team.world_ranks)}
     inside = {_name(one): one for one in list(live_contexts) if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)}
@@ -75,7 +93,8 @@ def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callab
         if all(name in told[place[rank]] for rank in name[0]):
             compare(inside[name])
     nbytes = sum(row.nbytes for one in inside.values() for row in one.ledger.rows())
-    ranks: list[RankWaits] = gather(rank_waits(context.resources, nbytes))
+    mine = rank_waits(context.resources, nbytes)
+    ranks: list[RankWaits] = gather(mine._replace(python_s=around_s * mine.calls))
     moves = sum(one.moved_s for one in ranks) >= LEAST_SHARE * sum(one.run_s for one in ranks)
     return judge(ranks, slow_links(context.resources, gather) if moves else None)
 
