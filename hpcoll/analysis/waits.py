@@ -11,12 +11,11 @@ import numpy as np
 
 from hpcoll.base.text import counted, duration, printable, table
 
-LEAST_S, LEAST_SHARE = 1e-3, 0.02  # seconds, and share of the run, that a rank costs which stands out
+LEAST_S, LEAST_SHARE = 1e-3, 0.05  # seconds, and share of the run, that a rank costs which stands out
 FACTOR = 2.0  # times the cost of the rank to compare with
 TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
 SLOW_LINK = 1.5  # times slower than the median link, from where on a host's link is a cause
-_TAKEN = "had its core taken away"
-_CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": _TAKEN}
+_CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": "had its core taken away"}
 _CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
 _MOST_ROWS, _WIDTH = 16, 140  # of a table
 _NOTHING = duration(0.0)
@@ -144,9 +143,6 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     - at least `FACTOR` times the cost of the rank to compare with: the next one where there are up to 5 ranks; of more, the one a quarter
       down the list of the others, so that a few late ranks do not hide each other.
 
-    Where it was late because its core was taken away, which happens to all ranks of a busy machine now and then, it must be `FACTOR` times
-    as often the last as the rank to compare with, or stand out even without the time for which its core was taken.
-
     Args:
         ranks: Waits of all ranks, by rank.
         links: How many times slower the links of a host are than the median link, by host; None: not known.
@@ -201,9 +197,7 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
     beside = others[(len(others) - 1) // 4]
     if costs[first] < max(LEAST_S, LEAST_SHARE * run_s, FACTOR * costs[beside]):
         return None
-    rest = costs[first] - rows[first].taken_s  # where that alone stands out it is no accident
-    often = rows[first].last >= FACTOR * rows[beside].last or rest >= max(LEAST_S, LEAST_SHARE * run_s, FACTOR * costs[beside])
-    return first if rows[first].why != _TAKEN or often else None
+    return first
 
 
 def _row(

@@ -20,7 +20,7 @@ from hpcoll.runtime.transports.mpi import function_address
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
-FORWARD = {time.CLOCK_MONOTONIC, local_ops.CLOCK_MONOTONIC_COARSE}
+FORWARD = {time.CLOCK_MONOTONIC, local_ops.CLOCK_MONOTONIC_COARSE, local_ops.CLOCK_THREAD}
 
 
 class Clock:

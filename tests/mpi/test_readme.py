@@ -55,6 +55,11 @@ def halo_exchange(names: dict[str, Any], out: str) -> None:
     np.testing.assert_allclose(own, u[rows, columns], rtol=1e-12, atol=1e-12)
 
 
+def find_who_is_late(names: dict[str, Any], out: str) -> None:
+    assert len(names["found"].rows) == NRANKS
+    assert (out == f"{names['found']}\n") == (RANK == 0)
+
+
 def share_arrays(names: dict[str, Any], out: str) -> None:
     assert (names["total"] == NRANKS * (NRANKS - 1) / 2).all()
     assert out == "1.0 False\n"
@@ -91,6 +96,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/index.md": landing,
     "docs/concepts/schedules.md": schedules,
     "docs/development/contributing.md": contributing,
+    "docs/how_to/find_who_is_late.md": find_who_is_late,
     "docs/how_to/overlap.md": overlap,
     "docs/how_to/own_operators.md": own_operators,
     "docs/how_to/parameter_server.md": parameter_server,

@@ -1,6 +1,6 @@
 """Each private part of CPython, NumPy, Numba, mpi4py and MPI libraries that hpcoll uses: altered, its guard refuses or falls back.
 
-`docs/development/internals.md` has a row for each place, and each row has a test here or in tests/mpi/test_call_patterns.py.
+`docs/development/internals.md` has a row for each place, and each row has a test here, or where `PLACES` says.
 """
 
 import ctypes
@@ -29,7 +29,10 @@ from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.transports import cross_memory, mpi
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = {"hpcoll/runtime/engine/compiled/spec_reader.py (`keep`)"}  # tests/mpi/test_call_patterns.py
+PLACES = {
+    "hpcoll/runtime/engine/compiled/spec_reader.py (`keep`)",  # tests/mpi/test_call_patterns.py
+    "hpcoll/comm/telemetry/regions.py (`Region`)",  # tests/unit/test_regions.py
+}
 
 
 def guards(place: str) -> Callable[[Any], Any]:

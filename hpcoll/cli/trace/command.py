@@ -28,15 +28,15 @@ def run(arguments: argparse.Namespace) -> int:
     trace = read(arguments.files)
     waits = find(trace)
     ranks = rank_waits(trace, waits)
-    if arguments.against:
-        print_lines(_comparison(trace, waits, arguments.against))
-    else:
-        print_lines(_lines(trace, waits, ranks))
-    if arguments.html:
+    if arguments.html:  # first of all: whoever reads the text may stop
         from hpcoll.cli.trace.page import page
 
         title = ", ".join(Path(file).name for file in arguments.files)
         output.write(arguments.html, page(trace, waits, ranks, facts(trace), title))
+    if arguments.against:
+        print_lines(_comparison(trace, waits, arguments.against))
+    else:
+        print_lines(_lines(trace, waits, ranks))
     return 0
 
 

@@ -147,7 +147,9 @@ class ArrivalExchange:
                 account.uncompared += first - 1 - log.compared
                 arrivals = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)]
                 self._compare_lane(lane, on, first, last, np.array([arrivals, bases], np.int64))
-                log.compared = last
+            elif last > log.compared:  # there was no room
+                account.uncompared += last - log.compared
+            log.compared = max(log.compared, last)
             places = [place + 8 * max(0, end + 1 - one) for place, one, end in zip(places, firsts, lasts, strict=True)]
 
     def _compare_lane(self, lane: int, on: MessageContext, first: int, last: int, told: np.ndarray) -> None:

@@ -54,7 +54,7 @@ def compare(address):  # type: ignore[no-untyped-def]
             continue
         owner, late = _latest(table, i, kind, root)
         waited = min(took, late - (begin - record[f.ITS_BEGIN]))
-        if waited <= least:
+        if owner == w.NOBODY or waited <= least:
             continue
         waited_ns += waited
         owners[i], waits[i] = owner, waited
