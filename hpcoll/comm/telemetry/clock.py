@@ -34,12 +34,6 @@ def clock_of(team: Team) -> "HostClock":
     return _CLOCKS.get(team) or _CLOCKS.setdefault(team, HostClock(team))
 
 
-def shared_clock(team: Team) -> "HostClock":
-    """Return the clock of all hosts of ``MPI.COMM_WORLD`` where it has been measured, else that of a team's hosts."""
-    size = MPI.COMM_WORLD.size
-    return next((clock for clock in _CLOCKS.values() if clock.leaders.nranks == size and clock.is_known), None) or clock_of(team)
-
-
 class Sample(NamedTuple):
     """A comparison of one host's clock with that of rank 0's host, in nanoseconds."""
 
@@ -96,8 +90,11 @@ class HostClock:
         return len(self._lines) > 1
 
     def due(self) -> bool:
-        """Say whether it is time to measure; rank 0 asks, and tells the others."""
-        return self.crosses_hosts and time.monotonic_ns() >= self._next
+        """Say whether it is time to measure; rank 0 asks, and tells the others. Nobody is told so twice."""
+        if not self.crosses_hosts or time.monotonic_ns() < self._next:
+            return False
+        self._next = time.monotonic_ns() + PERIOD_NS
+        return True
 
     @property
     def is_known(self) -> bool:
@@ -119,7 +116,6 @@ class HostClock:
         """
         if not self.crosses_hosts:
             return
-        self._next = time.monotonic_ns() + PERIOD_NS
         self.leaders.begin(_PATIENCE_S)
         mine, every = np.zeros(3, np.int64), np.empty((self.leaders.nranks, 3), np.int64)
         if self.leaders.leads:

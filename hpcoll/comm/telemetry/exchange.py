@@ -18,7 +18,7 @@ from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.telemetry.account import SHORT_NS, account_of
-from hpcoll.comm.telemetry.clock import clock_of, shared_clock
+from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.runtime.engine.entry import COMPARE, TELL, call_compiled
 from hpcoll.runtime.program import fields as f
@@ -29,7 +29,8 @@ EVERY = 4096  # calls, a power of two, fewer than records are kept
 _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
 _TICKS = (1 << w.TICK_BITS) - 1
-_HEADS = _MOST_LANES * _HEAD + 1  # the last word: rank 0 asks that clocks be compared
+_HEADS = _MOST_LANES * _HEAD + 1  # the last word: rank 0 asks that clocks be compared, or not
+_AGAIN, _FIRST_TIME = 1, 2
 _FEW, _EVERY_NS = 64, 1_000_000_000  # calls, and time on the first rank's clock, for traces
 _KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
 _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
@@ -46,10 +47,7 @@ class ArrivalExchange:
         self._resources, self._request = resources, None  # type: Resources, MPI.Grequest | None
         self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
-        self._clock = shared_clock(resources.team)
-        self._measures = self._clock is clock_of(resources.team)
-        if self._measures and self._clock.crosses_hosts and not self._clock.is_known:
-            self._clock.measure(partial(resources.service_collectives.gather, purpose=Purpose.CLOCKS))
+        self._clock = clock_of(resources.team)
         self._period = _FEW if resources.config.trace else EVERY
         self._before = 0, 0  # number and time of the first call in the comparison before, on rank 0
         resources.log.compare_at(resources.log.ncalls + self._period)
@@ -62,11 +60,16 @@ class ArrivalExchange:
         """
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
-        self._tell()
         on = self._resources.service_collectives
-        (gather or partial(on.gather, purpose=Purpose.ARRIVALS))(self._words["mine"], self._words["every"])
-        if self._words["every"][0, _HEADS - 1]:
+        tell = gather or partial(on.gather, purpose=Purpose.ARRIVALS)
+        self._tell()
+        tell(self._words["mine"], self._words["every"])
+        asked = self._words["every"][0, _HEADS - 1]
+        if asked:
             self._clock.measure(gather or partial(on.gather, purpose=Purpose.CLOCKS))
+        if asked == _FIRST_TIME:  # what was told was on clocks of which nobody knew
+            self._tell()
+            tell(self._words["mine"], self._words["every"])
         self._compare()
         if self._resources.config.trace:
             self._find_period()
@@ -116,7 +119,7 @@ class ArrivalExchange:
         if not self._words:
             self._make_room()
         mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
-        mine[_HEADS - 1] = self._measures and self._clock.due()
+        mine[_HEADS - 1] = 0 if not self._clock.due() else _AGAIN if self._clock.is_known else _FIRST_TIME
         for lane, on in enumerate(self._lanes()):
             log, head = on.log, _HEAD * lane
             last = log.begun_and_ended[1]

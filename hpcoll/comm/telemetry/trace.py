@@ -18,9 +18,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.status.names import region_text
 from hpcoll.comm.team.resources import Resources, live_contexts
-from hpcoll.comm.telemetry.clock import shared_clock
+from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.comm.telemetry.regions import watch_regions
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
@@ -56,7 +57,7 @@ class Trace:
         self._nbytes = self._nflights = 0
         self._regions: list[tuple[int, int, int]] = []
         self._thread = threading.Thread(target=self._run, name="hpcoll-trace", daemon=True)
-        self._clock = shared_clock(resources.team)
+        self._clock = clock_of(resources.team)
         self._common: Callable[[np.ndarray], np.ndarray] = self._clock.common
         self._introduce(resources)
         listeners.append(self.add)
@@ -234,6 +235,9 @@ def begin(resources: Resources) -> list[Trace]:
     """Begin the trace of this process with its first communicator; nothing where it cannot be written, which one rank of a host says."""
     team = resources.team
     folder = Path(str(resources.config.trace))
+    clock = clock_of(team)
+    if clock.crosses_hosts and not clock.is_known and threading.current_thread() is threading.main_thread():
+        clock.measure(partial(resources.service_collectives.gather, purpose=Purpose.CLOCKS))
     try:
         return [Trace(TraceFile(path_in(folder, team)), resources)]
     except OSError as error:
