@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from hpcoll.comm.telemetry.links import slow_links
 
 _METHOD, _TRIED, _TIMES = "stragglers", 50, 10  # calls that are timed at once, and how often
 _SOME_S, _LOOK_S, _NAP_S = 2.0, 0.2, 0.002  # in which ranks come that need not; from one look at the others to the next; of a nap
+_around_a_call: list[float] = []  # seconds of hpcoll's own Python, once they are measured
 _pending: list[Any] = []  # a request that did not end, and its memory
 
 
@@ -50,18 +51,17 @@ class WithStragglers(WithContext):
         context.check()
         gather = partial(context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD)
         with context.failure_scope(_METHOD):
-            found = _asked(context, gather, _compare, _around_a_call())
+            if not _around_a_call:
+                _around_a_call.append(_measured(self))
+            found = _asked(context, gather, _compare, _around_a_call[0])
         if reset:
             forget(context.resources.team.world_ranks)
         return found
 
 
-@cache
-def _around_a_call() -> float:
-    """Return the seconds that hpcoll's own Python takes around a call like an earlier one, as it is measured on this rank, once."""
-    from hpcoll.comm.communicator import Communicator  # which has this method
-
-    alone = Communicator(MPI.COMM_SELF.Dup())
+def _measured(comm: Any) -> float:
+    """Return the seconds that hpcoll's own Python takes on this rank around a call like an earlier one."""
+    alone = comm._keep(MPI.COMM_SELF.Dup())
     alone.Barrier()
     found = []
     for _ in range(_TIMES):
