@@ -184,8 +184,6 @@ def train(plan: dict[str, Any], injection: Injection) -> hpcoll.Communicator:
 def main() -> None:
     """Run the plan, and print the result."""
     plan, world = json.loads(sys.argv[1]), MPI.COMM_WORLD
-    if os.geteuid() == 0:
-        Path("/proc/self/autogroup").write_text("-15")  # other programs may use the cores
     delayed = delayed_s()
     injection = Injection(plan, world.rank)
     if plan["kind"] == "hog" or plan.get("pinned"):
