@@ -47,7 +47,8 @@ class ServiceCollectives:
     def __init__(self, nranks: int, message_context: MessageContext, build: BuildEngine) -> None:
         self._nranks, self._message_context, self._build = nranks, message_context, build
         self._plans: dict[tuple[str, Purpose], Plan] = {}
-        self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
+        self._kept: dict[Purpose, tuple[Call, HostEngine]] = {}
+        self._numbers: dict[Purpose, tuple[np.ndarray, np.ndarray]] = {}
         self._comparers: dict[int, tuple[HostEngine, Call]] = {}  # by index of the message context of a persistent request
         self._comparing: dict[int, int] = {}  # how far those are that have begun
         self._owner: CallOwner | None = None
@@ -107,26 +108,36 @@ class ServiceCollectives:
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
-    def gather_number(self, mine: int, purpose: Purpose, what: Callable[[], str]) -> list[int]:
-        """Return every rank's number. Engine and memory are kept, as it is a part of every such call.
+    def gather_again(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: Callable[[], str]) -> None:
+        """Gather as `gather`, from and to the same arrays as the last time, as a rule: their engine is kept.
 
         Args:
-            mine: Number of this rank.
+            mine: Array of this rank, equally long everywhere.
+            every: Room for the arrays of all ranks.
             purpose: Purpose, which has no other gathers.
             what: Returns the call that all ranks are to make now, for texts; called where it takes long.
         """
         kept = self._kept.pop(purpose, None)  # not while another thread has it
-        if kept is None:
-            one, every = np.array([mine], np.int64), np.empty(self._nranks, np.int64)
-            call = Call("allgather", one.ctypes.data, every.ctypes.data, one.nbytes, _BYTE, keep=(one, every))
-            kept = one, every, call, self._run(call, purpose, what())
+        if kept is None or kept[0].keep[0] is not mine:
+            call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
+            kept = call, self._run(call, purpose, what())
         else:
-            (one, every, call, engine), one[0] = kept, mine
+            call, engine = kept
             status = call_compiled(RUN, engine.address, call.send, call.recv, AS_BEFORE)
             if status != DONE:
                 self._end(call, engine, status, purpose, what())
-        numbers: list[int] = every.tolist()
         self._kept[purpose] = kept
+
+    def gather_number(self, mine: int, purpose: Purpose, what: Callable[[], str]) -> list[int]:
+        """Return every rank's number; arguments as of `gather_again`."""
+        if purpose in self._numbers:
+            one, every = self._numbers.pop(purpose)
+        else:
+            one, every = np.empty(1, np.int64), np.empty(self._nranks, np.int64)
+        one[0] = mine
+        self.gather_again(one, every, purpose, what)
+        numbers: list[int] = every.tolist()
+        self._numbers[purpose] = one, every
         return numbers
 
     def begin_comparison(self, message_context: MessageContext, planned: HostEngine, *, at_once: bool) -> None:

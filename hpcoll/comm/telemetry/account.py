@@ -76,7 +76,8 @@ _life = [Life()]
 
 def account_of(resources: Resources) -> WaitAccount:
     """Return the account of all communicators of the same ranks in the same order."""
-    return _accounts.setdefault(resources.team.world_ranks, WaitAccount(resources.team.world_ranks))
+    ranks = resources.team.world_ranks
+    return _accounts.get(ranks) or _accounts.setdefault(ranks, WaitAccount(ranks))
 
 
 def accounts() -> list[WaitAccount]:

@@ -61,7 +61,7 @@ class ArrivalExchange:
         self.end()
         self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
         on = self._resources.service_collectives
-        tell = gather or partial(on.gather, purpose=Purpose.ARRIVALS)
+        tell = gather or partial(on.gather_again, purpose=Purpose.ARRIVALS, what=str)
         self._tell()
         tell(self._words["mine"], self._words["every"])
         asked = self._words["every"][0, _HEADS - 1]
@@ -132,8 +132,9 @@ class ArrivalExchange:
                 table[w.LOG], table[w.FIRST], table[w.NCALLS] = log.address, first, last + 1 - first
                 table[w.TOLD] = self._addresses["mine"] + 8 * at
                 call_compiled(TELL, self._addresses["table"], 0, 0, 0)
-                mine[head + _BASE] = self._clock.common(table[w.BASE])
-                if self._clock.drift:
+                mine[head + _BASE] = table[w.BASE]
+                if self._clock.crosses_hosts:
+                    mine[head + _BASE] = self._clock.common(table[w.BASE])
                     words = self._words["mine"][at : at + last + 1 - first]
                     words += np.rint(self._clock.drift * (words & _TICKS)).astype(np.int64)
                 at, left = at + last + 1 - first, left - (last + 1 - first)
@@ -166,8 +167,10 @@ class ArrivalExchange:
         table[w.ARRIVALS], table[w.BASES], table[w.SUMS] = at, at + told.strides[0], account.sums.ctypes.data
         at, row = account.by_rank.ctypes.data, account.by_rank.strides[0]
         table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = range(at, at + 4 * row, row)
+        owner, waited, named = (self._words[name][:n] for name in ("owner", "waited", "named"))
+        owner.fill(w.NOBODY)
+        waited.fill(0)
         call_compiled(COMPARE, self._addresses["table"], 0, 0, 0)
-        owner, waited, named = (self._words[name] for name in ("owner", "waited", "named"))
         if table[w.NNAMED]:
             named = named[: table[w.NNAMED]]
             begin, end = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
@@ -176,7 +179,7 @@ class ArrivalExchange:
         if listeners:
             _, records = on.log.records(first, last)
             for listen in listeners:
-                listen(ComparedCalls(self._resources, lane, first, records, owner[:n].copy(), waited[:n].copy()))
+                listen(ComparedCalls(self._resources, lane, first, records, owner.copy(), waited.copy()))
 
 
 def _request(operation: Operation) -> MPI.Grequest:

@@ -38,7 +38,6 @@ def compare(address):  # type: ignore[no-untyped-def]
         signature = record[0]
         kind, root = kinds[signature & _COLLECTIVE], signature >> w.ROOT_AT & _ROOT
         rooted = kind == w.FROM_ROOT or kind == w.TO_ROOT or signature >> f.ELEMENT_AT & _ELEMENT == w.OBJECT
-        owners[i], waits[i] = w.NOBODY, 0
         if root and not rooted:
             continue
         begin, took = record[f.ITS_BEGIN], record[f.ITS_END] - record[f.ITS_BEGIN]
