@@ -15,8 +15,8 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
 from hpcoll.comm.objects.reductions import Op, combined, fold, scanned
 from hpcoll.comm.telemetry.regions import tagged
-from hpcoll.runtime.engine.entry import RUN, call_compiled
-from hpcoll.runtime.program.fields import AS_BEFORE
+from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.program.fields import AS_BEFORE, RUN
 
 
 class BlockingObjects(WithContext):

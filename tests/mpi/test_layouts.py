@@ -9,7 +9,8 @@ from mpi4py import MPI
 from reference import agreed
 
 from hpcoll.comm.arguments.datatypes import layout_of_datatype
-from hpcoll.runtime.engine.entry import PACK, UNPACK, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.program.fields import PACK, UNPACK
 from hpcoll.runtime.program.layouts import Map
 
 pytestmark = pytest.mark.mpi

@@ -13,7 +13,7 @@ from hpcoll.base.sizes import ROOM, Number, Size, Sizes, int_value, largest, lea
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.engine_builder import symbolic
 from hpcoll.comm.plans.segmentation import lane_nbytes, segmented
-from hpcoll.runtime.engine.entry import RESIZE, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Program
@@ -45,7 +45,7 @@ class Sized:
 
     def resize(self, *counts: int) -> int:
         given = np.array(counts, np.int64)
-        return call_compiled(RESIZE, self.state.ctypes.data, given.ctypes.data, 0, 0)
+        return call_compiled(f.RESIZE, self.state.ctypes.data, given.ctypes.data, 0, 0)
 
 
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1, max_size=6), *[st.integers(0, 10_000)] * 4)

@@ -28,11 +28,11 @@ from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_error
 from hpcoll.comm.plans.engine_builder import past_the_caches
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.entry import RUN, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, WaitPolicy
 from hpcoll.runtime.program.chunks import vector_segments
-from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, STAGING_SLOTS
+from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, RUN, STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.transports.cross_memory import LEAST_NBYTES, STAGED
 from hpcoll.runtime.transports.host_routes import host_routes

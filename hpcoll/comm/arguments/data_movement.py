@@ -14,7 +14,8 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
-from hpcoll.runtime.engine.entry import PACK, UNPACK, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.program.fields import PACK, UNPACK
 from hpcoll.runtime.program.layouts import UNMAPPED, Layout, Map
 
 _BYTE = np.dtype(np.uint8)

@@ -20,10 +20,10 @@ from hpcoll.comm.objects.cells import Incoming, Outgoing
 from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
 from hpcoll.comm.requests.call_hooks import BeginningCall
-from hpcoll.runtime.engine.entry import ON_OBJECT, RUN, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
 from hpcoll.runtime.program import object_fields as o
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, SPECIAL
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, ON_OBJECT, RUN, SPECIAL
 from hpcoll.selection.config import EVERY_CALL
 
 _PROTOCOL, _PICKLE = current().protocol, MPI.pickle

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.runtime.engine.entry import FLOATS, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT, FLOATS_SUPPORTED
+from hpcoll.runtime.program.fields import FLOATS
 
 LEAST = 32 if FLOATS_SUPPORTED and BYTES_LENGTH_AT is not None else 1 << 62  # floats in a list that is worth it
 _BEGIN = b"\x80\x05"  # protocol 5

@@ -8,9 +8,9 @@ import numpy as np
 
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.ledger import Account
-from hpcoll.runtime.engine.entry import RESIZE, RUN, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import AS_BEFORE, DONE, NO_ROOM, UNFIT
+from hpcoll.runtime.program.fields import AS_BEFORE, DONE, NO_ROOM, RESIZE, RUN, UNFIT
 from hpcoll.runtime.program.layouts import Maps
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Tags

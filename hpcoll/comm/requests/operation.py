@@ -14,11 +14,11 @@ from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_b
 from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 from hpcoll.comm.status.call_site import in_words, place_of_caller
 from hpcoll.comm.status.names import PLACES
-from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
-from hpcoll.runtime.program.fields import ERROR, GIVEN_UP, ISSUED, NUMBERED
+from hpcoll.runtime.program.fields import ACTIVATE, ERROR, GIVEN_UP, ISSUED, NUMBERED, WAIT
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.runtime.engine.entry import HOLD, LET_GO, SERVE, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program import progress_fields as progress
+from hpcoll.runtime.program.fields import HOLD, LET_GO, SERVE
 from hpcoll.runtime.transports.mpi import function_address, library
 from hpcoll.selection.config import log
 

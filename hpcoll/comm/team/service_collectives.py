@@ -20,9 +20,9 @@ from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.requests.call_hooks import CallOwner, other_thread
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.requests.request import Make, start
-from hpcoll.runtime.engine.entry import RUN, START, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, STARTED
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, RUN, START, STARTED
 from hpcoll.selection.choice import Choice
 
 BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks

@@ -20,7 +20,7 @@ from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.telemetry.account import SHORT_NS, account_of
 from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
-from hpcoll.runtime.engine.entry import COMPARE, TELL, call_compiled
+from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -131,7 +131,7 @@ class ArrivalExchange:
             if first <= last:
                 table[w.LOG], table[w.FIRST], table[w.NCALLS] = log.address, first, last + 1 - first
                 table[w.TOLD] = self._addresses["mine"] + 8 * at
-                call_compiled(TELL, self._addresses["table"], 0, 0, 0)
+                call_compiled(f.TELL, self._addresses["table"], 0, 0, 0)
                 mine[head + _BASE] = table[w.BASE]
                 if self._clock.crosses_hosts:
                     mine[head + _BASE] = self._clock.common(table[w.BASE])
@@ -170,7 +170,7 @@ class ArrivalExchange:
         owner, waited, named = (self._words[name][:n] for name in ("owner", "waited", "named"))
         owner.fill(w.NOBODY)
         waited.fill(0)
-        call_compiled(COMPARE, self._addresses["table"], 0, 0, 0)
+        call_compiled(f.COMPARE, self._addresses["table"], 0, 0, 0)
         if table[w.NNAMED]:
             named = named[: table[w.NNAMED]]
             begin, end = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)

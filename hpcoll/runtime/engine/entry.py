@@ -9,27 +9,7 @@ from pathlib import Path
 
 from hpcoll import kernels
 from hpcoll.kernels.machine_code import load_all, python_function
-from hpcoll.runtime.program.fields import (
-    ACTIVATE,
-    COMPARE,
-    FLOATS,
-    HOLD,
-    LET_GO,
-    ON_OBJECT,
-    PACK,
-    RESIZE,
-    RUN,
-    SERVE,
-    START,
-    TELL,
-    UNPACK,
-    WAIT,
-)
 
-__all__ = (
-    "ACTIVATE", "COMPARE", "FLOATS", "HOLD", "LET_GO", "ON_OBJECT", "PACK", "RESIZE", "RUN", "SERVE", "START", "TELL", "UNPACK", "WAIT",
-    "call_compiled", "run_cached",
-)  # fmt: skip
 _HPCOLL = Path(__file__).parents[2]
 # The sources of compiled code and of its constants.
 _MADE_OF = (

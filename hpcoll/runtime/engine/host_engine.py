@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
-from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
+from hpcoll.runtime.engine.entry import advance_address, call_compiled
 from hpcoll.runtime.engine.run_errors import is_truncated, run_error
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
@@ -133,7 +133,7 @@ class HostEngine:
         words[_PLACES] -= self.address
         made._bind_words(words)
         made.state[f.ROOM] = made.state[f.COPY_ROOM] = _ANY
-        if call_compiled(RESIZE, made.address, counts, 0, 0) != f.DONE:
+        if call_compiled(f.RESIZE, made.address, counts, 0, 0) != f.DONE:
             return None
         made._bind(binding)
         return made
@@ -270,7 +270,7 @@ class HostEngine:
         """
         while status == f.PENDING:
             look()
-            status = call_compiled(RUN, self.address, 0, 0, f.GO_ON)
+            status = call_compiled(f.RUN, self.address, 0, 0, f.GO_ON)
         if status == f.FAILED:
             raise self.failure()
 

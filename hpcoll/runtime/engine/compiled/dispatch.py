@@ -7,31 +7,16 @@ from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops,
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
-from hpcoll.runtime.program.fields import (
-    ACTIVATE,
-    CACHED,
-    COMPARE,
-    FLOATS,
-    HOLD,
-    LET_GO,
-    ON_OBJECT,
-    PACK,
-    RESIZE,
-    RUN,
-    START,
-    TELL,
-    UNPACK,
-    WAIT,
-)
+from hpcoll.runtime.program import fields as f
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
     """Call the function that the constant names with the other arguments without the GIL, but for those on objects."""
-    if what == CACHED:
+    if what == f.CACHED:
         return call_lookup.run_cached(a, b, c, d)
-    if what == ON_OBJECT:
+    if what == f.ON_OBJECT:
         return call_on_object(a, b)
-    if what == FLOATS:
+    if what == f.FLOATS:
         return read_floats(a, b, c, d)
     thread = release_gil(())
     answer = _answer(what, a, b, c, d)
@@ -41,25 +26,25 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
-    if what == RUN:
+    if what == f.RUN:
         return interpreter.run(a, b, c, d)
-    if what == START:
+    if what == f.START:
         return progress.start(a, b, c)
-    if what == ACTIVATE:
+    if what == f.ACTIVATE:
         return progress.activate(a, b, c)
-    if what == WAIT:
+    if what == f.WAIT:
         return progress.wait(a, b, c, d)
-    if what == RESIZE:
+    if what == f.RESIZE:
         return interpreter.resize(a, b)
-    if what == HOLD:
+    if what == f.HOLD:
         return progress.hold(a)
-    if what == LET_GO:
+    if what == f.LET_GO:
         return progress.let_go(a, b)
-    if what in (PACK, UNPACK):
-        return mapped_ops.move(a, b, 0, c, d, what == UNPACK)
-    if what == TELL:
+    if what in (f.PACK, f.UNPACK):
+        return mapped_ops.move(a, b, 0, c, d, what == f.UNPACK)
+    if what == f.TELL:
         return waits.tell(a)
-    if what == COMPARE:
+    if what == f.COMPARE:
         return waits.compare(a)
     return progress.serve(a)
 
@@ -71,7 +56,7 @@ def advance_file(symbol: str) -> bytes:
 
 def engine_file(symbol: str) -> bytes:
     """Return the object file of `_call`, for Python."""
-    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=CACHED)
+    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=f.CACHED)
 
 
 def region_file(symbol: str) -> bytes:
