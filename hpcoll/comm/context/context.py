@@ -22,8 +22,7 @@ from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
-from hpcoll.comm.status.call_site import left_alone, place_of_caller
-from hpcoll.comm.status.names import PLACES
+from hpcoll.comm.status.call_site import left_alone
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
 from hpcoll.comm.telemetry.exchange import ArrivalExchange
 from hpcoll.runtime.engine import call_cache
@@ -87,7 +86,7 @@ class Context(CommunicatorCalls):
         ledger.watch(lambda: [one.log for one in self.resources.every_message_context()])
         self.resources.service_collectives.serve(self)
         self.issued, self.starting = 0, False
-        self.exchange = ArrivalExchange(self.resources)
+        self.exchange = ArrivalExchange(self)
         self.planned = call_cache.CallCache(self.rank, most, _BUSY.ctypes.data)
 
     @cached_property
@@ -151,9 +150,6 @@ class Context(CommunicatorCalls):
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
-        if status == NOTED:
-            self.look_back()
-            return
         table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
         if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
@@ -163,7 +159,7 @@ class Context(CommunicatorCalls):
                 *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
                 status = run_cached(table.address, *buffers, op)
                 if status in (DONE, NOTED):
-                    self.look_back()
+                    self.exchange.look_back()
                     return
         if status == NO_CALL and table is not None:
             table.latest.plan.account.note(table.nbytes, native_calls.call(self, method, arguments))
@@ -182,24 +178,11 @@ class Context(CommunicatorCalls):
         self._go_on_cached(table, status, limit_s, arguments)
 
     def _go_on_cached(self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]) -> None:
-        """Run the call that a table found to its end."""
-        served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
-        self.go_on(served.plan, served.by, status, limit_s, arguments)
-        self.look_back()
-
-    def look_back(self) -> None:
-        """Note where a blocking call was made that took long, and compare calls where it is time."""
-        self.note_place()
-        if self.resources.log.is_due:
-            self.ledger.count_regions()
-            with self.failure_scope("a comparison of arrivals"):
-                self.exchange.now()
-
-    def note_place(self) -> None:
-        """Note where the latest blocking call was made, if it took long."""
-        log = self.resources.log
-        if log.took_long:
-            log.note_place(log.ncalls, PLACES.number(place_of_caller()))
+        """Run the call that a table found to its end, if it has not come there."""
+        if status not in (DONE, NOTED):
+            served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
+            self.go_on(served.plan, served.by, status, limit_s, arguments)
+        self.exchange.look_back()
 
     def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
@@ -216,10 +199,7 @@ class Context(CommunicatorCalls):
         short, table = on_host(self.caller, seen), self.on_host.table(key)
         if short is None or (status := run_cached(table.address, *short.found_by)) in (MISS, BUSY, NO_CALL):
             return False
-        if status not in (DONE, NOTED):
-            self._go_on_cached(table, status, limit_s, short.arguments)
-        else:
-            self.look_back()
+        self._go_on_cached(table, status, limit_s, short.arguments)
         with self.failure_scope(seen.method):
             short.store()
         return True
@@ -284,7 +264,7 @@ class Context(CommunicatorCalls):
         if status or call.finish is not None:
             self.go_on(plan, engine, status, limit_s, arguments, call)
         prepared.context_pool.end()
-        self.look_back()
+        self.exchange.look_back()
         return engine
 
     def go_on(

@@ -68,9 +68,7 @@ def issue(
         key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
         status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
         if status == DONE:
-            context.issued = issued = context.issued + 1
-            if not issued % EVERY:
-                _exchange(context)
+            _issued(context)
             return _to_self(None, _NOBODY)  # a request that is complete
         return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
     finally:
@@ -80,14 +78,9 @@ def issue(
 def _issued(context: Context) -> None:
     """Count a call in flight that was issued, and tell the other ranks of the last ones now and then."""
     context.issued += 1
-    if context.issued % EVERY == 0:
-        _exchange(context)
-
-
-def _exchange(context: Context) -> None:
-    context.ledger.count_regions()
-    context.exchange.begin(context.issued % IN_FLIGHT)
-    context.issued += 1
+    if not context.issued % EVERY:
+        context.exchange.begin(context.issued % IN_FLIGHT)
+        context.issued += 1
 
 
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:

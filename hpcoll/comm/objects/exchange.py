@@ -194,7 +194,7 @@ class CellExchange:
             context.run(status, (self.method, self.root, None, None), ())
         if status not in (DONE, SPECIAL):
             context.go_on(self._plan, self._engine, status, limit_s, (self,))  # which has the memory that messages use
-            context.note_place()
+            context.exchange.note_place()
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
         incoming = [Incoming(view, self._words[i], source) for i, (view, source) in enumerate(zip(self.views, sources, strict=True))]
         mine, self._messages = self._messages or [cells.message(self.data or b"", (), self.room)], []

@@ -100,10 +100,10 @@ class Ledger:
 
     def count_regions(self) -> None:
         """Count by region the calls that have ended, before their records are written over."""
-        for calls in self._logs():
+        for calls in self._logs() if REGIONS else ():  # before the first region all calls were outside of any
             before, ended = self._seen.get(calls, 0), calls.begun_and_ended[1]
             self._seen[calls] = ended
-            if not REGIONS or ended == before:
+            if ended == before:
                 continue
             _, records = calls.records(before + 1, ended)
             records = records[records[:, f.ITS_NAMES] & f.REGION_BITS > 0]

@@ -85,10 +85,9 @@ class Operation(Watched):
         self.board.slots[self._slot, progress.STATE] = progress.FREE
         self.dropped = self.ended = self.quiet = self._finished = self._held = False
         self._waited_ns = 0, 0  # when the program began to wait for it, and stopped
-        self._error: Exception | None = None
+        self._error = self._given_up = None  # type: Exception | None
         self.begun, self.called_at = time.monotonic(), place_of_caller()
         self._stalled: StalledCall | None = None
-        self._given_up: Exception | None = None
         self._looking = threading.Lock()
 
     def register(self) -> None:

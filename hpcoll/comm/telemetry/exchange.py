@@ -16,7 +16,9 @@ from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.status.call_site import place_of_caller
+from hpcoll.comm.status.names import PLACES
+from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.comm.telemetry.account import SHORT_NS, account_of
 from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
@@ -37,20 +39,34 @@ _BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for
 
 
 class ArrivalExchange:
-    """The exchange of one communicator, whose resources are given.
+    """The exchange of one communicator, whose calls are given.
 
     The words that ranks tell are for each lane the numbers of a first and a last call and a base, and then a word for each call of each
     lane (`hpcoll.runtime.program.wait_fields`). Lanes are message contexts, in the order of all ranks.
     """
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources, self._request = resources, None  # type: Resources, MPI.Grequest | None
+    def __init__(self, calls: CommunicatorCalls) -> None:
+        self._calls, self._resources, resources = calls, calls.resources, calls.resources
+        self._request: MPI.Grequest | None = None
         self._ncalls = max(64, min(EVERY + EVERY // 8, _MOST_NWORDS // resources.nranks))
         self._words: dict[str, np.ndarray] = {}  # made by the first exchange
         self._clock = clock_of(resources.team)
         self._period = _FEW if resources.config.trace else EVERY
         self._before = 0, 0  # number and time of the first call in the comparison before, on rank 0
         resources.log.compare_at(resources.log.ncalls + self._period)
+
+    def look_back(self) -> None:
+        """Note where a blocking call was made that took long, and compare calls where it is time."""
+        self.note_place()
+        if self._resources.log.is_due:
+            with self._calls.failure_scope("a comparison of arrivals"):
+                self.now()
+
+    def note_place(self) -> None:
+        """Note where the latest blocking call was made, if it took long."""
+        log = self._resources.log
+        if log.took_long:
+            log.note_place(log.ncalls, PLACES.number(place_of_caller()))
 
     def now(self, gather: Callable[[np.ndarray, np.ndarray], Any] | None = None) -> None:
         """Tell each other all arrivals so far, and compare; collective, and blocking.
@@ -59,7 +75,6 @@ class ArrivalExchange:
             gather: Gathers every rank's array, as an allgather does; None: a service collective.
         """
         self.end()
-        self._resources.log.compare_at(self._resources.log.ncalls + EVERY)
         on = self._resources.service_collectives
         tell = gather or partial(on.gather_again, purpose=Purpose.ARRIVALS, what=str)
         self._tell()
@@ -73,7 +88,7 @@ class ArrivalExchange:
         self._compare()
         if self._resources.config.trace:
             self._find_period()
-            self._resources.log.compare_at(self._resources.log.ncalls + self._period)
+        self._resources.log.compare_at(self._resources.log.ncalls + self._period)
 
     def _find_period(self) -> None:
         """Find how many calls are made in a second, as far as rank 0 tells: so that all ranks find the same."""
@@ -116,6 +131,7 @@ class ArrivalExchange:
 
     def _tell(self) -> None:
         """Write what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
+        self._calls.ledger.count_regions()
         if not self._words:
             self._make_room()
         mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
