@@ -15,6 +15,7 @@ _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
 _TOOK_LONG_NS = 200_000
 NEVER = (1 << 63) - 1
 PROCESS = np.zeros(f.PROCESS_NFIELDS, np.int64)  # the words of this process (`hpcoll.runtime.program.fields`)
+_process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
 
 
 class InLibrary(NamedTuple):
@@ -45,13 +46,13 @@ class CallLog:
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
         self.fields[f.RECORDED], self.fields[f.PROCESS] = self._records.ctypes.data, PROCESS.ctypes.data
         self.fields[f.DUE], self.fields[f.LONG] = NEVER, _TOOK_LONG_NS
-        self._words = memoryview(self.fields)  # type: ignore[arg-type]
+        self._words, self._numbers = memoryview(self.fields), memoryview(self._records.reshape(-1))  # type: ignore[arg-type]
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
 
     @property
     def ncalls(self) -> int:
         """The number of calls so far."""
-        return int(self.fields[f.CALLS])
+        return self._words[f.CALLS]
 
     @property
     def begun_and_ended(self) -> tuple[int, int]:
@@ -155,11 +156,11 @@ class CallLog:
 
     def region(self, number: int) -> int:
         """Return the number of the region of a call whose record is still there."""
-        return int(self._record(number)[f.ITS_NAMES]) & f.REGION_BITS
+        return self._numbers[self._record(number) + f.ITS_NAMES] & f.REGION_BITS
 
     def note_place(self, number: int, place: int) -> None:
         """Note where the program made a call, by its number in `hpcoll.comm.status.names`."""
-        self._record(number)[f.ITS_NAMES] |= place << f.PLACE_AT
+        self._numbers[self._record(number) + f.ITS_NAMES] |= place << f.PLACE_AT
 
     def note_wait(self, number: int, begin_ns: int, end_ns: int, place: int) -> None:
         """Note that the program has waited for a call in flight, from one time to another, and where it had called.
@@ -167,15 +168,16 @@ class CallLog:
         Times are as of `time.monotonic_ns`; ``place`` as in `note_place`.
         """
         if number >= self.first_kept:
-            self._record(number)[f.ITS_WAIT_BEGIN : f.ITS_WAIT_END + 1] = begin_ns, end_ns
-            self.note_place(number, place)
-        PROCESS[f.SPENT] += end_ns - begin_ns
-        self.fields[f.OWN_SPENT] += end_ns - begin_ns
+            record = self._record(number)
+            self._numbers[record + f.ITS_WAIT_BEGIN], self._numbers[record + f.ITS_WAIT_END] = begin_ns, end_ns
+            self._numbers[record + f.ITS_NAMES] |= place << f.PLACE_AT
+        _process[f.SPENT] += end_ns - begin_ns
+        self._words[f.OWN_SPENT] += end_ns - begin_ns
 
-    def _record(self, number: int) -> np.ndarray:
+    def _record(self, number: int) -> int:
+        """Return where the record of a call begins among the numbers of all records."""
         block, at = divmod(number, f.RECORDS_HOT)
-        record: np.ndarray = self._records[self._block(block, self.ncalls // f.RECORDS_HOT), at]
-        return record
+        return (self._block(block, self.ncalls // f.RECORDS_HOT) * f.RECORDS_HOT + at) * f.RECORD_NFIELDS
 
     @staticmethod
     def _block(block: int, hot: int) -> int:
@@ -195,7 +197,3 @@ class CallLog:
     def took_long(self) -> bool:
         """Say whether the latest blocking call took long."""
         return self._words[f.TOOK] >= self._words[f.LONG]
-
-    def let_long_be(self, nanoseconds: int) -> None:
-        """Let blocking calls be long from so many nanoseconds on."""
-        self._words[f.LONG] = nanoseconds
