@@ -1,5 +1,6 @@
 """Environment variables by which launchers of MPI programs tell a process its rank, the number of ranks, and both on its node."""
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ class Variables(NamedTuple):
     inherited: bool = False  # programs started from a shell under this launcher inherit its variables
 
 
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID", "JOB_ID")  # variables of batch systems
 # The first match counts: mpirun may have used srun.
 LAUNCHERS = (
     Variables("jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", inherited=True),
@@ -81,3 +83,14 @@ def gives_cores_away(environment: Mapping[str, str]) -> bool:
     ([True, True, False, False, False], False)
     """
     return environment.get(YIELDS, "").lower() not in _NO
+
+
+def job_of(environment: Mapping[str, str], pid: int) -> str:
+    """Return the id of the batch job, with its step where it has steps, or the process id; fit for the name of a file.
+
+    >>> job_of({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, 5), job_of({"PBS_JOBID": "17[3].host"}, 5), job_of({}, 5)
+    ('17.0', '17_3_.host', '5')
+    """
+    job = next((environment[name] for name in _JOBS if environment.get(name)), "")
+    steps = [job, environment.get("SLURM_STEP_ID", "") if job == environment.get("SLURM_JOB_ID") else ""]
+    return re.sub(r"[^\w.-]", "_", ".".join(filter(None, steps)), flags=re.ASCII) or str(pid)

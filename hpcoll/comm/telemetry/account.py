@@ -117,7 +117,7 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
         by_rank[:, ranks] += account.by_rank
         sums += account.sums
         for names, (numbers, for_rank) in account.places.items():
-            key = place_text(names >> f.PLACE_AT), region_text(names & (1 << f.PLACE_AT) - 1)
+            key = place_text(names >> f.PLACE_AT), region_text(names & f.REGION_BITS)
             ncalls, waited, moved = numbers.tolist()
             before = places.get(key, PlaceWaits(*key, 0, 0.0, 0.0, {}))
             found = dict(before.waited_for)

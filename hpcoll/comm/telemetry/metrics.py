@@ -4,7 +4,6 @@ They are those of the ledgers and of the account of waits, which calls write any
 """
 
 import os
-import re
 import sys
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from weakref import WeakSet
 from mpi4py import MPI
 
 from hpcoll.base.files import write_file
+from hpcoll.base.launchers import job_of
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.account import accounts
@@ -24,7 +24,6 @@ from hpcoll.selection.config import log
 
 EVERY_S = 10.0
 _END_S = 1.0
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID", "JOB_ID")  # variables of batch systems
 _FAILURES = ("CollectiveTimeout", "MismatchError", "PeerFailed")  # counted from 0 on, so that a rise is seen
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _PACKAGE = __name__.partition(".")[0]
@@ -57,17 +56,6 @@ def as_text(families: Iterable[Family], common: Labels) -> str:
             given = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in {**common, **labels}.items())
             lines.append(f"{name}{{{given}}} {value!r}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def job_of(environment: Mapping[str, str], pid: int) -> str:
-    """Return the id of the batch job, with its step where it has steps, or the process id; fit for the name of a file.
-
-    >>> job_of({"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}, 5), job_of({"PBS_JOBID": "17[3].host"}, 5), job_of({}, 5)
-    ('17.0', '17_3_.host', '5')
-    """
-    job = next((environment[name] for name in _JOBS if environment.get(name)), "")
-    steps = [job, environment.get("SLURM_STEP_ID", "") if job == environment.get("SLURM_JOB_ID") else ""]
-    return re.sub(r"[^\w.-]", "_", ".".join(filter(None, steps)), flags=re.ASCII) or str(pid)
 
 
 class Metrics:

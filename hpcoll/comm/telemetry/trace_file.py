@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcoll.base.launchers import job_of
 from hpcoll.comm.team.team import Team
 from hpcoll.selection.config import log
 
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
 _COHERENT = ("lustre", "gpfs", "beegfs")  # file systems of several hosts that keep appends of different hosts apart
 _MOUNTS = Path("/proc/self/mountinfo")
 _PATIENCE_S, _NAP_S = 5.0, 1e-3  # until the rank that has made the file has begun it
@@ -65,7 +65,7 @@ def path_in(folder: Path, team: Team) -> Path:
     Where ranks are on several hosts, and their file system may mix appends of several hosts, each host has a file.
     """
     first = team.processes[0]
-    job = next((os.environ[name] for name in _JOBS if os.environ.get(name)), str(first.pid))
+    job = job_of(os.environ, first.pid)
     mark = zlib.crc32(str(first.word.value).encode()) % 2**16  # a job may run a program more than once
     words = [Path(sys.argv[0] or "python").stem.lstrip("-") or "python", job, f"{mark:04x}"]
     host = team.processes[team.rank].host

@@ -22,7 +22,6 @@ _TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the f
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
 _MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
-_REGION = (1 << f.PLACE_AT) - 1
 
 
 class Positions:
@@ -136,7 +135,7 @@ class Row:
         known = {
             "comm": _title(resources), "lane": self.lane or None, "bytes": nbytes, "count": call["count"], "type": call["element"] or None,
             "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"], "at": _here(place_text(names >> f.PLACE_AT)),
-            "region": region_text(names & _REGION) or None,
+            "region": region_text(names & f.REGION_BITS) or None,
         }  # fmt: skip
         known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
         cat = "service" if signature.purpose else "call"
