@@ -1,4 +1,4 @@
-"""The blocking upper-case collectives that reduce, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
+"""The blocking upper-case collectives that reduce, and Barrier, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
 
 The call cache finds a call like an earlier one and runs it in one crossing into compiled code. Any other call is described
 (`hpcoll.comm.arguments.methods`) and run by a plan.
@@ -25,7 +25,7 @@ _IN_PLACE = MPI.IN_PLACE
 
 
 class BlockingReductions(WithContext):
-    """An intracommunicator whose blocking reductions run on hpcoll."""
+    """An intracommunicator whose blocking reductions, and barriers, which combine nothing, run on hpcoll."""
 
     def Allreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
@@ -200,3 +200,26 @@ class BlockingReductions(WithContext):
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+
+    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> None:
+        """Return when every rank has called it; errors as in `Allreduce`.
+
+        Args:
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+            tag: Name of the call, as of a `region` around it alone; None: none.
+        """
+        if tag is not None:
+            return tagged("Barrier", locals())
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        key = "Barrier" if algorithm is None and segment is None else ("Barrier", 0, algorithm, segment)
+        status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
+        if status:
+            context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
+
+    def barrier(self, *, timeout: Time = None, tag: str | None = None) -> None:
+        """Return when every rank has called it, as `Barrier`."""
+        self.Barrier(timeout=timeout, tag=tag)

@@ -1,4 +1,4 @@
-"""The blocking upper-case collectives that move data, and Barrier, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
+"""The blocking upper-case collectives that move data, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,30 +54,7 @@ def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Cal
 
 
 class BlockingMoves(WithContext):
-    """An intracommunicator whose barriers, and blocking collectives that move data, run on hpcoll."""
-
-    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> None:
-        """Return when every rank has called it; errors as in `Allreduce`.
-
-        Args:
-            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
-            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
-            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
-            tag: Name of the call, as of a `region` around it alone; None: none.
-        """
-        if tag is not None:
-            return tagged("Barrier", locals())
-        context = self._context
-        if timeout is not None:
-            timeout = limit_of(timeout, context.rank)
-        key = "Barrier" if algorithm is None and segment is None else ("Barrier", 0, algorithm, segment)
-        status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
-        if status:
-            context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
-
-    def barrier(self, *, timeout: Time = None, tag: str | None = None) -> None:
-        """Return when every rank has called it, as `Barrier`."""
-        self.Barrier(timeout=timeout, tag=tag)
+    """An intracommunicator whose blocking collectives that move data run on hpcoll."""
 
     def Bcast(
         self, buf: Any, root: int = 0,

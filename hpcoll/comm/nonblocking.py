@@ -202,7 +202,7 @@ class PersistentCollectives(WithContext):
     Reduce_scatter_init = persistent(BlockingReductions.Reduce_scatter)
     Scan_init = persistent(BlockingReductions.Scan)
     Exscan_init = persistent(BlockingReductions.Exscan)
-    Barrier_init = persistent(BlockingMoves.Barrier)
+    Barrier_init = persistent(BlockingReductions.Barrier)
     Bcast_init = persistent(BlockingMoves.Bcast)
     Allgather_init = persistent(BlockingMoves.Allgather)
     Allgatherv_init = persistent(BlockingMoves.Allgatherv)
