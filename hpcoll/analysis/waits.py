@@ -11,10 +11,10 @@ import numpy as np
 
 from hpcoll.base.text import counted, duration, printable, table
 
-LEAST_S, LEAST_SHARE = 1e-3, 0.05  # seconds, and share of the run, that a rank costs which stands out
-FACTOR = 2.0  # times the cost of the rank to compare with
+LEAST_S, LEAST_SHARE = 1e-3, 0.075  # seconds, and share of the run, that a rank costs which stands out
+FACTOR = 1.75  # times the cost of the rank to compare with
 TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
-SLOW_LINK = 1.5  # times slower than the median link, from where on a host's link is a cause
+SLOW_LINK, VERY_SLOW_LINK = 1.5, 4.0  # times slower than the median link, where a host's link is a cause; where it goes before ranks
 _CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": "had its core taken away"}
 _CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
 _MOST_ROWS, _WIDTH = 16, 140  # of a table
@@ -143,6 +143,9 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     - at least `FACTOR` times the cost of the rank to compare with: the next one where there are up to 5 ranks; of more, the one a quarter
       down the list of the others, so that a few late ranks do not hide each other.
 
+    No rank stands out where a host's link is `VERY_SLOW_LINK` times slower than the median link, and ranks moved data for longer than the
+    rank cost: what comes late over that link makes ranks late in turns.
+
     Args:
         ranks: Waits of all ranks, by rank.
         links: How many times slower the links of a host are than the median link, by host; None: not known.
@@ -155,6 +158,9 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     rows = tuple(_row(ranks, i, last[i], costs[i], inherited[i], run_s, links) for i in range(len(ranks)))
     error_s = max(one.clock_error_s for one in ranks)
     worst = _worst(rows, [cost - error_s * ncalls for cost, ncalls in zip(costs, last, strict=True)], run_s)
+    moved_s = sum(one.moved_s for one in ranks) / len(ranks)
+    if worst is not None and max(links.values(), default=0.0) >= VERY_SLOW_LINK and moved_s > costs[worst]:
+        worst = None
     if worst is not None:
         verdict = _named(rows[worst], ranks)
     else:

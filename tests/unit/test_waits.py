@@ -89,14 +89,23 @@ def test_a_core_that_was_taken_away_is_the_cause() -> None:
 
 
 def test_one_long_delay_is_found() -> None:
-    """Half a second in one call of thousands stands out, and the place where the others waited is said."""
-    place = PlaceWaits("train.py:88", "halo", 1, 0.5, 0.0, {1: 0.5})
-    ranks = late(4, 1, seconds=0.5, noise=0.02, last=1, absent_s=0.5)
+    """A second in one call of thousands stands out, and the place where the others waited is said."""
+    place = PlaceWaits("train.py:88", "halo", 1, 1.0, 0.0, {1: 1.0})
+    ranks = late(4, 1, seconds=1.0, noise=0.02, last=1, absent_s=1.0)
     found = judge([one if one.rank == 1 else one._replace(places=(place,)) for one in ranks])
     assert found.worst == 1
     assert "most at train.py:88 (halo)" in found.verdict
     assert found.places[0].most_for == 1
-    assert found.places[0].waited_s == pytest.approx(0.5)
+    assert found.places[0].waited_s == pytest.approx(1.0)
+
+
+def test_a_very_slow_link_goes_before_ranks() -> None:
+    """What comes late over it makes others late; a link that is a little slower does not hide a late rank."""
+    ranks = [one._replace(moved_s=2.0) for one in late(4, 1)]
+    found = judge(ranks, {"node0": 1.0, "node1": 1.0, "node2": 1.0, "node3": 30.0})
+    assert found.worst is None
+    assert "the link of node3 is 30.0 times slower" in found.verdict
+    assert judge(ranks, {"node0": 1.0, "node1": 1.0, "node2": 1.0, "node3": 2.0}).worst == 1
 
 
 def chain(*, closed: bool = False) -> list[RankWaits]:
