@@ -56,8 +56,7 @@ def issue(
     limit_s = None if timeout is None else limit_of(timeout, (comm if context is None else context).rank)
     if context is None:
         asked = CallOptions(algorithm, segment, stream, True, limit_s)
-        request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
-        if request is not None:
+        if existing_context(comm) is None and (request := _first(comm, method, arguments, asked)) is not None:
             return request
         context = comm._context
     if context.starting:
@@ -68,7 +67,9 @@ def issue(
         key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
         status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
         if status == DONE:
-            _issued(context)
+            context.issued = issued = context.issued + 1
+            if not issued % EVERY:
+                _tell(context)
             return _to_self(None, _NOBODY)  # a request that is complete
         return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
     finally:
@@ -79,8 +80,12 @@ def _issued(context: Context) -> None:
     """Count a call in flight that was issued, and tell the other ranks of the last ones now and then."""
     context.issued += 1
     if not context.issued % EVERY:
-        context.exchange.begin(context.issued % IN_FLIGHT)
-        context.issued += 1
+        _tell(context)
+
+
+def _tell(context: Context) -> None:
+    context.exchange.begin(context.issued % IN_FLIGHT)
+    context.issued += 1
 
 
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
@@ -217,12 +222,11 @@ def make_persistent(
     timeout: Time = None, tag: str | None = None,
 ) -> MPI.Prequest:  # fmt: skip
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
-    region = None if tag is None else regions[tag]
     if context.starting:
         raise other_thread(context.rank)
     context.starting = True
     try:
-        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout, region)
+        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout, None if tag is None else regions[tag])
     finally:
         context.starting = False
 
@@ -257,8 +261,7 @@ def _made_persistent(
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
-    request = PersistentRequest() if region is None else TaggedRequest.of(region)
-    compared = context.resources.service_collectives
+    request, compared = PersistentRequest() if region is None else TaggedRequest.of(region), context.resources.service_collectives
     with context.failure_scope(planned.plan.named(planned.call.count)):
         at_once = planned.call.exported is not None  # its message context goes with it
         compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)
