@@ -55,7 +55,10 @@ def sigma(level):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def put(words, value, place, first):  # type: ignore[no-untyped-def]
-    """Add ``value * 2**place`` to a vector."""
+    """Add ``value * 2**place`` to a vector; bits below the first digit are zeros."""
+    least = 32 * first + LOWEST
+    if place < least:
+        value, place = value >> min(least - place, 63), least
     i, shift = ((place - LOWEST) >> 5) - first, (place - LOWEST) & 31
     low, high = (value & MASK) << shift, (value >> 32) << shift
     words[i] += low & MASK

@@ -14,7 +14,7 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import SIGNED, adder
-from hpcoll.kernels.digits import FORMATS, LOWEST, NCOUNTS
+from hpcoll.kernels.digits import FORMATS, NCOUNTS
 from hpcoll.kernels.extraction import (
     FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, sigma,
 )  # fmt: skip
@@ -79,12 +79,10 @@ def _fraction(value):  # type: ignore[no-untyped-def]
 
 @njit
 def _put(value, exponent, words, first):  # type: ignore[no-untyped-def]
-    """Add ``value * 2**exponent``, a value that is zero or normal; bits below the lowest digit are zeros."""
+    """Add ``value * 2**exponent``, of a value that is zero or normal."""
     bits = bits_of(value)
     if value != 0.0:
         mantissa, place = (bits & ((1 << 52) - 1)) | (1 << 52), ((bits >> 52) & 0x7FF) - 1075 + exponent
-        if place < LOWEST:
-            mantissa, place = mantissa >> (LOWEST - place), LOWEST
         put(words, -mantissa if bits < 0 else mantissa, place, first)
 
 

@@ -1,7 +1,7 @@
 """Bodies of the kernels of exact sums (`hpcoll.kernels.sums` has what they do). Imported only to be compiled.
 
 ``rows`` and ``columns`` have the signature ``(x, nrows, step, n, words, first, ndigits, room)``, ``products`` that of
-``(x, y, n, words, first, ndigits, room)``; elements of the half types are their bits.
+``(x, y, n, words, first, ndigits, room)``, ``exponents`` that of ``(x, n, found)``; elements of the half types are their bits.
 """
 
 from collections.abc import Callable
@@ -178,11 +178,26 @@ def _columns(load: Any) -> Callable[..., None]:
     return kernel
 
 
+def _exponents(load: Any) -> Callable[..., None]:
+    def kernel(x, n, found):  # type: ignore[no-untyped-def]
+        elements, least, greatest = carray(x, n), np.int64(2000), np.int64(-2000)
+        for i in range(n):
+            bits = bits_of(load(elements[i])) & ~(-1 << 63)
+            exponent = max(bits >> 52, 1) - 1023
+            least = min(least, exponent if bits != 0 else 2000)
+            greatest = max(greatest, exponent if (bits != 0) & (exponent < 1024) else -2000)
+        found[0], found[1] = least, greatest
+
+    return kernel
+
+
 def kernel_file(name: str, form: str, symbol: str) -> bytes:
     """Return the object file of a kernel."""
     elements, words, size = types.CPointer(_ELEMENTS[form]), types.CPointer(types.int64), types.int64
     if name == "products":
         kernel = products.kernel_of(form, LOADS[form], row_adder(_real))
         return object_file(kernel, types.void(elements, elements, size, words, size, size, words), symbol)
+    if name == "exponents":
+        return object_file(_exponents(LOADS[form]), types.void(elements, size, words), symbol)
     kernel = (_rows if name == "rows" else _columns)(LOADS[form])
     return object_file(kernel, types.void(elements, size, size, size, words, size, size, words), symbol)

@@ -73,3 +73,13 @@ def add_products(words: np.ndarray, x: np.ndarray, y: np.ndarray, within: Window
         within: `hpcoll.kernels.digits.PRODUCTS`, or digits that have room for all products.
     """
     _call("products", x, (x.size,), words, within, y)
+
+
+def exponents(x: np.ndarray) -> tuple[int, int]:
+    """Return the exponents of the least and of the greatest finite number of a contiguous array; zeros have none.
+
+    The least is above the greatest where there is no such number.
+    """
+    found = np.empty(2, np.int64)
+    _function("exponents", format_name(x.dtype), 3)(x.ctypes.data, x.size, found.ctypes.data)
+    return int(found[0]), int(found[1])
