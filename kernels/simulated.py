@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.np.numpy_support import as_dtype
 
 SIMULATED = True
@@ -41,6 +42,8 @@ def access(element: Any, nlanes: int) -> SimulatedAccess:
 
 def calls(function: Callable[..., Any], signature: Any) -> Any:
     """Stand in for `hpcoll.kernels.vectors.calls`."""
+    if isinstance(signature.return_type, types.BaseTuple):
+        return function
     result = as_dtype(signature.return_type).type
     return lambda *values: result(function(*values))
 
@@ -83,6 +86,16 @@ def float_bits(value: Any) -> Any:
 def float_of_bits(bits: Any) -> Any:
     """The float32 of some bits."""
     return np.uint32(bits).view(np.float32)
+
+
+def double_bits(value: Any) -> Any:
+    """Bits of a float64."""
+    return np.float64(value).view(np.int64)
+
+
+def double_of_bits(bits: Any) -> Any:
+    """The float64 of some bits."""
+    return np.int64(bits).view(np.float64)
 
 
 def float_of_half(bits: Any) -> Any:

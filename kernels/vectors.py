@@ -130,7 +130,7 @@ def calls(function: Callable[..., Any], signature: Any) -> Any:
     """A plain Python function of scalars, compiled with its caller; needs no GPU, as a device function of Numba's own would.
 
     Args:
-        function: Takes and gives scalars.
+        function: Takes scalars, and gives one or a tuple of them.
         signature: Numba's signature to compile it for; the result is cast to its return type.
     """
 
@@ -207,6 +207,8 @@ def copier(itemsize: int) -> Callable[..., Any]:
 SIMULATED = False
 float_bits = libdevice.float_as_int
 float_of_bits = libdevice.int_as_float
+double_bits = libdevice.double_as_longlong
+double_of_bits = libdevice.longlong_as_double
 float_of_half = libdevice.half2float
 half_of_float = libdevice.float2half_rn
 multiply32 = libdevice.fmul_rn  # a product that is never fused with a sum, so that a * b and b * a give a sum the same bits
