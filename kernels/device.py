@@ -33,8 +33,9 @@ from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError
 
 from hpcoll.base.disk_cache import kept
 from hpcoll.base.errors import KernelError
-from hpcoll.base.ops import BUILTIN, ReduceOp
+from hpcoll.base.ops import EXACT_SUM, SUM, ReduceOp
 from hpcoll.kernels import bodies
+from hpcoll.kernels.exact_device_bodies import exact_fold
 from hpcoll.kernels.numbers import number
 
 BLOCK = 256  # threads per block
@@ -73,6 +74,8 @@ _user_numbers = count()
 def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
     """Return the kernel that folds 2 to 8 sources into 1 to 8 destinations; average and premultiplied sum are sums here.
 
+    The result is the canonical expression (`hpcoll.base.canonical`) of the sources, or their exact sum, rounded once.
+
     Args:
         op: Operator that takes this element type.
         dtype: Native NumPy type, or ml_dtypes' bfloat16. The half types are folded in float32 and rounded once.
@@ -81,14 +84,15 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
     Raises:
         KernelError: the operator's function does not compile for this type, or the compiler knows no such old GPU.
     """
+    exact = op is EXACT_SUM and dtype.kind not in "iu"
     if op.function is None:
-        op = BUILTIN["sum"] if op.average or op.premultiplier is not None else op
+        op = op if exact or not (op is EXACT_SUM or op.average or op.premultiplier is not None) else SUM
         name = f"fold_{op.name}_{dtype.name}"
     else:
         name = f"fold_{re.sub(r'[^A-Za-z0-9]', '_', op.name)}_{next(_user_numbers)}_{dtype.name}"
     MEANINGS[name] = Meaning("fold", (dtype,), op)
     try:
-        return _kernel(name, lambda: bodies.fold(number(dtype), op), cc, keep=op.function is None)
+        return _kernel(name, lambda: exact_fold(dtype) if exact else bodies.fold(number(dtype), op), cc, keep=op.function is None)
     except _COMPILE_ERRORS as error:
         reason = str(error).strip().splitlines()[0]
         raise KernelError(f"operator {op.name} could not be compiled for {dtype}: {reason}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import kernel_cases
 import numpy as np
 import pytest
-from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES, numbers
+from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, FLOATS, HALVES, SCALES, numbers
 from ptx_machine import Machine
 
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
@@ -160,6 +160,22 @@ def test_scales(cc: Capability, compiled: None) -> None:
 
 
 @every_cc
+def test_exact_folds(cc: Capability, compiled: None) -> None:
+    """No compiler joins, leaves out or reorders what a TwoSum is made of, and subnormal numbers stay."""
+    for dtype in [*FLOATS, *COMPLEX]:
+        kernel = device.fold(ops.EXACT_SUM, dtype, cc)
+        assert kernel.name == f"fold_exact_sum_{dtype.name}"
+        text = check(kernel, cc, 19)
+        assert not re.search(r"\.ftz|\.approx", text)
+        kernel_cases.check_exact(dtype, 36)
+
+
+def test_exact_sums_of_integers_are_sums() -> None:
+    for name in ("int32", "uint64"):
+        assert device.fold(ops.EXACT_SUM, np.dtype(name), (9, 0)) == device.fold(ops.SUM, np.dtype(name), (9, 0))
+
+
+@every_cc
 def test_pack(cc: Capability, compiled: None) -> None:
     for itemsize in (1, 2, 4, 8, 16):
         kernel = device.pack(itemsize, cc)
@@ -175,7 +191,7 @@ def test_special_numbers(cc: Capability, compiled: None) -> None:
     kernel_cases.check_specials()
 
 
-@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "specials", "scales", "strided"])
+@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "exact", "specials", "scales", "strided"])
 def test_in_the_simulator(part: str) -> None:
     cases = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}

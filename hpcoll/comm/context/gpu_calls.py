@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from hpcoll.base.dtypes import is_exact
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.call import Call
@@ -123,7 +124,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
-        """Say whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        """Say whether half types and exact sums may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
@@ -137,7 +138,7 @@ class GpuCalls:
             return None
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
         call = on_gpu.describe()
-        if call is None:
+        if call is None or (call.op is not None and is_exact(call.op, call.dtype) and not call.one_fold):
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
