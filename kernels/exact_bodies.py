@@ -9,7 +9,7 @@ of ``w + e``, it is the result (the test of Ziv 1991). With ``d = 0``, as nearly
 An overflow makes a NaN of the excess, then of ``w``, and the test fails. With excesses in place of errors, ``s - c`` is -0.0 just where
 all sources are: -0.0 - 0.0.
 
-**Slow way**, for elements that fail: a small superaccumulator (Neal 2015), right for all inputs. Any NaN is the one NaN of NumPy.
+**Slow way**, for elements that fail: the digits of `hpcoll.kernels.digits`, right for all inputs. Any NaN is the one NaN of NumPy.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,16 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from hpcoll.kernels.digit_bodies import adder, carry, rounder
+from hpcoll.kernels.digits import FORMATS, WINDOWS
 from hpcoll.kernels.object_code import object_file
 
 BLOCK = 512  # elements summed at a time: three partial results and a source stay in the first-level cache
-NDIGITS = 68  # of a superaccumulator, weights 2**(32 i - 1088): all float64 and 2**31 times their sum
-_LEAST, _LEAST_BIT = -1088, -1074  # exponents: of the first digit, and of the least bit of any float64
-_MASK = (1 << 32) - 1
-_NEGATIVE_ZERO = -1 << 63
+_FIRST, _NDIGITS, _NWORDS = WINDOWS["float64"].first, WINDOWS["float64"].ndigits, WINDOWS["float64"].nwords
 _CUT = 1 << 29  # in the bits of a float64, the last one of a float32
+
+_add_digits = adder(FORMATS["float64"])
+_round64, _round32 = rounder(FORMATS["float64"]), rounder(FORMATS["float32"])
 
 
 @intrinsic
@@ -52,12 +54,13 @@ def _bits(typingctx, number):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
-    """Return the float64 of some bits."""
+    """Return the float64 of an int64, or the float32 of an int32."""
+    number = types.float64 if bits.bitwidth == 64 else types.float32
 
     def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.bitcast(values[0], context.get_value_type(types.float64))
+        return builder.bitcast(values[0], context.get_value_type(number))
 
-    return types.float64(types.int64), codegen
+    return number(bits), codegen
 
 
 @njit(inline="always")
@@ -195,108 +198,31 @@ def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: igno
             out[i] = total[i]
 
 
-@njit
-def _add_digits(digits, x):  # type: ignore[no-untyped-def]
-    """Add a finite float64 to three digits of a superaccumulator; return the first."""
-    bits = _bits(x)
-    exponent, m = bits >> 52 & 0x7FF, bits & (1 << 52) - 1
-    if exponent:
-        m |= 1 << 52
-    place = max(exponent, 1) - 1 + _LEAST_BIT - _LEAST
-    at, shift = place >> 5, place & 31
-    low, high = (m & _MASK) << shift, (m >> 32) << shift
-    sign = -1 if bits < 0 else 1
-    digits[at] += sign * (low & _MASK)
-    digits[at + 1] += sign * ((low >> 32) + (high & _MASK))
-    digits[at + 2] += sign * (high >> 32)
-    return at
-
-
-@njit
-def _carried(digits, sign):  # type: ignore[no-untyped-def]
-    """Multiply digits by a sign and carry, so that all are below 2**32; return what the last one carries."""
-    carry = 0
-    for i in range(NDIGITS):
-        carry += sign * digits[i]
-        digits[i] = carry & _MASK
-        carry >>= 32
-    return carry
-
-
-@njit
-def _rounded(digits, precision, least, odd):  # type: ignore[no-untyped-def]
-    """Return the float64 nearest to digits, ties to even, or rounded to odd.
-
-    Args:
-        digits: Of a superaccumulator; used up.
-        precision: Bits of the result's mantissa.
-        least: Exponent of its least bit.
-        odd: Round to odd.
-    """
-    sign = 1
-    if _carried(digits, 1) < 0:
-        sign = -1
-        _carried(digits, -1)
-    top = NDIGITS - 1
-    while top > 1 and digits[top] == 0:
-        top -= 1
-    if top == 1 and digits[0] == digits[1] == 0:
-        return 0.0
-    head, below = np.uint64(digits[top] << 32 | digits[top - 1]), digits[top - 2] if top > 1 else 0
-    place = 32 * (top - 1) + _LEAST  # exponent of the least bit of ``head``, into which those below move up
-    while head >> np.uint64(63) == 0:
-        head, below, place = head << np.uint64(1) | np.uint64(below >> 31), below << 1 & _MASK, place - 1
-    more = below != 0
-    for i in range(top - 2):
-        more |= digits[i] != 0
-    exponent = max(place + 64 - precision, least)
-    dropped = np.uint64(exponent - place)  # 1 to 63 bits, since the sum is a multiple of 2**least
-    kept, half = head >> dropped, np.uint64(1) << (dropped - np.uint64(1))
-    rest = head - (kept << dropped)
-    if odd:
-        kept |= np.uint64(rest != 0 or more)
-    elif rest > half or (rest == half and (more or kept & np.uint64(1) != 0)):
-        kept += np.uint64(1)
-    return sign * np.float64(kept) * _power(exponent >> 1) * _power(exponent - (exponent >> 1))
-
-
-@njit
-def _power(exponent):  # type: ignore[no-untyped-def]
-    return _of_bits(np.int64(exponent + 1023) << 52)
-
-
-@njit
-def _slow(srcs, nsrcs, at, precision, least, odd):  # type: ignore[no-untyped-def]
-    """Return the rounded sum of one element of each source; arguments as of `_rounded`."""
-    digits = carray(_room(np.int64(0)), NDIGITS)
-    for i in range(NDIGITS):
-        digits[i] = 0
-    special, negative = 0.0, True
+@njit(inline="always")
+def _slow(round_, to_odd, srcs, nsrcs, at):  # type: ignore[no-untyped-def]
+    """Return the bits of the rounded sum of one element of each source."""
+    words = carray(_room(np.int64(0)), _NWORDS)
+    for i in range(_NWORDS):
+        words[i] = 0
     for k in range(nsrcs):
-        x = np.float64(srcs[k][at])
-        negative &= _bits(x) == _NEGATIVE_ZERO
-        if x - x != 0:
-            special += x
-        else:
-            _add_digits(digits, x)
-    if special != 0:
-        return special if special == special else np.nan
-    return -0.0 if negative else _rounded(digits, precision, least, odd)
+        _add_digits(_bits(np.float64(srcs[k][at])), words, _FIRST, _NDIGITS)
+    carry(words, _NDIGITS)
+    return round_(words, _FIRST, _NDIGITS, to_odd)
 
 
 @njit
 def _slow64(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return _slow(srcs, nsrcs, at, 53, -1074, False)
+    return _of_bits(_slow(_round64, False, srcs, nsrcs, at))
 
 
 @njit
 def _slow32(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return np.float32(_slow(srcs, nsrcs, at, 24, -149, False))
+    return _of_bits(np.int32(_slow(_round32, False, srcs, nsrcs, at)))
 
 
 @njit
 def _slow_odd(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return np.float32(_slow(srcs, nsrcs, at, 24, -149, True))
+    return _of_bits(np.int32(_slow(_round32, True, srcs, nsrcs, at)))
 
 
 def _float64(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]

@@ -20,7 +20,8 @@ import numpy as np
 from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 from hpcoll.kernels.machine_code import load
 
-_BODIES, _EXACT = (Path(__file__).with_name(f"{name}_bodies.py") for name in ("host", "exact"))
+_BODIES = Path(__file__).with_name("host_bodies.py")
+_EXACT = [Path(__file__).with_name(f"{name}.py") for name in ("exact_bodies", "digit_bodies", "digits")]
 
 
 @lru_cache(maxsize=256)
@@ -40,7 +41,7 @@ def _exact(name: str) -> int:
 
         return kernel_file(name, symbol)
 
-    return load(name, [_EXACT], make)
+    return load(name, _EXACT, make)
 
 
 @lru_cache(maxsize=256)
