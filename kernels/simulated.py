@@ -4,6 +4,8 @@ A pointer is an array here, a vector a tuple of its elements.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numba import types
 from numba.np.numpy_support import as_dtype
 
 SIMULATED = True
+_adding = Lock()
 
 
 class SimulatedAccess:
@@ -68,6 +71,14 @@ def ahead(array: Any, count: int) -> Any:
     return array[count:]
 
 
+def atomic_add(array: Any, index: int, value: int) -> int:
+    """Stand in for `hpcoll.kernels.vectors.atomic_add`."""
+    with _adding:
+        before = int(array[index])
+        array[index] = before + value
+    return before
+
+
 def copier(itemsize: int) -> Callable[..., None]:
     """Stand in for `hpcoll.kernels.vectors.copier`."""
 
@@ -116,3 +127,9 @@ def multiply32(a: Any, b: Any) -> Any:
 def multiply64(a: Any, b: Any) -> Any:
     """Product of two float64."""
     return np.float64(a) * np.float64(b)
+
+
+def fused64(a: Any, b: Any, c: Any) -> Any:
+    """The float64 nearest to ``a * b + c``, for finite numbers."""
+    total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    return np.float64(total.numerator / total.denominator)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+import kernel_cases_digits
 import ml_dtypes
 import numpy as np
 from exact_reference import FORMATS, exact_sums, hard_numbers
@@ -20,7 +21,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from hpcoll.base import ops
 from hpcoll.base.dtypes import is_bfloat16, working_dtype
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import bodies, simulated
+from hpcoll.kernels import bodies, digit_device_bodies, simulated
 from hpcoll.kernels.exact_device_bodies import exact_fold
 from hpcoll.kernels.numbers import number
 
@@ -44,8 +45,10 @@ def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
         body = exact_fold(what[1]) if what[0] is ops.EXACT_SUM else bodies.fold(number(what[1]), what[0])
     elif kind == "scale":
         body = bodies.scale(number(what[0]), number(what[1]))
-    else:
+    elif kind == "pack":
         body = bodies.pack(what[0])
+    else:
+        body = {"digit_sums": digit_device_bodies.sums, "digit_products": digit_device_bodies.products}[kind](what[0])
     cuda.jit(body[0])[2, 3](*(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments))
 
 
@@ -106,6 +109,13 @@ def check_exact(dtype: np.dtype, count: int) -> None:
         values = hard_numbers(real, nsources, count, np.random.default_rng(nsources))
         values = [one.view(dtype) for one in values]
         check_fold(ops.EXACT_SUM, values, shift=nsources % 2, into=nsources // 2 if nsources % 3 else None, further=nsources - 2)
+
+
+def digits() -> None:
+    """Sums and products of every real floating type, added to digits."""
+    for dtype in kernel_cases_digits.TYPES:
+        kernel_cases_digits.check_sums(launch, dtype, 90)
+        kernel_cases_digits.check_products(launch, dtype, 360)
 
 
 def specials() -> None:
@@ -254,7 +264,7 @@ def check_strided(itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...],
     assert not packed[offsets.size :].any(), what
 
 
-PARTS: dict[str, Callable[[], None]] = {"folds": folds, "exact": exact, "specials": specials, "scales": scales, "strided": strided}
+PARTS: dict[str, Callable[[], None]] = {"folds": folds, "exact": exact, "digits": digits, "specials": specials, "scales": scales, "strided": strided}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

@@ -138,7 +138,7 @@ class GpuCalls:
             return None
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
         call = on_gpu.describe()
-        if call is None or (call.op is not None and is_exact(call.op, call.dtype) and not call.one_fold):
+        if call is None or (is_exact(call.op, call.dtype) and not call.one_fold):
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
