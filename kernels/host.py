@@ -63,7 +63,9 @@ def kernel_address(op: ReduceOp, dtype: np.dtype) -> int:
     """
     if op.function is not None:
         return int(_user(op.name, op.function, dtype).address)
-    if op in (EXACT_SUM, EXACT_SUM_ODD) and dtype.kind in "fc":
-        return _exact(f"{op.name}_{dtype}")
+    if op is EXACT_SUM_ODD:
+        return _exact(f"exact_sum_odd_{dtype}")
+    if op is EXACT_SUM and dtype.kind in "fc":
+        return _exact(f"exact_sum_{dtype}")
     name = "sum" if op is EXACT_SUM or op.average or op.premultiplier is not None else op.name
     return _built_in(name + "_real" if dtype.kind == "f" and name in ("min", "max") else name, dtype)

@@ -65,7 +65,7 @@ EXACT_SUM = ReduceOp("exact_sum", "ifc", identity=0)
 The result overflows only where the rounded sum does. Infinities of one sign stay, those of both and NaN give NaN. Where all contributions
 are -0.0 the sum is -0.0; any other sum of zero is +0.0. Complex numbers are summed part by part.
 """
-EXACT_SUM_ODD = ReduceOp("exact_sum_odd", "f")  # of float32 that hold half types: rounded to odd, so that rounding it again is right
+EXACT_SUM_ODD = ReduceOp("exact_sum", "f", identity=0)  # in float32, of half types: rounded to odd, so that rounding it again is right
 
 BUILTIN = {op.name: op for op in (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR)}
 

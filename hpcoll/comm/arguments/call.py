@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, working_dtype
+from hpcoll.base.dtypes import is_bfloat16, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
+from hpcoll.base.ops import BAND, BOR, BXOR, EXACT_SUM, EXACT_SUM_ODD, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         gpus: For arrays in GPU memory, number of each rank's GPU where all ranks map each other's memory, else empty.
-        one_fold: Contributions must be combined in one reduction, because their type is a half type.
+        one_fold: Contributions must be combined in one reduction, because their type is a half type, or their sum is exact.
         report: Tells a status which message came; None: there is nothing to tell.
         element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
         mirrored: Arrays in GPU memory are served by way of host memory.
@@ -181,6 +181,8 @@ class Reduction(NamedTuple):
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
         strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
         native = to_native(op) is not None and not is_bfloat16(own)
+        if op is EXACT_SUM and kind(own) != "i":
+            op, one_fold = EXACT_SUM if (dtype or work) == own else EXACT_SUM_ODD, True
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,

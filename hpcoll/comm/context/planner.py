@@ -17,6 +17,7 @@ from hpcoll.comm.arguments.native import only_native
 from hpcoll.comm.context.rank_order import gathered
 from hpcoll.comm.plans.admission import Admission
 from hpcoll.comm.plans.engine_builder import HostEngines
+from hpcoll.comm.plans.exact_sums import as_digits, travels_as_it_is
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
@@ -100,7 +101,17 @@ class Planner:
             if asked.algorithm is not None:
                 raise ArgumentError(f"rank {self.resources.rank}: {_NOT_OURS} in rank order, got algorithm={asked.algorithm!r}")
             call = gathered(self.resources.caller, row, arguments)
+        if call is not None and call.one_fold:
+            return self._exact(call, asked)
         return call and self.ordered(call, row, asked)
+
+    def _exact(self, call: Call, asked: CallOptions) -> Call:
+        """Return an exact sum as it travels; no order changes it."""
+        on = self.resources
+        forced = name_of(asked.algorithm, call.collective) or on.config.algorithms.get(call.collective)
+        if on.nranks == 1 or not call.count:
+            return call._replace(one_fold=False)
+        return call if travels_as_it_is(call.collective, forced) else as_digits(call, on.rank, on.nranks)
 
     def ordered(self, call: Call, row: Method, asked: CallOptions) -> Call:
         """Return a call as it is to be planned: where its results must be the canonical expression, the MPI library cannot serve it."""

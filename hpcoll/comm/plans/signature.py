@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.ops import AVG, BUILTIN, EXACT_SUM, ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
@@ -25,7 +25,7 @@ _ELEMENTS = (
 )  # fmt: skip
 _ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
-_OPS = (*BUILTIN, AVG.name, "premul_sum")
+_OPS = (*BUILTIN, AVG.name, "premul_sum", EXACT_SUM.name)
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: sorted(CATALOGUE[key].name for key in PACKAGE if CATALOGUE[key].collective == name) for name in COLLECTIVES}
 _OTHERS = (1 << 5) - 1  # number of all registered algorithms for which the field has no room
