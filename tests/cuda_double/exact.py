@@ -34,7 +34,7 @@ def _rounded(values: Sequence[float]) -> float:
     except ValueError:  # infinities of both signs
         return nan
     except OverflowError:  # maybe on the way only
-        total = _by_fractions(values)
+        total = sum(one for one in values if one - one != 0) or _by_fractions(values)
     if total != total:
         return nan
     return total or (-0.0 if all(not one and copysign(1, one) < 0 for one in values) else 0.0)
@@ -45,4 +45,4 @@ def _by_fractions(values: Sequence[float]) -> float:
     try:
         return total.numerator / total.denominator
     except OverflowError:
-        return copysign(inf, total)
+        return inf if total > 0 else -inf

@@ -8,8 +8,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
 import kernel_cases_digits
 import ml_dtypes
 import numpy as np

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from hpcoll.base.dtypes import is_exact
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.call import Call
@@ -136,9 +135,10 @@ class GpuCalls:
         """Return the call, if a program for GPU memory runs it."""
         if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):
             return None
-        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
+        folds_once = self._may_fold_once(row, algorithm)
+        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
         call = on_gpu.describe()
-        if call is None or (is_exact(call.op, call.dtype) and not call.one_fold):
+        if call is None or (call.one_fold and not folds_once):
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
