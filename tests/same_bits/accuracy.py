@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from expected import FORMS, SQUARE, Array, bits, integer, nearest, total
+from right_bits import FORMS, SQUARE, Array, bits, integer, nearest, total
 
 import hpcoll
 from hpcoll.kernels.host import kernel_address

@@ -7,7 +7,7 @@ import zlib
 from functools import cache
 
 import numpy as np
-from expected import BF16, FORMS, PARTS, Array, largest_below, reduced
+from right_bits import BF16, FORMS, PARTS, Array, largest_below, reduced
 
 PERIOD = 1009
 NPARTS = 8  # contributions of a sum, however many ranks there are

@@ -1,4 +1,4 @@
-"""A program that runs under mpiexec: every case of `calls`, exact sums of distributed arrays; rank 0 prints one hash a line.
+"""A program that runs under mpiexec: every case of `same_cases`, exact sums of distributed arrays; rank 0 prints one hash a line.
 
     mpiexec -n 3 python tests/same_bits/matrix.py                 # cases in host memory, and permuted ranks
     mpiexec -n 2 python tests/same_bits/matrix.py --double        # arrays of the double of the CUDA driver
@@ -23,9 +23,9 @@ from mpi4py import MPI
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import arrays  # noqa: E402
-from calls import MEMORIES, OUT, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
-from expected import Array, bits  # noqa: E402
+import cut_arrays  # noqa: E402
+from same_cases import MEMORIES, OUT, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
+from right_bits import Array, bits  # noqa: E402
 
 import hpcoll  # noqa: E402
 
@@ -115,7 +115,7 @@ def everything(comm: Any, asked: argparse.Namespace, double: Any) -> Tally:
                     if case.op == "exact" and case.collective in ("allreduce", "reduce"):
                         attempt(comm, case, order[comm.rank], tally, "permuted contributions")
             other.Free()
-    for name, found, good, what in arrays.checked(comm, double):
+    for name, found, good, what in cut_arrays.checked(comm, double):
         tally.note("arrays", name, found, good, what)
     return tally
 

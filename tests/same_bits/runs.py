@@ -4,7 +4,7 @@
     python tests/same_bits/runs.py --only hosts --to build/hosts.jsonl   # runs whose name has a word
     python tests/same_bits/runs.py --table build/same_bits.jsonl         # tables of what was written
 
-Each result is compared with NumPy's or Python's when it comes (`expected.py`). Here the hashes of all runs are compared, so that a result
+Each result is compared with NumPy's or Python's when it comes (`right_bits.py`). Here the hashes of all runs are compared, so that a result
 of one number of ranks is that of another. Emulated hosts need root (`tests/cluster/hosts.sh`).
 """
 

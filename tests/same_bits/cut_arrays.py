@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from expected import BF16, FORMS, PARTS, SQUARE, UNIT, Array, bits, exact, integer, nearest, quotient, root
+from right_bits import BF16, FORMS, PARTS, SQUARE, UNIT, Array, bits, exact, integer, nearest, quotient, root
 
 import hpcoll
 

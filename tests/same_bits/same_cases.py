@@ -1,4 +1,4 @@
-"""Reductions as cases that any communicator can run, each compared bit by bit with what `expected` says."""
+"""Reductions as cases that any communicator can run, each compared bit by bit with what `right_bits` says."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from contributions import DTYPES, PERIOD, inputs, is_free, operators, repeated
-from expected import Array, bits, lean, reduced
+from right_bits import Array, bits, lean, reduced
 from mpi4py import MPI
 
 import hpcoll
