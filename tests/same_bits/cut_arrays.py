@@ -108,10 +108,10 @@ def checked(comm: Any, double: Any) -> Iterator[tuple[str, Array | None, bool, s
     for function in FUNCTIONS:
         for dtype in DTYPES:
             if dtype.kind in function.kinds:
-                yield from _of_type(comm, double, function, dtype)
+                yield from of_type(comm, double, function, dtype)
 
 
-def _of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iterator[tuple[str, Array | None, bool, str]]:
+def of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iterator[tuple[str, Array | None, bool, str]]:
     values = whole(dtype)
     axes: tuple[Any, ...] = (None, 0, 1, (0, 1)) if function.axes else (None,)
     for axis in axes:
