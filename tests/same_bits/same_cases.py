@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import unserved
 
 METHODS = {
@@ -157,7 +158,7 @@ def of_row(collective: str, name: str | None, kind: str, nranks: int, largest: i
     roots = sorted({0, nranks // 2, nranks - 1}) if collective == "reduce" else [0]
     for dtype in DTYPES:
         for op in operators(dtype):
-            if (op == "exact") == (kind == "exact"):
+            if (op == "exact") == (kind == "exact") and (op != "lean" or keeps_order(collective, name)):
                 yield SameCase(collective, name, op, dtype, root=roots[-1])
     for count, segment in product(COUNTS, SEGMENTS):
         share = max(1, count // nranks) if collective == "reduce_scatter" else count
@@ -165,8 +166,13 @@ def of_row(collective: str, name: str | None, kind: str, nranks: int, largest: i
             yield SameCase(collective, name, kind, DOUBLE, share, segment, root=roots[0])
     for form, place, memory in product(FORMS, (OUT, IN), MEMORIES):
         if name is None or form == FORMS[0] or memory == MEMORIES[0]:
-            for dtype, count in ((DOUBLE, 1000), (SINGLE, 2 * PERIOD + 3)):
+            for dtype, count in ((DOUBLE, 1000), (SINGLE, 2 * PERIOD + 3))[: 2 if name is None else 1]:
                 yield SameCase(collective, name, kind, dtype, count, None, form, place, memory, roots[len(roots) // 2])
+
+
+def keeps_order(collective: str, name: str | None) -> bool:
+    """Say whether an algorithm takes operators that are not commutative."""
+    return name is None or COLLECTIVES[collective].ordered or CATALOGUE[f"{collective}/{name}"].ordered
 
 
 def key(case: SameCase, nranks: int) -> str:
