@@ -174,11 +174,11 @@ def products(rng: Rng, n: int) -> Iterator[tuple[str, bool]]:
 
 
 def rows_of(family: str, rng: Rng, n: int, dtype: np.dtype) -> Iterator[Array]:
-    """Yield so many cases of a family, in batches of one width."""
-    batch = 0
+    """Yield so many cases of a family, in batches of one width, each width in turn."""
+    most, batch = min(BATCH, math.ceil(n / len(WIDTHS))), 0
     while n > 0:
-        yield FAMILIES[family](rng, (min(n, BATCH), WIDTHS[batch % len(WIDTHS)]), dtype)
-        n, batch = n - BATCH, batch + 1
+        yield FAMILIES[family](rng, (min(n, most), WIDTHS[batch % len(WIDTHS)]), dtype)
+        n, batch = n - most, batch + 1
 
 
 def checked_again(rows: Array, sums: Array) -> int:
@@ -213,7 +213,7 @@ def main() -> None:
             for rows in rows_of(family, rng, math.ceil(asked.cases * share * part / sum(SHARES.values())), dtype):
                 want = right(rows)
                 if family == "conditioned":
-                    decades.update((conditions(rows, want) // 50 * 50).astype(int).tolist())
+                    decades.update((np.maximum(conditions(rows, want), 0) // 50 * 50).astype(int).tolist())
                 with np.errstate(all="ignore"):
                     found = function(rows)
                 differ = bits(found) != bits(want)
