@@ -13,8 +13,8 @@ from hpcoll.schedules.row import DERIVED, Algorithm
 
 _COSTS = tuple(name for name in DERIVED if name != "staged")  # formulas; "" where they are derived
 _FACTS = (
-    *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "canonical", "uniform", "pipelined", "chunked", "one_fold", "neighbours",
-    "hierarchical", "parts", "serves",
+    *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "canonical", "uniform", "pipelined", "chunked", "one_fold",
+    "neighbours", "hierarchical", "parts", "serves",
 )  # fmt: skip
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("native", "auto", "all")  # in place of names of algorithms
@@ -33,8 +33,8 @@ def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Call
         name: Name of the algorithm; None: that of the function.
         facts: Fields of `hpcoll.schedules.row.Algorithm`. ``chunks`` (a formula), ``parts``, ``serves``, ``ordered``, ``reproducible``,
             ``canonical`` (a formula), ``uniform``, ``pipelined``, ``chunked``, ``one_fold``, ``neighbours`` and ``hierarchical`` say what
-            it is; ``summary`` and ``source`` are texts. ``rounds``, ``critical``, ``sent``, ``received``, ``largest`` and ``messages`` are formulas of its costs;
-            those that are not given are derived from its schedules.
+            it is; ``summary`` and ``source`` are texts. ``rounds``, ``critical``, ``sent``, ``received``, ``largest`` and ``messages`` are
+            formulas of its costs; those that are not given are derived from its schedules.
 
     Returns:
         The decorator.
