@@ -100,6 +100,14 @@ def _span(address: int, count: int, dtype: np.dtype) -> Span:
     return address, address + count * dtype.itemsize
 
 
+def canonical(combine: Combine, values: list[np.ndarray]) -> np.ndarray:
+    """Fold arrays as kernels do: the first part is the largest power of two that is not all."""
+    if len(values) == 1:
+        return values[0]
+    first = 1 << (len(values) - 1).bit_length() - 1
+    return combine(canonical(combine, values[:first]), canonical(combine, values[first:]))
+
+
 def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
     targets, (ntargets, *sources), (nsources, count) = values[:MAX_DESTINATIONS], values[MAX_DESTINATIONS:-2], values[-2:]
     require(2 <= nsources <= MAX_SOURCES, INVALID_VALUE, f"a fold of {nsources} sources")
@@ -111,9 +119,7 @@ def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) 
     def run() -> None:
         work = working_dtype(dtype)
         with np.errstate(all="ignore"):
-            result = _elements(sources[0], count, dtype, memory).astype(work)
-            for source in sources[1:]:
-                result = combine(result, _elements(source, count, dtype, memory).astype(work))
+            result = canonical(combine, [_elements(source, count, dtype, memory).astype(work) for source in sources])
             for target in targets:
                 _elements(target, count, dtype, memory)[...] = result.astype(dtype)
 
