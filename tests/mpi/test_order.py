@@ -243,7 +243,7 @@ def test_errors() -> None:
     for text, call in expected.items():
         with pytest.raises(hpcoll.ArgumentError, match=f"rank {comm.rank}: order must be 'rank' or None, {text}"):
             call()
-    with pytest.raises(hpcoll.ArgumentError, match="only the MPI library can serve this call in rank order, got algorithm='ring'"):
+    with pytest.raises(hpcoll.ArgumentError, match="only the MPI library can combine this in rank order, got algorithm='ring'"):
         comm.Allreduce(x, x.copy(), user_op(), algorithm="ring", order="rank")
     with pytest.raises(hpcoll.ArgumentError, match="recvbuf needs 4 elements"):
         comm.Allreduce(x, np.ones(3), user_op(), order="rank")
