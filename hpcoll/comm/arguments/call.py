@@ -22,6 +22,7 @@ from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
+from hpcoll.selection.config import RANK_ORDER
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
@@ -67,6 +68,7 @@ class Call(NamedTuple):
         objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
         cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
         maps: Of INPUT and OUTPUT in memory, where that is not as displacements of blocks say.
+        canonical: Every result must be the canonical expression of the contributions.
     """
 
     collective: str
@@ -98,6 +100,7 @@ class Call(NamedTuple):
     objects: str = ""
     cells: tuple[int, int] | None = None
     maps: Maps = UNMAPPED
+    canonical: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +127,7 @@ class Call(NamedTuple):
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
         kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
-        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped)
+        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped, self.canonical)
 
 
 class Reduction(NamedTuple):
@@ -243,6 +246,17 @@ def to_ours(op: Any, rank: int) -> ReduceOp | None:
 def to_native(op: ReduceOp) -> MPI.Op | None:
     """Return the MPI library's operator; None where it has none (average, premultiplied sum, a Python function)."""
     return None if op.function is not None else _NATIVE.get(op.name)
+
+
+def order_of(order: object, rank: int) -> str:
+    """Return the keyword ``order=`` of a reduction; raise ArgumentError where it is not ``"rank"``.
+
+    >>> order_of("rank", 0)
+    'rank'
+    """
+    if order != RANK_ORDER or not isinstance(order, str):
+        raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {order!r}")
+    return order
 
 
 def limit_of(timeout: object, rank: int) -> float:

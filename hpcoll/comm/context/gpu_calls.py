@@ -95,7 +95,7 @@ class GpuCalls:
         mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
-        on_host = row.describe(self._on.caller, *mirror.arguments)
+        on_host = self._planner.describe(row, mirror.arguments, asked)
         call = None if on_host is None else _mirrored(on_host, mirror)
         if call is not None and asked.in_flight:
             call = call._replace(native=False)  # the library's own request would not bring results to the GPU
@@ -103,14 +103,14 @@ class GpuCalls:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
             raise ArgumentError(f"rank {self._on.rank}: {why}")
         plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
-        describe = partial(self._describe_mirrored, row, arguments, asked.stream)
+        describe = partial(self._describe_mirrored, row, arguments, asked)
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
 
     def _by_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions, on_gpu: "_OnGpu", call: Call
     ) -> Prepared:  # fmt: skip
         routes = self.routes(on_gpu.gpu)
-        call = self._launching(call, on_gpu, routes, arrays, asked.stream)
+        call = self._planner.ordered(self._launching(call, on_gpu, routes, arrays, asked.stream), row, asked)
 
         def describe() -> Call | None:
             anew = on_gpu.describe()
@@ -162,12 +162,12 @@ class GpuCalls:
                 received = lift if position == received_at else received
         return _OnGpu(gpu, partial(row.describe, caller, *theirs), lifts, received)
 
-    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], stream: Any) -> Call | None:
+    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
         """Describe a call anew, with the streams and the data of now."""
-        mirror = mirror_of(row.name, arguments, stream, self._on.rank)
+        mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
-        call = row.describe(self._on.caller, *mirror.arguments)
+        call = self._planner.describe(row, mirror.arguments, asked)
         return None if call is None else _mirrored(call, mirror)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
