@@ -19,6 +19,7 @@ from hpcoll.base.ops import BAND, BOR, BXOR, EXACT_SUM, EXACT_SUM_ODD, LAND, LOR
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.runtime.engine.call_cache import Key, whole
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -33,6 +34,7 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
 )  # fmt: skip
 BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
+_ORDERED = {name: f"{name} {RANK_ORDER}" for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")}
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
@@ -259,6 +261,13 @@ def order_of(order: object, rank: int) -> str:
     if order != RANK_ORDER or not isinstance(order, str):
         raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {order!r}")
     return order
+
+
+def in_order(key: Key, order: object, rank: int) -> Key:
+    """Return the key of calls with an ``order=`` from that of calls without; errors as of `order_of`."""
+    if order is RANK_ORDER and isinstance(key, str):
+        return _ORDERED[key]
+    return *whole(key)[:4], order_of(order, rank)
 
 
 def limit_of(timeout: object, rank: int) -> float:
