@@ -66,6 +66,25 @@ def put(words, value, place, first):  # type: ignore[no-untyped-def]
     words[i + 2] += high >> 32
 
 
+@njit
+def put_float(value, exponent, words, first):  # type: ignore[no-untyped-def]
+    """Add ``value * 2**exponent``, of a finite float64."""
+    bits = bits_of(value)
+    fraction, biased = bits & ((1 << 52) - 1), (bits >> 52) & 0x7FF
+    mantissa = fraction | (1 << 52) if biased > 0 else fraction
+    put(words, -mantissa if bits < 0 else mantissa, max(biased, 1) - 1075 + exponent, first)
+
+
+@njit
+def put_any(value, words, first, ndigits):  # type: ignore[no-untyped-def]
+    """Add a float64 of any kind."""
+    if np.isfinite(value):
+        put_float(value, 0, words, first)
+    else:
+        words[ndigits + (NAN if value != value else POSITIVE if value > 0 else NEGATIVE)] += 1
+    words[ndigits + SIGNED] += bits_of(value) != -1 << 63
+
+
 @njit(inline="always")
 def least_level(first):  # type: ignore[no-untyped-def]
     """Return the level below which the second of two levels would be below a vector's first digit."""

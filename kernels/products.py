@@ -13,16 +13,15 @@ import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from hpcoll.kernels.digit_bodies import SIGNED, adder
-from hpcoll.kernels.digits import FORMATS, NCOUNTS
+from hpcoll.kernels.digit_bodies import SIGNED
+from hpcoll.kernels.digits import NCOUNTS
 from hpcoll.kernels.extraction import (
-    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, sigma,
+    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, put_any, put_float, sigma,
 )  # fmt: skip
 from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
 LEAST_PRODUCT, GREATEST_PRODUCT = 2.0**-960, 2.0**1020  # between them nothing under- or overflows
-_ADD = adder(FORMATS["float64"])
 
 
 @intrinsic
@@ -78,25 +77,16 @@ def _fraction(value):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _put(value, exponent, words, first):  # type: ignore[no-untyped-def]
-    """Add ``value * 2**exponent``, of a value that is zero or normal."""
-    bits = bits_of(value)
-    if value != 0.0:
-        mantissa, place = (bits & ((1 << 52) - 1)) | (1 << 52), ((bits >> 52) & 0x7FF) - 1075 + exponent
-        put(words, -mantissa if bits < 0 else mantissa, place, first)
-
-
-@njit
 def _add_product(x, y, words, first, ndigits):  # type: ignore[no-untyped-def]
     """Add one product, of any two numbers."""
     if not (np.isfinite(x) and np.isfinite(y)):
-        _ADD(bits_of(x * y), words, first, ndigits)
+        put_any(x * y, words, first, ndigits)
         return
     a, i = _fraction(x)
     b, k = _fraction(y)
     p = a * b
-    _put(p, i + k, words, first)
-    _put(fma(a, b, -p), i + k, words, first)
+    put_float(p, i + k, words, first)
+    put_float(fma(a, b, -p), i + k, words, first)
     words[ndigits + SIGNED] += bits_of(p) != -1 << 63
 
 
@@ -163,9 +153,9 @@ def kernel_of(form: str, load: Any, add_block: Any) -> Callable[..., None]:
         work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
         products = work[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
         for lo in range(0, n, BLOCK):
-            some = min(BLOCK, n - lo)
+            some, one, other = min(BLOCK, n - lo), xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)]
             for i in range(some):
-                products[i] = load(xs[lo + i]) * load(ys[lo + i])
+                products[i] = load(one[i]) * load(other[i])
             add_block(products[:some], work, vector, first, ndigits)
         empty_bins(work, vector, first, ndigits)
 

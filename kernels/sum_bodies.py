@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, types
 
-from hpcoll.kernels import products
-from hpcoll.kernels.extraction import (
-    FRESH, GREATEST_LEVEL, LEVEL_BITS, add_any, bits_of, empty_bins, float32_of, float_of, level_for, put, sigma, to_bins,
-)  # fmt: skip
-from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels import column_bodies, products
 from hpcoll.kernels.digit_bodies import SIGNED
+from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels.extraction import (
+    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float32_of, float_of, put, sigma, to_bins,
+)  # fmt: skip
 from hpcoll.kernels.object_code import object_file
-from hpcoll.kernels.sums import BLOCK, BUSY, COLUMNS, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 _ELEMENTS = {"float64": types.float64, "float32": types.float32, "float16": types.uint16, "bfloat16": types.uint16}
 
@@ -107,77 +107,6 @@ def _rows(load: Any) -> Callable[..., None]:
     return kernel
 
 
-def _columns(load: Any) -> Callable[..., None]:
-    @njit
-    def two_levels(x, n, s1, s2, sums1, sums2):  # type: ignore[no-untyped-def]
-        beyond, left = np.int64(0), np.int64(0)
-        expected = bits_of(s1)
-        for i in range(n):
-            value = load(x[i])
-            t = value + s1
-            sums1[i] += bits_of(t) - expected
-            beyond |= bits_of(t) ^ expected
-            rest = value - (t - s1)
-            u = rest + s2
-            sums2[i] += bits_of(u) - bits_of(s2)
-            left |= bits_of(u - s2) ^ bits_of(rest)
-        return (beyond >> 52) | (left << 1)
-
-    @njit
-    def greatest_of(x, n):  # type: ignore[no-untyped-def]
-        greatest = np.int64(0)
-        for i in range(n):
-            greatest = max(greatest, bits_of(load(x[i])) & ~(-1 << 63))
-        return greatest
-
-    @njit
-    def add_column(x, nrows, step, room, words, first, ndigits):  # type: ignore[no-untyped-def]
-        values = room[RESTS : RESTS + BLOCK].view(np.float64)
-        for row in range(nrows):
-            values[row] = load(x[row * step])
-        add_any(values, nrows, room, words, first, ndigits)
-        empty_bins(room, words, first, ndigits)
-
-    @njit
-    def add_tile(x, nrows, step, n, room, words, first, ndigits):  # type: ignore[no-untyped-def]
-        """Add a tile of at most `BLOCK` rows and `COLUMNS` columns."""
-        width = ndigits + NCOUNTS
-        sums1, sums2 = room[RESTS : RESTS + n], room[RESTS + COLUMNS : RESTS + COLUMNS + n]
-        sums1[:], sums2[:] = 0, 0
-        greatest = np.int64(0)
-        for row in range(nrows):
-            greatest = max(greatest, greatest_of(x[row * step : row * step + n], n))
-        level, wrong = level_for(greatest, first), np.int64(0)
-        s1, s2 = sigma(min(level, GREATEST_LEVEL)), sigma(min(level, GREATEST_LEVEL) - LEVEL_BITS)
-        for row in range(nrows):
-            wrong |= two_levels(x[row * step : row * step + n], n, s1, s2, sums1, sums2)
-            if wrong != 0:
-                break
-        for i in range(n):
-            vector = words[i * width : (i + 1) * width]
-            if wrong != 0:
-                add_column(x[i:], nrows, step, room, vector, first, ndigits)
-                continue
-            put(vector, sums1[i], level - 52, first)
-            put(vector, sums2[i], level - 52 - LEVEL_BITS, first)
-            row = 0
-            while not vector[ndigits + SIGNED] and row < nrows:
-                vector[ndigits + SIGNED] = bits_of(load(x[row * step + i])) != -1 << 63
-                row += 1
-
-    def kernel(x, nrows, step, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
-        width = ndigits + NCOUNTS
-        elements, vectors, work = carray(x, nrows * step + n), carray(words, n * width), carray(room, ROOM)
-        work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
-        for column in range(0, n, COLUMNS):
-            some = min(COLUMNS, n - column)
-            for row in range(0, nrows, BLOCK):
-                tile = elements[row * step + column :]
-                add_tile(tile, min(BLOCK, nrows - row), step, some, work, vectors[column * width :], first, ndigits)
-
-    return kernel
-
-
 def _exponents(load: Any) -> Callable[..., None]:
     def kernel(x, n, found):  # type: ignore[no-untyped-def]
         elements, least, greatest = carray(x, n), np.int64(2000), np.int64(-2000)
@@ -199,5 +128,5 @@ def kernel_file(name: str, form: str, symbol: str) -> bytes:
         return object_file(kernel, types.void(elements, elements, size, words, size, size, words), symbol)
     if name == "exponents":
         return object_file(_exponents(LOADS[form]), types.void(elements, size, words), symbol)
-    kernel = (_rows if name == "rows" else _columns)(LOADS[form])
+    kernel = _rows(LOADS[form]) if name == "rows" else column_bodies.kernel_of(LOADS[form])
     return object_file(kernel, types.void(elements, size, size, size, words, size, size, words), symbol)

@@ -16,6 +16,7 @@ from hpcoll.kernels.machine_code import load
 
 BLOCK = 2048  # elements whose sum at one level fits in an int64, and which stay in the first-level cache
 COLUMNS = 1024  # of a tile
+ROWS = 32  # of a tile that are looked at together, and stay in the second-level cache
 MOST_ELEMENTS = 2**30  # of one call: no digit overflows
 
 # The room of a call, in int64 words.
@@ -25,7 +26,8 @@ COUNTS = BINS + 4096  # how many are in each, as int16
 RESTS = COUNTS + 1024  # two blocks of numbers, or the sums of a tile's columns
 ROOM = RESTS + 2 * BLOCK
 
-_FILES = [Path(__file__).with_name(name) for name in ("sum_bodies.py", "extraction.py", "digit_bodies.py", "digits.py", "sums.py")]
+_MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digits", "sums")
+_FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
 
 
 @cache
