@@ -7,7 +7,7 @@ In place OUTPUT is INPUT, which is passed on first.
 Source: classic (linear).
 """
 
-from hpcoll.schedules.ir import Writer, inputs, outputs
+from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 
 def exscan_direct(w: Writer) -> None:
@@ -17,7 +17,7 @@ def exscan_direct(w: Writer) -> None:
     if w.rank == 1:
         w.recv(0, outputs(0))
         return
-    below = []
+    below: list[Chunk] = []
     for peer in reversed(range(w.rank)):
         below.insert(0, w.scratch(0))
         w.recv(peer, below[0])
