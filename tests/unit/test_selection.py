@@ -236,7 +236,7 @@ def test_what_fits_is_listed_with_native_last() -> None:
     in_order = [row.name for row in CATALOGUE.values() if row.collective == "allreduce" and row.ordered]
     assert fitting(need(ordered=True)) == [*in_order, NATIVE]
     assert NATIVE not in fitting(need(native=False))
-    assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", NATIVE}
+    assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", "direct", NATIVE}
 
 
 def test_gpu_arrays_never_go_to_the_library() -> None:

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, kind, working_dtype
+from hpcoll.base.dtypes import is_bfloat16, is_exact, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.ops import BAND, BOR, BXOR, EXACT_SUM, EXACT_SUM_ODD, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
+from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
@@ -183,8 +183,8 @@ class Reduction(NamedTuple):
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
         strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
         native = to_native(op) is not None and not is_bfloat16(own)
-        if op is EXACT_SUM and kind(own) != "i":
-            op, one_fold = EXACT_SUM if (dtype or work) == own else EXACT_SUM_ODD, True
+        if is_exact(op, own):
+            op, one_fold = op if dtype == own else working_op(op, own), True
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
