@@ -45,6 +45,8 @@ def test_every_number_comes_back(dtype: np.dtype) -> None:
         ([2**53, 1, 2**-1000], 2**53 + 2),
         ([MAX, 2.0**969], MAX),
         ([MAX, 2.0**970], math.inf),
+        ([MAX] * 3, math.inf),
+        ([-MAX] * 100000, -math.inf),
         ([MAX, 2.0**970, -(2.0**-1074)], MAX),
         ([-MAX, -MAX, MAX, MAX, 2.0**-1074], 2.0**-1074),
         ([MAX] * 1000 + [-MAX] * 999, MAX),
