@@ -27,7 +27,7 @@ from hpcoll.base.errors import (
     ScheduleError,
     TransportError,
 )
-from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
+from hpcoll.base.ops import AVG, EXACT_SUM, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.cartesian import dims_create
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "AVG",
+    "EXACT_SUM",
     "ArgumentError",
     "CartCommunicator",
     "CollectiveTimeout",

@@ -142,7 +142,7 @@ def rounder(form: Format) -> Callable[..., Any]:
     """Return the compiled function ``(words, first, ndigits, to_odd)`` that gives the bits of a vector in normal form, rounded."""
     fraction, precision, least = form.fraction_bits, form.fraction_bits + 1, form.lowest - LOWEST
     infinity, sign = ((1 << form.exponent_bits) - 1) << form.fraction_bits, -1 << (form.nbits - 1)
-    nan, overflow = infinity | 1 << (form.fraction_bits - 1), (1 << form.exponent_bits) - 2
+    nan, beyond = infinity | 1 << (form.fraction_bits - 1), (1 << form.exponent_bits) - 2
 
     @njit(inline="always")
     def finite(digits, first, ndigits, lowest, to_odd):  # type: ignore[no-untyped-def]
@@ -162,12 +162,12 @@ def rounder(form: Format) -> Callable[..., Any]:
         next_digit = _magnitude(digits, i, ndigits, lowest, negative)
         half = (next_digit >> shift) & 1
         more = (next_digit & ((1 << shift) - 1)) != 0 or lowest < i
-        bits = value + ((last - least) << fraction) if last - least < overflow else infinity
+        bits = value + ((last - least) << fraction) if last - least < beyond else infinity
         if to_odd:
             bits = min(bits, infinity - 1) | (1 if half or more else 0)
-        elif half and (more or value & 1) and bits < infinity:
+        elif half and (more or value & 1):
             bits += 1
-        return bits | (sign if negative else 0)
+        return min(bits, infinity) | (sign if negative else 0)
 
     @njit(inline="always")
     def round_(words, first, ndigits, to_odd):  # type: ignore[no-untyped-def]

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.base.ops import ReduceOp
+from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 from hpcoll.kernels.machine_code import load
 
 _BODIES = Path(__file__).with_name("host_bodies.py")
+_EXACT = [Path(__file__).with_name(f"{name}.py") for name in ("exact_bodies", "digit_bodies", "digits")]
 
 
 @lru_cache(maxsize=256)
@@ -31,6 +32,16 @@ def _built_in(name: str, dtype: np.dtype) -> int:
         return kernel_file(name, dtype, symbol)
 
     return load(f"{name}_{dtype}", [_BODIES], make)
+
+
+@lru_cache(maxsize=16)
+def _exact(name: str) -> int:
+    def make(symbol: str) -> bytes:
+        from hpcoll.kernels.exact_bodies import kernel_file
+
+        return kernel_file(name, symbol)
+
+    return load(name, _EXACT, make)
 
 
 @lru_cache(maxsize=256)
@@ -52,5 +63,9 @@ def kernel_address(op: ReduceOp, dtype: np.dtype) -> int:
     """
     if op.function is not None:
         return int(_user(op.name, op.function, dtype).address)
-    name = "sum" if op.average or op.premultiplier is not None else op.name
+    if op is EXACT_SUM_ODD:
+        return _exact(f"exact_sum_odd_{dtype}")
+    if op is EXACT_SUM and dtype.kind in "fc":
+        return _exact(f"exact_sum_{dtype}")
+    name = "sum" if op is EXACT_SUM or op.average or op.premultiplier is not None else op.name
     return _built_in(name + "_real" if dtype.kind == "f" and name in ("min", "max") else name, dtype)

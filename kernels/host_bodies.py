@@ -13,24 +13,36 @@ from numba.extending import intrinsic
 from hpcoll.base.errors import KernelError
 from hpcoll.kernels.object_code import object_file
 
-BLOCK = 2048  # elements folded at a time, so that the partial result stays in the first-level cache
+BLOCK = 512  # elements folded at a time, so that partial results stay in the first-level cache
+_LEVELS = 16  # partial results at most: of 4, 8, 16, ... sources
 
 
 @intrinsic
 def _room(typingctx, pointer):  # type: ignore[no-untyped-def]
-    """Return stack memory for a block of a pointer's elements."""
+    """Return stack memory for a block of a pointer's elements at each level."""
 
     def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return cgutils.alloca_once(builder, context.get_data_type(pointer.dtype), BLOCK)
+        return cgutils.alloca_once(builder, context.get_data_type(pointer.dtype), BLOCK * _LEVELS)
 
     return pointer(pointer), codegen
 
 
+@intrinsic
+def _rounded(typingctx, array, value):  # type: ignore[no-untyped-def]
+    """Return a value as an array's elements hold it: a user's function may compute in a wider type."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return context.cast(builder, values[1], signature.args[1], array.dtype)
+
+    return array.dtype(array, value), codegen
+
+
 @njit(inline="always")
 def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    """Fold as the canonical expression (`hpcoll.base.canonical`), whatever the operands' place and the count."""
     out = carray(dst, count)
-    first, second = carray(srcs[0], count), carray(srcs[1], count)
     if nsrcs == 2:
+        first, second = carray(srcs[0], count), carray(srcs[1], count)
         if out.ctypes.data == first.ctypes.data:  # told apart, because a loop over memory that overlaps is not vectorised
             for i in range(count):
                 first[i] = combine(first[i], second[i])
@@ -41,19 +53,61 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
             for i in range(count):
                 out[i] = combine(first[i], second[i])
         return
-    room = carray(_room(dst), BLOCK)
+    room = carray(_room(dst), BLOCK * _LEVELS)
     for lo in range(0, count, BLOCK):
         n = min(BLOCK, count - lo)
         # Slices, since a loop whose index is a sum, which may be negative, is not vectorised; nor one that writes to what it reads.
-        partial, one, other, result = room[:n], first[lo : lo + n], second[lo : lo + n], out[lo : lo + n]
-        for i in range(n):
-            partial[i] = combine(one[i], other[i])
-        for k in range(2, nsrcs):
-            more = carray(srcs[k], count)[lo : lo + n]
+        result = out[lo : lo + n]
+        depth = 0
+        for k in range(0, nsrcs - 1 if nsrcs % 4 == 1 else nsrcs, 4):
+            partial = room[depth * BLOCK : depth * BLOCK + n]
+            _fold_four(combine, partial, srcs, k, nsrcs, lo, n, count)
+            depth += 1
+            group = k // 4
+            while group % 2 and k + 4 < nsrcs:  # as in a binary counter: two partial results of equally many sources become one
+                depth -= 1
+                group //= 2
+                _merge(combine, room, depth, n)
+        if nsrcs % 4 == 1:
+            last, top = carray(srcs[nsrcs - 1], count)[lo : lo + n], room[(depth - 1) * BLOCK : (depth - 1) * BLOCK + n]
             for i in range(n):
-                partial[i] = combine(partial[i], more[i])
+                top[i] = combine(top[i], last[i])
+        while depth > 2:
+            depth -= 1
+            _merge(combine, room, depth, n)
+        if depth == 2:
+            left, right = room[:n], room[BLOCK : BLOCK + n]
+            for i in range(n):
+                result[i] = combine(left[i], right[i])
+        else:
+            for i in range(n):
+                result[i] = room[i]
+
+
+@njit(inline="always")
+def _fold_four(combine, partial, srcs, k, nsrcs, lo, n, count):  # type: ignore[no-untyped-def]
+    """Fold a block of two to four sources, from the k-th on."""
+    a, b = carray(srcs[k], count)[lo : lo + n], carray(srcs[k + 1], count)[lo : lo + n]
+    if nsrcs - k == 2:
         for i in range(n):
-            result[i] = partial[i]
+            partial[i] = combine(a[i], b[i])
+        return
+    c = carray(srcs[k + 2], count)[lo : lo + n]
+    if nsrcs - k == 3:
+        for i in range(n):
+            partial[i] = combine(_rounded(partial, combine(a[i], b[i])), c[i])
+        return
+    d = carray(srcs[k + 3], count)[lo : lo + n]
+    for i in range(n):
+        partial[i] = combine(_rounded(partial, combine(a[i], b[i])), _rounded(partial, combine(c[i], d[i])))
+
+
+@njit(inline="always")
+def _merge(combine, room, depth, n):  # type: ignore[no-untyped-def]
+    """Add the partial result at a level to the one below."""
+    below, top = room[(depth - 1) * BLOCK : (depth - 1) * BLOCK + n], room[depth * BLOCK : depth * BLOCK + n]
+    for i in range(n):
+        below[i] = combine(below[i], top[i])
 
 
 @njit

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple
 
-from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.analysis.verify import Proof, in_all, verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -35,12 +35,13 @@ class Summary(NamedTuple):
     seconds: float = 0.0  # of CPU time
     ordered: bool = True  # every instance kept rank order
     reproducible: bool = True  # every instance gave all ranks the same bits
+    canonical: int = 0  # instances that gave the canonical expression
 
     def merged(self, other: "Summary") -> "Summary":
         """Return the summary of both, which are of one row."""
         instances, messages, seconds = self.instances + other.instances, self.messages + other.messages, self.seconds + other.seconds
         ordered, reproducible = self.ordered and other.ordered, self.reproducible and other.reproducible
-        return Summary(self.key, instances, messages, seconds, ordered, reproducible)
+        return Summary(self.key, instances, messages, seconds, ordered, reproducible, self.canonical + other.canonical)
 
 
 class _Job(NamedTuple):
@@ -125,28 +126,32 @@ def random_graph(nranks: int, nedges: int, rng: Random) -> Graph:
 def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
     """Prove a row for one number of ranks and root, out of place and in place; blocks differ in size unless the row is uniform.
 
-    Arguments are as in `hpcoll.schedules.row.schedule`. ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible
-    and is not.
+    Arguments are as in `hpcoll.schedules.row.schedule`. ScheduleError: a schedule is wrong, or the row claims to be ordered, reproducible
+    or canonical and is not.
     """
-    return prove_schedules(row, _schedules(row, nranks, root, nchunks, nodes))
+    return prove_schedules(row, _schedules(row, nranks, root, nchunks, nodes), nodes)
 
 
 def _schedules(row: Algorithm, nranks: int, root: int, nchunks: int, nodes: Nodes) -> list[Schedule]:
     return [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
 
 
-def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
-    """Prove the schedules of all ranks of a row, as `prove`."""
+def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes = ()) -> Proof:
+    """Prove the schedules of all ranks of a row, which are for that placement, as `prove`."""
     proofs = []
     for in_place in reversed(modes(row)):  # a proof in place is one of both, unless a step tells them apart
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
-    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
-    if row.ordered > ordered or row.reproducible > reproducible:
-        claim = "ordered" if row.ordered > ordered else "reproducible"
-        raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
-    return proofs[-1]._replace(ordered=ordered, reproducible=reproducible)
+    found = in_all(proofs)
+    claims = {
+        "ordered": row.ordered > found.ordered, "reproducible": row.reproducible > found.reproducible,
+        "canonical": not found.canonical and row.is_canonical(len(schedules), nodes),
+    }  # fmt: skip
+    for claim, wrong in claims.items():
+        if wrong:
+            raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
+    return found
 
 
 def modes(row: Algorithm) -> tuple[bool, ...]:
@@ -204,8 +209,9 @@ def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
     proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
-    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
-    return Summary(job.row.key, len(proofs), messages, seconds, ordered, reproducible)
+    found = in_all(proofs)
+    canonical = sum(proof.canonical for proof in proofs)
+    return Summary(job.row.key, len(proofs), messages, seconds, found.ordered, found.reproducible, canonical)
 
 
 def _prove_instances(row: Algorithm, job: _Job) -> Iterator[Proof]:
@@ -222,7 +228,7 @@ def _prove_instances(row: Algorithm, job: _Job) -> Iterator[Proof]:
         renamed = _renamed(schedules) if renames else []
         proof = next((proof for found, proof in known if found == renamed), None)
         if proof is None:
-            proof = prove_schedules(row, schedules)
+            proof = prove_schedules(row, schedules, instance[2])
             if renames and not (proof.ordered and collective.reduces):
                 known.append((renamed, proof))
         yield proof

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
+from hpcoll.base.canonical import split
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
@@ -9,17 +10,20 @@ NOTHING = 0  # the value of an unwritten cell
 _INPUT, _SCRATCH = Buffer.INPUT, Buffer.SCRATCH  # looking up members of an enum is slow
 
 
+Facts = tuple[Hashable, int, bool, bool, int, int]
+
+
 class Values:
-    """Interned expressions: value number -> (item, mask of contributing ranks, whether in rank order, its two operands)."""
+    """Interned expressions: value number -> item, mask of contributing ranks, whether in rank order, whether canonical, two operands."""
 
     def __init__(self, idempotent: bool) -> None:
         self.idempotent = idempotent
-        self.facts: list[tuple[Hashable, int, bool, int, int]] = [(None, 0, True, NOTHING, NOTHING)]
+        self.facts: list[Facts] = [(None, 0, True, True, NOTHING, NOTHING)]
         self._pairs: dict[tuple[int, int], int] = {}
 
     def leaves(self, items: Sequence[Hashable], rank: int) -> range:
         """Return the values of a rank's own contributions to items."""
-        self.facts += [(item, 1 << rank, True, NOTHING, NOTHING) for item in items]
+        self.facts += [(item, 1 << rank, True, True, NOTHING, NOTHING) for item in items]
         return range(len(self.facts) - len(items), len(self.facts))
 
     def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
@@ -33,22 +37,24 @@ class Values:
             new.append(value)
         return new
 
-    def _combine(self, left: int, right: int) -> tuple[Hashable, int, bool, int, int]:
-        item, mask_l, in_order_l, _, _ = self.facts[left]
-        item_r, mask_r, in_order_r, _, _ = self.facts[right]
+    def _combine(self, left: int, right: int) -> Facts:
+        item, mask_l, in_order_l, canonical_l, _, _ = self.facts[left]
+        item_r, mask_r, in_order_r, canonical_r, _, _ = self.facts[right]
         if item != item_r:
             raise ValueError(f"combines data of different places: {item} and {item_r}")
         if mask_l & mask_r and not self.idempotent:
             raise ValueError(f"counts the contribution of rank {(mask_l & mask_r).bit_length() - 1} twice")
         # in rank order: both are intervals of ranks, and the right one begins where the left one ends
         in_order = in_order_l and in_order_r and mask_l.bit_length() == (mask_r & -mask_r).bit_length() - 1
-        return item, mask_l | mask_r, in_order, left, right
+        mask = mask_l | mask_r
+        canonical = in_order and canonical_l and canonical_r and mask_l.bit_count() == split(mask.bit_count())
+        return item, mask, in_order, canonical, left, right
 
     def shapes(self) -> list[int]:
         """Return the number of each value's shape; expressions that differ only in the order of operands have one shape."""
         known: dict[tuple[Hashable, ...], int] = {}
         shapes = [0]
-        for item, mask, _, left, right in self.facts[1:]:
+        for item, mask, _, _, left, right in self.facts[1:]:
             pair = (item, mask) if left == NOTHING else tuple(sorted((shapes[left], shapes[right])))
             shapes.append(known.setdefault((left == NOTHING, *pair), len(known) + 1))
         return shapes

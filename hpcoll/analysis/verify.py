@@ -11,8 +11,8 @@ OUTPUT that was not written. Else all steps read the same in both, and out of pl
 
 Refused are: a message without its counterpart, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
 INPUT, channels that share a written chunk, a put that may wait, and an OUTPUT that is not what the collective
-wants. Proven besides: whether every combination kept rank order (as operators that are not commutative need), and whether all ranks
-computed the same expression (bit-identical results).
+wants. Proven besides: whether every combination kept rank order (as operators that are not commutative need), whether all ranks
+computed the same expression (bit-identical results), and whether that is the canonical one (`hpcoll.base.canonical`).
 
 Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the comparison of expressions are ours.
 """
@@ -23,6 +23,7 @@ from typing import ClassVar, NamedTuple
 
 from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import RankMemory, Values
+from hpcoll.base.canonical import fold
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
@@ -40,7 +41,14 @@ class Proof(NamedTuple):
     ordered: bool  # every combination kept rank order
     reproducible: bool  # all ranks computed the same expression for the same item
     chunks_sent: int  # largest number of chunks that a rank sends
+    canonical: bool = False  # every chunk of OUTPUT has the canonical expression of its ranks' contributions
     told_apart: bool = False  # in place a step or OUTPUT has what it would not have out of place, so this says nothing of such a call
+
+
+def in_all(proofs: Sequence[Proof]) -> Proof:
+    """Return the last of some proofs, with the promises that hold in all of them."""
+    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
+    return proofs[-1]._replace(ordered=ordered, reproducible=reproducible, canonical=all(proof.canonical for proof in proofs))
 
 
 class ChannelRun:
@@ -131,16 +139,15 @@ class Machine:
         if any(rank.in_use[cells]):
             channel.held_up = True
             return False
-        extents, new = rank.extents[cells], list[int]()
+        extents, operands = rank.extents[cells], list[list[int]]()
         for src in srcs:
             found = rank.span(src, channel.index)
             if rank.extents[found] != extents:
                 raise ValueError("source and destination differ in size")
-            operand = rank.read(found, src)
-            new = self.values.combine(new, operand) if new else operand
+            operands.append(rank.read(found, src))
         if link:
-            operand = self._receive(channel, link, extents)
-            new = (self.values.combine(operand, new) if received_first else self.values.combine(new, operand)) if new else operand
+            operands.insert(0 if received_first else 1, self._receive(channel, link, extents))
+        new = operands[0] if len(operands) == 1 else fold(self.values.combine, operands)
         rank.values[cells] = new
         if rank.rewritten:
             rank.rewritten[cells] = b"\1" * len(new)
@@ -212,7 +219,7 @@ class Machine:
     def judge(self) -> Proof:
         """Compare every chunk of OUTPUT with what the collective wants."""
         found: dict[Hashable, set[int]] = defaultdict(set)  # the ranks' values of each item
-        ordered = True
+        ordered = canonical = True
         for rank in self.ranks:
             s = rank.schedule
             for index, value in enumerate(rank.values[rank.bases[Buffer.OUTPUT] :][: rank.counts[Buffer.OUTPUT]]):
@@ -223,14 +230,14 @@ class Machine:
                     raise ScheduleError(f"output[{index}] must hold {self._name(*wanted)}, holds {got}", rank=s.rank)
                 if wanted[1]:
                     rank.told_apart |= bool(rank.rewritten) and not rank.rewritten[rank.bases[1] + index]
-                    ordered &= facts[2]
+                    ordered, canonical = ordered and facts[2], canonical and facts[3]
                     found[wanted].add(value)
         different = [values for values in found.values() if len(values) > 1]
         shapes = self.values.shapes() if different else []
         reproducible = self.collective.idempotent or all(len({shapes[value] for value in values}) == 1 for values in different)
         rounds = max(channel.depth for channel in self.channels)
         sent, told_apart = max(rank.sent for rank in self.ranks), any(rank.told_apart for rank in self.ranks)
-        return Proof(self.messages, rounds, ordered, reproducible, sent, told_apart)
+        return Proof(self.messages, rounds, ordered, reproducible, sent, canonical, told_apart)
 
     def _name(self, item: Hashable, mask: int) -> str:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"

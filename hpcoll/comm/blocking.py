@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.arguments.call import Time, limit_of
+from hpcoll.comm.arguments.call import Time, limit_of, order_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
@@ -30,6 +30,7 @@ class BlockingReductions(WithContext):
     def Allreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give the result to all ranks.
 
@@ -42,6 +43,9 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: combine contributions by one expression in rank order, the canonical one, whatever algorithm, message
+                size, placement or kind of memory; None: what ``HPCOLL_ORDER`` says. Operators and element types that only the MPI
+                library has are gathered first, and take memory for all ranks' contributions.
 
         Raises:
             ArgumentError: Wrong buffer, operator, root or keyword; raised before any message leaves.
@@ -56,7 +60,9 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
+        if order is not None:
+            order = order_of(order, context.rank)
+        key = "Allreduce" if algorithm is None and segment is None and order is None else ("Allreduce", 0, algorithm, segment, order)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -64,6 +70,7 @@ class BlockingReductions(WithContext):
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give the result to the root; errors as in `Allreduce`.
 
@@ -77,14 +84,20 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
             return tagged("Reduce", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        if order is not None:
+            order = order_of(order, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
+        key = (
+            "Reduce" if root == 0 and algorithm is None and segment is None and order is None
+            else ("Reduce", root, algorithm, segment, order)
+        )  # fmt: skip
         status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
@@ -92,6 +105,7 @@ class BlockingReductions(WithContext):
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``; errors as in `Allreduce`.
 
@@ -104,13 +118,19 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
             return tagged("Reduce_scatter_block", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
+        if order is not None:
+            order = order_of(order, context.rank)
+        key = (
+            "Reduce_scatter_block" if algorithm is None and segment is None and order is None
+            else ("Reduce_scatter_block", 0, algorithm, segment, order)
+        )  # fmt: skip
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -118,6 +138,7 @@ class BlockingReductions(WithContext):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give block ``r`` of the result, of a size of its own, to rank ``r``; errors as in `Allreduce`.
 
@@ -131,12 +152,15 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
             return tagged("Reduce_scatter", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        if order is not None:
+            order = order_of(order, context.rank)
         if recvcounts is None and not context.closed:
             try:
                 recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
@@ -144,7 +168,10 @@ class BlockingReductions(WithContext):
                 with context.failure_scope("Reduce_scatter"):
                     raise
         send = with_counts(sendbuf, recvcounts)
-        key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
+        key = (
+            "Reduce_scatter" if algorithm is None and segment is None and order is None
+            else ("Reduce_scatter", 0, algorithm, segment, order)
+        )  # fmt: skip
         status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
@@ -152,6 +179,7 @@ class BlockingReductions(WithContext):
     def Scan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine the sendbufs of ranks ``0`` to ``r`` for rank ``r``; errors as in `Allreduce`.
 
@@ -164,13 +192,16 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
             return tagged("Scan", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Scan" if algorithm is None and segment is None else ("Scan", 0, algorithm, segment)
+        if order is not None:
+            order = order_of(order, context.rank)
+        key = "Scan" if algorithm is None and segment is None and order is None else ("Scan", 0, algorithm, segment, order)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -178,6 +209,7 @@ class BlockingReductions(WithContext):
     def Exscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         """Combine the sendbufs of ranks ``0`` to ``r - 1`` for rank ``r``; errors as in `Allreduce`.
 
@@ -190,13 +222,16 @@ class BlockingReductions(WithContext):
             stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
             timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
             tag: Name of the call, as of a `region` around it alone; None: none.
+            order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
             return tagged("Exscan", locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
+        if order is not None:
+            order = order_of(order, context.rank)
+        key = "Exscan" if algorithm is None and segment is None and order is None else ("Exscan", 0, algorithm, segment, order)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)

@@ -26,44 +26,50 @@ class NonBlocking(WithContext):
     def Iallreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Allreduce`."""
-        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
     def Ireduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce`."""
-        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag, order)
 
     def Ireduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce_scatter_block`."""
-        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
     def Ireduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Reduce_scatter`."""
-        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout, tag, order)
 
     def Iscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Scan`."""
-        return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
     def Iexscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        order: str | None = None,
     ) -> MPI.Request:  # fmt: skip
         """Begin `Exscan`."""
-        return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag)
+        return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
     def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> MPI.Request:
         """Begin `Barrier`."""

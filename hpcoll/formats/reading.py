@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcoll.analysis.programs.proof import verify_program
-from hpcoll.analysis.verify import Proof
+from hpcoll.analysis.verify import Proof, in_all
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, printable, quoted
@@ -64,4 +64,4 @@ def prove_program(program: FileProgram, slots: int = 0) -> Proof:
         except ScheduleError as error:
             call = "in place" if in_place else "out of place"
             raise ScheduleError(f"{program.path}, {error}" + (f", in a call {call}" if len(program.modes) > 1 else "")) from None
-    return proofs[0]._replace(ordered=all(p.ordered for p in proofs), reproducible=all(p.reproducible for p in proofs))
+    return in_all([*proofs[1:], proofs[0]])

@@ -64,7 +64,7 @@ class Step(NamedTuple):
         peer: The other rank of a transfer; -1 for local steps.
         dst: Chunks that are written; None for SEND and AFTER.
         srcs: Chunks that are read. SEND and COPY: one run. RECV and AFTER: none. RECV_REDUCE: one, for ``dst = src op received``. REDUCE:
-            two or more, folded left to right.
+            two or more, folded as the canonical expression (`hpcoll.base.canonical`).
         received_first: RECV_REDUCE computes ``dst = received op src`` (the peer's ranks are the lower ones).
         put: Set on SEND and its RECV: the sender writes the receiver's memory where it can, once the receiver's call has begun. Before that
             step the receiver's channel names these chunks only in sends to this peer (in place they are INPUT, too).
@@ -183,7 +183,7 @@ class Writer:
         self._steps.append(_new(Step, (_COPY, -1, dst, (src,), False, False, _NONE)))
 
     def reduce(self, dst: Chunk, *srcs: Chunk) -> None:
-        """Append a local ``dst = srcs[0] op srcs[1] op ...``, folded left to right."""
+        """Append a local ``dst = srcs[0] op srcs[1] op ...``, the canonical expression (`hpcoll.base.canonical`) of the sources."""
         self._steps.append(_new(Step, (_REDUCE, -1, dst, srcs, False, False, _NONE)))
 
     def after(self, channel: int, steps: int) -> None:

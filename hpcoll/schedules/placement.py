@@ -9,6 +9,7 @@ A placement is a tuple with the number of each rank's node. Nodes are numbered f
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 
+from hpcoll.base.canonical import split
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import is_count, quoted
 
@@ -91,6 +92,22 @@ def parts(nodes: Nodes, domains: Nodes) -> Nodes:
     ((0, 0, 1, 1), (0, 1, 1), (0, 0))
     """
     return domains if len(set(nodes)) == 1 < len(set(domains)) < len(nodes) else nodes
+
+
+def are_aligned(nodes: Nodes) -> bool:
+    """Say whether nodes are blocks of ranks whose folds, folded in order, make the canonical expression (`hpcoll.base.canonical`).
+
+    So are nodes of a power of two of ranks each, of which the last may have fewer.
+
+    >>> are_aligned((0, 0, 1, 1, 2)), are_aligned((0, 1, 2, 2)), are_aligned((0, 1, 1)), are_aligned((0, 1, 0)), are_aligned((0, 0, 0))
+    (True, True, False, False, True)
+    """
+
+    def tile(sizes: Sequence[int]) -> bool:
+        left, right = sizes[: split(len(sizes))], sizes[split(len(sizes)) :]
+        return len(sizes) == 1 or (sum(left) == split(sum(sizes)) and tile(left) and tile(right))
+
+    return list(nodes) == sorted(nodes) and tile([len(ranks) for ranks in members(nodes)])
 
 
 def describe(nodes: Nodes, name: str = "node") -> str:

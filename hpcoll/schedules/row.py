@@ -13,7 +13,7 @@ from hpcoll.schedules.derived import Costs, derived
 from hpcoll.schedules.graph import Graph, ring
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.patterns.bundles import GraphTraffic, graph_traffic
-from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.placement import Nodes, are_aligned, members
 
 DERIVED = Costs._fields  # costs of a row that are derived from its schedules where it has an empty text
 
@@ -35,8 +35,8 @@ class Algorithm(NamedTuple):
 
     Costs are formulas, as text, of ``p`` ranks, ``q`` = ceil(log2 p), ``f`` = the largest power of two <= p, and ``n`` chunks. Those of
     hierarchical rows, and ``sharers``, also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c``
-    ranks of the smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of
-    its node.
+    ranks of the smallest and the largest node, ``t`` ranks per stripe, ``k`` blocks that a rank of an alltoall forwards for others of
+    its node, and ``aligned``: 1 where nodes are subtrees of the canonical expression, else 0.
     Those of neighbourhood collectives know `hpcoll.schedules.patterns.bundles.GraphTraffic`.
     Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together; for neighbourhood
     collectives: of ``d`` blocks). Where a row that was registered has none, an empty text stands for costs that are derived from its
@@ -59,6 +59,8 @@ class Algorithm(NamedTuple):
             once. Staging and copying moves a message's bytes 4 times through memory, staging and combining 5 times.
         ordered: Keeps rank order, as operators that are not commutative need.
         reproducible: All ranks get the same bits.
+        canonical: Formula, above 0 where every result is the canonical expression of its ranks' contributions, whatever the root; empty:
+            nowhere (`hpcoll.base.canonical`).
         uniform: Serves only equal blocks, so no v form.
         pipelined: Is faster with the message cut into segments that are in flight together.
         chunked: Takes any number of chunks; the pipeline is inside the schedule, and a segment is one chunk.
@@ -97,6 +99,7 @@ class Algorithm(NamedTuple):
     shared: str = ""
     ordered: bool = False
     reproducible: bool = True
+    canonical: str = ""
     uniform: bool = False
     pipelined: bool = False
     chunked: bool = False
@@ -135,6 +138,10 @@ class Algorithm(NamedTuple):
             return self.builder
         return _builder(f"{self.collective}_{self.name}")
 
+    def is_canonical(self, nranks: int, nodes: Nodes = ()) -> bool:
+        """Say whether every result on so many ranks is the canonical expression of its ranks' contributions, in rank order."""
+        return nranks == 1 or (self.canonical != "" and self.evaluate(self.canonical, nranks, nodes=nodes) > 0)
+
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a cost field, such as ``"rounds"`` or ``"sent"``, for ``nranks >= 2``."""
         formula: str = getattr(self, field)
@@ -169,6 +176,7 @@ def _evaluate(formula: str, p: int, n: int, nodes: Nodes, on_graph: GraphTraffic
     h, stripes = len(sizes), min(sizes)
     names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": stripes, "c": max(sizes)}
     names["t"] = sum(-(-size // stripes) for size in sizes)
+    names["aligned"] = are_aligned(nodes) if nodes else True
     names["k"] = max((own - 1) * (sum(-(-size // own) for size in sizes) - 1) for own in set(sizes))
     return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
 

@@ -17,7 +17,7 @@ from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import members
 from hpcoll.schedules.row import Algorithm, unserved
-from hpcoll.selection.choice import Choice, Need
+from hpcoll.selection.choice import Choice, Need, not_chosen, unfit
 from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm, log
 
 # Algorithms that the MPI library is expected to use between hosts, without segments.
@@ -29,7 +29,6 @@ NATIVE_ROWS = {
 }  # fmt: skip
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
-MAX_NATIVE_NBYTES = 2**31 - 1  # that every MPI library can count in a message
 MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
 MOST_DERIVED = 128  # ranks for which costs of registered rows are derived to choose among them: 0.3 s for a ring
 _POWERS = 40  # of two, at which choices are made
@@ -47,44 +46,12 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
         check_algorithm(need.collective, forced)
         reason = unfit(need, forced)
         if reason:
-            raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
+            others = f"; these can: {', '.join(fitting(need)) or 'none'}" if need.canonical else ""
+            raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}{others}")
         why = f"algorithm={forced!r}" if algorithm else f"{PREFIX}{need.collective.upper()}={forced}"
         return Choice(forced, segment or modelled_segment(need, forced), why)
     choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice
-
-
-def unfit(need: Need, algorithm: str) -> str:
-    """Return the reason why an algorithm cannot serve a call; the empty string if it can."""
-    if algorithm == NATIVE and need.gpu:
-        return "the arrays are in GPU memory"
-    if algorithm == NATIVE:
-        return "" if need.native else "the MPI library does not know this operator, element type or form"
-    row = find(need.collective, algorithm)
-    if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
-        return "it combines ranks in any order and the operator is not commutative"
-    if need.one_fold and not row.one_fold:
-        return "it would round more than once"
-    if need.varying and row.uniform:
-        return "it needs equal blocks"
-    return unserved(row, need.nranks)
-
-
-def not_chosen(need: Need, algorithm: str) -> str:
-    """Return the reason why an algorithm is not chosen unless it is asked for by name; the empty string if it may be."""
-    reason = unfit(need, algorithm)
-    if reason or algorithm != NATIVE:
-        return reason or _out_of_range(find(need.collective, algorithm), need)
-    if need.strict:
-        return "the call gets a promise that the MPI library does not give"
-    return "not every MPI library can count the message" if (need.nbytes or 0) > MAX_NATIVE_NBYTES else ""
-
-
-def _out_of_range(row: Algorithm, need: Need) -> str:
-    if row.roots:
-        return "it does not serve every root"
-    inside = row.least <= (need.nbytes or 0) <= (row.most or model.NEVER)
-    return "" if inside else "it is for messages of other sizes"
 
 
 def _measured(need: Need, table: Table) -> Choice:
@@ -175,6 +142,8 @@ def _cheapest(need: Need) -> Choice:
         found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
+    if not found:
+        raise ArgumentError(f"no algorithm of {need.collective} serves this call on {need.nranks} ranks")
     cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))  # of two alike the one that is checked
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}

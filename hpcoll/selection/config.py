@@ -21,6 +21,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm
 
 EVERY_CALL = "all"  # calls are compared on all ranks
+RANK_ORDER = "rank"  # the order of contributions that ``order=`` and ``HPCOLL_ORDER`` can ask for
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 PREFIX = "HPCOLL_"
@@ -58,6 +59,7 @@ class Config(NamedTuple):
 
     algorithms: Mapping[str, str] = _NONE  # forced algorithm of each collective that has one
     segment: int | None = None
+    order: str | None = None
     level: int = logging.WARNING
     unknown: frozenset[str] = frozenset()  # names of unknown variables that begin with ``HPCOLL_``
     tuning: str | None = None
@@ -181,6 +183,11 @@ VARIABLES = (
     *(Variable(f"{PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
     Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
     Variable(
+        "HPCOLL_ORDER", f"`{RANK_ORDER}`",
+        "all reductions of arrays combine contributions as with `order=\"rank\"`: by one expression in rank order, whatever runs",
+        "the order is the algorithm's", "order", partial(_one_of, (RANK_ORDER,)),
+    ),
+    Variable(
         TUNING, "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
         "the built-in model decides", "tuning", _file_name,
     ),
@@ -248,8 +255,8 @@ VARIABLES = (
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 _AGREED = (
-    "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_CHECK",
-    "HPCOLL_TIMEOUT", "HPCOLL_SUMMARY", "HPCOLL_TRACE",
+    "HPCOLL_SEGMENT", "HPCOLL_ORDER", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH",
+    "HPCOLL_CHECK", "HPCOLL_TIMEOUT", "HPCOLL_SUMMARY", "HPCOLL_TRACE",
 )  # fmt: skip
 
 

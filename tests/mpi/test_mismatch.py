@@ -234,7 +234,7 @@ def test_types_that_are_alike(way: str) -> None:
 
 def test_signatures_are_read_back() -> None:
     """All fields of a word, of which none spills into the next."""
-    most = Signature(10, 1, 63, (1 << 16) - 1, 31, 1023, (1 << 20) - 1)
+    most = Signature(10, 1, 31, (1 << 16) - 1, 31, 1023, (1 << 20) - 1, 1)
     assert Signature.unpacked(most.word) == most
     assert most.word < 1 << 63
     for field in most._fields:

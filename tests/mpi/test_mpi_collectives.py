@@ -82,7 +82,7 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     before = bare.Get_errhandler()
     bare.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
-    table = comm._context.tables.tables["Allreduce", 0, "native", None]
+    table = comm._context.tables.tables["Allreduce", 0, "native", None, None]
     sums, log = np.zeros(3, np.int64), comm._context.resources.log
     call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, sums, 8, log, 1)
     pattern, served = BufferPattern(ONE, x.nbytes, True, x, element=8), CachedCall(call, table.calls[0].plan, (3, 3), 3, 24)

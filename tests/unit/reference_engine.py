@@ -11,7 +11,6 @@ to the caller while somebody reads his buffers.
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 from reference_calls import SCRATCH, Call, Setting, operands_of
 from reference_memory import STAGING_SLOTS, Area, Memory, Message, Ring, SharedMemory
 
+from hpcoll.base.canonical import fold
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 
@@ -229,7 +229,7 @@ class World:
         return found
 
     def _operate(self, rank: int, operands: Operands) -> None:
-        result = reduce(self.calls[self.at[rank]].operator.combine, [area.read(rank) for area in operands.reads]).copy()
+        result = fold(self.calls[self.at[rank]].operator.combine, [area.read(rank) for area in operands.reads]).copy()
         for area in operands.writes:
             area.write(result, rank)
 

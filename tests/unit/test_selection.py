@@ -8,7 +8,8 @@ import pytest
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.selection.choose import MAX_NATIVE_NBYTES, Choice, Need, _cheapest, choose, fitting, unfit
+from hpcoll.selection.choice import MAX_NATIVE_NBYTES
+from hpcoll.selection.choose import Choice, Need, _cheapest, choose, fitting, unfit
 from hpcoll.selection.config import NATIVE, Config, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()

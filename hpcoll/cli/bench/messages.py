@@ -12,20 +12,20 @@ import numpy as np
 
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.ops import AVG, BUILTIN, EXACT_SUM, ReduceOp
 from hpcoll.base.text import parse_nbytes, quoted
 
 MINBYTES, MAXBYTES, FACTOR = "8", "16M", 8
 MAX_SIZES, MAX_ITERS = 10_000, 10_000_000
 PERIOD = 1009  # elements
-OPERATORS = BUILTIN | {"avg": AVG}
+OPERATORS = BUILTIN | {"avg": AVG, "exact_sum": EXACT_SUM}
 _NICKNAMES = {"half": "float16", "float": "float32", "double": "float64"}  # as nccl-tests calls them
 _TYPES = (
     *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_NICKNAMES),
 )
 _UFUNCS = {
-    "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
+    "sum": np.add, "exact_sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
     "lxor": np.logical_xor, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
 

@@ -201,7 +201,7 @@ def _moved(contender: Contender, request: BenchRequest) -> int:
     if contender.comm is None:
         return -1
     algorithm = None if contender.name == AUTO else contender.name
-    for (method, _, name, segment), table in context_of(contender.comm).tables.tables.items():
+    for (method, _, name, segment, _), table in context_of(contender.comm).tables.tables.items():
         latest = table.latest.by if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls else None
         if isinstance(latest, HostEngine):
             return latest.traffic().moved

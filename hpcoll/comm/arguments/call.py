@@ -13,15 +13,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, working_dtype
+from hpcoll.base.dtypes import is_bfloat16, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
+from hpcoll.base.ops import BAND, BOR, BXOR, EXACT_SUM, EXACT_SUM_ODD, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
+from hpcoll.selection.config import RANK_ORDER
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
@@ -58,7 +59,7 @@ class Call(NamedTuple):
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         gpus: For arrays in GPU memory, number of each rank's GPU where all ranks map each other's memory, else empty.
-        one_fold: Contributions must be combined in one reduction, because their type is a half type.
+        one_fold: Contributions must be combined in one reduction, because their type is a half type, or their sum is exact.
         report: Tells a status which message came; None: there is nothing to tell.
         element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
         mirrored: Arrays in GPU memory are served by way of host memory.
@@ -67,6 +68,7 @@ class Call(NamedTuple):
         objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
         cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
         maps: Of INPUT and OUTPUT in memory, where that is not as displacements of blocks say.
+        canonical: Every result must be the canonical expression of the contributions.
     """
 
     collective: str
@@ -98,6 +100,7 @@ class Call(NamedTuple):
     objects: str = ""
     cells: tuple[int, int] | None = None
     maps: Maps = UNMAPPED
+    canonical: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +127,7 @@ class Call(NamedTuple):
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
         kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
-        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped)
+        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped, self.canonical)
 
 
 class Reduction(NamedTuple):
@@ -178,6 +181,8 @@ class Reduction(NamedTuple):
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
         strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
         native = to_native(op) is not None and not is_bfloat16(own)
+        if op is EXACT_SUM and kind(own) != "i":
+            op, one_fold = EXACT_SUM if (dtype or work) == own else EXACT_SUM_ODD, True
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
@@ -243,6 +248,17 @@ def to_ours(op: Any, rank: int) -> ReduceOp | None:
 def to_native(op: ReduceOp) -> MPI.Op | None:
     """Return the MPI library's operator; None where it has none (average, premultiplied sum, a Python function)."""
     return None if op.function is not None else _NATIVE.get(op.name)
+
+
+def order_of(order: object, rank: int) -> str:
+    """Return the keyword ``order=`` of a reduction; raise ArgumentError where it is not ``"rank"``.
+
+    >>> order_of("rank", 0)
+    'rank'
+    """
+    if order != RANK_ORDER or not isinstance(order, str):
+        raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {order!r}")
+    return order
 
 
 def limit_of(timeout: object, rank: int) -> float:

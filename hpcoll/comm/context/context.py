@@ -138,7 +138,7 @@ class Context(CommunicatorCalls):
 
         Args:
             status: Answer of `hpcoll.runtime.engine.compiled.call_lookup.run_cached`, not `DONE`.
-            key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
+            key: Method, root where it tells one call from another, ``algorithm``, ``segment`` and ``order``.
             arguments: The caller's positional arguments.
             buffers: Buffers by which `run_cached` finds the call.
             stream: The caller's ``stream=``.
@@ -150,7 +150,7 @@ class Context(CommunicatorCalls):
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
-        table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
+        table, (method, _, algorithm, segment, order) = self.tables.table(key) if buffers else None, call_cache.whole(key)
         if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
         if status == MISS:
@@ -170,7 +170,7 @@ class Context(CommunicatorCalls):
                 self.check()
             raise other_thread(self.rank)
         if status == MISS:
-            self._run_prepared(key, arguments, CallOptions(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
+            self._run_prepared(key, arguments, CallOptions(algorithm, segment, stream, order, limit_s=limit_s), table, *buffers)
             return
         assert table is not None
         if isinstance(table.latest.by, MpiCall):
@@ -220,7 +220,7 @@ class Context(CommunicatorCalls):
         arrays = row.gpu_arrays(arguments, self.rank)
         if arrays:
             return self.gpu.prepare(row, arguments, arrays, asked)
-        describe = partial(row.describe, self.caller, *arguments)
+        describe = partial(self.planner.describe, row, arguments, asked)
         call = describe()
         others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus  # the library's request cannot serve them
         if call is not None and (others_have_gpus or not asked.native):
@@ -232,7 +232,8 @@ class Context(CommunicatorCalls):
         self, key: call_cache.Key, arguments: tuple[Any, ...], asked: CallOptions, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         method, root, *_ = call_cache.whole(key)
-        self.check(BeginningCall(method, arguments, root=root, limit_s=self.limit_s if asked.limit_s is None else asked.limit_s))
+        limit_s = self.limit_s if asked.limit_s is None else asked.limit_s
+        self.check(BeginningCall(method, arguments, root=root, limit_s=limit_s, order=asked.order))
         with self.failure_scope(method):
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan

@@ -95,7 +95,7 @@ class GpuCalls:
         mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
-        on_host = row.describe(self._on.caller, *mirror.arguments)
+        on_host = self._planner.describe(row, mirror.arguments, asked)
         call = None if on_host is None else _mirrored(on_host, mirror)
         if call is not None and asked.in_flight:
             call = call._replace(native=False)  # the library's own request would not bring results to the GPU
@@ -103,14 +103,14 @@ class GpuCalls:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
             raise ArgumentError(f"rank {self._on.rank}: {why}")
         plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
-        describe = partial(self._describe_mirrored, row, arguments, asked.stream)
+        describe = partial(self._describe_mirrored, row, arguments, asked)
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
 
     def _by_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions, on_gpu: "_OnGpu", call: Call
     ) -> Prepared:  # fmt: skip
         routes = self.routes(on_gpu.gpu)
-        call = self._launching(call, on_gpu, routes, arrays, asked.stream)
+        call = self._planner.ordered(self._launching(call, on_gpu, routes, arrays, asked.stream), row, asked)
 
         def describe() -> Call | None:
             anew = on_gpu.describe()
@@ -123,7 +123,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
-        """Say whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        """Say whether half types and exact sums may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
@@ -135,9 +135,10 @@ class GpuCalls:
         """Return the call, if a program for GPU memory runs it."""
         if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):
             return None
-        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
+        folds_once = self._may_fold_once(row, algorithm)
+        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
         call = on_gpu.describe()
-        if call is None:
+        if call is None or (call.one_fold and not folds_once):
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
@@ -162,12 +163,12 @@ class GpuCalls:
                 received = lift if position == received_at else received
         return _OnGpu(gpu, partial(row.describe, caller, *theirs), lifts, received)
 
-    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], stream: Any) -> Call | None:
+    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
         """Describe a call anew, with the streams and the data of now."""
-        mirror = mirror_of(row.name, arguments, stream, self._on.rank)
+        mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
-        call = row.describe(self._on.caller, *mirror.arguments)
+        call = self._planner.describe(row, mirror.arguments, asked)
         return None if call is None else _mirrored(call, mirror)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:

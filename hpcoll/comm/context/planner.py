@@ -12,10 +12,12 @@ from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import only_native
+from hpcoll.comm.context.rank_order import gathered
 from hpcoll.comm.plans.admission import Admission
 from hpcoll.comm.plans.engine_builder import HostEngines
+from hpcoll.comm.plans.exact_sums import as_digits, travels_as_it_is
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
@@ -31,6 +33,8 @@ from hpcoll.selection.choose import SizeRanges
 from hpcoll.selection.config import HOST, NATIVE, log, name_of, positive_segment
 
 _MAX_PLANS = 1024
+_NOT_OURS = "only the MPI library can serve this call"
+_ORDERED = "order='rank'"  # for the log and the ledger
 
 
 class CallOptions(NamedTuple):
@@ -39,6 +43,7 @@ class CallOptions(NamedTuple):
     algorithm: str | Algorithm | None
     segment: Any
     stream: Any
+    order: str | None = None
     in_flight: bool = False
     limit_s: float | None = None
     native: bool = True  # the MPI library has this form
@@ -89,6 +94,32 @@ class Planner:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
         self._ledger, self._forgotten = ledger, forgotten
 
+    def describe(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
+        """Describe a call on host arrays; arguments and errors as of `hpcoll.comm.context.context.Context.prepare`."""
+        call = row.describe(self.resources.caller, *arguments)
+        if call is None and self._is_ordered(row, asked):
+            if asked.algorithm is not None:
+                raise ArgumentError(f"rank {self.resources.rank}: {_NOT_OURS} in rank order, got algorithm={asked.algorithm!r}")
+            call = gathered(self.resources.caller, row, arguments)
+        if call is not None and call.one_fold:
+            return self._exact(call, asked)
+        return call and self.ordered(call, row, asked)
+
+    def _exact(self, call: Call, asked: CallOptions) -> Call:
+        """Return an exact sum as it travels; no order changes it."""
+        on = self.resources
+        forced = name_of(asked.algorithm, call.collective) or on.config.algorithms.get(call.collective)
+        if on.nranks == 1 or not call.count:
+            return call._replace(one_fold=False)
+        return call if travels_as_it_is(call.collective, forced) else as_digits(call, on.rank, on.nranks)
+
+    def ordered(self, call: Call, row: Method, asked: CallOptions) -> Call:
+        """Return a call as it is to be planned: where its results must be the canonical expression, the MPI library cannot serve it."""
+        return call._replace(canonical=True, native=False) if self._is_ordered(row, asked) else call
+
+    def _is_ordered(self, row: Method, asked: CallOptions) -> bool:
+        return "op" in row.arguments and (asked.order or self.resources.config.order) is not None
+
     def plan(
         self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any,
         build: BuildEngine | None = None, *, waits: bool = True,
@@ -110,7 +141,7 @@ class Planner:
         """
         if call is None:
             if algorithm not in (None, NATIVE):
-                raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
+                raise ArgumentError(f"rank {self.resources.rank}: {_NOT_OURS}, got algorithm={algorithm!r}")
             row = METHODS[method]
             return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
         try:
@@ -144,7 +175,7 @@ class Planner:
             gather = self.resources.service_collectives.gather_number if waits else None
             self._admission.admit(row._replace(graph=call.graph), call, self._nodes(call), gather)
         sizes = self._all_sizes(call, choice)
-        why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
+        why = (choice.brief or choice.why) if choice.algorithm == NATIVE else _ORDERED if call.canonical else ""
         alike = (*kind, choice.algorithm, choice.segment, why)
         plan = None if sizes else self._plans.get(alike)
         if plan is None:
@@ -170,14 +201,16 @@ class Planner:
             call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
             call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
-            self._nodes(call), on.levels, call.exported is not None, call.gpus, call.one_fold, call.graph, on.config.registered,
+            self._nodes(call), on.levels, call.exported is not None, call.gpus, call.one_fold, call.graph,
+            call.canonical and call.op is not None, on.config.registered,
         )  # fmt: skip
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice
         if on.rank == 0 and log.isEnabledFor(logging.INFO):
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
             cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
-            log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, choice.why)
+            why = f"{choice.why}; {_ORDERED}" if call.canonical else choice.why
+            log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, why)
         return choice
 
     def _nodes(self, call: Call) -> Nodes:

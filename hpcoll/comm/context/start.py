@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.call import Call, Time, limit_of
+from hpcoll.comm.arguments.call import Call, Time, limit_of, order_of
 from hpcoll.comm.arguments.datatypes import retain_datatypes
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.arguments.native import as_native, only_native
@@ -38,12 +38,12 @@ from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.config import NATIVE, name_of
+from hpcoll.selection.config import NATIVE, name_of, read_config
 
 
 def issue(
     comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None, tag: str | None = None,
+    timeout: Time = None, tag: str | None = None, order: str | None = None,
 ) -> MPI.Request:  # fmt: skip
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
 
@@ -51,11 +51,12 @@ def issue(
     """
     if tag is not None:
         with regions[tag]:
-            return issue(comm, method, arguments, algorithm, segment, stream, timeout)
+            return issue(comm, method, arguments, algorithm, segment, stream, timeout, None, order)
     context = comm.__dict__.get("_context")
     limit_s = None if timeout is None else limit_of(timeout, (comm if context is None else context).rank)
+    order = None if order is None else order_of(order, (comm if context is None else context).rank)
     if context is None:
-        asked = CallOptions(algorithm, segment, stream, True, limit_s)
+        asked = CallOptions(algorithm, segment, stream, order, True, limit_s)
         if existing_context(comm) is None and (request := _first(comm, method, arguments, asked)) is not None:
             return request
         context = comm._context
@@ -64,14 +65,14 @@ def issue(
     context.starting = True  # no thread runs between these two
     try:
         send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-        key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
+        key = method if root == 0 and algorithm is None and segment is None and order is None else (method, root, algorithm, segment, order)
         status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
         if status == DONE:
             context.issued = issued = context.issued + 1
             if not issued % EVERY:
                 _tell(context)
             return _to_self(None, _NOBODY)  # a request that is complete
-        return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
+        return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, order, True, limit_s))
     finally:
         context.starting = False
 
@@ -149,7 +150,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
         # the library's own requests move whenever it is called, by whatever method
         plan = context.planner.library(call.collective, str(call.element), "no MPI_THREAD_MULTIPLE")
     send, recv, _, root = FOUND_BY[method](meant, context.caller)
-    table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
+    table = context.started[turn].table((method, root, asked.algorithm, asked.segment, asked.order))
     if call is None or plan.algorithm == NATIVE:
         theirs = arguments_of(context, row, prepared if prepared.arguments is not arguments else prepared._replace(arguments=meant))
         if all(map(operator.is_, theirs, given)):
@@ -193,7 +194,8 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
 
         starts = vars(comm).setdefault("_starts", PendingStarts())
         return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)
-    if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
+    ordered = "op" in row.arguments and (asked.order or read_config().order) is not None
+    if asks or ordered or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
         return None
     theirs = as_native(arguments, row.in_place_at if call is not None and call.aliased else None)
     element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")
@@ -219,37 +221,35 @@ class _Planned(NamedTuple):
 
 def make_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None, tag: str | None = None,
+    timeout: Time = None, tag: str | None = None, order: str | None = None,
 ) -> MPI.Prequest:  # fmt: skip
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     if context.starting:
         raise other_thread(context.rank)
     context.starting = True
     try:
-        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout, None if tag is None else regions[tag])
+        order = None if order is None else order_of(order, context.rank)
+        limit_s = None if timeout is None else limit_of(timeout, context.rank)
+        asked = CallOptions(algorithm, segment, stream, order, True, limit_s, has_persistent_collectives())
+        return _made_persistent(context, method, arguments, asked, None if tag is None else regions[tag])
     finally:
         context.starting = False
 
 
-def _made_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any, timeout: Time,
-    region: Region | None,
-) -> MPI.Prequest:  # fmt: skip
+def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], asked: CallOptions, region: Region | None) -> MPI.Prequest:
     from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest, TaggedRequest
 
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(BeginningCall(method, arguments, "persistent"))
-    limit_s = None if timeout is None else limit_of(timeout, context.rank)
     with context.failure_scope(f"{method}_init"):
         context.resources.agree()
     given = _counted(context, method, arguments)
     arguments = retain_datatypes(given)
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-    table = context.planned.table((method, root, algorithm, segment))
+    table = context.planned.table((method, root, asked.algorithm, asked.segment, asked.order))
     if run_cached(table.address, send, recv, op) == BUSY:
         planned = _planned_before(context, table, method, arguments)
     else:
-        asked = CallOptions(algorithm, segment, stream, in_flight=True, native=has_persistent_collectives())
         with context.failure_scope(method):
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
@@ -265,7 +265,7 @@ def _made_persistent(
     with context.failure_scope(planned.plan.named(planned.call.count)):
         at_once = planned.call.exported is not None  # its message context goes with it
         compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)
-        request._bind(context, *planned, partial(compared.end_comparison, planned.message_context.index), limit_s)
+        request._bind(context, *planned, partial(compared.end_comparison, planned.message_context.index), asked.limit_s)
     return request
 
 

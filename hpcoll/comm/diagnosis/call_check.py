@@ -42,9 +42,9 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
     root = root if root is None else context.caller.root(root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:
-        mine = _said([row.name, root], _named(row.name, root))
+        mine = _said([row.name, root, beginning.order], _named(row.name, root, beginning.order))
     else:
-        signature = Signature.of(call)
+        signature = Signature.of(call)._replace(ordered=int(beginning.order is not None))
         weight = 0 if call.graph else signed_nbytes(call)  # a rank without neighbours knows no count
         said = [row.name, *signature, counted(call) * weight]
         mine = _said(said, signature.text(call.count), signature.how(said[-1]))
@@ -66,7 +66,7 @@ def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None
         raise
     if len(set(numbers)) == 1:
         return
-    _tell(context, _every(context, method, _said([f"{method}_init", root], what())))
+    _tell(context, _every(context, method, _said([f"{method}_init", root, None], what())))
 
 
 def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
@@ -105,13 +105,14 @@ def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, An
     return {"call": call, "what": what, "how": how, "where": place[-200:], "region": region[-200:]}
 
 
-def _named(method: str, root: Any) -> str:
-    return f"{method}({'' if root is None else f'root={root}'})"
+def _named(method: str, root: Any, order: str | None = None) -> str:
+    given = {"root": root, "order": order}
+    return f"{method}({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
 
 
 def _alike(one: list[Any], other: list[Any]) -> bool:
     if len(one) != len(other):  # one of them only the MPI library understands
         return bool(one[0] == other[0])
-    if len(one) == 2:
+    if len(one) == 3:
         return one == other
     return bool(one[0] == other[0] and one[-1] == other[-1] and Signature(*one[1:-1]).compared == Signature(*other[1:-1]).compared)

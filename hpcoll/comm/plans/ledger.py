@@ -25,7 +25,7 @@ class LedgerRow(NamedTuple):
         nbytes: Sum over calls of the bytes of this rank's message; 0 where only the MPI library understands the arguments.
         seconds: Sum over calls of this rank's time.
         element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
-        why: Reason for which the MPI library served the calls; empty where hpcoll did.
+        why: Reason for which the MPI library served the calls, or ``order='rank'``; else empty.
         ways: Routes of messages to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages), for GPU
             arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
         timed: Number of calls that have a time; those in flight have none that end as they begin, or that the MPI library serves.
@@ -160,12 +160,12 @@ class Ledger:
             account.sums[:] = 0
 
     def __str__(self) -> str:
-        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why native"
+        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why"
         lines = [_LINE.format(*heads)]
         for row in self.rows():
             per_call = f"{1e6 * row.seconds / row.timed:.1f}" if row.timed else "-"
             sums = row.calls, format_nbytes(row.nbytes) if row.nbytes else "-", f"{row.seconds:.3f}", per_call
-            lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, row.why or row.ways))
+            lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, ", ".join(filter(None, (row.ways, row.why)))))
         regions = self.regions()
         lines += ["", _REGION.format("region", "calls", "seconds", "us/call")] if regions else []
         lines += [_REGION.format(one.region, one.calls, f"{one.seconds:.3f}", f"{1e6 * one.seconds / one.calls:.1f}") for one in regions]

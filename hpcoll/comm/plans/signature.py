@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.ops import AVG, BUILTIN, EXACT_SUM, ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
@@ -25,12 +25,13 @@ _ELEMENTS = (
 )  # fmt: skip
 _ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
-_OPS = (*BUILTIN, AVG.name, "premul_sum")
+_OPS = (*BUILTIN, AVG.name, "premul_sum", EXACT_SUM.name)
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: sorted(CATALOGUE[key].name for key in PACKAGE if CATALOGUE[key].collective == name) for name in COLLECTIVES}
 _OTHERS = (1 << 5) - 1  # number of all registered algorithms for which the field has no room
 _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
 _GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
+_ORDERED = 1 << ELEMENT_BITS - 1  # of an element's field: every result must be the canonical expression
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
 PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")  # whose varying counts not all ranks know
@@ -74,6 +75,7 @@ class Signature(NamedTuple):
         algorithm: Position among the collective's algorithms, the registered ones last.
         segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
+        ordered: The program asks for the canonical expression; the highest bit of the element's field.
     """
 
     collective: int
@@ -83,6 +85,7 @@ class Signature(NamedTuple):
     algorithm: int
     segment: int
     root: int
+    ordered: int = 0
 
     @classmethod
     def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
@@ -91,7 +94,7 @@ class Signature(NamedTuple):
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
             _position(call.objects, OBJECTS) if call.objects else _op(call.op),
             0 if algorithm is None else min(_algorithms(call.collective).index(algorithm), _OTHERS), _segment(segment),
-            call.root or call.purpose,
+            call.root or call.purpose, int(call.canonical),
         )  # fmt: skip
 
     @classmethod
@@ -101,13 +104,15 @@ class Signature(NamedTuple):
         for bits in _BITS:
             fields.append(word & ((1 << bits) - 1))
             word >>= bits
-        return cls(*fields)
+        ordered, fields[2] = divmod(fields[2], _ORDERED)
+        return cls(*fields, ordered=ordered)
 
     @property
     def word(self) -> int:
         """All fields in a number below 2**63; never 0, which is no signature."""
         word = 0
-        for bits, field in zip(reversed(_BITS), reversed(self), strict=True):
+        *fields, _ = self._replace(element=self.element + _ORDERED * self.ordered)
+        for bits, field in zip(reversed(_BITS), reversed(fields), strict=True):
             word = (word << bits) + field
         return word
 
@@ -131,6 +136,7 @@ class Signature(NamedTuple):
             given.append(f"op={self._operator}")
         if COLLECTIVES[collective].rooted:
             given.append(f"root={self.root}")
+        given += ["order='rank'"] if self.ordered else []
         return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
 
     def record(self, count: int) -> dict[str, object]:

@@ -146,6 +146,7 @@ class BeginningCall(NamedTuple):
         root: Root, where it is known.
         limit_s: Seconds that the call may take.
         planned: The call is a persistent request that the MPI library is to serve, and is compared on all ranks.
+        order: The caller's ``order=``.
     """
 
     method: str = ""
@@ -155,6 +156,7 @@ class BeginningCall(NamedTuple):
     root: Any = None
     limit_s: float | None = None
     planned: bool = False
+    order: str | None = None
 
 
 class StalledCall:

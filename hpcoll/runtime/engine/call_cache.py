@@ -235,21 +235,21 @@ def _stride(side: BufferPattern, count: int) -> int | None:
     return None if rest or not stride else stride
 
 
-# Method, root where it tells one call from another, algorithm, segment; or the method alone, which is found 50 ns sooner, for root 0 and
-# neither of the others.
-Key: TypeAlias = str | tuple[str, Any, Any, Any]
+# Method, root where it tells one call from another, algorithm, segment, and of reductions order; or the method alone, which is found
+# 50 ns sooner, for root 0 and none of the others.
+Key: TypeAlias = str | tuple[Any, ...]
 
 
-def whole(key: Key) -> tuple[str, Any, Any, Any]:
+def whole(key: Key) -> tuple[str, Any, Any, Any, Any]:
     """Return a key with all its parts."""
-    return (key, 0, None, None) if isinstance(key, str) else key
+    return (key, 0, None, None, None) if isinstance(key, str) else (*key, None)[:5]
 
 
 class CallCache(dict[Key, int]):
     """The address of the table of calls for each key; arguments as `CallTable`."""
 
     def __init__(self, rank: int, nblocks: int, starts: int = 0) -> None:
-        self.tables: dict[tuple[str, Any, Any, Any], CallTable] = {}
+        self.tables: dict[tuple[str, Any, Any, Any, Any], CallTable] = {}
         self._who = rank, nblocks, starts
 
     def __missing__(self, key: Key) -> int:

@@ -4,7 +4,7 @@ A schedule says who sends what to whom. A **route** says how: which items a send
 knows no transport. A new one is a subclass in `transports/` or `gpu/` and a row in the table of routes there (`host_routes`, `gpu_routes`).
 Operations of its own have codes in `Code` and a compiled function that `compiled.interpreter._execute` finds.
 
-Consecutive receive-and-reduce steps into one chunk become one many-input reduction, empty chunks are dropped, and a reduction reads a
+Two consecutive receive-and-reduce steps into one chunk become one reduction, empty chunks are dropped, and a reduction reads a
 message that is only carried to it where it lies. Both ends of a message decide alike, because they see equal sizes.
 """
 
@@ -177,10 +177,14 @@ def _indices(run: Chunk) -> range:
 
 
 def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Yield steps, with consecutive receive-and-reduce steps into one chunk together; they fold left to right, as one by one."""
+    """Yield steps, with two consecutive receive-and-reduce steps into one chunk together.
+
+    They fold left to right, and so does a reduction of three inputs. One of four does not (`hpcoll.base.canonical`).
+    """
     group: list[Step] = []
     for step in steps:
-        joins = group and step.op == Op.RECV_REDUCE == group[0].op and step.dst == group[0].dst == step.srcs[0] and not step.received_first
+        one = len(group) == 1 and step.op == Op.RECV_REDUCE == group[0].op
+        joins = one and step.dst == group[0].dst == step.srcs[0] and not step.received_first
         if group and not joins:
             yield group
             group = []

@@ -20,10 +20,15 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 def allreduce_hierarchical(w: Writer) -> None:
     """Write 2 rounds on the node and 2 ceil(log2 h) between the nodes. Commutative operators."""
+    in_stripes(w, "allreduce/circulant")
+
+
+def in_stripes(w: Writer, between: str) -> None:
+    """Write an allreduce whose stripes are folded on the node, combined between the nodes by a flat row of ``h`` chunks, and spread."""
     node = Node(w)
     size = w.nchunks // node.nstripes
     folded = node.fold(lambda stripe: inputs(stripe * size, size), into=lambda run: outputs(run.index, run.n))
     if folded is not None:
         chunks = [[folded.index + i] for i in range(size)]
-        compose(w, "allreduce/circulant", node.stripe, chunks, lambda index: Chunk(folded.buffer, index), outputs)
+        compose(w, between, node.stripe, chunks, lambda index: Chunk(folded.buffer, index), outputs)
     node.spread(lambda stripe: outputs(stripe * size, size))

@@ -1,39 +1,54 @@
-"""Recursive doubling exscan: the partial result that a rank passes on includes its contribution, the one that it keeps does not.
+"""Recursive doubling exscan: as the scan, but a prefix begins with the total of the first lower partner.
 
-4 ranks, a..d their contributions, ``passed on | kept``:
+4 ranks, a..d their contributions, ``total | prefix``:
 
-    start      round 0 (from r-1)      round 1 (from r-2)
-    0: a |     a  |                    .  |
+    start      round 0 (with r^1)      round 1 (with r^2)
+    0: a |     ab |                    .  |
     1: b |     ab | a                  .  | a
-    2: c |     .  | b                  .  | ab
+    2: c |     .  |                    .  | ab
     3: d |     .  | c                  .  | abc
 
-In place OUTPUT is INPUT, which is passed on first: partial results stay in scratch, only the last one goes to OUTPUT.
+In place OUTPUT is INPUT, which is passed on first: a prefix stays in scratch until its last partner.
 
-Source: Hillis and Steele, Communications of the ACM 1986, with a second partial result.
+Source: as of the scan.
 """
 
-from hpcoll.schedules.ir import Writer, cell, inputs, outputs
+from hpcoll.schedules.builders.scan_recursive_doubling import two_cells
+from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
+from hpcoll.schedules.patterns.hypercube import exchanges
 
 
 def exscan_recursive_doubling(w: Writer) -> None:
-    """Write q rounds of m, at most two combinations in each."""
-    p, r = w.nranks, w.rank
-    slots = w.scratch(0, 0, 0, 0) if r else inputs(0)
-    passed_on, kept = inputs(0), cell(slots, 0)
-    for k in range((p - 1).bit_length()):
-        distance = 1 << k
-        if r + distance < p:
-            w.send(r + distance, passed_on)
-        if r >= distance:
-            received = cell(slots, k % 2)
-            w.recv(r - distance, received)
-            if r + 2 * distance < p:
-                w.reduce(cell(slots, 2), received, passed_on)
-                passed_on = cell(slots, 2)
-            if k:
-                last = r < 2 * distance
-                w.reduce(outputs(0) if last else cell(slots, 3), received, kept)
-                kept = cell(slots, 3)
-    if r == 1:
-        w.copy(kept, outputs(0))
+    """Write q rounds of m, at most two combinations in each; keeps rank order."""
+    total, prefix = inputs(0), None
+    totals, slots = two_cells(w), two_cells(w)
+    kept = w.scratch(0) if w.rank & (w.rank - 1) else inputs(0)  # for ranks with several lower partners
+    for peer, sends, receives, grows in exchanges(w.rank, w.nranks):
+        if sends:
+            w.send(peer, total)
+        into = outputs(0) if 2 * (w.rank - peer) > w.rank else kept
+        if peer < w.rank and grows:
+            received = next(slots) if prefix or total == inputs(0) else into
+            w.recv(peer, received)
+            grown = next(totals)
+            w.reduce(grown, received, total)
+            _add(w, into, received, prefix)
+            total, prefix = grown, into
+        elif peer < w.rank:
+            if prefix:
+                w.recv_reduce(peer, into, prefix, received_first=True)
+            else:
+                w.recv(peer, into)
+            prefix = into
+        elif receives:
+            grown = next(totals)
+            w.recv_reduce(peer, grown, total)
+            total = grown
+
+
+def _add(w: Writer, into: Chunk, received: Chunk, prefix: Chunk | None) -> None:
+    """Write a lower partner's total before a prefix, or as its begin."""
+    if prefix:
+        w.reduce(into, received, prefix)
+    elif received != into:
+        w.copy(received, into)

@@ -22,13 +22,16 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
     """Write at most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes. Commutative operators."""
     node = Node(w)
     blocks = node.stripe_blocks(w.rank)
-    sums = dict(zip(blocks, map(inputs, blocks)))
+    contributions = {block: {w.rank: inputs(block)} for block in blocks}
     into = node.packed(w.rank)
 
     def add(peer: int, turn: int) -> None:
         block = blocks[turn]
-        w.recv_reduce(peer, into[block], sums[block])
-        sums[block] = into[block]
+        found = contributions[block]
+        found[peer] = w.scratch(block)
+        w.recv(peer, found[peer])
+        if len(found) == len(node.mates):
+            w.reduce(into[block], *(found[rank] for rank in sorted(found)))
 
     node.exchange(lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add)
     if not node.owner:

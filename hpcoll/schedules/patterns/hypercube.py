@@ -12,6 +12,40 @@
 from typing import NamedTuple
 
 
+class Exchange(NamedTuple):
+    """A rank's part in a round of a scan, in which partners differ in one bit and exchange the totals of their blocks of 2^k ranks."""
+
+    peer: int
+    sends: bool  # the partner's prefix, or total, needs this rank's total
+    receives: bool
+    grows: bool  # this rank goes on with the total of both blocks
+
+
+def exchanges(rank: int, nranks: int) -> list[Exchange]:
+    """Return the rounds of a scan in which a rank has a partner; totals go where a rank with a higher partner passes them on.
+
+    >>> exchanges(1, 4)
+    [Exchange(peer=0, sends=True, receives=True, grows=True), Exchange(peer=3, sends=True, receives=False, grows=False)]
+    >>> exchanges(2, 3)
+    [Exchange(peer=0, sends=False, receives=True, grows=False)]
+    """
+    rounds = range((nranks - 1).bit_length())
+
+    def goes_on(rank: int, k: int) -> bool:
+        """Say whether a rank passes on the total of its block of 2^k ranks: to a higher partner, or to a rank below that does so."""
+        own = rank & (1 << k) - 1
+        return any(not rank >> j & 1 and (rank >> j << j | own) + (1 << j) < nranks for j in rounds[k:])
+
+    found = []
+    for k in rounds:
+        peer = rank ^ 1 << k
+        if peer < nranks:
+            grows = goes_on(rank, k + 1)
+            sends, receives = (True, grows) if rank < peer else (goes_on(peer, k + 1), True)
+            found.append(Exchange(peer, sends, receives, grows))
+    return found
+
+
 class Position(NamedTuple):
     """A rank's place in the folded hypercube."""
 

@@ -17,6 +17,11 @@ Bine: the ranks are halved again and again, and each half's top is a third of th
 binomial tree's, which halves likewise, with the tops at the lower ends. Source: De Sensi et al., arXiv 2508.17311; the rule for any number
 of ranks is ours.
 
+Binomial in rank order: in each round aligned blocks of 2^k ranks join in pairs. A block's result is at its first rank, or at the root if that
+is in the block. So subtrees are those of the canonical expression (`hpcoll.base.canonical`), whatever the root.
+
+    root 2 of 6, rounds:    0 <- 1   2 <- 3   4 <- 5        2 <- 0        2 <- 4
+
 k-nomial: a vrank's parent is the vrank with its lowest nonzero digit in base k set to 0. Base 2 is the binomial tree. A larger base makes
 the tree flatter, with more children for each inner vrank.
 """
@@ -66,6 +71,28 @@ def knomial(rank: int, nranks: int, root: int, radix: int) -> TreeNode:
         weight //= radix
         children += range(vrank + weight, min(vrank + radix * weight, nranks), weight)
     return TreeNode((parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children))
+
+
+def binomial_in_order(rank: int, nranks: int, root: int) -> TreeNode:
+    """Return a rank's node in the binomial tree of aligned blocks of ranks.
+
+    >>> binomial_in_order(2, 6, 2), binomial_in_order(0, 6, 2)
+    (TreeNode(parent=None, children=(4, 0, 3)), TreeNode(parent=2, children=(1,)))
+    >>> binomial_in_order(4, 5, 4), binomial_in_order(0, 5, 4)
+    (TreeNode(parent=None, children=(0,)), TreeNode(parent=4, children=(2, 1)))
+    """
+
+    def top(block: int, k: int) -> int:
+        """Return the rank with the result of a block of 2^k ranks."""
+        return root if root >> k == block else block << k
+
+    children: list[int] = []
+    for k in range((nranks - 1).bit_length()):
+        other = rank >> k ^ 1
+        if other << k < nranks and top(rank >> k + 1, k + 1) != rank:
+            return TreeNode(top(other, k), tuple(reversed(children)))
+        children += [top(other, k)] if other << k < nranks else []
+    return TreeNode(None, tuple(reversed(children)))
 
 
 def binomial_span(vrank: int, nranks: int) -> tuple[int, int]:
