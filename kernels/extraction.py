@@ -10,8 +10,6 @@ levels do not hold goes to Neal's large superaccumulator (arXiv:1505.05571): a b
 Comparisons of one number with another would be as many instructions as the sums. So differences are collected by OR, and tested once.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -19,7 +17,7 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import MASK, NAN, NEGATIVE, POSITIVE, SIGNED
 from hpcoll.kernels.digits import LOWEST
-from hpcoll.kernels.sums import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
+from hpcoll.kernels.sums import BINS, BUSY, COUNTS, LEVEL, RESTS, SKIP
 
 LEVEL_BITS = 51
 MOST_LEVELS = 6
@@ -167,15 +165,15 @@ def to_bins(values, n, room, words, first, ndigits):  # type: ignore[no-untyped-
 @njit
 def any_signed(values, n):  # type: ignore[no-untyped-def]
     """Say whether any of n numbers is other than -0.0."""
+    found = False
     for i in range(n):
-        if bits_of(values[i]) != -1 << 63:
-            return True
-    return False
+        found |= bits_of(values[i]) != -1 << 63
+    return found
 
 
 @njit
 def add_any(values, n, room, words, first, ndigits):  # type: ignore[no-untyped-def]
-    """Add a block of at most `BLOCK` float64 numbers of any kind, which are lost; note what is known for the next block."""
+    """Add a block of at most a block of float64 numbers of any kind, which are lost; note what is known for the next block."""
     if not words[ndigits + SIGNED]:
         words[ndigits + SIGNED] = any_signed(values, n)
     greatest = np.int64(0)

@@ -15,9 +15,7 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import SIGNED
 from hpcoll.kernels.digits import NCOUNTS
-from hpcoll.kernels.extraction import (
-    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, put_any, put_float, sigma,
-)  # fmt: skip
+from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, put_any, put_float, sigma
 from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number

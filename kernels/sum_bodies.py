@@ -13,9 +13,7 @@ from numba import carray, njit, types
 from hpcoll.kernels import column_bodies, products
 from hpcoll.kernels.digit_bodies import SIGNED
 from hpcoll.kernels.digits import NCOUNTS
-from hpcoll.kernels.extraction import (
-    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float32_of, float_of, put, sigma, to_bins,
-)  # fmt: skip
+from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float32_of, float_of, put, sigma, to_bins
 from hpcoll.kernels.object_code import object_file
 from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 

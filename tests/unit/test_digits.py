@@ -137,5 +137,5 @@ def test_products_are_exact(dtype: np.dtype) -> None:
             others = [a * b for a, b in pairs if not (math.isfinite(a) and math.isfinite(b))]
             counts = [math.inf in others, -math.inf in others, any(map(math.isnan, others))]
             assert words[0, -4:-1].tolist() == ([False, False, True] if counts[2] else counts), name
-            signed = any(a * b != 0 or a != 0 and b != 0 or math.copysign(1, a * b) > 0 for a, b in pairs)
+            signed = any(a * b != 0 or (a != 0 and b != 0) or math.copysign(1, a * b) > 0 for a, b in pairs)
             assert words[0, -1] == signed, name
