@@ -14,8 +14,9 @@ import numpy as np
 from hpcoll.kernels.digits import FORMATS, Window, format_name
 from hpcoll.kernels.machine_code import load
 
-BLOCK = 2048  # elements whose sum at one level fits in an int64, and which stay in the first-level cache
+BLOCK = 256  # elements that are added together while the next ones come from memory
 COLUMNS = 1024  # of a tile
+MOST_ROWS = 2048  # of a tile: their sum at one level fits in an int64
 ROWS = 32  # of a tile that are looked at together, and stay in the second-level cache
 MOST_ELEMENTS = 2**30  # of one call: no digit overflows
 
@@ -24,7 +25,7 @@ LEVEL, SKIP, BUSY = 0, 1, 2  # of the last block; blocks that go to bins at once
 BINS = 8  # sums of fractions by exponent and sign
 COUNTS = BINS + 4096  # how many are in each, as int16
 RESTS = COUNTS + 1024  # two blocks of numbers, or the sums of a tile's columns
-ROOM = RESTS + 2 * BLOCK
+ROOM = RESTS + 2 * max(BLOCK, COLUMNS)
 
 _MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digits", "sums")
 _FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]

@@ -37,7 +37,7 @@ class ExactAccumulator:
         ArgumentError: Another type or shape.
     """
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, dtype: Any = np.float64, shape: int | tuple[int, ...] = ()) -> None:
         self.dtype = _result_type(dtype, "ExactAccumulator")

@@ -1,4 +1,4 @@
-"""What ranks compare before an exact reduction: one short allreduce, and texts where they differ."""
+"""The agreement of ranks before an exact reduction: one short allreduce, and texts where they differ."""
 
 from hashlib import blake2b
 from typing import Any

@@ -1,6 +1,6 @@
 """Sums of this process's arrays, added to vectors of digits."""
 
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -45,7 +45,7 @@ def _matrix(x: np.ndarray[Any, Any], axes: list[int], kept: list[int]) -> np.nda
     shape, strides = [], []
     for some in (axes, kept):
         some = [axis for axis in some if x.shape[axis] != 1]
-        if any(x.strides[one] != x.strides[other] * x.shape[other] for one, other in zip(some, some[1:])):
+        if any(x.strides[one] != x.strides[other] * x.shape[other] for one, other in pairwise(some)):
             return None
         shape.append(prod(x.shape[axis] for axis in some))
         strides.append(x.strides[some[-1]] if some else x.itemsize)

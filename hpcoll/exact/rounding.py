@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.kernels.digits import DIGIT_BITS, NCOUNTS, NDIGITS, WINDOWS, Window, as_integer, divide, format_name, rounded
+from hpcoll.kernels.digits import DIGIT_BITS, LOWEST, NCOUNTS, WINDOWS, Window, as_integer, divide, format_name, rounded
 
 _MOST_DIVISOR = 2**31  # of the compiled division
 _SLAB = 1 << 12  # vectors that are widened at a time
@@ -60,4 +60,4 @@ def roots(words: np.ndarray[Any, Any], within: Window, dtype: np.dtype) -> np.nd
     return rounded(_from_integers(exact, words, _ROOTS.ndigits), _ROOTS.first, dtype)
 
 
-assert 2 * (DIGIT_BITS * _ROOTS.first) == DIGIT_BITS * 68 and NDIGITS > 68  # digit 68 is the one of units
+assert 2 * (DIGIT_BITS * _ROOTS.first + LOWEST) == LOWEST

@@ -11,7 +11,7 @@ from hpcoll.exact.local import add_products_along, add_term, add_term_products
 from hpcoll.exact.rounding import means, roots
 from hpcoll.exact.terms import terms
 from hpcoll.exact.windows import UNITS, least, needed, union, widened
-from hpcoll.kernels.digits import NCOUNTS, PRODUCTS, Window, normalise, rounded, window
+from hpcoll.kernels.digits import PRODUCTS, Window, normalise, rounded, window
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 Array = np.ndarray[Any, Any] | DeviceArray
@@ -34,7 +34,7 @@ class ExactSums:
 
     def __init__(self, nparts: int, nsums: int, *, single: bool) -> None:
         self.window = PRODUCTS if single else UNITS
-        self.words = np.zeros((nparts, nsums, self.window.nwords), np.int64)
+        self.words: np.ndarray[Any, Any] = np.zeros((nparts, nsums, self.window.nwords), np.int64)
         self.count = 0
 
     def cover(self, window: Window) -> None:
@@ -87,7 +87,7 @@ class ExactSums:
         """Add the sums of all ranks of a communicator, which have the same window; collective."""
         from mpi4py import MPI
 
-        message = np.append(self.words, self.count)
+        message: Any = np.append(self.words, self.count)
         comm.Allreduce(MPI.IN_PLACE, message, op=MPI.SUM)
         self.words, self.count = message[:-1].reshape(self.words.shape), int(message[-1])
         normalise(self.words)

@@ -1,4 +1,4 @@
-"""Which digits the vectors of an array of sums have: as many as its numbers need, and more when others come."""
+"""The digits that the vectors of an array of sums have: as many as its numbers need, and more when others come."""
 
 from typing import Any
 

@@ -45,6 +45,8 @@ def test_every_number_comes_back(dtype: np.dtype) -> None:
         ([2**53, 1, 2**-1000], 2**53 + 2),
         ([MAX, 2.0**969], MAX),
         ([MAX, 2.0**970], math.inf),
+        ([MAX] * 3, math.inf),
+        ([-MAX] * 100000, -math.inf),
         ([MAX, 2.0**970, -(2.0**-1074)], MAX),
         ([-MAX, -MAX, MAX, MAX, 2.0**-1074], 2.0**-1074),
         ([MAX] * 1000 + [-MAX] * 999, MAX),
@@ -135,5 +137,5 @@ def test_products_are_exact(dtype: np.dtype) -> None:
             others = [a * b for a, b in pairs if not (math.isfinite(a) and math.isfinite(b))]
             counts = [math.inf in others, -math.inf in others, any(map(math.isnan, others))]
             assert words[0, -4:-1].tolist() == ([False, False, True] if counts[2] else counts), name
-            signed = any(a * b != 0 or a != 0 and b != 0 or math.copysign(1, a * b) > 0 for a, b in pairs)
+            signed = any(a * b != 0 or (a != 0 and b != 0) or math.copysign(1, a * b) > 0 for a, b in pairs)
             assert words[0, -1] == signed, name
