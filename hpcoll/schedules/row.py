@@ -65,7 +65,6 @@ class Algorithm(NamedTuple):
         pipelined: Is faster with the message cut into segments that are in flight together.
         chunked: Takes any number of chunks; the pipeline is inside the schedule, and a segment is one chunk.
         one_fold: Combines all contributions to an element in one reduction, and rounds once whatever the element type.
-        canonical: Formula of where results are the canonical expression; "1": always, "": never.
         neighbours: Exchanges messages with rank - 1 and rank + 1 only.
         hierarchical: Depends on which ranks share a node.
         chosen: Placements on which the model may choose it: any, nodes of several ranks, a node each, or none. Measurements may on all.
@@ -105,7 +104,6 @@ class Algorithm(NamedTuple):
     pipelined: bool = False
     chunked: bool = False
     one_fold: bool = False
-    canonical: str = ""
     neighbours: bool = False
     hierarchical: bool = False
     chosen: str = "any"
@@ -151,10 +149,6 @@ class Algorithm(NamedTuple):
             return float(formula) if formula.isdecimal() else self.evaluate(formula, nranks, nchunks, nodes)
         found: float = getattr(derived(schedule, self, nranks, nchunks, nodes if self.placed else ()), field)
         return found
-
-    def is_canonical(self, nranks: int, nodes: Nodes = ()) -> bool:
-        """Say whether every result is the canonical expression of its ranks' contributions."""
-        return nranks < 2 or (bool(self.canonical) and bool(self.evaluate(self.canonical, nranks, nodes=nodes)))
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
