@@ -36,6 +36,8 @@ from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 if TYPE_CHECKING:
     from hpcoll.analysis.waits import Stragglers
     from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
+    from hpcoll.exact.accumulator import ExactAccumulator
+    from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
     from hpcoll.grids.halo import Halo
     from hpcoll.registry.decorator import algorithm
     from hpcoll.training.gradient_buckets import GradientBuckets
@@ -51,6 +53,7 @@ __all__ = [
     "Communicator",
     "DeviceError",
     "DistGraphCommunicator",
+    "ExactAccumulator",
     "GradientBuckets",
     "GradientError",
     "GraphCommunicator",
@@ -69,6 +72,10 @@ __all__ = [
     "algorithms",
     "cell",
     "dims_create",
+    "exact_dot",
+    "exact_mean",
+    "exact_norm",
+    "exact_sum",
     "inputs",
     "local_device",
     "outputs",
@@ -79,12 +86,17 @@ _LATER = {
     "CartCommunicator": "hpcoll.comm.communicator",
     "Communicator": "hpcoll.comm.communicator",
     "DistGraphCommunicator": "hpcoll.comm.communicator",
+    "ExactAccumulator": "hpcoll.exact.accumulator",
     "GradientBuckets": "hpcoll.training.gradient_buckets",
     "GraphCommunicator": "hpcoll.comm.communicator",
     "Halo": "hpcoll.grids.halo",
     "ParameterServer": "hpcoll.training.parameter_server",
     "Stragglers": "hpcoll.analysis.waits",
     "algorithm": "hpcoll.registry.decorator",
+    "exact_dot": "hpcoll.exact.reductions",
+    "exact_mean": "hpcoll.exact.reductions",
+    "exact_norm": "hpcoll.exact.reductions",
+    "exact_sum": "hpcoll.exact.reductions",
 }
 
 

@@ -85,6 +85,8 @@ def carry(words, ndigits):  # type: ignore[no-untyped-def]
     words[ndigits - 1] += over
     for i in range(ndigits, ndigits + NCOUNTS):
         words[i] = 1 if words[i] > 0 else 0
+    if words[ndigits + NAN]:
+        words[ndigits + POSITIVE], words[ndigits + NEGATIVE] = 0, 0
 
 
 def _normalise(words, n, ndigits):  # type: ignore[no-untyped-def]

@@ -3,8 +3,8 @@
 A number is a vector of int64 words. Digit ``i`` has the weight ``2**(32*i - 2176)``, so that `NDIGITS` of them hold the product of any two
 float64 numbers. A `Window` of them holds the sums of one element type. Four words follow: how many addends were +inf, -inf, NaN, and
 other than -0.0. An addend adds less than ``2**32`` to a digit, so a digit takes ``2**31 - 1`` of them before it has to be normalised.
-Adding words adds numbers, in any order. In normal form all digits are at least 0 and below ``2**32``, the last one has the sign, and counts
-are 0 or 1: equal sums have equal words.
+Adding words adds numbers, in any order. In normal form all digits are at least 0 and below ``2**32``, and the last one has the sign; counts
+are 0 or 1, and infinities are not counted beside a NaN. Equal sums then have equal words.
 
 The form is Kulisch's long accumulator (Computer Arithmetic and Validity, 2008), with the carries saved.
 """

@@ -1,0 +1,1 @@
+"""Exact sums of distributed arrays: correctly rounded, and so independent of any order. Named in `hpcoll`."""

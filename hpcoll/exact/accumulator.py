@@ -1,0 +1,155 @@
+"""`ExactAccumulator`: a sum that takes arrays, and is rounded when it is asked for."""
+
+import operator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.exact.arguments import exact_array, sorted_axes
+from hpcoll.exact.sums import Array, ExactSums
+from hpcoll.exact.terms import is_exact_type
+from hpcoll.kernels.digits import NCOUNTS, Window
+
+
+class ExactAccumulator:
+    """An exact sum of numbers, or an array of sums, that arrays are added to; it is rounded when it is asked for.
+
+    In which order numbers were added, and in how many pieces, does not matter. Accumulators are equal when their types, shapes, sums and
+    counts are, and then their pickles are equal, too.
+
+    >>> total = ExactAccumulator()
+    >>> total.add(np.array([1e300, 1.0, -1e300]))
+    >>> total.add(np.array([2.0**-52]))
+    >>> float(total.round()) - 1, total.count
+    (2.220446049250313e-16, 4)
+
+    Args:
+        dtype: Element type of results: float16, bfloat16, float32, float64, complex64 or complex128. A real one takes no complex arrays.
+        shape: Of the array of sums; ``()``: one sum.
+
+    Attributes:
+        dtype: As given.
+        shape: As given, a tuple.
+
+    Raises:
+        ArgumentError: Another type or shape.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, dtype: Any = np.float64, shape: int | tuple[int, ...] = ()) -> None:
+        self.dtype = _result_type(dtype, "ExactAccumulator")
+        try:
+            self.shape = tuple(map(operator.index, (shape,) if hasattr(shape, "__index__") else shape))  # type: ignore[arg-type]
+        except TypeError:
+            self.shape = (-1,)
+        if any(n < 0 for n in self.shape):
+            raise ArgumentError(f"ExactAccumulator needs a shape of sizes of 0 or more, got {shape!r}")
+        self._sums = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=not self.shape)
+
+    @property
+    def count(self) -> int:
+        """The number of elements, or of products, that were added to each sum."""
+        return self._sums.count
+
+    def add(self, x: Any, axis: int | tuple[int, ...] | None = None) -> None:
+        """Add an array's elements.
+
+        Args:
+            x: Integers or floating-point numbers up to float64, NumPy's or on a GPU, any strides. Not complex where ``dtype`` is real.
+            axis: Along which to add; the other axes have the shape of the sums. None: all axes but the last ones, which have.
+
+        Raises:
+            ArgumentError: x cannot be added to these sums.
+        """
+        array = self._taken(x)
+        axes = tuple(range(len(array.shape) - len(self.shape))) if axis is None else sorted_axes(axis, len(array.shape))
+        kept = tuple(n for i, n in enumerate(array.shape) if i not in axes)
+        if kept != self.shape:
+            raise ArgumentError(f"add needs an array whose other axes have shape {self.shape}, got {array.shape} and axis {axis}")
+        self._sums.add(array, axes)
+
+    def add_product(self, x: Any, y: Any) -> None:
+        """Add the products of the elements of two arrays; complex ones are not conjugated.
+
+        Args:
+            x: As of `add`; the accumulator has one sum.
+            y: As x, and of its shape.
+
+        Raises:
+            ArgumentError: Arrays that cannot be added so, or an accumulator of several sums.
+        """
+        one, other = self._taken(x), self._taken(y)
+        if self.shape or one.shape != other.shape:
+            raise ArgumentError(f"add_product needs one sum and arrays of one shape, got {self.shape}, {one.shape} and {other.shape}")
+        self._sums.add_product(one, other)
+
+    def _taken(self, x: Any) -> Array:
+        array = exact_array(x)
+        if array.dtype.kind == "c" and self.dtype.kind != "c":
+            raise ArgumentTypeError(f"an accumulator of {self.dtype} needs real numbers, got {array.dtype}")
+        return array
+
+    def merge(self, other: "ExactAccumulator") -> None:
+        """Add another accumulator's sums to these.
+
+        Raises:
+            ArgumentError: It has another shape, or is complex and this one is not.
+        """
+        if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other.dtype.kind != self.dtype.kind:
+            got = f"{other.dtype} of shape {other.shape}" if isinstance(other, ExactAccumulator) else type(other).__name__
+            raise ArgumentError(f"merge needs an accumulator like this one, {self.dtype} of shape {self.shape}, got {got}")
+        self._sums.merge(other._sums)
+
+    def round(self, dtype: Any = None) -> Any:
+        """Return the sums, rounded to nearest, ties to even: a scalar for shape ``()``, else an array.
+
+        Args:
+            dtype: Element type of the result, complex as the accumulator's; None: that of the accumulator.
+
+        Raises:
+            ArgumentError: No such type.
+        """
+        wanted = self.dtype if dtype is None else _result_type(dtype, "round")
+        if (wanted.kind == "c") != (self.dtype.kind == "c"):
+            raise ArgumentTypeError(f"round of an accumulator of {self.dtype} needs a type of that kind, got {wanted}")
+        return self._sums.rounded(wanted).reshape(self.shape)[()]
+
+    def __eq__(self, other: object) -> bool:
+        return self.__getstate__() == other.__getstate__() if isinstance(other, ExactAccumulator) else NotImplemented
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        words, window = self._sums.least()
+        return self.dtype.name, self.shape, self.count, tuple(window), words.astype("<i8").tobytes()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        name, shape, count, window, words = state
+        self.__init__(_named(name), shape)  # type: ignore[misc]
+        found = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=False)
+        found.window, found.count = Window(*window), count
+        nwords = found.window.end - found.window.first + NCOUNTS
+        found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)
+        self._sums.merge(found)
+
+    def __repr__(self) -> str:
+        return f"ExactAccumulator({self.dtype.name}, shape={self.shape}, count={self.count})"
+
+
+def _named(name: str) -> Any:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return ml_dtypes.bfloat16
+    return name
+
+
+def _result_type(dtype: Any, subject: str) -> np.dtype:
+    try:
+        found = np.dtype(dtype).newbyteorder("=")
+    except TypeError:
+        raise ArgumentTypeError(f"{subject} needs an element type, got {dtype!r}") from None
+    if not is_exact_type(found) or found.kind in "biu":
+        raise ArgumentTypeError(f"{subject} needs a floating type up to float64, real or complex, got {found}")
+    return found

@@ -1,0 +1,45 @@
+"""What ranks compare before an exact reduction: one short allreduce, and texts where they differ."""
+
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.kernels.digits import Window
+
+
+def agreed(comm: Any, name: str, problem: str, description: str, window: Window) -> Window:
+    """Return the digits that any rank needs; collective.
+
+    Args:
+        comm: Communicator, hpcoll's or mpi4py's, or None.
+        name: Of the function.
+        problem: Why this rank cannot make the call, or the empty string.
+        description: What has to be equal on all ranks.
+        window: The digits that this rank needs.
+
+    Raises:
+        ArgumentError: On all ranks: one has a problem, or descriptions differ.
+    """
+    if comm is None:
+        if problem:
+            raise ArgumentError(problem)
+        return window
+    from mpi4py import MPI
+
+    digest = int.from_bytes(blake2b(f"{name} {description}".encode(), digest_size=7).digest(), "little")
+    message = np.array([digest, -digest, bool(problem), window.end, -window.first], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, message, op=MPI.MAX)
+    greatest, least, problems, end, first = map(int, message)
+    if problems or greatest != -least:
+        raise ArgumentError(_difference(name, comm.allgather((problem, f"{name} of {description}"))))
+    return Window(-first, end)
+
+
+def _difference(name: str, everyone: list[tuple[str, str]]) -> str:
+    for rank, (problem, _) in enumerate(everyone):
+        if problem:
+            return f"rank {rank}: {problem}"
+    rank = next(rank for rank, (_, description) in enumerate(everyone) if description != everyone[0][1])
+    return f"rank {rank}: {name} needs equal types and axes on all ranks: {everyone[0][1]} on rank 0, got {everyone[rank][1]}"

@@ -1,0 +1,42 @@
+"""Arguments of exact sums: arrays and axes, read and checked."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError, like
+from hpcoll.exact.sums import Array
+from hpcoll.exact.terms import is_exact_type
+from hpcoll.runtime.gpu.arrays import device_array
+
+
+def exact_array(x: Any) -> Array:
+    """Return an argument as an array on the host, or as one in GPU memory.
+
+    Raises:
+        ArgumentError: No array of integers or floating-point numbers up to float64.
+    """
+    try:
+        found: Array | None = device_array(x)
+    except (BufferError, TypeError, KeyError, ValueError, RuntimeError) as error:
+        raise like(error, f"exact sums need memory that can be read: {error}") from error
+    found = np.asarray(x) if found is None else found
+    if not is_exact_type(found.dtype):
+        raise ArgumentTypeError(f"exact sums need integers or floating-point numbers up to float64, got {found.dtype}")
+    return found
+
+
+def sorted_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return axes counted from the first one, in ascending order.
+
+    Raises:
+        ArgumentError: Not axes of an array that has ``ndim``.
+    """
+    try:
+        axes = sorted(range(ndim)[operator.index(one)] for one in ((axis,) if hasattr(axis, "__index__") else axis))
+    except (IndexError, TypeError):
+        axes = [0, 0]
+    if len(set(axes)) < len(axes) or not axes:
+        raise ArgumentError(f"axis needs different axes of an array that has {ndim}, got {axis!r}")
+    return tuple(axes)

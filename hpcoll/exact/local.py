@@ -1,0 +1,87 @@
+"""Sums of this process's arrays, added to vectors of digits."""
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hpcoll.exact.terms import Term, is_readable, pieces
+from hpcoll.kernels.digits import Window
+from hpcoll.kernels.sums import MOST_ELEMENTS, add_columns, add_products, add_rows
+
+_SLAB = 1 << 20  # elements that are copied at a time, for kernels that cannot read them where they are
+
+
+def add_term(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: Window) -> None:
+    """Add the sums of real floating elements over axes.
+
+    Args:
+        words: int64, shape ``(n, within.nwords)``, contiguous, with a vector for each place along the other axes, in C order.
+        x: Any strides and byte order.
+        axes: Of x, in ascending order.
+        within: The digits that the vectors have: room for all of x.
+    """
+    if len(axes) == x.ndim:
+        for (piece,) in pieces(x, most=MOST_ELEMENTS):
+            add_rows(words, piece[None], within)
+        return
+    if not x.size:
+        return
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    matrix = _matrix(x, list(axes), kept)
+    if matrix is not None:
+        _add_matrix(words, matrix, within)
+        return
+    moved = x.transpose(*axes, *kept)
+    step = max(_SLAB * len(moved) // x.size, 1)
+    for start in range(0, len(moved), step):
+        slab = moved[start : start + step]
+        _add_matrix(words, slab.reshape(-1, len(words)), within)
+
+
+def _matrix(x: np.ndarray[Any, Any], axes: list[int], kept: list[int]) -> np.ndarray[Any, Any] | None:
+    """Return a view of x whose first axis stands for some of its axes and whose second for the others; None where memory has no such."""
+    shape, strides = [], []
+    for some in (axes, kept):
+        some = [axis for axis in some if x.shape[axis] != 1]
+        if any(x.strides[one] != x.strides[other] * x.shape[other] for one, other in zip(some, some[1:])):
+            return None
+        shape.append(prod(x.shape[axis] for axis in some))
+        strides.append(x.strides[some[-1]] if some else x.itemsize)
+    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+
+
+def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Window) -> None:
+    """Add the sum of each column to its vector."""
+    x = x[:: -1 if x.strides[0] < 0 else 1]
+    step, itemsize = x.strides[1], x.itemsize
+    in_rows = x.strides[0] == itemsize and step % itemsize == 0 and (step >= len(x) * itemsize or x.shape[1] == 1)
+    in_columns = step == itemsize and x.strides[0] % itemsize == 0
+    if not is_readable(x) or not (in_rows or in_columns):
+        x, in_rows = np.ascontiguousarray(x, x.dtype.newbyteorder("=")), False
+    if in_rows and len(x) > 1:
+        add_rows(words, x.T, within)
+    else:
+        add_columns(words, x if x.strides[1] == itemsize else np.ascontiguousarray(x), within)
+
+
+def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: Window) -> None:
+    """Add the products of elements of two arrays of one shape to a complex vector: ``words`` has a vector for each part."""
+    dtype = np.result_type(x.array.dtype, y.array.dtype)
+    one, other = (term.array if term.array.dtype == dtype else term.array.astype(dtype) for term in (x, y))
+    if x.part and y.part:
+        one = -one
+    for some, more in pieces(one, other, most=MOST_ELEMENTS):
+        add_products(words[(x.part + y.part) % 2], some, more, within)
+
+
+def add_products_along(
+    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], axes: tuple[int, ...], within: Window
+) -> None:
+    """Add the sums over axes of the products of two real arrays of one shape and type; the other arguments as of `add_term`."""
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    one, other = x.transpose(*kept, *axes), y.transpose(*kept, *axes)
+    for i, place in enumerate(product(*(range(x.shape[axis]) for axis in kept))):
+        for some, more in pieces(one[place], other[place], most=MOST_ELEMENTS):
+            add_products(words[i], some, more, within)

@@ -1,0 +1,135 @@
+"""Exact sums as vectors of digits, with as many digits as the numbers need."""
+
+from functools import reduce
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hpcoll.exact import gpu
+from hpcoll.exact.local import add_products_along, add_term, add_term_products
+from hpcoll.exact.rounding import means, roots
+from hpcoll.exact.terms import terms
+from hpcoll.exact.windows import UNITS, least, needed, union, widened
+from hpcoll.kernels.digits import NCOUNTS, PRODUCTS, Window, normalise, rounded, window
+from hpcoll.runtime.gpu.arrays import DeviceArray
+
+Array = np.ndarray[Any, Any] | DeviceArray
+
+_SIGNED = -1  # the word that counts addends other than -0.0
+
+
+class ExactSums:
+    """An array of exact sums.
+
+    Attributes:
+        words: In normal form, shape (parts, sums, words): one part, or the real and the imaginary one.
+        window: The digits among these words.
+        count: The number of elements in each sum.
+
+    Args:
+        nparts: 1, or 2 for complex sums.
+        nsums: The number of sums; one has all digits from the start.
+    """
+
+    def __init__(self, nparts: int, nsums: int, *, single: bool) -> None:
+        self.window = PRODUCTS if single else UNITS
+        self.words = np.zeros((nparts, nsums, self.window.nwords), np.int64)
+        self.count = 0
+
+    def cover(self, window: Window) -> None:
+        """Have at least these digits."""
+        whole = union(self.window, window)
+        self.words, self.window = widened(self.words, self.window, whole), whole
+
+    def add(self, x: Array, axes: tuple[int, ...]) -> None:
+        """Add the sums of elements over some axes, in ascending order; the others are those of the sums."""
+        if self.window != PRODUCTS:
+            self.cover(needed_by(x))
+        if isinstance(x, DeviceArray):
+            gpu.add_gpu(self.words, x, axes, self.window)
+        else:
+            for term in terms(x):
+                add_term(self.words[term.part], term.array, axes, self.window)
+                normalise(self.words)
+        self.count += prod(x.shape[axis] for axis in axes)
+
+    def add_squares(self, x: Array, axes: tuple[int, ...]) -> None:
+        """Add the sums of squares, of complex elements those of their size, over axes; as `add`."""
+        if self.window != PRODUCTS:
+            self.cover(needed_by(x, power=2))
+        for (piece,) in gpu.host_pieces(x, along=axes):
+            found = terms(piece)
+            for i, term in enumerate(found):
+                for other in found[i:] if piece.dtype.kind in "iu" else [term]:
+                    for _ in range(1 if other is term else 2):
+                        add_products_along(self.words[0], term.array, other.array, axes, self.window)
+                        normalise(self.words)
+        self.count += prod(x.shape[axis] for axis in axes)
+
+    def add_product(self, x: Array, y: Array) -> None:
+        """Add the products of all elements to the only sum."""
+        for one, other in gpu.host_pieces(x, y):
+            for left in terms(one):
+                for right in terms(other):
+                    add_term_products(self.words[:, 0], left, right, self.window)
+                    normalise(self.words)
+        self.count += prod(x.shape)
+
+    def merge(self, other: "ExactSums") -> None:
+        """Add other sums to these."""
+        self.cover(other.window)
+        self.words += widened(other.words, other.window, self.window)
+        normalise(self.words)
+        self.count += other.count
+
+    def sum_over(self, comm: Any) -> None:
+        """Add the sums of all ranks of a communicator, which have the same window; collective."""
+        from mpi4py import MPI
+
+        message = np.append(self.words, self.count)
+        comm.Allreduce(MPI.IN_PLACE, message, op=MPI.SUM)
+        self.words, self.count = message[:-1].reshape(self.words.shape), int(message[-1])
+        normalise(self.words)
+
+    def least(self) -> tuple[np.ndarray[Any, Any], Window]:
+        """Return the words with the fewest digits, equal for equal sums, and these digits."""
+        return least(self.words, self.window)
+
+    def rounded(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+        """Return the sums, rounded; the sum of nothing is +0.0."""
+        return self._parts([rounded(self._counted(part), self.window.first, _real(dtype)) for part in self.words], dtype)
+
+    def means(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+        """Return the sums divided by the count, rounded."""
+        return self._parts([means(part, self.window, self.count, _real(dtype)) for part in self.words], dtype)
+
+    def roots(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+        """Return the square roots of sums of squares, rounded."""
+        return roots(self._counted(self.words[0]), self.window, dtype)
+
+    def _counted(self, words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self.count == 0:
+            words = words.copy()
+            words[:, _SIGNED] = 1
+        return words
+
+    @staticmethod
+    def _parts(parts: list[np.ndarray[Any, Any]], dtype: np.dtype) -> np.ndarray[Any, Any]:
+        if len(parts) == 1:
+            return parts[0].astype(dtype, copy=False)
+        found = np.empty(len(parts[0]), dtype)
+        found.real, found.imag = parts
+        return found
+
+
+def _real(dtype: np.dtype) -> np.dtype:
+    """Return the type of a complex type's parts, or the type itself."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def needed_by(x: Array, power: int = 1) -> Window:
+    """Return the digits that sums of an array's elements, or of their squares, need: for what is on a GPU, those of its type."""
+    if isinstance(x, DeviceArray):
+        return PRODUCTS if power == 2 or x.dtype.kind in "biu" else window(x.dtype)
+    return reduce(union, [needed(term.array, power) for term in terms(x)])

@@ -1,0 +1,69 @@
+"""An array as terms: arrays of floating-point numbers whose sum it is, and the contiguous pieces that kernels read."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.dtypes import is_bfloat16, is_extended, kind
+
+_PIECE = 1 << 16  # elements of a copy, for arrays that kernels cannot read where they are
+_LOW = (1 << 32) - 1
+
+
+class Term(NamedTuple):
+    """Numbers to add to one part of a sum."""
+
+    part: int  # 0: real, 1: imaginary
+    array: np.ndarray[Any, Any]  # real floating, any strides and byte order
+
+
+def is_exact_type(dtype: np.dtype) -> bool:
+    """Say whether numbers of a type can be added exactly: integers, and floating types, real and complex, up to float64."""
+    return kind(dtype) != "" and not is_extended(dtype) and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+
+
+def terms(x: np.ndarray[Any, Any]) -> list[Term]:
+    """Return arrays of floating-point numbers whose sum is x."""
+    if x.dtype.kind == "c":
+        return [Term(0, x.real), Term(1, x.imag)]
+    if x.dtype.kind == "b" or (x.dtype.kind in "iu" and x.dtype.itemsize <= 4):
+        return [Term(0, x.astype(np.float64))]
+    if x.dtype.kind in "iu":  # more digits than a float64 has
+        return [Term(0, (x & ~x.dtype.type(_LOW)).astype(np.float64)), Term(0, (x & x.dtype.type(_LOW)).astype(np.float64))]
+    return [Term(0, x)]
+
+
+def in_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a view of the same elements in the order of memory."""
+    x = x[tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)]
+    return x.transpose(sorted(range(x.ndim), key=lambda axis: -x.strides[axis]))
+
+
+def is_readable(x: np.ndarray[Any, Any]) -> bool:
+    """Say whether kernels can read elements where they are."""
+    return x.dtype.isnative and x.flags.aligned
+
+
+def pieces(*arrays: np.ndarray[Any, Any], most: int) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+    """Yield the elements of arrays of one shape and type in pieces, contiguous and in native byte order; in any order, but in step."""
+    views = [in_order(arrays[0])] if len(arrays) == 1 else list(arrays)
+    if all(is_readable(one) and one.flags.c_contiguous for one in views):
+        flat = [one.reshape(-1) for one in views]
+        for start in range(0, flat[0].size, most):
+            yield tuple(one[start : start + most] for one in flat)
+        return
+    dtype = views[0].dtype.newbyteorder("=")
+    views = [_bits(one) for one in views]
+    flags = ["readonly", "contig", "aligned", "nbo"]
+    types = [one.dtype.newbyteorder("=") for one in views]
+    with np.nditer(
+        views, ["external_loop", "buffered", "zerosize_ok"], [flags] * len(views), types, order="K", buffersize=_PIECE
+    ) as iterator:
+        for found in iterator:
+            yield tuple(one.view(dtype) for one in (found if isinstance(found, tuple) else (found,)))
+
+
+def _bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return bfloat16, which NumPy's iterators do not know well, as its bits."""
+    return x.view(np.uint16) if is_bfloat16(x.dtype) else x

@@ -1,0 +1,60 @@
+"""Which digits the vectors of an array of sums have: as many as its numbers need, and more when others come."""
+
+from typing import Any
+
+import numpy as np
+
+from hpcoll.exact.terms import pieces
+from hpcoll.kernels.digits import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, Window, format_name, normalise
+from hpcoll.kernels.sums import MOST_ELEMENTS, exponents
+
+LEAST_DIGITS = 6  # room for two levels of sums and their carries
+UNITS = Window(66, 66 + LEAST_DIGITS)  # has digit 68, whose weight is 1
+
+
+def needed(x: np.ndarray[Any, Any], power: int = 1) -> Window:
+    """Return the digits that sums of an array's finite numbers, or of their squares, need; and some where all are zero.
+
+    Args:
+        x: Real floating.
+        power: 1, or 2 for squares and errors of their rounding.
+    """
+    found = [exponents(piece) for (piece,) in pieces(x, most=MOST_ELEMENTS)]
+    least, greatest = min((one[0] for one in found), default=1), max((one[1] for one in found), default=0)
+    if least > greatest:
+        return UNITS
+    form = FORMATS[format_name(x.dtype)]
+    low, high = power * max(least - form.fraction_bits, form.lowest), power * (greatest + 1) - 1
+    first = (low - LOWEST) // DIGIT_BITS
+    return Window(first, max((high - LOWEST) // DIGIT_BITS + 3, first + LEAST_DIGITS))
+
+
+def union(one: Window, other: Window) -> Window:
+    """Return the digits of both."""
+    return Window(min(one.first, other.first), max(one.end, other.end))
+
+
+def widened(words: np.ndarray[Any, Any], old: Window, new: Window) -> np.ndarray[Any, Any]:
+    """Return vectors with the digits of a window that holds theirs; vectors in normal form stay so."""
+    if new == old:
+        return words
+    wide = np.zeros((*words.shape[:-1], new.nwords), np.int64)
+    start = old.first - new.first
+    wide[..., start : start + old.ndigits] = words[..., :-NCOUNTS]
+    wide[..., -NCOUNTS:] = words[..., -NCOUNTS:]
+    normalise(wide)
+    return wide
+
+
+def least(words: np.ndarray[Any, Any], old: Window) -> tuple[np.ndarray[Any, Any], Window]:
+    """Return vectors in normal form with the fewest digits that hold them all: equal sums have equal windows, and equal words."""
+    wide = widened(words, old, Window(old.first, old.end + 2))
+    rows = wide.reshape(-1, wide.shape[-1])
+    digits, signs = rows[:, : -NCOUNTS - 1], rows[:, -NCOUNTS - 1 :][:, :1]  # 0 or -1
+    used = np.flatnonzero((digits != (signs & (1 << DIGIT_BITS) - 1)).any(0))
+    found = np.flatnonzero(digits.any(0))
+    if not found.size:
+        return np.concatenate([signs, rows[:, -NCOUNTS:]], axis=1).reshape(*words.shape[:-1], -1), Window(0, 1)
+    low, end = int(found[0]), int(used[-1]) + 1 if used.size else 0
+    kept = np.concatenate([digits[:, low:end], signs, rows[:, -NCOUNTS:]], axis=1)
+    return kept.reshape(*words.shape[:-1], -1), Window(old.first + low, old.first + end + 1)

@@ -1,0 +1,162 @@
+"""Exact sums of products of two arrays' elements. Imported only to be compiled.
+
+The product of two float32 or shorter numbers is a float64 number. That of two float64 numbers is ``p + e`` with ``p = x * y`` and
+``e = fma(x, y, -p)``, where neither over- nor underflows. The fast way has a last level far above the least float64 number. So products
+that underflow leave something, as all do that are too small for it; only those that are rounded to zero have to be looked for. What the
+fast way cannot hold is scaled to fractions between 1 and 2, and their products are added to the digits one by one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from hpcoll.kernels.digit_bodies import SIGNED
+from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels.extraction import (
+    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, put_any, put_float, sigma,
+)  # fmt: skip
+from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+
+LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
+LEAST_PRODUCT, GREATEST_PRODUCT = 2.0**-960, 2.0**1020  # between them nothing under- or overflows
+
+
+@intrinsic
+def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+    """Return ``a * b + c`` of float64 numbers, rounded once."""
+    signature = types.float64(types.float64, types.float64, types.float64)
+    return signature, lambda context, builder, signature, values: builder.fma(*values)
+
+
+@njit
+def three_levels(x, y, n, s1, s2, s3):  # type: ignore[no-untyped-def]
+    """Return the sums of three levels, bits that say whether a product was too great or left anything, and whether one is zero."""
+    sum1, sum2, sum3, beyond, left, zeros = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0), False
+    expected = bits_of(s1)
+    for i in range(n):
+        p = x[i] * y[i]
+        e = fma(x[i], y[i], -p)
+        zeros |= p == 0
+        t = p + s1
+        sum1 += bits_of(t)
+        beyond |= bits_of(t) ^ expected
+        rest = p - (t - s1)
+        u, v = rest + s2, e + s2
+        sum2 += bits_of(u) + bits_of(v)
+        left |= bits_of(u - s2) ^ bits_of(rest)
+        rest = e - (v - s2)
+        w = rest + s3
+        sum3 += bits_of(w)
+        left |= bits_of(w - s3) ^ bits_of(rest)
+    return sum1 - n * expected, sum2 - 2 * n * bits_of(s2), sum3 - n * bits_of(s3), (beyond >> 52) | (left << 1), zeros
+
+
+@njit
+def _vanishes(x, y, n):  # type: ignore[no-untyped-def]
+    """Say whether any product of numbers other than zero is rounded to zero."""
+    found = False
+    for i in range(n):
+        found |= (x[i] * y[i] == 0) & (x[i] != 0) & (y[i] != 0)
+    return found
+
+
+@njit
+def _fraction(value):  # type: ignore[no-untyped-def]
+    """Return a finite number's fraction, from 1 to 2 or zero, and its exponent."""
+    exponent = 0
+    if (bits_of(value) >> 52) & 0x7FF == 0:
+        value, exponent = value * 2.0**54, -54
+        if value == 0.0:
+            return value, 0
+    bits = bits_of(value)
+    exponent += ((bits >> 52) & 0x7FF) - 1023
+    return float_of((bits & ~(0x7FF << 52)) | (1023 << 52)), exponent
+
+
+@njit
+def _add_product(x, y, words, first, ndigits):  # type: ignore[no-untyped-def]
+    """Add one product, of any two numbers."""
+    if not (np.isfinite(x) and np.isfinite(y)):
+        put_any(x * y, words, first, ndigits)
+        return
+    a, i = _fraction(x)
+    b, k = _fraction(y)
+    p = a * b
+    put_float(p, i + k, words, first)
+    put_float(fma(a, b, -p), i + k, words, first)
+    words[ndigits + SIGNED] += bits_of(p) != -1 << 63
+
+
+@njit
+def _add_block(x, y, room, words, first, ndigits):  # type: ignore[no-untyped-def]
+    n, level = x.size, room[LEVEL]
+    if level != FRESH and room[SKIP] == 0:
+        s1, s2, s3 = sigma(level), sigma(level - LEVEL_BITS), sigma(level - 2 * LEVEL_BITS)
+        sum1, sum2, sum3, wrong, zeros = three_levels(x, y, n, s1, s2, s3)
+        if wrong == 0 and not (zeros and _vanishes(x, y, n)):
+            put(words, sum1, level - 52, first)
+            put(words, sum2, level - 52 - LEVEL_BITS, first)
+            put(words, sum3, level - 52 - 2 * LEVEL_BITS, first)
+            i = 0
+            while not words[ndigits + SIGNED] and i < n:
+                words[ndigits + SIGNED] = bits_of(x[i] * y[i]) != -1 << 63
+                i += 1
+            return
+    room[SKIP] = max(room[SKIP] - 1, 0)
+    _add_any_block(x, y, room, words, first, ndigits)
+
+
+@njit
+def _add_any_block(x, y, room, words, first, ndigits):  # type: ignore[no-untyped-def]
+    """Add a block of products as two blocks of numbers, or one by one where a product over- or underflows."""
+    n = x.size
+    products = room[RESTS : RESTS + BLOCK].view(np.float64)
+    errors = room[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
+    greatest, least = 0.0, np.inf
+    for i in range(n):
+        p = x[i] * y[i]
+        products[i], errors[i] = p, fma(x[i], y[i], -p)
+        greatest = max(greatest, abs(p)) if p == p else np.inf
+        least = min(least, abs(p)) if p != 0 else least
+    room[LEVEL] = FRESH
+    if not greatest < GREATEST_PRODUCT or least < LEAST_PRODUCT or _vanishes(x, y, n):
+        room[SKIP] = 0
+        for i in range(n):
+            _add_product(x[i], y[i], words, first, ndigits)
+        return
+    add_any(products, n, room, words, first, ndigits)
+    level, signed = room[LEVEL], words[ndigits + SIGNED]
+    add_any(errors, n, room, words, first, ndigits)
+    room[LEVEL], words[ndigits + SIGNED] = max(level, LEAST_PRODUCT_LEVEL), signed
+
+
+def _of_float64(x, y, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
+    xs, ys, vector, work = carray(x, n), carray(y, n), carray(words, ndigits + NCOUNTS), carray(room, ROOM)
+    work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
+    for lo in range(0, n, BLOCK):
+        _add_block(xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)], work, vector, first, ndigits)
+    signed = vector[ndigits + SIGNED]
+    empty_bins(work, vector, first, ndigits)
+    vector[ndigits + SIGNED] = signed  # errors of products that are zero are in bins, too
+
+
+def kernel_of(form: str, load: Any, add_block: Any) -> Callable[..., None]:
+    """Return the kernel for an element type, of its function to float64 and of the one that adds a block of float64 numbers."""
+    if form == "float64":
+        return _of_float64
+
+    def kernel(x, y, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
+        xs, ys, vector, work = carray(x, n), carray(y, n), carray(words, ndigits + NCOUNTS), carray(room, ROOM)
+        work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
+        products = work[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
+        for lo in range(0, n, BLOCK):
+            some, one, other = min(BLOCK, n - lo), xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)]
+            for i in range(some):
+                products[i] = load(one[i]) * load(other[i])
+            add_block(products[:some], work, vector, first, ndigits)
+        empty_bins(work, vector, first, ndigits)
+
+    return kernel

@@ -1,0 +1,87 @@
+"""Exact sums of arrays at memory speed: host kernels that add rows, columns and products of elements to vectors of digits.
+
+`hpcoll.kernels.extraction` has the method, `hpcoll.kernels.digits` the form of the result. The sum is exact for all data. Data whose
+numbers are at most ``2**78`` times the least of them in size are read once; others take up to ten times as long.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from hpcoll.kernels.digits import FORMATS, Window, format_name
+from hpcoll.kernels.machine_code import load
+
+BLOCK = 2048  # elements whose sum at one level fits in an int64, and which stay in the first-level cache
+COLUMNS = 1024  # of a tile
+ROWS = 32  # of a tile that are looked at together, and stay in the second-level cache
+MOST_ELEMENTS = 2**30  # of one call: no digit overflows
+
+# The room of a call, in int64 words.
+LEVEL, SKIP, BUSY = 0, 1, 2  # of the last block; blocks that go to bins at once; whether bins are in use
+BINS = 8  # sums of fractions by exponent and sign
+COUNTS = BINS + 4096  # how many are in each, as int16
+RESTS = COUNTS + 1024  # two blocks of numbers, or the sums of a tile's columns
+ROOM = RESTS + 2 * BLOCK
+
+_MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digits", "sums")
+_FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
+
+
+@cache
+def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
+    def make(symbol: str) -> bytes:
+        from hpcoll.kernels.sum_bodies import kernel_file
+
+        return kernel_file(name, form, symbol)
+
+    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(load(f"sum_{name}_{form}", _FILES, make))
+    return made
+
+
+def _call(name: str, x: np.ndarray, sizes: tuple[int, ...], words: np.ndarray, within: Window, *others: np.ndarray) -> None:
+    assert format_name(x.dtype) in FORMATS
+    room = np.empty(ROOM, np.int64)
+    pointers = [one.ctypes.data for one in (x, *others)]
+    arguments = (*pointers, *sizes, words.ctypes.data, within.first, within.ndigits, room.ctypes.data)
+    _function(name, format_name(x.dtype), len(arguments))(*arguments)
+
+
+def add_rows(words: np.ndarray, x: np.ndarray, within: Window) -> None:
+    """Add the elements of each row to a vector.
+
+    Args:
+        words: int64, shape ``(nrows, within.nwords)``, contiguous, in normal form; it is not in normal form afterwards.
+        x: Real floating, native byte order, shape ``(nrows, n)``, rows without gaps and not before each other; n at most `MOST_ELEMENTS`.
+        within: The digits that the vectors have: room for all of x.
+    """
+    _call("rows", x, (x.shape[0], x.strides[0] // x.itemsize, x.shape[1]), words, within)
+
+
+def add_columns(words: np.ndarray, x: np.ndarray, within: Window) -> None:
+    """Add the elements of each column to a vector; as `add_rows`, with a vector for each column of x."""
+    _call("columns", x, (x.shape[0], x.strides[0] // x.itemsize, x.shape[1]), words, within)
+
+
+def add_products(words: np.ndarray, x: np.ndarray, y: np.ndarray, within: Window) -> None:
+    """Add the products of two arrays' elements to one vector.
+
+    Args:
+        words: int64, shape ``(within.nwords,)``.
+        x: Real floating, one axis, contiguous, native byte order, at most `MOST_ELEMENTS` elements.
+        y: As x, of the same type and length.
+        within: `hpcoll.kernels.digits.PRODUCTS`, or digits that have room for all products.
+    """
+    _call("products", x, (x.size,), words, within, y)
+
+
+def exponents(x: np.ndarray) -> tuple[int, int]:
+    """Return the exponents of the least and of the greatest finite number of a contiguous array; zeros have none.
+
+    The least is above the greatest where there is no such number.
+    """
+    found = np.empty(2, np.int64)
+    _function("exponents", format_name(x.dtype), 3)(x.ctypes.data, x.size, found.ctypes.data)
+    return int(found[0]), int(found[1])
