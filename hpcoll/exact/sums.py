@@ -58,7 +58,8 @@ class ExactSums:
         """Add the sums of squares, of complex elements those of their size, over axes; as `add`."""
         if self.window != PRODUCTS:
             self.cover(needed_by(x, power=2))
-        for (piece,) in gpu.host_pieces(x, along=axes):
+        on_gpu = gpu.add_gpu_squares(self.words[0], x, self.window)
+        for (piece,) in () if on_gpu else gpu.host_pieces(x, along=axes):
             found = terms(piece)
             for i, term in enumerate(found):
                 for other in found[i:] if piece.dtype.kind in "iu" else [term]:
@@ -69,7 +70,8 @@ class ExactSums:
 
     def add_product(self, x: Array, y: Array) -> None:
         """Add the products of all elements to the only sum."""
-        for one, other in gpu.host_pieces(x, y):
+        on_gpu = len(self.words) == 1 and gpu.add_gpu_products(self.words[0], x, y, self.window)
+        for one, other in () if on_gpu else gpu.host_pieces(x, y):
             for left in terms(one):
                 for right in terms(other):
                     add_term_products(self.words[:, 0], left, right, self.window)
