@@ -31,9 +31,9 @@ def _apart(d0, d1, d2, d3, d4, d5, d6, d7, s0, s1, s2, s3, s4, s5, s6, s7):  # t
 
 
 def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
-    """``(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)``: ``d[i] = s0[i] op s1[i] op ...``, from left to right, in all of them.
+    """``(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)``: the canonical expression of ``s0[i], s1[i], ...``, in all ``d[i]``.
 
-    Pointers that are not in use repeat one that is. Elements in front of the first multiple of `WIDE_NBYTES` and behind the last go one by
+    That of 7 is ``((s0 s1) (s2 s3)) ((s4 s5) s6)``: the first part is the largest power of two. Pointers that are not in use repeat one that is. Elements in front of the first multiple of `WIDE_NBYTES` and behind the last go one by
     one, all others in vectors, where that is the same elements in all arrays. All sources of a vector are loaded before any is used, and
     all before a destination is written.
     """
@@ -42,14 +42,9 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     load, store, split, join = _access(one.stored, nlanes)
     widen_one, widen = _both(one.widen, one.work(one.stored), nlanes)
     narrow_one, narrow = _both(one.narrow, one.stored(one.work), nlanes)
-    combine = vectors.calls(operator(op, one.work), one.work(one.work, one.work))
+    meet_one, meet = _both(operator(op, one.work), one.work(one.work, one.work), nlanes)
     apart = vectors.calls(_apart, types.uint64(*[types.uint64] * (MAX_DESTINATIONS + MAX_SOURCES)))
     ahead = vectors.ahead
-
-    def meet_one(partial, element):  # type: ignore[no-untyped-def]
-        return combine(partial, widen_one(element))
-
-    meet_one, meet = _both(meet_one, one.work(one.work, one.stored), nlanes)
 
     def kernel(d0, d1, d2, d3, d4, d5, d6, d7, ndestinations, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count):  # type: ignore[no-untyped-def]
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)
@@ -72,19 +67,22 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
             v5 = load(a5, i) if nsources > 5 else v1
             v6 = load(a6, i) if nsources > 6 else v1
             v7 = load(a7, i) if nsources > 7 else v1
-            partial = meet(widen(split(v0)), split(v1))
+            partial = meet(widen(split(v0)), widen(split(v1)))
             if nsources > 2:
-                partial = meet(partial, split(v2))
-            if nsources > 3:
-                partial = meet(partial, split(v3))
+                other = widen(split(v2))
+                if nsources > 3:
+                    other = meet(other, widen(split(v3)))
+                partial = meet(partial, other)
             if nsources > 4:
-                partial = meet(partial, split(v4))
-            if nsources > 5:
-                partial = meet(partial, split(v5))
-            if nsources > 6:
-                partial = meet(partial, split(v6))
-            if nsources > 7:
-                partial = meet(partial, split(v7))
+                upper = widen(split(v4))
+                if nsources > 5:
+                    upper = meet(upper, widen(split(v5)))
+                if nsources > 6:
+                    other = widen(split(v6))
+                    if nsources > 7:
+                        other = meet(other, widen(split(v7)))
+                    upper = meet(upper, other)
+                partial = meet(partial, upper)
             result = join(narrow(partial))
             store(ahead(d0, head), i, result)
             if ndestinations > 1:
@@ -105,19 +103,22 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
         j = thread
         while j < count - nvectors * nlanes:
             i = j if j < head else j + nvectors * nlanes
-            part = meet_one(widen_one(s0[i]), s1[i])
+            part = meet_one(widen_one(s0[i]), widen_one(s1[i]))
             if nsources > 2:
-                part = meet_one(part, s2[i])
-            if nsources > 3:
-                part = meet_one(part, s3[i])
+                beside = widen_one(s2[i])
+                if nsources > 3:
+                    beside = meet_one(beside, widen_one(s3[i]))
+                part = meet_one(part, beside)
             if nsources > 4:
-                part = meet_one(part, s4[i])
-            if nsources > 5:
-                part = meet_one(part, s5[i])
-            if nsources > 6:
-                part = meet_one(part, s6[i])
-            if nsources > 7:
-                part = meet_one(part, s7[i])
+                above = widen_one(s4[i])
+                if nsources > 5:
+                    above = meet_one(above, widen_one(s5[i]))
+                if nsources > 6:
+                    beside = widen_one(s6[i])
+                    if nsources > 7:
+                        beside = meet_one(beside, widen_one(s7[i]))
+                    above = meet_one(above, beside)
+                part = meet_one(part, above)
             single = narrow_one(part)
             d0[i] = single
             if ndestinations > 1:

@@ -6,7 +6,7 @@ float16 and bfloat16 are reduced in float32 and rounded once, at the end; long d
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import ReduceOp
+from hpcoll.base.ops import EXACT_SUM, ReduceOp
 
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
 BYTES = "bytes"  # the class of data that is only moved
@@ -54,6 +54,11 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 def is_extended(dtype: np.dtype) -> bool:
     """Say whether a type is long double, real or complex, which only the MPI library reduces."""
     return dtype.char in "gG"
+
+
+def is_exact(op: ReduceOp | None, dtype: np.dtype) -> bool:
+    """Say whether a reduction is a sum that is rounded once, whatever the order; integers have no rounding."""
+    return op is EXACT_SUM and kind(dtype) in ("f", "c")
 
 
 def check_op(op: ReduceOp, dtype: np.dtype, rank: int) -> None:

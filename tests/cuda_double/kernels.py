@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from cuda_double.exact import exact_sum
 from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
 from cuda_double.memory import Memory
 from cuda_double.streams import Span
@@ -19,6 +20,7 @@ MAX_DIMS = 6
 _MAX_RUNS = 4096  # of a strided array, told apart
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Fold = Callable[[list[np.ndarray]], np.ndarray]
 
 
 def _logical(function: Combine) -> Combine:
@@ -84,7 +86,8 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
     """A kernel by name, its operands as 8-byte words."""
     kind, *rest = entry.split("_")
     if kind == "fold":
-        return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
+        exact = entry.startswith("fold_exact_sum_")
+        return _fold(exact_sum if exact else _folded(_combine(entry, operators)), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
     return _vector_add(values, memory) if kind == "vector" else _pack(int(rest[0]), values, memory)
@@ -100,7 +103,25 @@ def _span(address: int, count: int, dtype: np.dtype) -> Span:
     return address, address + count * dtype.itemsize
 
 
-def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
+def canonical(combine: Combine, values: list[np.ndarray]) -> np.ndarray:
+    """Fold arrays as kernels do: the first part is the largest power of two that is not all."""
+    if len(values) == 1:
+        return values[0]
+    first = 1 << (len(values) - 1).bit_length() - 1
+    return combine(canonical(combine, values[:first]), canonical(combine, values[first:]))
+
+
+def _folded(combine: Combine) -> Fold:
+    """Return what folds arrays of one type, in the type that kernels compute in."""
+
+    def fold(arrays: list[np.ndarray]) -> np.ndarray:
+        dtype = arrays[0].dtype
+        return canonical(combine, [one.astype(working_dtype(dtype)) for one in arrays]).astype(dtype)
+
+    return fold
+
+
+def _fold(folded: Fold, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
     targets, (ntargets, *sources), (nsources, count) = values[:MAX_DESTINATIONS], values[MAX_DESTINATIONS:-2], values[-2:]
     require(2 <= nsources <= MAX_SOURCES, INVALID_VALUE, f"a fold of {nsources} sources")
     require(1 <= ntargets <= MAX_DESTINATIONS, INVALID_VALUE, f"a fold into {ntargets} arrays")
@@ -109,13 +130,10 @@ def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) 
     targets, sources = targets[:ntargets], sources[:nsources]
 
     def run() -> None:
-        work = working_dtype(dtype)
         with np.errstate(all="ignore"):
-            result = _elements(sources[0], count, dtype, memory).astype(work)
-            for source in sources[1:]:
-                result = combine(result, _elements(source, count, dtype, memory).astype(work))
-            for target in targets:
-                _elements(target, count, dtype, memory)[...] = result.astype(dtype)
+            result = folded([_elements(source, count, dtype, memory) for source in sources])
+        for target in targets:
+            _elements(target, count, dtype, memory)[...] = result
 
     return Launch(run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets)))
 

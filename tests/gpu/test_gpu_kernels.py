@@ -1,11 +1,11 @@
 """GPU kernels on the GPU itself against NumPy: every operator, element type and number of sources, aligned and not."""
 
-from functools import reduce
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_double.kernels import canonical
 from gpu_cases import read
 
 from hpcoll.base.dtypes import kind, working_dtype
@@ -58,7 +58,7 @@ def numbers(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
 
 def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     dtype, work = sources[0].dtype, working_dtype(sources[0].dtype)
-    return reduce(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
+    return canonical(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
 
 
 def fold(

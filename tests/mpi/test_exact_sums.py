@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exact_reference import exact_sums, hard_numbers
 from mpi4py import MPI
-from reference import REDUCTIONS, Array, agreed, communicator, fresh, raised, representative, set_from_here
+from reference import REDUCTIONS, Array, agreed, communicator, fresh, raised, representative
 from test_operators import bits, block, reduced
 
 import hpcoll
@@ -113,9 +113,9 @@ def test_symmetric_memory() -> None:
     assert agreed([] if bits(y) == bits(wanted("allreduce", everything, comm.rank)) else [y]) == []
 
 
-def test_settings_force_an_algorithm() -> None:
+def test_settings_force_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCOLL_ALLREDUCE", "recursive_doubling")
     comm = fresh()
-    set_from_here(comm, algorithms={"allreduce": "recursive_doubling"})
     everything = inputs("float64", comm.size)
     for _ in range(2):
         found = reduced(comm, "allreduce", everything[comm.rank], hpcoll.EXACT_SUM)

@@ -9,6 +9,7 @@ from gpu_cases import (
     WAYS,
     Maker,
     by_way,
+    check_bits,
     check_dtypes,
     check_factors,
     check_half,
@@ -76,6 +77,11 @@ def test_element_types(method: str, by: Any, make: Maker) -> None:
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, by: Any, make: Maker) -> None:
     check_requests(by(None), make, start)
+
+
+@pytest.mark.parametrize("way", [None, pytest.param("staged", marks=pytest.mark.once)])
+def test_bits_are_those_of_the_host(way: str | None, by: Any, make: Maker) -> None:
+    check_bits(by(way), make, 9 if way else 5_000)
 
 
 @pytest.mark.once

@@ -1,7 +1,6 @@
 """Inputs of GPU kernels' tests: element types, numbers, where they lie, and NumPy's results."""
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import ml_dtypes
@@ -33,6 +32,11 @@ def bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint16 if array.dtype == np.float16 else stored) if stored or array.dtype == np.float16 else array
 
 
+def parts(array: np.ndarray) -> np.ndarray:
+    """Return what a kernel of exact sums is handed: complex numbers as their parts."""
+    return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else bits(array)
+
+
 def placed(values: np.ndarray, shift: int) -> np.ndarray:
     """A copy that starts ``shift`` elements behind a multiple of 16 bytes."""
     room = np.zeros(values.nbytes + 16 + (shift + 1) * values.itemsize, np.uint8)
@@ -61,11 +65,19 @@ def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray
     return np.where(rng.random(count) < 0.2, found * dtype.type(0.125), found).astype(dtype)
 
 
+def canonical(function: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    """The canonical expression: the first part is the largest power of two that is not all."""
+    if len(values) == 1:
+        return values[0]
+    first = 1 << (len(values) - 1).bit_length() - 1
+    return function(canonical(function, values[:first]), canonical(function, values[first:]))
+
+
 def by_numpy(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
-    """Left to right; the half types in float32, rounded at the end."""
+    """The half types in float32, rounded at the end."""
     dtype = sources[0].dtype
     work = working_dtype(dtype)
-    folded = reduce(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
+    folded = canonical(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
     return (folded + 0 if op in (ops.MIN, ops.MAX) else folded).astype(dtype)
 
 

@@ -1,7 +1,7 @@
 """Calls to lower, with operators and data, and what they must give by NumPy."""
 
 import random
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 from reference_calls import Operator, Reach, Setting
 
 from hpcoll.analysis.prove import placements
+from hpcoll.base import canonical
 from hpcoll.runtime.gpu.routes import gpu_routes
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.route import Routes
@@ -164,11 +165,14 @@ class Case(NamedTuple):
 
 
 def wanted(case: Case, sent: list[list[np.ndarray]], operator: Operator) -> list[list[np.ndarray]]:
-    """Return what every rank's OUTPUT blocks must hold, from every rank's INPUT blocks, by NumPy; an empty list leaves it as it was."""
+    """Return what every rank's OUTPUT blocks must hold, from every rank's INPUT blocks, by NumPy; an empty list leaves it as it was.
+
+    Contributions are combined as the canonical expression, which only operators that are not associative tell from others.
+    """
     ranks, root = range(case.nranks), case.root
 
     def fold(block: int, upto: int = case.nranks) -> list[np.ndarray]:
-        return [reduce(operator.combine, [sent[r][block] for r in range(upto)])] if upto else []
+        return [canonical.fold(operator.combine, [sent[r][block] for r in range(upto)])] if upto else []
 
     def at_root(found: list[np.ndarray]) -> list[list[np.ndarray]]:
         return [found if r == root else [] for r in ranks]

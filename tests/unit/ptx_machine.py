@@ -7,6 +7,7 @@ import ctypes
 import operator
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,20 @@ def _encode(value: Any, kind: str) -> int:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    return a / b if isinstance(a, np.floating) else a // b
+    if isinstance(a, np.floating):
+        return a / b
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: int, b: int) -> int:
+    return a - b * int(_divide(a, b))
+
+
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c, rounded once; by fractions for float64, of which no NumPy type holds the product."""
+    if isinstance(a, np.float64) and np.isfinite([a, b, c]).all():
+        return np.float64(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
+    return type(a)(np.longdouble(a) * b + c)
 
 
 def _permute(source: int, picks: int) -> int:
@@ -52,7 +66,7 @@ def _permute(source: int, picks: int) -> int:
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _divide, "min": min, "max": max,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _divide, "rem": _remainder, "min": min, "max": max,
     "and": operator.and_, "or": operator.or_, "xor": operator.xor,
 }  # fmt: skip
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -108,7 +122,12 @@ class Machine:
 
     def _step(self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]) -> None:
         name, kind = words[0], words[-1]
-        if name in ("ld", "st"):
+        if name == "atom":
+            assert words == ["atom", "global", "add", "u64"]
+            self._step(["ld", "global", "u64"], operands[:2], registers, parameters)
+            total = self._value(operands[0], registers) + self._value(operands[2], registers)
+            self._step(["st", "global", "u64"], [operands[1], "%total"], {**registers, "%total": total}, parameters)
+        elif name in ("ld", "st"):
             self._memory(words, operands, registers, parameters)
         elif name == "mov":
             self._move(kind, operands, registers)
@@ -150,7 +169,7 @@ class Machine:
             return _encode(values[0] * values[1] + values[2], kind)
         if name == "fma":
             assert words[0] == "rn"
-            return _encode(type(values[0])(np.longdouble(values[0]) * values[1] + values[2]), kind)
+            return _encode(_fused(*values), kind)
         found = _BINARY[name](values[0], values[1])
         return _encode(found, f"{kind[0]}{2 * int(kind[1:])}" if "wide" in words else kind)
 

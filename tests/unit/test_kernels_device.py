@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import kernel_cases
+import kernel_cases_digits
 import numpy as np
 import pytest
-from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES, numbers
+from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, FLOATS, HALVES, SCALES, numbers
 from ptx_machine import Machine
 
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
@@ -75,7 +76,7 @@ def assemble(kernel: Kernel, cc: Capability) -> str:
     return log.decode()
 
 
-def check(kernel: Kernel, cc: Capability, nparameters: int) -> str:
+def check(kernel: Kernel, cc: Capability, nparameters: int, *, fused: bool = False) -> str:
     """Check what every kernel keeps; return its text."""
     text = kernel.ptx.decode()
     entry = re.findall(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
@@ -85,7 +86,7 @@ def check(kernel: Kernel, cc: Capability, nparameters: int) -> str:
     assert set(parameters) <= {"u64", "b64", "s64", "f64"}, "a parameter is not 8 bytes wide"
     assert f".target sm_{cc[0]}{cc[1]}\n" in text
     assert not re.search(r"\.local|\.func|\bcall\b|\btrap\b", text), "memory of its own, or a call"
-    assert not re.search(r"\bfma\.", text), "a product fused with a sum"
+    assert bool(re.search(r"\bfma\.", text)) == fused, "a product fused with a sum"
     assert re.search(r"mul\.wide\.[su]32", text), "the index of a thread has 64 bits"
     log = assemble(kernel, cc)
     assert f"'{kernel.name}'" in log
@@ -160,6 +161,35 @@ def test_scales(cc: Capability, compiled: None) -> None:
 
 
 @every_cc
+def test_exact_folds(cc: Capability, compiled: None) -> None:
+    """No compiler joins, leaves out or reorders what a TwoSum is made of, and subnormal numbers stay."""
+    for dtype in [*FLOATS, *COMPLEX]:
+        kernel = device.fold(ops.EXACT_SUM, dtype, cc)
+        assert kernel.name == f"fold_exact_sum_{dtype.name}"
+        text = check(kernel, cc, 19)
+        assert not re.search(r"\.ftz|\.approx", text)
+        kernel_cases.check_exact(dtype, 36)
+
+
+def test_exact_sums_of_integers_are_sums() -> None:
+    for name in ("int32", "uint64"):
+        assert device.fold(ops.EXACT_SUM, np.dtype(name), (9, 0)) == device.fold(ops.SUM, np.dtype(name), (9, 0))
+
+
+@every_cc
+def test_digits(cc: Capability, compiled: None) -> None:
+    """What a thread's four numbers do not hold is added by integers, atomically."""
+    for dtype in FLOATS:
+        few = dtype.name in ("float64", "bfloat16")
+        for kernel in (device.digit_sums(dtype, cc), device.digit_products(dtype, cc)):
+            text = check(kernel, cc, 11, fused=kernel.name == "digitproducts_float64")
+            assert "atom.global.add.u64" in text
+        if few:
+            kernel_cases_digits.check_sums(kernel_cases.launch, dtype, 18)
+            kernel_cases_digits.check_products(kernel_cases.launch, dtype, 72)
+
+
+@every_cc
 def test_pack(cc: Capability, compiled: None) -> None:
     for itemsize in (1, 2, 4, 8, 16):
         kernel = device.pack(itemsize, cc)
@@ -175,7 +205,7 @@ def test_special_numbers(cc: Capability, compiled: None) -> None:
     kernel_cases.check_specials()
 
 
-@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "specials", "scales", "strided"])
+@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "exact", "digits", "specials", "scales", "strided"])
 def test_in_the_simulator(part: str) -> None:
     cases = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}

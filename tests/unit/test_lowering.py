@@ -12,6 +12,7 @@ from reference_calls import Operator
 from hpcoll.runtime.program import lowering
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import Algorithm
 
 
@@ -62,6 +63,22 @@ def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
     for in_place in in_place_modes(row, nranks, rng)[-2:]:
         count = 1 if row.collective == "barrier" else 43
         check(Case(row, nranks, count, in_place, random_setting(rng), segment=25, nodes=random_nodes(row, nranks, rng)))
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.canonical])
+def test_programs_compute_the_expression_that_the_row_promises(key: str, short: bool) -> None:
+    """Sums of floats of many sizes: the bits are those of the canonical expression, whatever lowering makes one reduction of."""
+    row, rng, seen = CATALOGUE[key], random.Random(key), 0
+    for nranks in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 21, 32, 64) if short else range(1, 65):
+        nodes = parse_nodes("4", nranks)
+        for shared, in_place in itertools.product(((), (0,) * nranks, nodes), in_place_modes(row, nranks, rng)[:2]):
+            if row.is_canonical(nranks, nodes) and (nranks < 13 or rng.random() < 0.4):
+                root = rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0
+                setting = random_setting(rng)._replace(nodes=shared)
+                case = Case(row, nranks, 23, in_place, setting, root, segment=rng.choice((1 << 40, 8)), nodes=nodes)
+                play(case, Operator(8, add_floats))  # which compares the bits
+                seen += 1
+    assert seen > 2
 
 
 @pytest.mark.parametrize("key", [key for key in CATALOGUE if key.startswith("allreduce/")])

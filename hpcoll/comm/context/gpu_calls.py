@@ -123,7 +123,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
-        """Say whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        """Say whether half types and exact sums may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
@@ -135,9 +135,10 @@ class GpuCalls:
         """Return the call, if a program for GPU memory runs it."""
         if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):
             return None
-        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
+        folds_once = self._may_fold_once(row, algorithm)
+        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
         call = on_gpu.describe()
-        if call is None:
+        if call is None or (call.one_fold and not folds_once):
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None

@@ -33,7 +33,7 @@ class GpuItems(Items):
         super().__init__(*args)
         self._copies: dict[tuple[Hashable, ...], tuple[Pieces, int]] = {}  # chunks, and for what -> copy, and items up to then
         self._written: dict[Hashable, int] = {}  # chunk -> items up to the last that wrote it
-        self._partial: int | None = None  # landing slot of partial results
+        self._partials: list[int] = []  # landing slots of partial results
         self._used: list[tuple[int, int, Any]] = []  # messages that were used and not yet acknowledged
         self._in_place: set[Hashable] = set()  # chunks that peers work on in place
 
@@ -80,19 +80,30 @@ class GpuItems(Items):
     def _operate(
         self, code: Code, spans: list[Span], names: list[list[Hashable]], further: list[Span], written: list[list[Hashable]]
     ) -> None:  # fmt: skip
-        """Add long folds as several reductions, left to right; the last one writes the destinations, of which the rest get copies."""
-        while len(spans) > 1 + MAX_SOURCES:
-            if self._partial is None:
-                self._partial = self._new_slot(pinned=False)
-            self.landings[self._partial] = largest(self.landings[self._partial], spans[0].nbytes)
-            partial = Span(LANDING + self._partial, 0, spans[0].nbytes)
-            name: list[Hashable] = [("landing", self._partial)]
-            super()._operate(code, [partial, *spans[1 : 1 + MAX_SOURCES]], [name, *names[1 : 1 + MAX_SOURCES]], [], [])
-            spans, names = [spans[0], partial, *spans[1 + MAX_SOURCES :]], [names[0], name, *names[1 + MAX_SOURCES :]]
+        """Add long folds as several reductions; the last one writes the destinations, of which the rest get copies."""
+        nresults = 0
+        while len(spans) > 1 + MAX_SOURCES:  # aligned groups of a power of two are subtrees of the canonical expression
+            results: list[tuple[Span, list[Hashable]]] = []
+            for first in range(1, len(spans), MAX_SOURCES):
+                group, theirs = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]
+                if len(group) > 1:
+                    span, name = self._partial(nresults, spans[0].nbytes)
+                    super()._operate(code, [span, *group], [name, *theirs], [], [])
+                    group, theirs, nresults = [span], [name], nresults + 1
+                results.append((group[0], theirs[0]))
+            spans, names = [spans[0], *(span for span, _ in results)], [names[0], *(name for _, name in results)]
         most = MAX_DESTINATIONS - 1
         super()._operate(code, spans, names, further[:most], written[:most])
         for span, theirs in zip(further[most:], written[most:], strict=True):
             super()._operate(Code.COPY, [span, spans[0]], [theirs, names[0]], [], [])
+
+    def _partial(self, number: int, nbytes: Any) -> tuple[Span, list[Hashable]]:
+        """Return span and names of the landing slot for a partial result of a long fold."""
+        if number == len(self._partials):
+            self._partials.append(self._new_slot(pinned=False))
+        slot = self._partials[number]
+        self.landings[slot] = largest(self.landings[slot], nbytes)
+        return Span(LANDING + slot, 0, nbytes), [("landing", slot)]
 
 
 def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], int]:
