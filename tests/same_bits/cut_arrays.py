@@ -103,15 +103,19 @@ def layouts(part: Array) -> Iterator[tuple[str, Array]]:
     yield "backwards", np.ascontiguousarray(part[::-1])[::-1]
 
 
-def checked(comm: Any, double: Any) -> Iterator[tuple[str, Array | None, bool, str]]:
-    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results."""
-    for function in FUNCTIONS:
-        for dtype in DTYPES:
-            if dtype.kind in function.kinds:
-                yield from of_type(comm, double, function, dtype)
+def on_gpu(double: Any, values: Array) -> Any:
+    """Return an array of the double of the driver; only DLPack knows bfloat16."""
+    made = double.Array(values.shape, values.dtype).fill(values)
+    return double.dlpack(made) if values.dtype == BF16 else made
+
+
+def pairs() -> list[tuple[Function, np.dtype]]:
+    """Return every function with every element type that it takes."""
+    return [(function, dtype) for function in FUNCTIONS for dtype in DTYPES if dtype.kind in function.kinds]
 
 
 def of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iterator[tuple[str, Array | None, bool, str]]:
+    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results."""
     values = whole(dtype)
     axes: tuple[Any, ...] = (None, 0, 1, (0, 1)) if function.axes else (None,)
     for axis in axes:
@@ -126,7 +130,7 @@ def of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iter
                 if function.name == "exact_dot":
                     given = [one.reshape(-1), other.reshape(-1)]
                 if double is not None:
-                    given = [double.Array(array.shape, array.dtype).fill(array) for array in given]
+                    given = [on_gpu(double, array) for array in given]
                 try:
                     found = np.asarray(getattr(hpcoll, function.name)(comm, *given, **({} if axis is None else {"axis": axis})))
                 except (hpcoll.HpcollError, AttributeError, TypeError, ValueError) as error:
