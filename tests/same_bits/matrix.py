@@ -27,8 +27,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cut_arrays  # noqa: E402
-from same_cases import DOUBLE, MEMORIES, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
 from right_bits import Array, bits  # noqa: E402
+from same_cases import DOUBLE, MEMORIES, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
 
 import hpcoll  # noqa: E402
 
