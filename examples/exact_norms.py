@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,23 +23,19 @@ from numpy.typing import NDArray
 import hpcoll
 
 Array = NDArray[Any]
-Norms = Callable[[Array, hpcoll.Communicator], tuple[float, float]]
+Norms = Callable[[Any, Array, hpcoll.Communicator], tuple[float, float]]
 NARRAYS, COUNT = 50, 1001
 
 
-def of_heat(whole: Array, comm: hpcoll.Communicator) -> tuple[float, float]:
+def of_heat(heat: Any, whole: Array, comm: hpcoll.Communicator) -> tuple[float, float]:
     """Return the norm of an array by heat, and by hpcoll of the parts that heat gives the ranks."""
-    import heat
-
     array = heat.array(whole, split=0, comm=heat.communication.MPICommunication(comm))
     return heat.norm(array).item(), float(hpcoll.exact_norm(comm, array.larray.numpy()))
 
 
-def of_pylops(whole: Array, comm: hpcoll.Communicator) -> tuple[float, float]:
+def of_pylops(pylops_mpi: Any, whole: Array, comm: hpcoll.Communicator) -> tuple[float, float]:
     """Return the norm of an array by pylops-mpi, and by hpcoll of its parts."""
-    from pylops_mpi import DistributedArray
-
-    array = DistributedArray.to_dist(whole, base_comm=comm)
+    array = pylops_mpi.DistributedArray.to_dist(whole, base_comm=comm)
     return array.norm(), float(hpcoll.exact_norm(comm, array.local_array))
 
 
@@ -46,10 +43,10 @@ def rounded(whole: Array) -> float:
     """Return the correctly rounded norm, by decimals with more digits than the squares have."""
     with localcontext() as context:
         context.prec = 2000
-        return float(sum(Decimal(one) ** 2 for one in whole.tolist()).sqrt())
+        return float(sum((Decimal(one) ** 2 for one in whole.tolist()), Decimal(0)).sqrt())
 
 
-def fingerprint(norms: list[float]) -> str:
+def fingerprint(norms: Sequence[float]) -> str:
     """Return a hash of the bits."""
     return hashlib.blake2b(np.array(norms).tobytes(), digest_size=8).hexdigest()
 
@@ -63,7 +60,8 @@ def main(packages: list[str]) -> int:
     arrays = random.standard_normal((NARRAYS, COUNT)) * 10.0 ** random.integers(-3, 3, (NARRAYS, COUNT))
     wanted, good = [rounded(whole) for whole in arrays], True
     for name in packages or filter(find_spec, PACKAGES):
-        own, exact = zip(*(PACKAGES[name](whole, comm) for whole in arrays))
+        package = import_module(name)
+        own, exact = zip(*(PACKAGES[name](package, whole, comm) for whole in arrays))
         right = list(exact) == wanted
         good = good and right
         if comm.rank == 0:

@@ -20,7 +20,6 @@ import hashlib
 import statistics
 import sys
 import time
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI

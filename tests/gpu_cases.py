@@ -262,7 +262,7 @@ def check_bits(comm: hpcoll.Communicator, make: Maker, count: int) -> None:
     wrong: list[object] = []
     exact, partial = {"op": hpcoll.EXACT_SUM}, {"op": hpcoll.EXACT_SUM, "algorithm": "ring"}
     for method, asked in [("Allreduce", partial), *((method, one) for method in REDUCING for one in ({"order": "rank"}, exact))]:
-        for dtype in ("float64", "float32", "float16", "complex64"):
+        for dtype in ("float64", "float32", "float16", "complex64") if count < 100 else ("float64", "complex64"):
             options: dict[str, Any] = dict(asked)
             x = hard_numbers(dtype.replace("complex64", "float32"), comm.size, 2 * count * comm.size, np.random.default_rng(count))
             host = x[comm.rank].view(dtype)[: count * comm.size]

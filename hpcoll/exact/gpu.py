@@ -1,4 +1,4 @@
-"""Arrays in GPU memory, whose exact sums are made on the host of copies of their blocks."""
+"""Arrays in GPU memory, whose exact sums kernels make, or the host of copies of their blocks."""
 
 from collections.abc import Iterator
 from math import prod
@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 
 from hpcoll.comm.arguments.host_mirror import Mirror
+from hpcoll.exact.gpu_kernels import products_on_gpu, squares_on_gpu, sums_on_gpu
 from hpcoll.exact.local import add_term
 from hpcoll.exact.terms import terms
-from hpcoll.kernels.digits import Window, normalise
+from hpcoll.kernels.digits import DigitWindow, normalise
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 
 _BLOCK_NBYTES = 1 << 26  # of a copy
 
 
-def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], within: Window) -> None:
+def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], within: DigitWindow) -> None:
     """Add the sums of elements over axes to vectors on the host.
 
     Args:
@@ -24,10 +25,39 @@ def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], 
         axes: Of x, in ascending order.
         within: The digits that the vectors have: room for all numbers of x's type.
     """
+    found = sums_on_gpu(x, axes, within)
+    if found is not None and _is_added(words[: len(found)], found):
+        return
     for (piece,) in host_pieces(x, along=axes):
         for term in terms(piece):
             add_term(words[term.part], term.array, axes, within)
             normalise(words)
+
+
+def add_gpu_products(words: np.ndarray[Any, Any], x: Any, y: Any, within: DigitWindow) -> bool:
+    """Add the products of all elements of two arrays to a vector, where kernels can; else say False, and the host does it.
+
+    Args:
+        words: In normal form before and after, shape (1, ``within.nwords``).
+        x: NumPy's array, or one on a GPU.
+        y: As x, and of its shape.
+        within: As of `add_gpu`.
+    """
+    on_gpu = isinstance(x, DeviceArray) and isinstance(y, DeviceArray)
+    return _is_added(words, products_on_gpu(x, y, within) if on_gpu else None)
+
+
+def add_gpu_squares(words: np.ndarray[Any, Any], x: Any, within: DigitWindow) -> bool:
+    """Add the squares of all elements to a vector, those of the size of complex ones; as `add_gpu_products`."""
+    return len(words) == 1 and _is_added(words, squares_on_gpu(x, within) if isinstance(x, DeviceArray) else None)
+
+
+def _is_added(words: np.ndarray[Any, Any], found: np.ndarray[Any, Any] | None) -> bool:
+    if found is None:
+        return False
+    words += found
+    normalise(words)
+    return True
 
 
 def host_pieces(*arrays: np.ndarray[Any, Any] | DeviceArray, along: tuple[int, ...] | None = None) -> Iterator[tuple[np.ndarray, ...]]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from cuda_double import digits
 from cuda_double.exact import exact_sum
 from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
 from cuda_double.memory import Memory
@@ -78,7 +79,9 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 def nparams(entry: str) -> int | None:
     """Return how many parameters a kernel has; None for one that is not known."""
-    counts = {"fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "vector": 4}
+    counts = {
+        "fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "vector": 4, "digitsums": 11, "digitproducts": 11,
+    }  # fmt: skip
     return counts.get(entry.split("_")[0])
 
 
@@ -90,6 +93,8 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
         return _fold(exact_sum if exact else _folded(_combine(entry, operators)), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
+    if kind.startswith("digit"):
+        return _digits(kind, dtype_of(rest[0]), values, memory)
     return _vector_add(values, memory) if kind == "vector" else _pack(int(rest[0]), values, memory)
 
 
@@ -162,6 +167,29 @@ def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: 
             _elements(target, count, to_dtype, memory)[...] = (value / by if divides else value * by).astype(to_dtype)
 
     return Launch(run, (_span(source, count, from_dtype),), (_span(target, count, to_dtype),))
+
+
+def _digits(kind: str, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
+    words, out, *rest, slices, last, first, ndigits = values
+    if kind == "digitsums":
+        source, nvectors, length, across, along = rest
+        factors = [digits.Strided(source, dtype, nvectors, length, across, along)]
+    else:
+        nvectors, length = 1, rest[2]
+        factors = [digits.Strided(source, dtype, 1, length, 0, step) for source, step in zip(rest[:2], rest[3:])]
+    require(min(nvectors, slices) > 0 and length >= 0, INVALID_VALUE, f"{kind} of {nvectors} vectors by {slices} threads each")
+    nwords, left = ndigits + digits.NCOUNTS, 0 if last else digits.NPARTIALS * slices * nvectors
+
+    def run() -> None:
+        found = _elements(words, nvectors * nwords, np.dtype(np.int64), memory).reshape(nvectors, nwords)
+        given = [one.values(memory.view) for one in factors]
+        for v in range(nvectors):
+            digits.add(found[v], [one[v] for one in given], first)
+        if left:
+            _elements(out, left, np.dtype(np.float64), memory)[...] = -0.0
+
+    reads = *((one.start, one.start + one.nbytes) for one in factors if one.nbytes), _span(words, nvectors * nwords, np.dtype(np.int64))
+    return Launch(run, reads, (reads[-1], *([_span(out, left, np.dtype(np.float64))] if left else [])))
 
 
 def _offsets(shape: list[int], strides: list[int]) -> np.ndarray:

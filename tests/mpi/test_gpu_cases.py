@@ -79,7 +79,7 @@ def test_requests(start: str, by: Any, make: Maker) -> None:
     check_requests(by(None), make, start)
 
 
-@pytest.mark.parametrize("way", [None, pytest.param("staged", marks=pytest.mark.once)])
+@pytest.mark.parametrize("way", [pytest.param(None, marks=pytest.mark.once), "staged"])
 def test_bits_are_those_of_the_host(way: str | None, by: Any, make: Maker) -> None:
     check_bits(by(way), make, 9 if way else 5_000)
 

@@ -29,8 +29,9 @@ def _reals(rng: np.random.Generator, dtype: np.dtype, op: str) -> Array:
     shape = NPARTS, PERIOD
     # Three in ten of any size, the others of sizes alike, so that all digits of each count.
     centre = rng.integers(least, top, PERIOD)
-    exponents = np.where(rng.random(shape) < 0.3, rng.integers(least, top, shape), centre + rng.integers(-form.digits, form.digits, shape) // 2)
-    values = np.ldexp(rng.integers(-1 << form.digits, 1 << form.digits, shape).astype(np.float64), np.clip(exponents, least, top) - form.digits)
+    alike = centre + rng.integers(-form.digits, form.digits, shape) // 2
+    exponents = np.clip(np.where(rng.random(shape) < 0.3, rng.integers(least, top, shape), alike), least, top) - form.digits
+    values = np.ldexp(rng.integers(-1 << form.digits, 1 << form.digits, shape).astype(np.float64), exponents)
     values[1::2, ::7] = -values[::2, ::7]  # what cancels
     values[:, 3::31] = np.ldexp(rng.integers(-9, 9, (NPARTS, len(range(3, PERIOD, 31)))), form.least)  # subnormal
     values[:, 5] = -0.0

@@ -103,34 +103,44 @@ def layouts(part: Array) -> Iterator[tuple[str, Array]]:
     yield "backwards", np.ascontiguousarray(part[::-1])[::-1]
 
 
-def checked(comm: Any, double: Any) -> Iterator[tuple[str, Array | None, bool, str]]:
-    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results."""
-    for function in FUNCTIONS:
-        for dtype in DTYPES:
-            if dtype.kind in function.kinds:
-                yield from of_type(comm, double, function, dtype)
+def on_gpu(double: Any, values: Array) -> Any:
+    """Return an array of the double of the driver; only DLPack knows bfloat16."""
+    made = double.Array(values.shape, values.dtype).fill(values)
+    return double.dlpack(made) if values.dtype == BF16 else made
+
+
+def pairs() -> list[tuple[Function, np.dtype]]:
+    """Return every function with every element type that it takes."""
+    return [(function, dtype) for function in FUNCTIONS for dtype in DTYPES if dtype.kind in function.kinds]
+
+
+def wanted(function: Function, values: Array, axis: Any) -> Array:
+    """Return the right result along an axis, or of all."""
+    if not isinstance(axis, int):
+        return np.asarray(function.right(values.reshape(-1)))
+    return np.asarray([function.right(one) for one in np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])])
 
 
 def of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iterator[tuple[str, Array | None, bool, str]]:
+    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results."""
     values = whole(dtype)
+    backwards = values.reshape(-1)[::-1].reshape(SHAPE)
     axes: tuple[Any, ...] = (None, 0, 1, (0, 1)) if function.axes else (None,)
     for axis in axes:
-        along = axis if isinstance(axis, int) else 0
-        want = np.asarray(function.right(values.reshape(-1)) if not isinstance(axis, int) else
-                          [function.right(one) for one in np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])])  # fmt: skip
+        along, want = axis if isinstance(axis, int) else 0, wanted(function, values, axis)
         for cut, edges in cuts(values.shape[along], comm.size):
-            mine = np.take(values, range(edges[comm.rank], edges[comm.rank + 1]), axis=along)
-            backwards = np.take(values.reshape(-1)[::-1].reshape(SHAPE), range(edges[comm.rank], edges[comm.rank + 1]), axis=along)
-            for (layout, one), (_, other) in zip(layouts(mine), layouts(backwards)):
-                what, given = f"{function.name} {dtype.name} axis {axis} {cut} {layout}", [one]
+            mine = range(edges[comm.rank], edges[comm.rank + 1])
+            parts = (np.take(one, mine, axis=along) for one in (values, backwards))
+            for (layout, one), (_, other) in zip(*map(layouts, parts)):
+                name, given = f"{function.name} {dtype.name} axis {axis}", [one]
                 if function.name == "exact_dot":
                     given = [one.reshape(-1), other.reshape(-1)]
                 if double is not None:
-                    given = [double.Array(array.shape, array.dtype).fill(array) for array in given]
+                    given = [on_gpu(double, array) for array in given]
                 try:
                     found = np.asarray(getattr(hpcoll, function.name)(comm, *given, **({} if axis is None else {"axis": axis})))
                 except (hpcoll.HpcollError, AttributeError, TypeError, ValueError) as error:
-                    yield what, None, False, f"{what}: {type(error).__name__}: {str(error)[:200]}"
+                    yield name, None, False, f"{name} {cut} {layout}: {type(error).__name__}: {str(error)[:200]}"
                     continue
                 good = found.dtype == want.dtype and found.shape == want.shape and bits(found) == bits(want)
-                yield f"{function.name} {dtype.name} axis {axis}", found, good, f"{what}: {found.dtype} {found.ravel()[:3]} for {want.dtype} {want.ravel()[:3]}"
+                yield name, found, good, f"{name} {cut} {layout}: {found.shape} {found.ravel()[:3]!r} for {want.shape} {want.ravel()[:3]!r}"

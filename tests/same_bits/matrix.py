@@ -10,10 +10,13 @@
 import argparse
 import hashlib
 import os
+import random
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cut_arrays  # noqa: E402
-from same_cases import DOUBLE, MEMORIES, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
 from right_bits import Array, bits  # noqa: E402
+from same_cases import DOUBLE, MEMORIES, Memory, SameCase, cases, key, ordered, permutations, run  # noqa: E402
 
 import hpcoll  # noqa: E402
 
@@ -67,7 +70,9 @@ def memory_of(comm: Any, name: str, double: Any) -> Memory:
         import gpu_cases
 
         return Memory(
-            lambda values: double.Array(values.shape, values.dtype).fill(values), gpu_cases.write, lambda array: gpu_cases.read(array, array.dtype)
+            partial(cut_arrays.on_gpu, double),
+            lambda buffer, values: gpu_cases.write(getattr(buffer, "array", buffer), values),
+            lambda buffer: gpu_cases.read(array := getattr(buffer, "array", buffer), array.dtype),
         )
 
     def symmetric(values: Array) -> Array:
@@ -104,21 +109,36 @@ def gpu(wanted: bool) -> Iterator[Any]:
         yield double
 
 
-def everything(comm: Any, asked: argparse.Namespace, double: Any, tally: Tally) -> None:
-    """Run what was asked for."""
+def todo(comm: Any, asked: argparse.Namespace, double: Any, tally: Tally) -> Iterator[Callable[[], None]]:
+    """Yield what is to be run."""
     on = "GPU" if asked.double else "host"
-    for number, case in enumerate(cases(comm.size, nodes_of(comm), asked.largest)):
-        if (double is None or case.memory == MEMORIES[0]) and number % asked.share[1] == asked.share[0]:
-            attempt(comm, case, comm.rank, tally, f"{on}, {'exact' if case.op == 'exact' else 'canonical'}", double)
+    for case in cases(comm.size, nodes_of(comm), asked.largest):
+        if double is None or case.memory == MEMORIES[0]:
+            yield partial(attempt, comm, case, comm.rank, tally, f"{on}, {'exact' if case.op == 'exact' else 'canonical'}", double)
     for order in permutations(comm.size) if double is None else ():
         other = comm.Split(0, order[comm.rank])
         for case in permuted(other):
-            attempt(other, case, other.rank, tally, "ranks permuted")
+            yield partial(attempt, other, case, other.rank, tally, "ranks permuted")
             if case.op == "exact" and case.collective in ("allreduce", "reduce"):
-                attempt(comm, case, order[comm.rank], tally, "contributions permuted")
-        other.Free()
-    for name, found, good, what in cut_arrays.checked(comm, double):
+                yield partial(attempt, comm, case, order[comm.rank], tally, "contributions permuted")
+    for function, dtype in cut_arrays.pairs():
+        yield partial(cut, comm, double, function, dtype, tally)
+
+
+def cut(comm: Any, double: Any, function: cut_arrays.Function, dtype: np.dtype, tally: Tally) -> None:
+    """Run a function of arrays that are cut in every way."""
+    for name, found, good, what in cut_arrays.of_type(comm, double, function, dtype):
         tally.note("arrays", name, found, good, what)
+
+
+def everything(comm: Any, asked: argparse.Namespace, double: Any, tally: Tally) -> None:
+    """Run what was asked for, in an order by the seed, until the time is over."""
+    begin, all_of_it = time.monotonic(), list(todo(comm, asked, double, tally))
+    random.Random(asked.seed).shuffle(all_of_it)
+    for i, one in enumerate(all_of_it):
+        if i % 10 == 0 and WORLD.bcast(time.monotonic() - begin > asked.seconds):
+            break
+        one()
 
 
 def permuted(comm: Any) -> Iterator[SameCase]:
@@ -133,7 +153,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--double", action="store_true", help="arrays are on a GPU, that of the double")
     parser.add_argument("--largest", type=int, default=1_000_000, help="elements of a share (1000000)")
-    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), metavar=("I", "N"), help="every Nth case, from the Ith on")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further case begins (3600)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of cases (1)")
     asked = parser.parse_args()
     comm = hpcoll.Communicator(WORLD)
     with gpu(asked.double) as double:

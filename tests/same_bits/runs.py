@@ -1,8 +1,8 @@
 """Many runs of `matrix.py`: do all algorithms, ranks, hosts, libraries, memories and ways to cut an array give the same bits?
 
-    python tests/same_bits/runs.py --to build/same_bits.jsonl            # an hour on two cores; writes a line for each run
-    python tests/same_bits/runs.py --only hosts --to build/hosts.jsonl   # runs whose name has a word
-    python tests/same_bits/runs.py --table build/same_bits.jsonl         # tables of what was written
+    python tests/same_bits/runs.py --to build/same_bits.jsonl                           # hours on two cores; writes a line for each run
+    python tests/same_bits/runs.py --only hosts --seconds 60 --to build/same_bits.jsonl # runs whose name has a word, some of their cases
+    python tests/same_bits/runs.py --table build/same_bits.jsonl                        # tables of what was written
 
 Each result is compared with NumPy's or Python's when it comes (`right_bits.py`). Here the hashes of all runs are compared, so that a result
 of one number of ranks is that of another. Emulated hosts need root (`tests/cluster/hosts.sh`).
@@ -43,16 +43,20 @@ class Job(NamedTuple):
         return f"{self.kind} {self.ranks} {self.library}"
 
 
-def jobs() -> list[Job]:
-    """Return all runs; those of many ranks take every third case of long lists, each another third."""
-    found = [Job("node", str(n), library) for n in (1, 2, 3, 4) for library in LIBRARIES]
-    found += [Job("node", str(n), library, ("--share", str(i), "2")) for n in (5, 6, 7, 8) for i, library in enumerate(LIBRARIES)]
-    few = ("--largest", "65537")
-    found += [Job("hosts", slots, library, few) for slots in ("1,1", "2,2", "3,2,1") for library in LIBRARIES]
-    found += [Job("hosts", slots, "openmpi", few) for slots in ("1,1,1,1", "4,4", "2,2,2,2", "1,2")]
-    found += [Job("GPU", str(n), library, ("--double", *few)) for n in (1, 2, 3, 4, 8) for library in LIBRARIES if n < 8 or library == "openmpi"]
-    found += [Job("messages", str(n), library, few, (("HPCOLL_SHM", "0"),)) for n, library in ((3, "openmpi"), (4, "mpich"), (6, "openmpi"))]
-    return [*found, *(Job("environment", "3", library, few, (("HPCOLL_ORDER", "rank"),)) for library in LIBRARIES)]
+def jobs(seconds: float) -> list[Job]:
+    """Return all runs; each has another order of cases, of which it makes as many as the time allows."""
+    places = [("node", str(n), library) for n in range(1, 9) for library in LIBRARIES]
+    places += [("hosts", slots, library) for slots in ("1,1", "2,2", "3,2,1", "4,4") for library in LIBRARIES]
+    places += [("hosts", slots, "openmpi") for slots in ("1,2", "1,1,1,1", "2,2,2,2")]
+    places += [("GPU", str(n), library) for n in (1, 2, 3, 4, 8) for library in LIBRARIES[: 1 + (n < 8)]]
+    places += [("messages", str(n), library) for n, library in ((3, "openmpi"), (4, "mpich"), (6, "openmpi"))]
+    places += [("environment", "3", library) for library in LIBRARIES]
+    options = {"GPU": ("--double", "--largest", "65537")}
+    settings = {"messages": (("HPCOLL_SHM", "0"),), "environment": (("HPCOLL_ORDER", "rank"),)}
+    return [
+        Job(kind, ranks, library, (*options.get(kind, ()), "--seed", str(seed), "--seconds", str(seconds)), settings.get(kind, ()))
+        for seed, (kind, ranks, library) in enumerate(places)
+    ]
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -113,6 +117,7 @@ def tables(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run, or show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600, help="of each run (600)")
     parser.add_argument("--only", help="runs whose name has this word, such as 'hosts' or 'node 3'")
     parser.add_argument("--to", type=Path, help="file that each result is appended to")
     parser.add_argument("--table", type=Path, help="file of results, of which tables are printed; nothing runs")
@@ -121,7 +126,7 @@ def main() -> None:
         print(tables([json.loads(line) for line in asked.table.read_text().splitlines()]))
         return
     found = []
-    for job in jobs():
+    for job in jobs(asked.seconds):
         if asked.only is None or asked.only in job.name:
             found.append(one := run(job))
             print(one["name"], one.get("error") or f"{sum(one['cases'].values())} cases, {len(one['wrong'])} wrong", flush=True)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from contributions import DTYPES, PERIOD, inputs, is_free, operators, repeated
-from right_bits import Array, bits, lean, reduced
 from mpi4py import MPI
+from right_bits import Array, bits, lean, reduced
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -98,10 +98,7 @@ def run(comm: Any, case: SameCase, mine: int, memory: Memory, **options: Any) ->
     given, want = repeated(inputs(case.dtype, case.op, nranks)[mine], blocks * case.count), wanted(case, rank, nranks)
     at_root = case.collective != "reduce" or rank == case.root
     send, recv = memory.make(given), memory.make(np.zeros(case.count, case.dtype))  # on all ranks, as symmetric memory needs it
-    if case.place == IN and at_root:
-        arguments = [MPI.IN_PLACE, recv := send]
-    else:
-        arguments = [send, recv if at_root else None]
+    arguments = [MPI.IN_PLACE, (recv := send)] if case.place == IN and at_root else [send, recv if at_root else None]
     arguments += [operator(case.op), *[case.root] * (case.collective == "reduce")]
     options |= {name: value for name in ("algorithm", "segment") if (value := getattr(case, name)) is not None}
     good, found = True, None
