@@ -37,12 +37,13 @@ class ExactAccumulator:
         ArgumentError: Another type or shape.
     """
 
-    __hash__ = None
+    __hash__: Any = None  # it changes
 
     def __init__(self, dtype: Any = np.float64, shape: int | tuple[int, ...] = ()) -> None:
         self.dtype = _result_type(dtype, "ExactAccumulator")
+        sizes: Any = (shape,) if hasattr(shape, "__index__") else shape
         try:
-            self.shape = tuple(map(operator.index, (shape,) if hasattr(shape, "__index__") else shape))  # type: ignore[arg-type]
+            self.shape = tuple(map(operator.index, sizes))
         except TypeError:
             self.shape = (-1,)
         if any(n < 0 for n in self.shape):
