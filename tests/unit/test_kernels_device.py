@@ -14,6 +14,7 @@ import kernel_cases_digits
 import numpy as np
 import pytest
 from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, FLOATS, HALVES, SCALES, numbers
+from ptx_assembler import assemble
 from ptx_machine import Machine
 
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
@@ -62,19 +63,6 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def forget() -> None:
     for function in (device.fold, device.scale, device.pack):
         function.cache_clear()
-
-
-def assemble(kernel: Kernel, cc: Capability) -> str:
-    """Return what NVIDIA's assembler says about a kernel; it refuses instructions that the text's version does not have."""
-    handle = nvjitlink.create(2, [f"-arch=sm_{cc[0]}{cc[1]}", "-verbose"])
-    try:
-        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, kernel.ptx, len(kernel.ptx), kernel.name)
-        nvjitlink.complete(handle)
-        log = bytearray(nvjitlink.get_info_log_size(handle))
-        nvjitlink.get_info_log(handle, log)
-    finally:
-        nvjitlink.destroy(handle)
-    return log.decode()
 
 
 def check(kernel: Kernel, cc: Capability, nparameters: int, *, fused: bool = False) -> str:
