@@ -2,8 +2,12 @@
 
 Start it with ``mpirun -n 4 python -m mpi4py jobs/train_digits.py``. Data-parallel: the parameters are broadcast once, every rank
 computes the gradient of its share of each batch, and buckets of gradients are added up over the ranks while those of earlier layers
-are still being computed. Ends with status 1 when the ranks do not hold the same bits, or when the parameters are not those of the serial
-run.
+are still being computed. Ends with status 1 when ranks hold different bits, or when the parameters are not those of the serial run.
+
+With ``--exact`` the parameters have the same bits on any number of ranks, and those of the serial run. Two things would change with the
+number of ranks: sums over ranks, and what BLAS computes, whose additions are ordered by the shapes of its matrices. So a batch is cut
+into micro-batches of `MICRO` samples whatever the ranks. Each has its gradients computed by one rank, in one thread. The gradients are
+added up over all micro-batches with `hpcoll.exact_sum`, which rounds correctly, hence once.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
+from threadpoolctl import threadpool_limits
 
 import hpcoll
 from hpcoll.base.errors import HpcollError
@@ -29,6 +34,7 @@ TEST_SAMPLES = 360
 LEARNING_RATE = 0.05  # at FULL_BATCH samples and more; a smaller batch is noisier and takes smaller steps
 FULL_BATCH = 64
 MOMENTUM = 0.9
+MICRO = 8  # samples of a micro-batch; the last of a batch may have fewer
 STABLE = 1e-3  # a training whose parameters rounding moves further than this proves nothing
 
 
@@ -60,10 +66,33 @@ class Alone:
         """Return when the gradients are the sums over all ranks."""
 
 
+class ExactGradients:
+    """Correctly rounded sums of the gradients of all ranks' micro-batches; until `wait`, ``gradients`` are those of one micro-batch."""
+
+    def __init__(self, network: Network, comm: hpcoll.Communicator | None) -> None:
+        like = Network(network.widths, network.flat.dtype.type)
+        self.gradients, self._flat, self._comm, self._rows = like.parameters, like.flat, comm, list[Array]()
+
+    def ready(self, name: str) -> None:
+        """Keep the gradients of a micro-batch once the last is written, the first layer's."""
+        if name == "weights 0":
+            self._rows.append(self._flat.copy())
+
+    def wait(self) -> None:
+        """Add up; this rank may have had no micro-batch."""
+        rows = np.array(self._rows, self._flat.dtype).reshape(-1, self._flat.size)
+        self._flat[:] = hpcoll.exact_sum(self._comm, rows, axis=0)
+        self._rows.clear()
+
+
+Sums = Alone | ExactGradients | hpcoll.GradientBuckets
+
+
 class Network:
     """A tanh network: weights ``(m, n)`` and biases ``(n,)`` of each layer, by name, as views into one array."""
 
     def __init__(self, widths: list[int], dtype: type) -> None:
+        self.widths = widths
         self.flat: Array = np.zeros(sum((m + 1) * n for m, n in pairwise(widths)), dtype)
         self.parameters: dict[str, Array] = {}
         start = 0
@@ -88,7 +117,7 @@ class Network:
         weights, biases = self.layers[-1]
         return [*values, values[-1] @ weights + biases]
 
-    def backward(self, samples: Samples, into: Alone | hpcoll.GradientBuckets) -> float:
+    def backward(self, samples: Samples, into: Sums) -> float:
         """Return the sum of the losses of some samples, perhaps none, and write the sums of their gradients, the last layer's first."""
         *values, logits = self.forward(samples.images)
         rows = np.arange(len(samples.digits))
@@ -119,33 +148,38 @@ def share(count: int, rank: int, nranks: int) -> slice:
     return slice(count * rank // nranks, count * (rank + 1) // nranks)
 
 
-def train(
-    network: Network, samples: Samples, options: argparse.Namespace, sums: Alone | hpcoll.GradientBuckets, *, rank: int = 0, nranks: int = 1
-) -> Iterator[float]:
-    """Train, and yield after each epoch the sum of the losses of this rank's samples."""
+def parts(batch: Array, sums: Sums, rank: int, nranks: int) -> list[Array]:
+    """Return what one rank takes of a batch: its share, or for exact sums whole micro-batches, whose cut does not depend on the ranks."""
+    if not isinstance(sums, ExactGradients):
+        return [batch[share(len(batch), rank, nranks)]]
+    starts = range(0, len(batch), MICRO)
+    return [batch[start : start + MICRO] for start in starts[share(len(starts), rank, nranks)]]
+
+
+def train(network: Network, samples: Samples, options: argparse.Namespace, sums: Sums, rank: int = 0, nranks: int = 1) -> Iterator[Array]:
+    """Train, and yield after each epoch the losses of this rank, a number for each call of `Network.backward`."""
     random = np.random.default_rng(options.seed)
     rate = LEARNING_RATE * min(1.0, options.batch / FULL_BATCH)
     velocities = {name: np.zeros_like(one) for name, one in network.parameters.items()}
     for _ in range(options.epochs):
-        loss = 0.0
+        losses = list[float]()
         order = random.permutation(len(samples.digits))
         for start in range(0, len(order), options.batch):
             batch = order[start : start + options.batch]
-            loss += network.backward(samples.take(batch[share(len(batch), rank, nranks)]), sums)
+            losses += [network.backward(samples.take(part), sums) for part in parts(batch, sums, rank, nranks)]
             sums.wait()
             for name, velocity in velocities.items():
                 velocity *= MOMENTUM
                 velocity -= rate / len(batch) * sums.gradients[name]
                 network.parameters[name] += velocity
-        yield loss
+        yield np.array(losses, np.float64)
 
 
-def accuracy(network: Network, test: Samples, comm: hpcoll.Communicator) -> float:
+def accuracy(network: Network, test: Samples, sums: Sums, comm: hpcoll.Communicator) -> float:
     """Return the share of the test samples that all ranks together get right."""
-    mine = test.take(share(len(test.digits), comm.rank, comm.size))
-    right = np.array([np.count_nonzero(network.forward(mine.images)[-1].argmax(axis=1) == mine.digits)], np.int64)
-    comm.Allreduce(MPI.IN_PLACE, right, op=MPI.SUM)
-    return float(right[0]) / len(test.digits)
+    mine = [test.take(part) for part in parts(np.arange(len(test.digits)), sums, comm.rank, comm.size)]
+    right = sum(np.count_nonzero(network.forward(one.images)[-1].argmax(axis=1) == one.digits) for one in mine)
+    return comm.allreduce(int(right), MPI.SUM) / len(test.digits)
 
 
 def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, widths: list[int]) -> Network:
@@ -154,17 +188,18 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
     network = Network(widths, np.float32)
     if comm.rank == 0:
         network.initialise(options.seed)
-    buckets = hpcoll.GradientBuckets(comm, network.parameters, mean=False, bucket=options.bucket, algorithm=options.algorithm)
-    buckets.broadcast()
+    comm.Bcast(network.flat)
+    sums: Sums = ExactGradients(network, comm)
+    if not options.exact:
+        sums = hpcoll.GradientBuckets(comm, network.parameters, mean=False, bucket=options.bucket, algorithm=options.algorithm)
     start = time.perf_counter()
-    losses = train(network, training, options, buckets, rank=comm.rank, nranks=comm.size)
-    for epoch, loss in enumerate(losses, start=1):
-        total = np.array([loss])
-        comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        right = accuracy(network, test, comm)
+    epochs = train(network, training, options, sums, comm.rank, comm.size)
+    for epoch, losses in enumerate(epochs, start=1):
+        total = hpcoll.exact_sum(comm, losses) if options.exact else comm.allreduce(losses.sum(), MPI.SUM)
+        right = accuracy(network, test, sums, comm)
         if comm.rank == 0:
-            mean = total[0] / len(training.digits)
-            print(f"epoch {epoch:3d}  loss {mean:7.4f}  test accuracy {right:7.2%}  {time.perf_counter() - start:6.2f} s", flush=True)
+            mean, seconds = total / len(training.digits), time.perf_counter() - start
+            print(f"epoch {epoch:3d}  loss {mean:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s", flush=True)
     return network
 
 
@@ -184,15 +219,16 @@ def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[i
     """Say whether the parameters are those of a serial run on the same batches, up to rounding.
 
     The runs add gradients in another order, so float32 rounding takes both about equally far from the exact result, perhaps to opposite
-    sides. That distance is measured by a serial run in float64; the two may differ by twice as much.
+    sides. That distance is measured by a serial run in float64; the two may differ by twice as much. With exact sums the bits are equal.
     """
 
-    def serial(dtype: type) -> Array:
+    def serial(dtype: type, exact: bool = False) -> Array:
         network = Network(widths, np.float32)
         network.initialise(options.seed)
         start, network = network.flat, Network(widths, dtype)
         network.flat[:] = start
-        for _ in train(network, load(options.seed)[0], options, Alone(network.parameters)):
+        sums = ExactGradients(network, None) if exact else Alone(network.parameters)
+        for _ in train(network, load(options.seed)[0], options, sums):
             pass
         return network.flat
 
@@ -202,6 +238,10 @@ def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[i
     equal = difference <= allowed
     verdict = "equal" if equal else "NOT EQUAL"
     print(f"largest difference from the serial run: {difference:.2e}; rounding allows {allowed:.2e}: {verdict}")
+    if options.exact:
+        same = parameters.tobytes() == serial(np.float32, exact=True).tobytes()
+        print(f"the bits of a serial run with exact sums: {'yes' if same else 'NO'}")
+        equal = equal and same
     return equal
 
 
@@ -224,7 +264,9 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     names = (*hpcoll.algorithms("allreduce"), "native")
     parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
-    parser.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
+    sums = parser.add_mutually_exclusive_group()
+    sums.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
+    sums.add_argument("--exact", action="store_true", help="correctly rounded sums: the same bits on any number of ranks")
     parser.add_argument("--bucket", default="64K", metavar="SIZE", help="bytes of gradients that travel together")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all ranks")
@@ -236,14 +278,14 @@ def parse_options() -> argparse.Namespace:
 def main() -> int:
     """Train, prove the result, and return the exit status."""
     options = parse_options()
+    if options.exact:
+        threadpool_limits(1)  # threads of BLAS divide the sums of a matrix product among them
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     widths = [64, options.hidden, options.hidden, 10]
+    how = "exact sums" if options.exact else f"allreduce algorithm: {options.algorithm or 'automatic'}"
     if comm.rank == 0:
-        print(f"{comm.size} ranks, {'-'.join(map(str, widths))} network, allreduce algorithm: {options.algorithm or 'automatic'}")
+        print(f"{comm.size} ranks, {'-'.join(map(str, widths))} network, {how}")
     network = train_parallel(options, comm, widths)
-    right = accuracy(network, load(options.seed)[1], comm)
-    if comm.rank == 0:
-        print(f"test accuracy: {right:.2%}")
     good = same_bits(network.flat, comm)
     if comm.rank == 0:
         good = equals_serial(network.flat, options, widths) and good

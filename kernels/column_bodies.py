@@ -11,9 +11,9 @@ import numpy as np
 from numba import carray, njit
 
 from hpcoll.kernels.digit_bodies import SIGNED
-from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels.digit_form import NCOUNTS
 from hpcoll.kernels.extraction import GREATEST_LEVEL, LEVEL_BITS, bits_of, least_level, level_for, put, put_any, put_float, sigma
-from hpcoll.kernels.sums import BLOCK, COLUMNS, RESTS, ROOM, ROWS
+from hpcoll.kernels.sum_room import COLUMNS, MOST_ROWS, RESTS, ROOM, ROWS
 
 
 @njit
@@ -57,7 +57,7 @@ def _row_adder(load: Any) -> Any:
 
 
 def _tile_adder(load: Any) -> Any:
-    """Return the compiled function that adds a tile of at most `BLOCK` rows and `COLUMNS` columns."""
+    """Return the compiled function that adds a tile of at most `MOST_ROWS` rows and `COLUMNS` columns."""
     add_row = _row_adder(load)
 
     @njit
@@ -102,9 +102,9 @@ def kernel_of(load: Any) -> Callable[..., None]:
         sums1[:], sums2[:] = 0, 0
         for column in range(0, n, COLUMNS):
             some = min(COLUMNS, n - column)
-            for row in range(0, nrows, BLOCK):
+            for row in range(0, nrows, MOST_ROWS):
                 tile = elements[row * step + column :]
-                add_tile(tile, min(BLOCK, nrows - row), step, some, sums1, sums2, vectors[column * width :], first, ndigits)
+                add_tile(tile, min(MOST_ROWS, nrows - row), step, some, sums1, sums2, vectors[column * width :], first, ndigits)
         for i in range(n):
             row = 0
             while not vectors[i * width + ndigits + SIGNED] and row < nrows:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, types
 
-from hpcoll.kernels.digits import DIGIT_BITS, LOWEST
+from hpcoll.kernels.digit_form import DIGIT_BITS, LOWEST
 from hpcoll.kernels.expansions import double_bits, multiply64, two_sum, vectors
 from hpcoll.kernels.numbers import number
 

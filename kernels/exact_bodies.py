@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import adder, carry, rounder
-from hpcoll.kernels.digits import FORMATS, WINDOWS
+from hpcoll.kernels.digit_form import FORMATS, WINDOWS
 from hpcoll.kernels.object_code import object_file
 
 BLOCK = 512  # elements summed at a time: three partial results and a source stay in the first-level cache
@@ -200,7 +200,7 @@ def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: igno
 
 @njit(inline="always")
 def _slow(round_, to_odd, srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    """Return the bits of the rounded sum of one element of each source."""
+    """Return the bits of the rounded sum of one element of each source, which are finite."""
     words = carray(_room(np.int64(0)), _NWORDS)
     for i in range(_NWORDS):
         words[i] = 0
@@ -211,18 +211,32 @@ def _slow(round_, to_odd, srcs, nsrcs, at):  # type: ignore[no-untyped-def]
 
 
 @njit
+def _infinite(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
+    """Return the sum of the infinities and NaN among an element of each source; 0 where there are none."""
+    total = 0.0
+    for k in range(nsrcs):
+        x = np.float64(srcs[k][at])
+        if x - x != 0:
+            total += x
+    return total if total == total else np.nan
+
+
+@njit
 def _slow64(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return _of_bits(_slow(_round64, False, srcs, nsrcs, at))
+    infinite = _infinite(srcs, nsrcs, at)
+    return infinite if infinite != 0 else _of_bits(_slow(_round64, False, srcs, nsrcs, at))
 
 
 @njit
 def _slow32(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return _of_bits(np.int32(_slow(_round32, False, srcs, nsrcs, at)))
+    infinite = np.float32(_infinite(srcs, nsrcs, at))
+    return infinite if infinite != 0 else _of_bits(np.int32(_slow(_round32, False, srcs, nsrcs, at)))
 
 
 @njit
 def _slow_odd(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    return _of_bits(np.int32(_slow(_round32, True, srcs, nsrcs, at)))
+    infinite = np.float32(_infinite(srcs, nsrcs, at))
+    return infinite if infinite != 0 else _of_bits(np.int32(_slow(_round32, True, srcs, nsrcs, at)))
 
 
 def _float64(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]

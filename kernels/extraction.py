@@ -10,22 +10,21 @@ levels do not hold goes to Neal's large superaccumulator (arXiv:1505.05571): a b
 Comparisons of one number with another would be as many instructions as the sums. So differences are collected by OR, and tested once.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import MASK, NAN, NEGATIVE, POSITIVE, SIGNED
-from hpcoll.kernels.digits import LOWEST
-from hpcoll.kernels.sums import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
+from hpcoll.kernels.digit_form import LOWEST
+from hpcoll.kernels.sum_room import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
 
 LEVEL_BITS = 51
 MOST_LEVELS = 6
 FRESH = -5000  # a level that no number has: nothing is known yet
 LEAST_LEVEL, GREATEST_LEVEL = -970, 1022  # so that both sigmas of two levels are normal numbers
-SKIPPED = 15  # blocks that go to bins at once, after one that had to
+SKIPPED = 127  # blocks that go to bins at once, after one that had to
 BIN_CAPACITY = 2047  # fractions of 52 bits in an int64
 
 
@@ -45,6 +44,28 @@ def float_of(typingctx, bits):  # type: ignore[no-untyped-def]
 def float32_of(typingctx, bits):  # type: ignore[no-untyped-def]
     """Return the float32 of a uint32's bits."""
     return types.float32(types.uint32), lambda context, builder, signature, values: builder.bitcast(values[0], ir.FloatType())
+
+
+@intrinsic
+def _prefetch(typingctx, address):  # type: ignore[no-untyped-def]
+    """Have the processor read a line of memory ahead; any address will do."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(values[0], byte), number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@njit
+def fetch_ahead(x, start):  # type: ignore[no-untyped-def]
+    """Have the processor read a block from an index of an array: it would read less far ahead by itself."""
+    address = np.int64(x.ctypes.data) + start * x.itemsize
+    for i in range(0, BLOCK * x.itemsize, 64):
+        _prefetch(address + i)
 
 
 @njit(inline="always")
@@ -167,15 +188,15 @@ def to_bins(values, n, room, words, first, ndigits):  # type: ignore[no-untyped-
 @njit
 def any_signed(values, n):  # type: ignore[no-untyped-def]
     """Say whether any of n numbers is other than -0.0."""
+    found = False
     for i in range(n):
-        if bits_of(values[i]) != -1 << 63:
-            return True
-    return False
+        found |= bits_of(values[i]) != -1 << 63
+    return found
 
 
 @njit
 def add_any(values, n, room, words, first, ndigits):  # type: ignore[no-untyped-def]
-    """Add a block of at most `BLOCK` float64 numbers of any kind, which are lost; note what is known for the next block."""
+    """Add a block of at most a block of float64 numbers of any kind, which are lost; note what is known for the next block."""
     if not words[ndigits + SIGNED]:
         words[ndigits + SIGNED] = any_signed(values, n)
     greatest = np.int64(0)

@@ -1,9 +1,9 @@
 """Exact sums of products of two arrays' elements. Imported only to be compiled.
 
 The product of two float32 or shorter numbers is a float64 number. That of two float64 numbers is ``p + e`` with ``p = x * y`` and
-``e = fma(x, y, -p)``, where neither over- nor underflows. The fast way has a last level far above the least float64 number. So products
-that underflow leave something, as all do that are too small for it; only those that are rounded to zero have to be looked for. What the
-fast way cannot hold is scaled to fractions between 1 and 2, and their products are added to the digits one by one.
+``e = fma(x, y, -p)``, where neither over- nor underflows. Three levels (`hpcoll.kernels.extraction`) hold products of which the least is
+not below the greatest by more than 48 bits, and then leave nothing. More levels take more passes. Products that over- or underflow are
+made of fractions between 1 and 2, and added to the digits one by one.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import SIGNED
-from hpcoll.kernels.digits import NCOUNTS
-from hpcoll.kernels.extraction import (
-    FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, float_of, put, put_any, put_float, sigma,
-)  # fmt: skip
-from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.digit_form import NCOUNTS
+from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, fetch_ahead, float_of, put, put_any, put_float, sigma
+from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
+HELD_BITS = 48  # three levels hold products whose first bit is at most so many below their own
+INFINITY = 0x7FF << 52
 LEAST_PRODUCT, GREATEST_PRODUCT = 2.0**-960, 2.0**1020  # between them nothing under- or overflows
 
 
@@ -33,34 +33,30 @@ def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
 
 @njit
 def three_levels(x, y, n, s1, s2, s3):  # type: ignore[no-untyped-def]
-    """Return the sums of three levels, bits that say whether a product was too great or left anything, and whether one is zero."""
-    sum1, sum2, sum3, beyond, left, zeros = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0), False
+    """Return the sums of three levels, bits that say whether a product was too great, and the bits of the least product in size."""
+    sum1, sum2, sum3, beyond, least = np.int64(0), np.int64(0), np.int64(0), np.int64(0), INFINITY
     expected = bits_of(s1)
     for i in range(n):
         p = x[i] * y[i]
         e = fma(x[i], y[i], -p)
-        zeros |= p == 0
+        least = min(least, bits_of(p) & ~(-1 << 63))
         t = p + s1
         sum1 += bits_of(t)
         beyond |= bits_of(t) ^ expected
-        rest = p - (t - s1)
-        u, v = rest + s2, e + s2
+        u, v = (p - (t - s1)) + s2, e + s2
         sum2 += bits_of(u) + bits_of(v)
-        left |= bits_of(u - s2) ^ bits_of(rest)
-        rest = e - (v - s2)
-        w = rest + s3
-        sum3 += bits_of(w)
-        left |= bits_of(w - s3) ^ bits_of(rest)
-    return sum1 - n * expected, sum2 - 2 * n * bits_of(s2), sum3 - n * bits_of(s3), (beyond >> 52) | (left << 1), zeros
+        sum3 += bits_of((e - (v - s2)) + s3)
+    return sum1 - n * expected, sum2 - 2 * n * bits_of(s2), sum3 - n * bits_of(s3), beyond >> 52, least
 
 
 @njit
-def _vanishes(x, y, n):  # type: ignore[no-untyped-def]
-    """Say whether any product of numbers other than zero is rounded to zero."""
-    found = False
+def _least_product(x, y, n):  # type: ignore[no-untyped-def]
+    """Return the bits of the least product in size, but of those that are zero: 0 where one is only rounded to that."""
+    least = INFINITY
     for i in range(n):
-        found |= (x[i] * y[i] == 0) & (x[i] != 0) & (y[i] != 0)
-    return found
+        p = bits_of(x[i] * y[i]) & ~(-1 << 63)
+        least = min(least, INFINITY if (x[i] == 0) | (y[i] == 0) else p)
+    return least
 
 
 @njit
@@ -95,8 +91,9 @@ def _add_block(x, y, room, words, first, ndigits):  # type: ignore[no-untyped-de
     n, level = x.size, room[LEVEL]
     if level != FRESH and room[SKIP] == 0:
         s1, s2, s3 = sigma(level), sigma(level - LEVEL_BITS), sigma(level - 2 * LEVEL_BITS)
-        sum1, sum2, sum3, wrong, zeros = three_levels(x, y, n, s1, s2, s3)
-        if wrong == 0 and not (zeros and _vanishes(x, y, n)):
+        sum1, sum2, sum3, beyond, least = three_levels(x, y, n, s1, s2, s3)
+        bound = (level - HELD_BITS + 1023) << 52
+        if beyond == 0 and (least >= bound or _least_product(x, y, n) >= bound):
             put(words, sum1, level - 52, first)
             put(words, sum2, level - 52 - LEVEL_BITS, first)
             put(words, sum3, level - 52 - 2 * LEVEL_BITS, first)
@@ -115,14 +112,13 @@ def _add_any_block(x, y, room, words, first, ndigits):  # type: ignore[no-untype
     n = x.size
     products = room[RESTS : RESTS + BLOCK].view(np.float64)
     errors = room[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
-    greatest, least = 0.0, np.inf
+    greatest = np.int64(0)
     for i in range(n):
         p = x[i] * y[i]
         products[i], errors[i] = p, fma(x[i], y[i], -p)
-        greatest = max(greatest, abs(p)) if p == p else np.inf
-        least = min(least, abs(p)) if p != 0 else least
+        greatest = max(greatest, bits_of(p) & ~(-1 << 63))
     room[LEVEL] = FRESH
-    if not greatest < GREATEST_PRODUCT or least < LEAST_PRODUCT or _vanishes(x, y, n):
+    if greatest > bits_of(GREATEST_PRODUCT) or _least_product(x, y, n) < bits_of(LEAST_PRODUCT):
         room[SKIP] = 0
         for i in range(n):
             _add_product(x[i], y[i], words, first, ndigits)
@@ -137,6 +133,8 @@ def _of_float64(x, y, n, words, first, ndigits, room):  # type: ignore[no-untype
     xs, ys, vector, work = carray(x, n), carray(y, n), carray(words, ndigits + NCOUNTS), carray(room, ROOM)
     work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
     for lo in range(0, n, BLOCK):
+        fetch_ahead(xs, lo + BLOCK)
+        fetch_ahead(ys, lo + BLOCK)
         _add_block(xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)], work, vector, first, ndigits)
     signed = vector[ndigits + SIGNED]
     empty_bins(work, vector, first, ndigits)
@@ -153,6 +151,8 @@ def kernel_of(form: str, load: Any, add_block: Any) -> Callable[..., None]:
         work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
         products = work[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
         for lo in range(0, n, BLOCK):
+            fetch_ahead(xs, lo + BLOCK)
+            fetch_ahead(ys, lo + BLOCK)
             some, one, other = min(BLOCK, n - lo), xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)]
             for i in range(some):
                 products[i] = load(one[i]) * load(other[i])

@@ -42,7 +42,8 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
     }
     if collective.reduces and not collective.idempotent:
         operators = "any operator" if row.ordered or collective.ordered else "commutative operators"
-        facts["results"] = f"{operators}; {'all ranks get the same bits' if row.reproducible else 'ranks may differ in the last bit'}"
+        bits = "all ranks get the same bits" if row.reproducible else "ranks may differ in the last bit"
+        facts["results"] = f"{operators}; {bits}{', those of the canonical expression' * row.is_canonical(s.nranks, drawing.nodes)}"
     facts["source"] = row.source
     for name, text in facts.items():
         yield from textwrap.wrap(text, width, initial_indent=f"  {name:9}" if name else "  ", subsequent_indent=" " * (11 if name else 2))

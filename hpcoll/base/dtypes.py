@@ -6,7 +6,7 @@ float16 and bfloat16 are reduced in float32 and rounded once, at the end; long d
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import EXACT_SUM, ReduceOp
+from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
 BYTES = "bytes"  # the class of data that is only moved
@@ -49,6 +49,11 @@ def is_bfloat16(dtype: np.dtype) -> bool:
 def working_dtype(dtype: np.dtype) -> np.dtype:
     """Return the element type in which a reduction computes: float32 for the half types, else the type itself."""
     return np.dtype(np.float32) if is_bfloat16(dtype) or dtype == np.float16 else dtype
+
+
+def working_op(op: ReduceOp, dtype: np.dtype) -> ReduceOp:
+    """Return the operator of a reduction that computes in `working_dtype`: an exact sum of half types is not to be rounded twice."""
+    return EXACT_SUM_ODD if op is EXACT_SUM and working_dtype(dtype) != dtype else op
 
 
 def is_extended(dtype: np.dtype) -> bool:

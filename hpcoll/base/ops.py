@@ -59,12 +59,7 @@ BAND = ReduceOp("band", "i", identity=-1)
 BOR = ReduceOp("bor", "i", identity=0)
 BXOR = ReduceOp("bxor", "i", identity=0)
 AVG = ReduceOp("avg", "fc", average=True)
-EXACT_SUM = ReduceOp("exact_sum", "ifc", identity=0)
-"""The sum of the contributions as numbers, rounded once, to nearest, ties to even; so it depends on no order. Integers wrap, as in `SUM`.
-
-The result overflows only where the rounded sum does. Infinities of one sign stay, those of both and NaN give NaN. Where all contributions
-are -0.0 the sum is -0.0; any other sum of zero is +0.0. Complex numbers are summed part by part.
-"""
+EXACT_SUM = ReduceOp("exact_sum", "ifc", identity=0)  # the sum of the contributions as real numbers, rounded once
 EXACT_SUM_ODD = ReduceOp("exact_sum", "f", identity=0)  # in float32, of half types: rounded to odd, so that rounding it again is right
 
 BUILTIN = {op.name: op for op in (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR)}

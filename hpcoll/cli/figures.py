@@ -13,7 +13,7 @@ from hpcoll.cli import output
 SUFFIXES = (".svg", ".png", ".pdf")
 SIZE = 12, 5  # inches
 _DPI = 150  # of a PNG
-_COLOURS = (*(f"C{i}" for i in range(10)), "navy", "gold", "limegreen", "maroon", "magenta", "darkslategrey")
+_COLOURS = (*(f"C{i}" for i in range(10)), "navy", "gold", "limegreen", "maroon", "magenta", "darkslategrey", "orangered", "mediumorchid")
 _FONT, _GAP, _AWAY, _DASH = 8, 9, 14, 4  # points: size of a label, from one to the next, from the axes, and of a dash
 
 Point = tuple[float, float]

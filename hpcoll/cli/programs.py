@@ -92,6 +92,7 @@ def _verdict(program: FileProgram, proof: Proof, arguments: argparse.Namespace) 
     yield f"  no race; no deadlock with {counted(slots, 'message')} waiting on a channel; each contribution exactly once"
     if program.meaning.reduces:
         operators = "any operator" if proof.ordered else "operators that are commutative"
-        yield f"  {operators}; {'the same' if proof.reproducible else 'not the same'} bits on all gpus"
+        canonical = ", those of the canonical expression" * proof.canonical
+        yield f"  {operators}; {'the same' if proof.reproducible else 'not the same'} bits on all gpus{canonical}"
     if arguments.advice:
         yield from (f"  advice: {line}" for line in advice(program, proof))

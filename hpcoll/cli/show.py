@@ -31,7 +31,8 @@ KEY = (
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
     "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
     "with neighbours: d blocks of m, the most that a rank sends or receives, b blocks that the busiest rank sends, in all messages",
-    "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
+    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: for some numbers of ranks or all the bits of the "
+    "canonical expression; e: equal blocks only",
 )
 
 
@@ -103,7 +104,7 @@ def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
     texts = [[row.key, _promises(row), _cut(row.rounds or DERIVED), _cut(row.sent or DERIVED)] for row in rows]
-    lines = table(["algorithm", "abe", "rounds", "bytes / m"], texts, width)
+    lines = table(["algorithm", "abce", "rounds", "bytes / m"], texts, width)
     left = max(len(line) for line in lines) + 2
     if width - left >= MIN_SUMMARY:
         yield from (f"{line:{left}}{text}"[:width] for line, text in zip(lines, ("summary", *(row.summary for row in rows))))
@@ -122,5 +123,8 @@ def _cut(formula: str) -> str:
 def _promises(row: Algorithm) -> str:
     collective = COLLECTIVES[row.collective]
     reduces = collective.reduces and not collective.idempotent
-    flags = {"a": reduces and (row.ordered or collective.ordered), "b": reduces and row.reproducible, "e": row.uniform}
+    flags = {
+        "a": reduces and (row.ordered or collective.ordered), "b": reduces and row.reproducible, "c": reduces and row.canonical != "",
+        "e": row.uniform,
+    }  # fmt: skip
     return "".join(letter for letter, holds in flags.items() if holds)

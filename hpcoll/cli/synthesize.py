@@ -118,7 +118,10 @@ def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
     found = row(task, best.parts, NAME, summary, "the search of hpcoll synthesize")
     proof = prove(found, task.nranks, task.root)
     sent = str(proof.chunks_sent / task.nchunks)
-    return found._replace(rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible)
+    return found._replace(
+        rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible,
+        canonical="1" * proof.canonical,
+    )  # fmt: skip
 
 
 def _none(task: Task) -> str:

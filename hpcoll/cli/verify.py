@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         progress("")
         print(f"refused: {error}")
         return 1
-    header = ["algorithm", "instances", "messages", "any op", "same bits", "CPU s"]
-    print("\n".join(table(header, [_texts(summary) for summary in summaries], shutil.get_terminal_size().columns, numbers=[1, 2, 5])))
+    header = ["algorithm", "instances", "messages", "any op", "same bits", "canonical", "CPU s"]
+    print("\n".join(table(header, [_texts(summary) for summary in summaries], shutil.get_terminal_size().columns, numbers=[1, 2, 6])))
     print(_conclusion(summaries, arguments, time.perf_counter() - start))
     return 0
 
@@ -85,6 +85,8 @@ def _texts(summary: Summary) -> list[str]:
     collective = COLLECTIVES[CATALOGUE[summary.key].collective]
     reduces = collective.reduces and not collective.idempotent
     facts = ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
+    some = f"{summary.canonical} of them" if summary.canonical else "no"
+    facts.append(("yes" if summary.canonical == summary.instances else some) if reduces else "")
     return [summary.key, f"{summary.instances:,}", f"{summary.messages:,}", *facts, f"{summary.seconds:.1f}"]
 
 

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from hpcoll.base.disk_cache import SITE, folder, keep_in, own_folder
-from hpcoll.base.dtypes import check_op, working_dtype
+from hpcoll.base.dtypes import check_op, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, printable
 from hpcoll.cli.bench.messages import find_dtype, find_op
@@ -38,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"nothing can be kept: {error}") from None
     importlib.import_module("hpcoll.runtime.engine.entry")
     for op, dtype in wanted:
-        kernel_address(op, working_dtype(dtype))
+        kernel_address(working_op(op, dtype), working_dtype(dtype))
     print(f"the engine and {len(wanted)} kernels are in {printable(str(folder()), LINE)}")
     return 0

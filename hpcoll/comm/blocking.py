@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.arguments.call import Time, limit_of, order_of
+from hpcoll.comm.arguments.call import Time, in_order, limit_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
@@ -60,9 +60,9 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
         if order is not None:
-            order = order_of(order, context.rank)
-        key = "Allreduce" if algorithm is None and segment is None and order is None else ("Allreduce", 0, algorithm, segment, order)
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -91,13 +91,10 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        if order is not None:
-            order = order_of(order, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = (
-            "Reduce" if root == 0 and algorithm is None and segment is None and order is None
-            else ("Reduce", root, algorithm, segment, order)
-        )  # fmt: skip
+        key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
+        if order is not None:
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
@@ -125,12 +122,9 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
         if order is not None:
-            order = order_of(order, context.rank)
-        key = (
-            "Reduce_scatter_block" if algorithm is None and segment is None and order is None
-            else ("Reduce_scatter_block", 0, algorithm, segment, order)
-        )  # fmt: skip
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -159,8 +153,6 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        if order is not None:
-            order = order_of(order, context.rank)
         if recvcounts is None and not context.closed:
             try:
                 recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
@@ -168,10 +160,9 @@ class BlockingReductions(WithContext):
                 with context.failure_scope("Reduce_scatter"):
                     raise
         send = with_counts(sendbuf, recvcounts)
-        key = (
-            "Reduce_scatter" if algorithm is None and segment is None and order is None
-            else ("Reduce_scatter", 0, algorithm, segment, order)
-        )  # fmt: skip
+        key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
+        if order is not None:
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
@@ -199,9 +190,9 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        key = "Scan" if algorithm is None and segment is None else ("Scan", 0, algorithm, segment)
         if order is not None:
-            order = order_of(order, context.rank)
-        key = "Scan" if algorithm is None and segment is None and order is None else ("Scan", 0, algorithm, segment, order)
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -229,9 +220,9 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
+        key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
         if order is not None:
-            order = order_of(order, context.rank)
-        key = "Exscan" if algorithm is None and segment is None and order is None else ("Exscan", 0, algorithm, segment, order)
+            key = in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)

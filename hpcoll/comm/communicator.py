@@ -33,8 +33,8 @@ class Communicator(
 ):  # fmt: skip
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
-    All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=`` and ``timeout=``. The time of
-    a persistent call is counted from each start. ``timeout=`` does not hold for calls that the MPI library serves.
+    All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=``, ``order=`` and ``timeout=``. The
+    time of a persistent call is counted from each start. ``timeout=`` does not hold for calls that the MPI library serves.
 
     Args:
         comm: Any intracommunicator; the Communicator is a second name for it, not a copy, and keeps its topology. None at all

@@ -10,7 +10,7 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.exact.arguments import exact_array, sorted_axes
 from hpcoll.exact.sums import Array, ExactSums
 from hpcoll.exact.terms import is_exact_type
-from hpcoll.kernels.digits import NCOUNTS, Window
+from hpcoll.kernels.digits import NCOUNTS, DigitWindow
 
 
 class ExactAccumulator:
@@ -37,7 +37,7 @@ class ExactAccumulator:
         ArgumentError: Another type or shape.
     """
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, dtype: Any = np.float64, shape: int | tuple[int, ...] = ()) -> None:
         self.dtype = _result_type(dtype, "ExactAccumulator")
@@ -128,7 +128,7 @@ class ExactAccumulator:
         name, shape, count, window, words = state
         self.__init__(_named(name), shape)  # type: ignore[misc]
         found = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=False)
-        found.window, found.count = Window(*window), count
+        found.window, found.count = DigitWindow(*window), count
         nwords = found.window.end - found.window.first + NCOUNTS
         found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)
         self._sums.merge(found)

@@ -37,7 +37,7 @@ class _Operand(NamedTuple):
 
     @property
     def is_integer(self) -> bool:
-        """Whether elements are integers or bool."""
+        """True for integers and bool."""
         return self.dtype.kind in "biu"
 
 
@@ -54,7 +54,7 @@ def exact_sum(comm: Any, x: Any, axis: Axis = None) -> Any:
             along the first of them. The other axes are equal on all ranks.
 
     Returns:
-        A scalar of x's type for ``axis=None``, else an array of the axes that are left. Integers: of the type of ``np.sum``, where they wrap.
+        A scalar of x's type for ``axis=None``, else an array of the axes that are left. Integers: of ``np.sum``'s type, in which they wrap.
 
     Raises:
         ArgumentError: On all ranks, before elements are read: an argument cannot be used, or ranks differ.
@@ -68,7 +68,7 @@ def exact_sum(comm: Any, x: Any, axis: Axis = None) -> Any:
     if operand.is_integer:
         return _integer_sum(comm, operand)
     sums.add(operand.array, operand.axes)
-    return _result(comm, sums, operand, lambda: sums.rounded(operand.dtype))
+    return _result(comm, sums, operand.kept, lambda: sums.rounded(operand.dtype))
 
 
 def exact_mean(comm: Any, x: Any, axis: Axis = None) -> Any:
@@ -90,7 +90,7 @@ def exact_mean(comm: Any, x: Any, axis: Axis = None) -> Any:
     """
     operand, sums = _prepared("exact_mean", comm, x, axis)
     sums.add(operand.array, operand.axes)
-    return _result(comm, sums, operand, lambda: sums.means(_floating(operand.dtype)))
+    return _result(comm, sums, operand.kept, lambda: sums.means(_floating(operand.dtype)))
 
 
 def exact_norm(comm: Any, x: Any, axis: Axis = None) -> Any:
@@ -115,7 +115,7 @@ def exact_norm(comm: Any, x: Any, axis: Axis = None) -> Any:
     operand, sums = _prepared("exact_norm", comm, x, axis, power=2)
     sums.add_squares(operand.array, operand.axes)
     dtype = _floating(operand.dtype)
-    return _result(comm, sums, operand, lambda: sums.roots(np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype))
+    return _result(comm, sums, operand.kept, lambda: sums.roots(np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype))
 
 
 def exact_dot(comm: Any, x: Any, y: Any) -> Any:
@@ -129,7 +129,7 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
         y: This rank's part of the other array, of the same shape; its type may be another.
 
     Returns:
-        A scalar of the type that NumPy gives products of these types. Integers: of the type of ``np.sum``, where they wrap.
+        A scalar of the type that NumPy gives products of these types. Integers: of ``np.sum``'s type, in which they wrap.
 
     Raises:
         ArgumentError: As `exact_sum`, and for parts of different shapes.
@@ -137,40 +137,38 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     >>> float(exact_dot(None, [1e200, 1e-200, -1e200], [1e200, 1e-200, 1e200]))
     0.0
     """
-    problem, one, other = "", None, None
+    problem, description, pair = "", "", list[Array]()
     try:
-        one, other = exact_array(x), exact_array(y)
-        if one.shape != other.shape:
-            problem = f"exact_dot needs parts of one shape, got {one.shape} and {other.shape}"
+        pair = [exact_array(x), exact_array(y)]
+        description = " and ".join(one.dtype.name for one in pair)
+        if pair[0].shape != pair[1].shape:
+            problem = f"exact_dot needs parts of one shape, got {pair[0].shape} and {pair[1].shape}"
     except ArgumentError as error:
-        problem = str(error)
-    agreed(comm, "exact_dot", problem, "" if problem else f"{one.dtype.name} and {other.dtype.name}", UNITS)
-    dtype = np.result_type(one.dtype, other.dtype).newbyteorder("=")
+        problem = f"exact_dot: {error}"
+    agreed(comm, "exact_dot", problem, description, UNITS)
+    dtype = np.result_type(*(one.dtype for one in pair)).newbyteorder("=")
+    if dtype.kind in "biu":
+        wide = np.sum(np.empty(0, dtype)).dtype
+        return _summed(comm, sum((np.sum(left * right.astype(wide)) for left, right in host_pieces(*pair)), start=wide.type(0)))
     sums = ExactSums(2 if dtype.kind == "c" else 1, 1, single=True)
-    operand = _Operand(np.empty(0, dtype), (0,))
-    if operand.is_integer:
-        wide = np.sum(operand.array).dtype
-        total = sum((np.sum(left * right.astype(wide)) for left, right in host_pieces(one, other)), start=wide.type(0))
-        return _summed(comm, np.asarray(total, wide))
-    sums.add_product(one, other)
-    return _result(comm, sums, operand, lambda: sums.rounded(dtype))
+    sums.add_product(*pair)
+    return _result(comm, sums, (), lambda: sums.rounded(dtype))
 
 
 def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple[_Operand, ExactSums]:
     """Return this rank's part, and sums of nothing with the digits that all ranks' parts need; collective."""
-    problem, description, operand, window = "", "", None, UNITS
+    problem, description, operand, window = "", "", _Operand(np.empty(0), (0,)), UNITS
     try:
-        array = exact_array(x)
-        operand = _Operand(array, tuple(range(len(array.shape))) if axis is None else sorted_axes(axis, len(array.shape)))
+        operand = _operand(x, axis)
     except ArgumentError as error:
         problem = f"{name}: {error}"
     else:
+        description = operand.dtype.name
         if axis is not None:
-            others = tuple(n for i, n in enumerate(array.shape) if i != operand.axes[0])
-            description = f" along {operand.axes} with other axes of {others}"
-        description = operand.dtype.name + description
+            others = tuple(n for i, n in enumerate(operand.array.shape) if i != operand.axes[0])
+            description += f" along {operand.axes} with other axes of {others}"
         if operand.kept and not (operand.is_integer and name == "exact_sum"):
-            window = needed_by(array, power)
+            window = needed_by(operand.array, power)
     window = agreed(comm, name, problem, description, window)
     sums = ExactSums(2 if operand.dtype.kind == "c" and power == 1 else 1, prod(operand.kept), single=not operand.kept)
     if operand.kept:
@@ -178,24 +176,31 @@ def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple
     return operand, sums
 
 
-def _result(comm: Any, sums: ExactSums, operand: _Operand, rounded: Callable[[], np.ndarray[Any, Any]]) -> Any:
+def _operand(x: Any, axis: Axis) -> _Operand:
+    array = exact_array(x)
+    ndim = len(array.shape)
+    return _Operand(array, tuple(range(ndim)) if axis is None else sorted_axes(axis, ndim))
+
+
+def _result(comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], np.ndarray[Any, Any]]) -> Any:
     if comm is not None:
         sums.sum_over(comm)
-    return rounded().reshape(operand.kept)[()]
+    return rounded().reshape(shape)[()]
 
 
 def _integer_sum(comm: Any, operand: _Operand) -> Any:
     parts = [np.sum(piece, axis=operand.axes) for (piece,) in host_pieces(operand.array, along=operand.axes)]
-    return _summed(comm, np.asarray(sum(parts[1:], start=parts[0])))
+    return _summed(comm, sum(parts[1:], start=parts[0]))
 
 
-def _summed(comm: Any, partial: np.ndarray[Any, Any]) -> Any:
+def _summed(comm: Any, partial: Any) -> Any:
+    """Return the sum of all ranks' integers, or of arrays of them; collective."""
+    total = np.array(partial, order="C")
     if comm is not None:
         from mpi4py import MPI
 
-        partial = np.ascontiguousarray(partial).copy()
-        comm.Allreduce(MPI.IN_PLACE, partial, op=MPI.SUM)
-    return partial[()]
+        comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
+    return total[()]
 
 
 def _floating(dtype: np.dtype) -> np.dtype:

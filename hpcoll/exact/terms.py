@@ -57,9 +57,8 @@ def pieces(*arrays: np.ndarray[Any, Any], most: int) -> Iterator[tuple[np.ndarra
     views = [_bits(one) for one in views]
     flags = ["readonly", "contig", "aligned", "nbo"]
     types = [one.dtype.newbyteorder("=") for one in views]
-    with np.nditer(
-        views, ["external_loop", "buffered", "zerosize_ok"], [flags] * len(views), types, order="K", buffersize=_PIECE
-    ) as iterator:
+    how: Any = ["external_loop", "buffered", "zerosize_ok"], [flags] * len(views), types
+    with np.nditer(views, *how, order="K", buffersize=_PIECE) as iterator:
         for found in iterator:
             yield tuple(one.view(dtype) for one in (found if isinstance(found, tuple) else (found,)))
 

@@ -38,7 +38,8 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
 
     return Algorithm(
         program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, **dict.fromkeys(DERIVED, ""),  # type: ignore[arg-type]
-        chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, uniform=program.uniform or collective.blocks,
+        chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, canonical="1" * proof.canonical,
+        uniform=program.uniform or collective.blocks,
         parts=nchunks // program.nranks if collective.blocks else 1, serves=(program.nranks,),
         roots=(program.root,) if collective.rooted else (), least=program.min_bytes, most=program.max_bytes, builder=builder,
         graph=program.schedules[0].graph,

@@ -13,8 +13,8 @@ from hpcoll.schedules.row import DERIVED, Algorithm
 
 _COSTS = tuple(name for name in DERIVED if name != "staged")  # formulas; "" where they are derived
 _FACTS = (
-    *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "uniform", "pipelined", "chunked", "one_fold", "neighbours",
-    "hierarchical", "parts", "serves",
+    *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "canonical", "uniform", "pipelined", "chunked", "one_fold",
+    "neighbours", "hierarchical", "parts", "serves",
 )  # fmt: skip
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("native", "auto", "all")  # in place of names of algorithms
@@ -32,9 +32,9 @@ def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Call
         collective: Name of the collective, such as ``"allreduce"``.
         name: Name of the algorithm; None: that of the function.
         facts: Fields of `hpcoll.schedules.row.Algorithm`. ``chunks`` (a formula), ``parts``, ``serves``, ``ordered``, ``reproducible``,
-            ``uniform``, ``pipelined``, ``chunked``, ``one_fold``, ``neighbours`` and ``hierarchical`` say what it is; ``summary`` and
-            ``source`` are texts. ``rounds``, ``critical``, ``sent``, ``received``, ``largest`` and ``messages`` are formulas of its costs;
-            those that are not given are derived from its schedules.
+            ``canonical`` (a formula), ``uniform``, ``pipelined``, ``chunked``, ``one_fold``, ``neighbours`` and ``hierarchical`` say what
+            it is; ``summary`` and ``source`` are texts. ``rounds``, ``critical``, ``sent``, ``received``, ``largest`` and ``messages`` are
+            formulas of its costs; those that are not given are derived from its schedules.
 
     Returns:
         The decorator.
@@ -77,7 +77,7 @@ def row_of(collective: str, name: str, builder: Callable[[Writer], None], facts:
             raise ArgumentError(f"{row.key}: {field} must be of type {expected.__name__}, got {quoted(value)}")
     if row.parts < 1 or not all(is_count(str(nranks)) for nranks in row.serves):
         raise ArgumentError(f"{row.key}: parts and serves must be numbers above 0, got {row.parts} and {row.serves}")
-    for field in ("chunks", *_COSTS):
+    for field in ("chunks", "canonical", *_COSTS):
         _check_formula(row, field)
     return row
 

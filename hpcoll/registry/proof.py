@@ -34,10 +34,10 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
     """
     try:
         every = [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
-        found = digest(row, every)
+        found = digest(row, every, nodes)
 
         def verdict() -> bytes:
-            prove.prove_schedules(row, every)
+            prove.prove_schedules(row, every, nodes)
             return found.encode()
 
         disk_cache.kept(f"proof-{found}", verdict, _SAYS.format(row.key, nranks))
@@ -58,10 +58,11 @@ def program_proof(program: FileProgram, content: bytes) -> Proof:
     return Proof(*json.loads(disk_cache.kept(f"program-{name}", verdict, f"hpcoll: proving {program.path}")))
 
 
-def digest(row: Algorithm, every: Sequence[Schedule]) -> str:
+def digest(row: Algorithm, every: Sequence[Schedule], nodes: Nodes = ()) -> str:
     """Return a digest of all that a proof depends on."""
     found = hashlib.blake2b(_verifier(), digest_size=16)
-    found.update(repr((row.collective, row.ordered, row.reproducible, row.uniform)).encode())
+    canonical = row.is_canonical(len(every), nodes)
+    found.update(repr((row.collective, row.ordered, row.reproducible, canonical, row.uniform)).encode())
     for one in every:
         found.update(repr((one.nranks, one.root, one.nchunks, one.scratch, one.graph, one.links)).encode())
         for steps in one.channels:

@@ -59,7 +59,6 @@ class Config(NamedTuple):
 
     algorithms: Mapping[str, str] = _NONE  # forced algorithm of each collective that has one
     segment: int | None = None
-    order: str | None = None
     level: int = logging.WARNING
     unknown: frozenset[str] = frozenset()  # names of unknown variables that begin with ``HPCOLL_``
     tuning: str | None = None
@@ -69,6 +68,7 @@ class Config(NamedTuple):
     domains: tuple[int, ...] | None = None
     table: Table = _NONE  # entries of the tuning file for the communicator at hand; empty where the file has none
     cuda_path: str | None = None
+    order: str | None = None
     check: str | None = None
     warn: float = 60.0
     timeout: float | None = None

@@ -3,6 +3,10 @@
 >>> import hpcoll.torch                    # doctest: +SKIP
 >>> dist.init_process_group("hpcoll")      # doctest: +SKIP
 
+Reductions by one expression in rank order, whatever algorithm and size:
+
+>>> dist.init_process_group("hpcoll", pg_options=hpcoll.torch.GroupOptions(order="rank"))      # doctest: +SKIP
+
 Started by mpirun or srun, nothing else need be set: ranks are those of ``MPI.COMM_WORLD``. Tensors on CPUs and on GPUs are taken.
 """
 
@@ -10,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from hpcoll.torch.group import DEVICES, NAME, create
+from hpcoll.torch.options import GroupOptions
 from hpcoll.torch.rendezvous import take_over
 
-__all__: list[str] = []
+__all__ = ["GroupOptions"]
 _OLDEST = (2, 9)  # earlier releases wait for ever for work that Python has made
 
 if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:

@@ -30,13 +30,14 @@ _OPTIONS = SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=timed
 def create(asked: Any, opts: Any = None) -> "Group":
     """Return the group that ``init_process_group`` or ``new_group`` asks for; collective over its members.
 
-    ``asked`` has rank, size, timeout, and the members' ranks in the world, none for all of it. ArgumentError: the world is not
-    ``MPI.COMM_WORLD``.
+    ``asked`` has rank, size, timeout, and the members' ranks in the world, none for all of it; ``opts`` is a `GroupOptions` or None.
+    ArgumentError: the world is not ``MPI.COMM_WORLD``.
     """
     world, members = MPI.COMM_WORLD, list(asked.global_ranks_in_group)
     if not members:
         check_world(asked.group_rank, asked.group_size)
-    return Group(_communicator(world, members or list(range(world.size))), asked.timeout, asked.store)
+    comm = _communicator(world, members or list(range(world.size)))
+    return Group(comm, asked.timeout, asked.store, getattr(opts, "order", None))
 
 
 def _communicator(of: MPI.Intracomm, members: Sequence[int]) -> Communicator:
@@ -69,10 +70,10 @@ class Group(dist.ProcessGroup):
     their own.
     """
 
-    def __init__(self, comm: Communicator, timeout: timedelta, store: dist.Store) -> None:
+    def __init__(self, comm: Communicator, timeout: timedelta, store: dist.Store, order: str | None = None) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm, self._me, self._store, self._name = comm, Me(comm.rank, comm.size), store, ""
-        self._depths = Depths(comm)
+        self._depths, self._order = Depths(comm), order  # the latter is of reductions
         self._started: list[Work] | None = None  # since `start_coalescing`
         self._monitored, self._ncalls = MonitoredBarrier(comm), 0
         self.set_timeout(timeout)
@@ -130,7 +131,7 @@ class Group(dist.ProcessGroup):
         stream, here = _stream(tensors), self._depths.here
         with here.inside:
             self._ncalls += 1
-            begun = [one.begin(here.comm, **stream) for one in every]
+            begun = [one.begin(here.comm, self._order, **stream) for one in every]
         requests, stores = [request for request, _ in begun], [store for _, store in begun if store]
         asked_s = opts.timeout.total_seconds()
         return self._under_way(what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths)
@@ -261,7 +262,7 @@ class Group(dist.ProcessGroup):
         """Return a group of some ranks of this one, or None on other ranks; collective over its members."""
         if self._me.rank not in ranks:
             return None
-        made = Group(_communicator(self._comm, ranks), timeout or timedelta(seconds=self._limit_s), self._store)
+        made = Group(_communicator(self._comm, ranks), timeout or timedelta(seconds=self._limit_s), self._store, self._order)
         made._set_group_name(group_name)
         return made
 

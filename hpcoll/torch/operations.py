@@ -54,14 +54,15 @@ class TorchOperation(NamedTuple):
     store: Store | None = None  # copies the result to tensors that have gaps or lie apart; None where it is there already
     near: "Callable[[], TorchOperation] | None" = None  # makes it with copies of tensors that lie too far apart for the MPI library
 
-    def begin(self, comm: Communicator, **stream: int) -> tuple[MPI.Request, Store | None]:
-        """Return the request, and the function that stores the result once it has ended."""
+    def begin(self, comm: Communicator, order: str | None, **stream: int) -> tuple[MPI.Request, Store | None]:
+        """Return the request, and the function that stores the result once it has ended; ``order`` is that of reductions."""
+        more = {"order": order} if order is not None and "reduce" in self.method else {}
         try:
-            return getattr(comm, self.method)(*self.arguments, **stream), self.store
+            return getattr(comm, self.method)(*self.arguments, **stream, **more), self.store
         except MPI.Exception:
             if self.near is None:
                 raise
-            return self.near().begin(comm, **stream)
+            return self.near().begin(comm, order, **stream)
 
 
 class Me(NamedTuple):

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
 from hpcoll.base.text import parse_nbytes
+from hpcoll.comm.arguments.call import order_of
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.pace import StepPace
 from hpcoll.training.parameters import agreed_parameters, as_array, device_of, module_of, type_of
@@ -84,6 +85,8 @@ class GradientBuckets:
             Without a free core, or a network that works by itself, calls in flight gain nothing.
         finite: Check gradients for NaN and infinities.
         algorithm: Algorithm of the allreduce, as in ``comm.Allreduce``.
+        order: ``"rank"``: sums by one expression in rank order, as in ``comm.Allreduce``. Then ``bucket``, ``overlap`` and ``algorithm``
+            change no bit of ``gradients``.
 
     Attributes:
         gradients: Gradient of each parameter by name: this rank's, and after `wait` that of all ranks. Arrays of the parameters' shapes,
@@ -100,12 +103,15 @@ class GradientBuckets:
     def __init__(
         self, comm: Communicator, parameters: Mapping[str, Any] | Sequence[Any], *, bucket: int | str = BUCKET_NBYTES, mean: bool = True,
         wire: Any = None, unused: bool = False, overlap: bool | None = None, finite: bool = False, algorithm: str | None = None,
+        order: str | None = None,
     ) -> None:  # fmt: skip
         nbytes = parse_nbytes(bucket)
+        order = None if order is None else order_of(order, comm.rank)
         settings = {"bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite}
+        settings["order"] = order
         agreed = agreed_parameters(comm, parameters, settings)
         self._comm = comm
-        self._op, self._algorithm = AVG if mean else MPI.SUM, algorithm
+        self._how: Any = {"op": AVG if mean else MPI.SUM, "algorithm": algorithm, "order": order}
         self._unused, self._finite, self._pace = unused, finite, StepPace(comm, overlap)
         type_on_wire = None if wire is None else type_of(wire)
         self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(agreed, nbytes)]
@@ -187,7 +193,7 @@ class GradientBuckets:
         if bucket.wire is not bucket.flat:
             bucket.wire[...] = bucket.flat
         if self._pace.overlaps:
-            self._started.append(self._comm.Iallreduce(MPI.IN_PLACE, bucket.wire, op=self._op, algorithm=self._algorithm))
+            self._started.append(self._comm.Iallreduce(MPI.IN_PLACE, bucket.wire, **self._how))
         else:
             self._started.append(None)
 
@@ -208,7 +214,7 @@ class GradientBuckets:
             self.ready(name)
         for bucket, request in zip(self.buckets, self._started, strict=True):
             if request is None:
-                self._comm.Allreduce(MPI.IN_PLACE, bucket.wire, op=self._op, algorithm=self._algorithm)
+                self._comm.Allreduce(MPI.IN_PLACE, bucket.wire, **self._how)
             else:
                 request.Wait()
             if bucket.wire is not bucket.flat:
@@ -262,7 +268,7 @@ class GradientBuckets:
         for bucket in self.buckets:
             mine = bucket.flat[len(bucket.flat) * r // p : len(bucket.flat) * (r + 1) // p]
             squares += float((mine.astype(np.float64) ** 2).sum())
-        self._comm.Allreduce(MPI.IN_PLACE, squares)
+        self._comm.Allreduce(MPI.IN_PLACE, squares, order=self._how["order"])
         norm = math.sqrt(squares[0])
         if norm > most:
             for bucket in self.buckets:

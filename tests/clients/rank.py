@@ -54,6 +54,8 @@ def run(name: str, with_hpcoll: bool, pytest_args: list[str]) -> None:
     files = dict.fromkeys(str(file) for pattern in patterns for file in sorted(tests.glob(pattern)))
     if not files:
         raise FileNotFoundError(f"no modules {' '.join(patterns)} in {tests}")
+    if client.ours:
+        files[str(Path(__file__).with_name(client.ours))] = None
     options = ["-c", os.devnull, f"--rootdir={tests}", "--noconftest", "-p", "no:cacheprovider", "--with-mpi", "-q", "--color=no"]
     options += [f"--timeout={slowed(CASE_S)}", "--timeout-method=thread", "-o", "python_classes="]
     import pytest

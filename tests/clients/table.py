@@ -18,6 +18,7 @@ class Client(NamedTuple):
             it: they run where ``$CLIENT_SOURCES`` has a folder with its name and its sources.
         tests: Where its sources have the tests.
         runs: Patterns of the modules that run, for each number of ranks.
+        ours: A folder beside this module with tests that run as well: of what hpcoll adds to the package.
         most: How many times as long all cases may take with hpcoll as without.
         installs: What pip installs for it, without dependencies.
         unlocked: More of that, which no public index has: pip must be told of a folder with it, and no hash is known.
@@ -33,6 +34,7 @@ class Client(NamedTuple):
     tests: str
     runs: Mapping[int, tuple[str, ...]]
     most: float
+    ours: str = ""
     installs: tuple[str, ...] = ()
     unlocked: tuple[str, ...] = ()
     library: str = ""
@@ -83,6 +85,7 @@ CLIENTS = {
         tests="tests",
         runs=dict.fromkeys((2, 3), ("core/test_communication.py", "core/linalg/test_*.py")),
         most=1.2,
+        ours="arrays",
         installs=("sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "markupsafe"),
         unlocked=(CPU_TORCH,),
         mocked=("torchvision", "torchvision.transforms"),
@@ -93,6 +96,7 @@ CLIENTS = {
         tests="tests",
         runs=dict.fromkeys((2, 4), OF_PYLOPS),
         most=1.2,
+        ours="arrays",
         installs=("pylops-mpi==0.8.0", "pylops", "pyproximal"),
     ),
 }

@@ -55,6 +55,25 @@ def test_sums_and_means(comm: Any, bucket: Any, mean: bool) -> None:
     assert agreed(found) == []
 
 
+def test_order(comm: Any) -> None:
+    """Sums whose bits depend on neither the buckets nor the way that they go: those of an Allreduce of that order."""
+    rng, found = np.random.default_rng(comm.rank), list[Any]()
+    given = {name: (rng.normal(size=shape) * 2.0 ** rng.integers(-20, 20, shape)).astype("f4") for name, shape in SHAPES.items()}
+    wanted = {name: np.zeros_like(one) for name, one in given.items()}
+    for name, one in given.items():
+        comm.Allreduce(one, wanted[name], order="rank")
+    for bucket, overlap, algorithm in ((1, True, None), (2000, False, None), ("1M", None, "direct"), ("1M", True, "two_shot")):
+        keywords = {"bucket": bucket, "overlap": overlap, "algorithm": algorithm, "mean": False, "order": "rank"}
+        buckets = hpcoll.GradientBuckets(comm, parameters(0), **keywords)
+        for name in given:
+            buckets.ready(name, given[name])
+        buckets.wait()
+        found += [(name, bucket) for name in given if buckets.gradients[name].tobytes() != wanted[name].tobytes()]
+    with pytest.raises(hpcoll.ArgumentError, match="order must be 'rank' or None, got 'ring'"):
+        hpcoll.GradientBuckets(comm, parameters(0), order="ring")
+    assert agreed(found) == []
+
+
 @pytest.mark.parametrize("overlap", [None, True, False])
 def test_in_flight_or_one_after_another(comm: Any, overlap: bool | None) -> None:
     """After some steps in both ways all ranks take the same one."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed
@@ -64,6 +65,46 @@ def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     times = [float(word) for line in lines.values() for word in line.split() if word.replace(".", "").isdigit()]
     good = list(lines) == ["mpi4py", "hpcoll"] * (RANK == 0) and len(times) == 4 * (RANK == 0) and all(time >= 0 for time in times)
     assert agreed([] if status == 0 and good else [status, lines]) == []
+
+
+@pytest.mark.parametrize("algorithm", ["", "ring", "native"])
+def test_exact_solution(algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bits of one rank, whatever the number of ranks and the algorithm."""
+    if algorithm:
+        monkeypatch.setenv("HPCOLL_ALLREDUCE", algorithm)
+    status = example("conjugate_gradient").main(arguments((17, 13), "--exact"))
+    text = capsys.readouterr().out
+    prints = set(re.findall(r"\b[0-9a-f]{16}\b", text))
+    assert agreed([] if status == 0 and len(prints) == (RANK == 0) else [status, text]) == []
+
+
+def train_exactly(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A short training with exact sums: batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr("sys.argv", ["train_digits", "--exact", "--epochs", "1", "--hidden", "9", "--batch", "61"])
+    return example("train_digits").main()
+
+
+def test_exact_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bits of a serial run."""
+    status = train_exactly(monkeypatch)
+    text = capsys.readouterr().out
+    assert agreed([] if status == 0 and ("exact sums: yes" in text) == (RANK == 0) else [status, text]) == []
+
+
+def test_rounded_sums_are_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both jobs end with status 1 when their sums depend on the number of ranks."""
+    if NRANKS == 1:
+        pytest.skip("one rank has one order of sums")
+
+    def rounded(comm: Any, partial: Any) -> Any:
+        return partial if comm is None else comm.allreduce(partial, MPI.SUM)
+
+    monkeypatch.setattr("hpcoll.exact_dot", lambda comm, x, y: rounded(comm, np.sum(x * y)), raising=False)
+    monkeypatch.setattr("hpcoll.exact_sum", lambda comm, x, axis=None: rounded(comm, np.sum(x, axis)), raising=False)
+    found = [example("conjugate_gradient").main(arguments((19, 13), "--exact")), train_exactly(monkeypatch)]
+    text = capsys.readouterr().out
+    assert agreed([] if found == [1, 1] and (WRONG in text) == ("exact sums: NO" in text) == (RANK == 0) else [found, text]) == []
 
 
 def test_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,13 @@ def find_who_is_late(names: dict[str, Any], out: str) -> None:
     assert (out == f"{names['found']}\n") == (RANK == 0)
 
 
+def same_bits(names: dict[str, Any], out: str) -> None:
+    wide = names["whole"].astype(np.float64)  # whose sums are right in all bits of float32
+    for result in ("ordered", "rounded"):
+        np.testing.assert_allclose(names[result], wide.sum(axis=0), atol=1e-2)
+    assert (names["exact"] == wide.sum(axis=0).astype(np.float32)).all()
+
+
 def share_arrays(names: dict[str, Any], out: str) -> None:
     assert (names["total"] == NRANKS * (NRANKS - 1) / 2).all()
     assert out == "1.0 False\n"
@@ -101,6 +108,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/how_to/own_operators.md": own_operators,
     "docs/how_to/parameter_server.md": parameter_server,
     "docs/how_to/halo_exchange.md": halo_exchange,
+    "docs/how_to/same_bits.md": same_bits,
     "docs/how_to/share_arrays.md": share_arrays,
     "docs/how_to/train.md": train,
     "docs/reference/ledger.md": ledger,

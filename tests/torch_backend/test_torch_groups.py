@@ -8,6 +8,10 @@ import torch.distributed as dist
 from operations import NRANKS, RANK, RANKS, Caller
 from torch.distributed.device_mesh import init_device_mesh
 
+import hpcoll
+import hpcoll.torch
+from hpcoll.base.canonical import fold
+
 
 def total(by: Caller, ranks: list[int], count: int = 5) -> torch.Tensor:
     return torch.stack([by.given(rank, count) for rank in ranks]).sum(0)
@@ -89,3 +93,20 @@ def test_groups_come_and_go() -> None:
         dist.all_reduce(tensor, group=group)
         dist.destroy_process_group(group)
         assert tensor == NRANKS
+
+
+def test_order(device: torch.device) -> None:
+    """Of a group with an order: sums are those of one expression over the ranks, whatever the size."""
+    group = dist.new_group(pg_options=hpcoll.torch.GroupOptions(order="rank"))
+    for count in (7, 40_000 * NRANKS):
+        generator = torch.Generator().manual_seed(count)
+        every = [torch.randn(count, generator=generator) * 2.0 ** torch.randint(-20, 20, (count,), generator=generator) for _ in RANKS]
+        whole, part = every[RANK].to(device), torch.empty(count // NRANKS, device=device)
+        wanted = fold(torch.add, every)
+        dist.reduce_scatter_tensor(part, whole[: part.numel() * NRANKS].clone(), group=group)
+        dist.all_reduce(whole, group=group)
+        assert torch.equal(whole.cpu(), wanted)
+        assert torch.equal(part.cpu(), wanted[RANK * part.numel() : (RANK + 1) * part.numel()])
+    dist.destroy_process_group(group)
+    with pytest.raises(hpcoll.ArgumentError, match="order must be 'rank' or None, got 'ring'"):
+        hpcoll.torch.GroupOptions(order="ring")

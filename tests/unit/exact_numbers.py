@@ -48,7 +48,8 @@ def same(one: Any, other: Any) -> bool:
         return one.dtype == other.dtype and same(one.real, other.real) and same(one.imag, other.imag)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         a, b = one.astype(np.float64), other.astype(np.float64)
-    return one.dtype == other.dtype and np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a)[a == a], np.signbit(b)[b == b])
+    signs = [np.signbit(numbers)[~np.isnan(numbers)] for numbers in (a, b)]
+    return one.dtype == other.dtype and np.array_equal(a, b, equal_nan=True) and np.array_equal(*signs)
 
 
 def of_random_bits(rng: np.random.Generator, n: int, dtype: np.dtype) -> Array:

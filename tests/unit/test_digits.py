@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from exact_numbers import TYPES, Array, finite, nearest, of_random_bits, same, samples, total
 
-from hpcoll.kernels.digits import PRODUCTS, Window, add, as_integer, divide, normalise, rounded, window
-from hpcoll.kernels.sums import BLOCK, add_columns, add_products, add_rows
+from hpcoll.kernels.digits import PRODUCTS, DigitWindow, add, as_integer, divide, normalise, rounded, window
+from hpcoll.kernels.sum_room import BLOCK
+from hpcoll.kernels.sums import add_columns, add_products, add_rows
 
 MAX = float(np.finfo(np.float64).max)
 
 
-def digits_of(numbers: Array, within: Window | None = None) -> Array:
+def digits_of(numbers: Array, within: DigitWindow | None = None) -> Array:
     """The vector of a sum, number by number."""
     within = within or window(numbers.dtype)
     each = np.zeros((numbers.size, within.nwords), np.int64)
@@ -45,6 +46,8 @@ def test_every_number_comes_back(dtype: np.dtype) -> None:
         ([2**53, 1, 2**-1000], 2**53 + 2),
         ([MAX, 2.0**969], MAX),
         ([MAX, 2.0**970], math.inf),
+        ([MAX] * 3, math.inf),
+        ([-MAX] * 100000, -math.inf),
         ([MAX, 2.0**970, -(2.0**-1074)], MAX),
         ([-MAX, -MAX, MAX, MAX, 2.0**-1074], 2.0**-1074),
         ([MAX] * 1000 + [-MAX] * 999, MAX),
@@ -135,5 +138,5 @@ def test_products_are_exact(dtype: np.dtype) -> None:
             others = [a * b for a, b in pairs if not (math.isfinite(a) and math.isfinite(b))]
             counts = [math.inf in others, -math.inf in others, any(map(math.isnan, others))]
             assert words[0, -4:-1].tolist() == ([False, False, True] if counts[2] else counts), name
-            signed = any(a * b != 0 or a != 0 and b != 0 or math.copysign(1, a * b) > 0 for a, b in pairs)
+            signed = any(a * b != 0 or (a != 0 and b != 0) or math.copysign(1, a * b) > 0 for a, b in pairs)
             assert words[0, -1] == signed, name

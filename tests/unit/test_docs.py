@@ -33,7 +33,9 @@ _NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file,
 
 def row_text(row: Algorithm) -> str:
     """Return one line of the catalogue's table."""
-    remarks = [text for text, holds in (("any operator", row.ordered), ("equal blocks only", row.uniform)) if holds]
+    canonical = f"canonical where `{row.canonical}`" if row.canonical != "1" else "canonical"
+    promises = (("any operator", row.ordered), (canonical, row.canonical != ""), ("equal blocks only", row.uniform))
+    remarks = [text for text, holds in promises if holds]
     return f"| {row.key} | `{row.rounds}` | `{row.sent}` | {', '.join(remarks)} |"
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernel_numbers import integers
 from numba import types
 
-from hpcoll.base import ops
+from hpcoll.base import canonical, ops
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
@@ -148,11 +148,26 @@ def test_logical_operators_give_0_or_1(dtype: np.dtype) -> None:
     assert fold(ops.LXOR, np.empty_like(a), a, b, c).tolist() == [1, 1, 0, 1, 0, 1]
 
 
-def test_floating_sums_fold_left_to_right() -> None:
+@pytest.mark.parametrize("position", [None, 0, 1, -1], ids=["apart", "first", "second", "last"])
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("complex128")], ids=str)
+def test_many_sources_fold_as_the_canonical_expression(dtype: np.dtype, position: int | None) -> None:
+    """Whatever the count, the place of the operands, and the source that the result replaces."""
     rng = np.random.default_rng(9)
-    for dtype in FLOATS:
-        srcs = [(rng.standard_normal(BLOCK + 1) * 10.0 ** rng.integers(-6, 6, BLOCK + 1)).astype(dtype) for _ in range(5)]
-        assert same_bits(fold(ops.SUM, np.empty_like(srcs[0]), *srcs), reduce(np.add, srcs))
+    for nsrcs in (*range(2, 18), 23, 32, 33, 64, 101):
+        count, shift = rng.choice([1, 17, BLOCK, BLOCK + 5, 2 * BLOCK + 1]), rng.integers(0, 8)
+        rows = rng.standard_normal((nsrcs, shift + count)) * 10.0 ** rng.integers(-8, 8, (nsrcs, shift + count))
+        srcs = [row[shift:].astype(dtype) for row in rows]
+        expected = canonical.fold(np.add, [src.copy() for src in srcs])
+        assert same_bits(fold(ops.SUM, np.empty_like(srcs[0]) if position is None else srcs[position], *srcs), expected), nsrcs
+
+
+def test_what_an_operator_of_the_user_computes_in_between_has_the_element_type() -> None:
+    """So a reduction of several sources gives the bits of one after another."""
+    mean = reduce_op(lambda a, b: (a + b) / 3.0, commutative=False)
+    for dtype in (np.dtype("float32"), np.dtype("int8")):
+        srcs = [(np.arange(37) * (i + 3) % 61).astype(dtype) for i in range(11)]
+        expected = canonical.fold(lambda a, b: fold(mean, np.empty_like(a), a, b), srcs)
+        assert same_bits(fold(mean, np.empty_like(srcs[0]), *srcs), expected)
 
 
 def test_average_and_premultiplied_sum_are_sums_here() -> None:

@@ -69,13 +69,13 @@ def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
 def test_programs_compute_the_expression_that_the_row_promises(key: str, short: bool) -> None:
     """Sums of floats of many sizes: the bits are those of the canonical expression, whatever lowering makes one reduction of."""
     row, rng, seen = CATALOGUE[key], random.Random(key), 0
-    for nranks in (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 21, 32, 64) if short else range(1, 65):
+    for nranks in (1, 2, 3, 4, 5, 6, 7, 8, 12, 21) if short else range(1, 65):
         nodes = parse_nodes("4", nranks)
         for shared, in_place in itertools.product(((), (0,) * nranks, nodes), in_place_modes(row, nranks, rng)[:2]):
-            if row.is_canonical(nranks, nodes) and (nranks < 13 or rng.random() < 0.4):
+            if row.is_canonical(nranks, nodes) and (nranks < 8 or rng.random() < 0.3):
                 root = rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0
                 setting = random_setting(rng)._replace(nodes=shared)
-                case = Case(row, nranks, 23, in_place, setting, root, segment=rng.choice((1 << 40, 8)), nodes=nodes)
+                case = Case(row, nranks, 23 if nranks < 8 else 3, in_place, setting, root, segment=rng.choice((1 << 40, 8)), nodes=nodes)
                 play(case, Operator(8, add_floats))  # which compares the bits
                 seen += 1
     assert seen > 2

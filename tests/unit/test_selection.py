@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,13 @@ from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choice import MAX_NATIVE_NBYTES
 from hpcoll.selection.choose import Choice, Need, _cheapest, choose, fitting, unfit
-from hpcoll.selection.config import NATIVE, Config, check_algorithm, positive_segment, read_config
+from hpcoll.selection.config import NATIVE, Config, Entry, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
 UNKNOWN_SIZES = ("gather", "scatter", "alltoall")  # collectives whose v forms leave sizes unknown to some ranks
 
 
-def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 << 20, **more: bool) -> Need:
+def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 << 20, **more: Any) -> Need:
     return Need(collective, nranks, nbytes, **more)
 
 
@@ -79,7 +80,7 @@ def test_values_that_mean_nothing_are_refused_by_name(name: str, value: str, tex
 def test_values_are_not_repeated_at_length(name: str, letter: str) -> None:
     with pytest.raises(ArgumentError) as refused:
         read_config({f"HPCOLL_{name}": letter * 100_000})
-    assert len(str(refused.value)) < 350
+    assert len(str(refused.value)) < 400
     assert str(refused.value).isprintable()
 
 
@@ -235,7 +236,7 @@ def test_what_fits_is_listed_with_native_last() -> None:
     in_order = [row.name for row in CATALOGUE.values() if row.collective == "allreduce" and row.ordered]
     assert fitting(need(ordered=True)) == [*in_order, NATIVE]
     assert NATIVE not in fitting(need(native=False))
-    assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", NATIVE}
+    assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", "direct", NATIVE}
 
 
 def test_gpu_arrays_never_go_to_the_library() -> None:
@@ -243,3 +244,50 @@ def test_gpu_arrays_never_go_to_the_library() -> None:
     assert choose(need, Config()).algorithm != "native"
     with pytest.raises(ArgumentError, match="native cannot serve this call: the arrays are in GPU memory"):
         choose(need, Config(), "native")
+
+
+# --- order="rank"
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
+@pytest.mark.parametrize("nranks", [1, 2, 3, 6, 8, 33])
+def test_an_order_is_kept_by_what_is_chosen(collective: str, nranks: int) -> None:
+    """Of any size, wherever ranks are, and never by the MPI library; the cheapest of those that keep it."""
+    pairs, spread = tuple(rank // 2 for rank in range(nranks)), tuple(rank % 3 for rank in range(nranks))
+    places: list[dict[str, Any]] = [{"one_node": True}, {}, {"nodes": pairs}, {"nodes": spread}]
+    for nbytes in (8, 1 << 15, 1 << 24):
+        for more in places:
+            wanted = need(collective, nranks, nbytes, canonical=True, **more)
+            choice = choose(wanted, DEFAULTS)
+            assert CATALOGUE[f"{collective}/{choice.algorithm}"].is_canonical(nranks, wanted.nodes), (nbytes, more, choice)
+    assert NATIVE not in fitting(wanted)
+
+
+def test_an_order_costs_nothing_where_one_rank_folds_all() -> None:
+    """On one node plain sums are such already."""
+    for nbytes in (8, 1 << 13, 1 << 20, 1 << 24):
+        plain = choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False), DEFAULTS)
+        assert choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False, canonical=True), DEFAULTS) == plain
+
+
+@pytest.mark.parametrize("algorithm", ["ring", NATIVE])
+def test_what_keeps_no_order_is_refused_and_others_are_named(algorithm: str) -> None:
+    for config, keyword in ((DEFAULTS, algorithm), (Config({"allreduce": algorithm}), None)):
+        with pytest.raises(ArgumentError, match=r"which order='rank' asks for; these can: .*direct, .*two_shot") as caught:
+            choose(need(canonical=True), config, keyword)
+        assert algorithm not in str(caught.value).partition("these can: ")[2].split(", ")
+
+
+def test_a_tuned_algorithm_that_keeps_no_order_is_passed_over() -> None:
+    entries = tuple(Entry(1 << 20, name, 1 << 20, us, 90.0) for name, us in (("ring", 10.0), ("two_shot", 20.0)))
+    tuned = Config(table={"bytes": {"allreduce": entries}})
+    assert choose(need(), tuned).algorithm == "ring"
+    choice = choose(need(canonical=True), tuned)
+    assert CATALOGUE[f"allreduce/{choice.algorithm}"].is_canonical(8)
+    assert "ring, tuned, is passed over: its results are not the canonical expression" in choice.why
+
+
+def test_order_in_the_environment() -> None:
+    assert read_config({"HPCOLL_ORDER": " rank"}).agreement() == {"HPCOLL_ORDER": "rank"}
+    with pytest.raises(ArgumentError, match="environment variable HPCOLL_ORDER: expected one of rank, got 'ring'"):
+        read_config({"HPCOLL_ORDER": "ring"})

@@ -52,7 +52,7 @@ def test_order_of_operands(received_first: bool, ordered: bool) -> None:
 @pytest.mark.parametrize("alike", [True, False])
 def test_reproducible_means_the_same_expression_everywhere(alike: bool) -> None:
     proof = verify_schedules(made("allreduce", partial(associating, alike=alike), nranks=3), in_place=False)
-    assert proof == Proof(messages=6, rounds=proof.rounds, ordered=True, reproducible=alike, chunks_sent=2)
+    assert proof == Proof(messages=6, rounds=proof.rounds, ordered=True, reproducible=alike, chunks_sent=2, canonical=alike)
 
 
 def test_rounds_count_dependent_messages_only() -> None:
@@ -69,8 +69,8 @@ def test_rounds_count_dependent_messages_only() -> None:
             elif w.rank == peer:
                 w.recv(0, outputs(0))
 
-    assert verify_schedules(made("bcast", chain, nranks=4), in_place=True) == Proof(3, 3, True, True, 1)
-    assert verify_schedules(made("bcast", star, nranks=4), in_place=True) == Proof(3, 1, True, True, 3)
+    assert verify_schedules(made("bcast", chain, nranks=4), in_place=True) == Proof(3, 3, True, True, 1, True)
+    assert verify_schedules(made("bcast", star, nranks=4), in_place=True) == Proof(3, 1, True, True, 3, True)
 
 
 # --- sweep

@@ -159,7 +159,7 @@ def _native(request: BenchRequest, world: MPI.Intracomm) -> Bind:
 
 def _ours(request: BenchRequest, comm: Communicator, name: str) -> Bind:
     op = (to_native(request.op) or request.op) if request.op else None  # where MPI has the operator, both are called with it, as users do
-    extras = {"algorithm": None if name == AUTO else name, "segment": request.segment}
+    extras = {"algorithm": None if name == AUTO else name, "segment": request.segment, "order": request.order}
     return lambda case, buffers: bind(case, buffers, comm, op, request.mode, request.spec, **extras)
 
 

@@ -25,8 +25,9 @@ _TYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_NICKNAMES),
 )
 _UFUNCS = {
-    "sum": np.add, "exact_sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
-    "lxor": np.logical_xor, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+    "sum": np.add, "exact_sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class BenchRequest:
     sizes_of_calls: str = SAME  # `hpcoll.cli.bench.modes.NEW` where each call has a size of its own, a little below
     spec: str = BARE  # form in which buffers are given: `hpcoll.cli.bench.modes.BARE` or ``LIST``
     traffic: bool = False  # count the bytes that calls move through memory
+    order: str | None = None  # of hpcoll's reductions, as their keyword
 
     @property
     def method(self) -> str:

@@ -76,13 +76,15 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     dtype, op = find_dtype(arguments.datatype), find_op(arguments.op) if reduces else None
     if op is not None:
         check_op(op, dtype, 0)
+    if arguments.order and op is None:
+        raise ArgumentError(f"--order is for reductions: a {collective} combines nothing")
     if not 0 <= arguments.root < nranks:
         raise ArgumentError(f"root must be a rank below {nranks}, got {arguments.root}")
     for flag, least in (("iters", 1), ("warmup_iters", 0), ("agg_iters", 1)):
         value = getattr(arguments, flag)
         if value is not None and not least <= value <= MAX_ITERS:
             raise ArgumentError(f"{flag} must be from {least} to {MAX_ITERS}, got {value}")
-    need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative)
+    need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative, canonical=bool(arguments.order))
     pace = Pace(
         arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average, per_iter=bool(arguments.per_iter_timing)
     )
@@ -92,7 +94,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     return BenchRequest(
         collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
         arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
-        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic,
+        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic, arguments.order,
     )  # fmt: skip
 
 
@@ -143,7 +145,7 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
     """Return the report, with facts about software and machine; collective."""
     options = (
         (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory"),
-        (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE),
+        (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE), (f"order {request.order}", "order None"),
     )  # fmt: skip
     places = world.allgather((os.getpid(), MPI.Get_processor_name()))
     library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
@@ -189,5 +191,5 @@ def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str,
         "validation": arguments.check, "graph": 0, "blocking_collectives": str(request.mode == BLOCKING).lower(),
         "per_iter_timing": str(request.pace.per_iter).lower(), "per_iter_skip": 0, "parallel_init": "false",
         "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
-        "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec,
+        "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec, "order": request.order,
     }  # fmt: skip

@@ -176,13 +176,15 @@ def _place(world: MPI.Intracomm) -> Need:
     """Return what all calls on these ranks have in common; collective."""
     comm = Communicator(world.Dup())
     context = context_of(comm).resources
-    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels, registered=context.config.registered)
+    ordered, found = context.config.order is not None, context.config.registered
+    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels, canonical=ordered, registered=found)
     comm.Free()
     return place
 
 
 def _need(place: Need, case: Case, type_class: str) -> Need:
-    return place._replace(collective=case.collective, nbytes=case.nbytes, type_class=type_class)
+    ordered = place.canonical and case.op is not None
+    return place._replace(collective=case.collective, nbytes=case.nbytes, type_class=type_class, canonical=ordered)
 
 
 def _work(need: Need) -> float:
@@ -270,11 +272,11 @@ def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Cand
 
 
 def _entries(need: Need, ranked: Sequence[Winner]) -> list[Entry]:
-    """Return the best, then the best for calls that the entries before cannot serve: strict, ordered, of varying blocks."""
+    """Return the best, then the best for calls that those before cannot serve: strict, ordered, of varying blocks, canonical."""
     assert need.nbytes is not None
     meaning = COLLECTIVES[need.collective]
-    flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks)]
-    demands = [need._replace(strict=s, ordered=o, varying=v) for s, o, v in itertools.product(*flags)]
+    flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks, meaning.reduces)]
+    demands = [need._replace(strict=s, ordered=o, varying=v, canonical=c) for s, o, v, c in itertools.product(*flags)]
     entries = []
     for result in ranked:
         name, segment = result.candidate[:2]

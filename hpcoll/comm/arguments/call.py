@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, kind, working_dtype
+from hpcoll.base.dtypes import is_bfloat16, is_exact, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.ops import BAND, BOR, BXOR, EXACT_SUM, EXACT_SUM_ODD, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
+from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.runtime.engine.call_cache import Key, whole
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -33,6 +34,7 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
 )  # fmt: skip
 BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
+_ORDERED = {name: f"{name} {RANK_ORDER}" for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")}
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
@@ -181,8 +183,8 @@ class Reduction(NamedTuple):
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
         strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
         native = to_native(op) is not None and not is_bfloat16(own)
-        if op is EXACT_SUM and kind(own) != "i":
-            op, one_fold = EXACT_SUM if (dtype or work) == own else EXACT_SUM_ODD, True
+        if is_exact(op, own):
+            op, one_fold = op if dtype == own else working_op(op, own), True
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
@@ -259,6 +261,13 @@ def order_of(order: object, rank: int) -> str:
     if order != RANK_ORDER or not isinstance(order, str):
         raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {order!r}")
     return order
+
+
+def in_order(key: Key, order: object, rank: int) -> Key:
+    """Return the key of calls with an ``order=`` from that of calls without; errors as of `order_of`."""
+    if order is RANK_ORDER and isinstance(key, str):
+        return _ORDERED[key]
+    return *whole(key)[:4], order_of(order, rank)
 
 
 def limit_of(timeout: object, rank: int) -> float:

@@ -33,7 +33,6 @@ from hpcoll.selection.choose import SizeRanges
 from hpcoll.selection.config import HOST, NATIVE, log, name_of, positive_segment
 
 _MAX_PLANS = 1024
-_NOT_OURS = "only the MPI library can serve this call"
 _ORDERED = "order='rank'"  # for the log and the ledger
 
 
@@ -99,7 +98,8 @@ class Planner:
         call = row.describe(self.resources.caller, *arguments)
         if call is None and self._is_ordered(row, asked):
             if asked.algorithm is not None:
-                raise ArgumentError(f"rank {self.resources.rank}: {_NOT_OURS} in rank order, got algorithm={asked.algorithm!r}")
+                what = "only the MPI library can combine this in rank order"
+                raise ArgumentError(f"rank {self.resources.rank}: {what}, got algorithm={asked.algorithm!r}")
             call = gathered(self.resources.caller, row, arguments)
         if call is not None and call.one_fold:
             return self._exact(call, asked)
@@ -141,7 +141,7 @@ class Planner:
         """
         if call is None:
             if algorithm not in (None, NATIVE):
-                raise ArgumentError(f"rank {self.resources.rank}: {_NOT_OURS}, got algorithm={algorithm!r}")
+                raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
             row = METHODS[method]
             return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
         try:

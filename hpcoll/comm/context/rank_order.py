@@ -1,8 +1,7 @@
 """Reductions in rank order of what only the MPI library can combine: its operators, user-made ones, and element types of its own.
 
-All contributions to a rank's result are gathered by a call of hpcoll's own, and folded at its end by ``MPI_Reduce_local`` in canonical
-order: the first f ranks, f the largest power of two below their number, then the others, then both. Memory for all these contributions is
-the price: one message per rank for most methods, one message in total for a reduce-scatter. An operator must live as long as the request.
+A call of hpcoll's own gathers all contributions to a rank's result, and ``MPI_Reduce_local`` folds them at its end. That takes memory for
+them: a message for each rank, for a reduce-scatter one message in all. The operator must live as long as the call.
 """
 
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base import canonical
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.buffer_specs import split
@@ -40,8 +40,8 @@ class Contributions:
     def fold(self, op: MPI.Op, first: int, nblocks: int) -> list[Any]:
         """Fold blocks from ``first`` on, in canonical order, into the last of them; return its spec."""
         if nblocks > 1:
-            half = 1 << (nblocks - 1).bit_length() - 1
-            op.Reduce_local(self.fold(op, first, half), self.fold(op, first + half, nblocks - half))
+            left = canonical.split(nblocks)
+            op.Reduce_local(self.fold(op, first, left), self.fold(op, first + left, nblocks - left))
         return self.block(first + nblocks - 1)
 
 
@@ -74,8 +74,7 @@ def gathered(caller: Caller, row: Method, arguments: tuple[Any, ...]) -> Call:
     made = Contributions(datatype, own, caller.nranks if receives else 0)
     sent, all_blocks = _spec(source.address, source.count, datatype), made.block(0)
     if blocks:
-        displs = np.cumsum([0, *counts[:-1]])
-        sent[1:2], all_blocks[1:2] = (counts, displs.tolist()), ([own] * caller.nranks, [own * at for at in range(caller.nranks)])
+        sent[1], all_blocks[1] = counts, [own] * caller.nranks
         call = METHODS["Alltoallv"].describe(caller, sent, all_blocks)
     elif row.collective == "reduce":
         call = METHODS["Gather"].describe(caller, sent, all_blocks if receives else None, root)
@@ -113,10 +112,10 @@ def _operator(op: Any, rank: int) -> MPI.Op:
 
 def _datatype(given: Any, found: Resolved, rank: int) -> MPI.Datatype:
     datatype = split(given, "", vector=False)[3] or found.dtype.char
-    datatype = MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
-    if datatype == MPI.DATATYPE_NULL:
-        raise _refused(rank, f"the MPI library has no datatype for {found.dtype}")
-    return datatype
+    try:
+        return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+    except ValueError:
+        raise _refused(rank, f"the MPI library has no datatype for {found.dtype}") from None
 
 
 def _counts(caller: Caller, row: Method, given: Any, source: Resolved, target: Resolved | None, *, in_place: bool) -> list[int]:
@@ -125,7 +124,7 @@ def _counts(caller: Caller, row: Method, given: Any, source: Resolved, target: R
         return [source.count // caller.nranks] * caller.nranks
     if given is None and not in_place and target is not None:
         return caller.allgather(target.count)
-    counts = [int(count) for count in given or ()]
+    counts = [] if given is None else [int(count) for count in given]
     if len(counts) != caller.nranks or min(counts) < 0 or sum(counts) != source.count:
         raise ArgumentError(f"rank {caller.rank}: recvcounts needs {caller.nranks} counts that sum to {source.count}, got {counts}")
     return counts

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call, Time, limit_of, order_of
 from hpcoll.comm.arguments.datatypes import retain_datatypes
-from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
+from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller, Method
 from hpcoll.comm.arguments.native import as_native, only_native
 from hpcoll.comm.arguments.neighbours import plain
 from hpcoll.comm.arguments.reductions import every_count
@@ -248,7 +248,7 @@ def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], 
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, asked.algorithm, asked.segment, asked.order))
     if run_cached(table.address, send, recv, op) == BUSY:
-        planned = _planned_before(context, table, method, arguments)
+        planned = _planned_before(context, table, METHODS[method], arguments, asked)
     else:
         with context.failure_scope(method):
             prepared = context.prepare(method, arguments, asked)
@@ -269,7 +269,7 @@ def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], 
     return request
 
 
-def _planned_before(context: Context, table: CallTable, method: str, arguments: tuple[Any, ...]) -> _Planned:
+def _planned_before(context: Context, table: CallTable, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> _Planned:
     """Return the parts for a call that the table has found."""
     plan, call = table.latest.plan
     (source, target, counts), kept = table.waiting, table.take_kept()
@@ -277,7 +277,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
     with context.failure_scope(plan.named(call.count)):
         engine = plan.take_made(message_context, counts, call.maps)
         if engine is None:
-            described = METHODS[method].describe(context.caller, *arguments)
+            described = context.planner.describe(row, arguments, asked)
             assert described is not None
             engine = plan.take(message_context, described)
     call = call._replace(send=source, recv=target, count=engine.elements, keep=(*arguments, *kept))

@@ -160,7 +160,7 @@ class Ledger:
             account.sums[:] = 0
 
     def __str__(self) -> str:
-        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why"
+        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why native"
         lines = [_LINE.format(*heads)]
         for row in self.rows():
             per_call = f"{1e6 * row.seconds / row.timed:.1f}" if row.timed else "-"

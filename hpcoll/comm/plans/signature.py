@@ -105,7 +105,7 @@ class Signature(NamedTuple):
             fields.append(word & ((1 << bits) - 1))
             word >>= bits
         ordered, fields[2] = divmod(fields[2], _ORDERED)
-        return cls(*fields, ordered=ordered)
+        return cls(*fields)._replace(ordered=ordered)
 
     @property
     def word(self) -> int:

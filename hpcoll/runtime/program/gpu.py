@@ -86,11 +86,12 @@ class GpuItems(Items):
             results: list[tuple[Span, list[Hashable]]] = []
             for first in range(1, len(spans), MAX_SOURCES):
                 group, theirs = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]
+                result = group[0], theirs[0]
                 if len(group) > 1:
-                    span, name = self._partial(nresults, spans[0].nbytes)
-                    super()._operate(code, [span, *group], [name, *theirs], [], [])
-                    group, theirs, nresults = [span], [name], nresults + 1
-                results.append((group[0], theirs[0]))
+                    result = self._partial(nresults, spans[0].nbytes)
+                    super()._operate(code, [result[0], *group], [result[1], *theirs], [], [])
+                    nresults += 1
+                results.append(result)
             spans, names = [spans[0], *(span for span, _ in results)], [names[0], *(name for _, name in results)]
         most = MAX_DESTINATIONS - 1
         super()._operate(code, spans, names, further[:most], written[:most])

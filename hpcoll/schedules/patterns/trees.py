@@ -17,8 +17,8 @@ Bine: the ranks are halved again and again, and each half's top is a third of th
 binomial tree's, which halves likewise, with the tops at the lower ends. Source: De Sensi et al., arXiv 2508.17311; the rule for any number
 of ranks is ours.
 
-Binomial in rank order: in each round aligned blocks of 2^k ranks join in pairs. A block's result is at its first rank, or at the root if that
-is in the block. So subtrees are those of the canonical expression (`hpcoll.base.canonical`), whatever the root.
+Binomial in rank order: in each round aligned blocks of 2^k ranks join in pairs. A block's result is at its first rank, or at the root if
+that is in the block. So subtrees are those of the canonical expression (`hpcoll.base.canonical`), whatever the root.
 
     root 2 of 6, rounds:    0 <- 1   2 <- 3   4 <- 5        2 <- 0        2 <- 4
 

@@ -1,0 +1,301 @@
+"""Reductions with ``order="rank"``: the bits of one expression over the ranks' contributions, whatever algorithm, form, size or memory."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from failed_calls import caught
+from gpu_cases import read
+from mpi4py import MPI
+from reference import COLLECTIVES, REDUCING, UNTOUCHED, Array, agreed, communicator, fresh, raised
+
+import hpcoll
+from hpcoll.selection.config import NATIVE
+
+pytestmark = pytest.mark.mpi
+WORLD = MPI.COMM_WORLD
+METHODS = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
+FORMS = ("blocking", "in flight", "persistent")
+Combine = Callable[[Array, Array], Array]
+
+
+def expression(combine: Combine, values: list[Array]) -> Array:
+    """The canonical expression, here once more: the largest power of two of them below their number, then the others."""
+    if len(values) == 1:
+        return values[0]
+    left = 1
+    while 2 * left < len(values):
+        left *= 2
+    return combine(expression(combine, values[:left]), expression(combine, values[left:]))
+
+
+def added(one: Array, other: Array) -> Array:
+    result: Array = one + other
+    return result
+
+
+def halved(one: Array, other: Array) -> Array:
+    """Neither commutative nor associative, so that every order shows; halving is exact."""
+    result: Array = one * one.dtype.type(0.5) + other
+    return result
+
+
+HALVED = hpcoll.reduce_op(lambda a, b: a * 0.5 + b, commutative=False, name="halved")
+
+
+def wide(nranks: int, count: int, dtype: Any = np.float64) -> list[Array]:
+    """Every rank's numbers, of many exponents: their sum is another in almost any other order."""
+    chance, dtype = np.random.default_rng(count), np.dtype(dtype)
+    exponents = chance.integers(-6, 6, (nranks, count)) if dtype.itemsize == 2 else chance.integers(-20, 20, (nranks, count))
+    found = chance.standard_normal((nranks, count)) * 2.0**exponents
+    if dtype.kind == "c":
+        found = found + 1j * chance.permuted(found, axis=1)
+    return [one.astype(dtype) for one in found]
+
+
+class Case:
+    """A reduction of some contributions on this rank: its arguments, and what it must give."""
+
+    def __init__(
+        self, comm: MPI.Intracomm, method: str, every: list[Array], op: Any, combine: Combine, *, in_place: bool, root: int
+    ) -> None:  # fmt: skip
+        me, nranks = comm.rank, comm.size
+        counts = [every[0].size // nranks] * nranks
+        if method == "Reduce_scatter":
+            counts = [counts[0] // 2 * ((rank + 1) % 3) for rank in range(nranks)]
+            every = [one[: sum(counts)] for one in every]
+        used = {"Scan": every[: me + 1], "Exscan": every[:me]}.get(method, every)
+        receives = bool(used) and (method != "Reduce" or me == root)
+        total = expression(combine, used) if receives else None
+        if total is not None and method.startswith("Reduce_scatter"):
+            total = total[sum(counts[:me]) : sum(counts[: me + 1])]
+        in_place = in_place and (method != "Reduce" or me == root)
+        own, self.wanted = every[me], total
+        self.recv = own.copy() if in_place else np.full(counts[me] if "scatter" in method else own.size, UNTOUCHED, own.dtype)
+        more = {"Reduce": (op, root), "Reduce_scatter": (counts, op)}.get(method, (op,))
+        self.arguments = (MPI.IN_PLACE if in_place else own.copy(), self.recv, *more)
+        self._before = self.recv.copy()
+
+    @property
+    def good(self) -> bool:
+        """Say whether the result has the bits that it must have; what receives nothing is as it was."""
+        wanted = self._before if self.wanted is None else self.wanted
+        found = self.recv[: wanted.size]
+        if found.dtype == np.longdouble:  # some of whose bytes are no part of the number
+            return np.array_equal(found, wanted)
+        return found.tobytes() == wanted.tobytes()
+
+    def again(self) -> None:
+        self.recv[:] = self._before
+
+
+def called(comm: Any, form: str, method: str, arguments: tuple[Any, ...], **keywords: Any) -> None:
+    if form == "blocking":
+        getattr(comm, method)(*arguments, **keywords)
+    elif form == "in flight":
+        getattr(comm, f"I{method.lower()}")(*arguments, **keywords).Wait()
+    else:
+        request = getattr(comm, f"{method}_init")(*arguments, **keywords)
+        request.Start()
+        request.Wait()
+        request.Free()
+
+
+def found_wrong(comm: Any, method: str, every: list[Array], op: Any = MPI.SUM, combine: Combine = added, **keywords: Any) -> list[Any]:
+    """Every form, in place too, twice: the second time the call cache knows it."""
+    wrong = []
+    for form in FORMS:
+        for in_place in (False, True):
+            case = Case(comm, method, every, op, combine, in_place=in_place, root=comm.size - 1)
+            for turn in range(2):
+                case.again()
+                called(comm, form, method, case.arguments, order="rank", **keywords)
+                wrong += [] if case.good else [(form, in_place, turn, every[0].dtype, every[0].size, op)]
+    return wrong
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_bits_of_one_expression(method: str, way: str) -> None:
+    """In every form, short and long, on a node and by messages."""
+    comm, wrong = fresh(), list[Any]()
+    for count in (comm.size, 3 * 512 * comm.size, 40_000 * comm.size):
+        wrong += found_wrong(comm, method, wide(comm.size, count))
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_operators_and_element_types(method: str) -> None:
+    comm = communicator()
+    count = 96 * comm.size
+    wrong = found_wrong(comm, method, wide(comm.size, count), HALVED, halved)
+    wrong += found_wrong(comm, method, wide(comm.size, count), MPI.PROD, np.multiply)
+    wrong += found_wrong(comm, method, wide(comm.size, count, np.float32))
+    wrong += found_wrong(comm, method, wide(comm.size, count, np.complex128))
+    wrong += found_wrong(comm, method, [np.arange(count) * 7**rank for rank in range(comm.size)])
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_half_types(method: str, dtype: Any) -> None:
+    """The expression in float32, rounded once."""
+    comm, wrong = communicator(), []
+    for form in FORMS:
+        case = Case(
+            comm, method, wide(comm.size, 64 * comm.size, dtype), MPI.SUM, lambda a, b: added(a.astype("f4"), b.astype("f4")),
+            in_place=False, root=0,
+        )  # fmt: skip
+        case.wanted = None if case.wanted is None else case.wanted.astype(dtype)
+        called(comm, form, method, case.arguments, order="rank")
+        wrong += [] if case.good else [form]
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+def test_every_algorithm_gives_the_same_or_is_refused(collective: str) -> None:
+    """Also in segments: which ones serve is the catalogue's to say, and every collective has one."""
+    comm, method, served, wrong = communicator(), COLLECTIVES[collective], list[str](), list[Any]()
+    for name in (*hpcoll.algorithms(collective), NATIVE):
+        for segment in (None, "4K"):
+            case = Case(comm, method, wide(comm.size, 5000 * comm.size), MPI.SUM, added, in_place=False, root=0)
+            keywords = {"algorithm": name, "segment": segment, "order": "rank"}
+            error = raised(lambda: called(comm, "blocking", method, case.arguments, **keywords))  # noqa: B023
+            if error is None:
+                served.append(name)
+                wrong += [] if case.good else [(name, segment)]
+            else:
+                asked = isinstance(error, hpcoll.ArgumentError) and "the canonical expression, which order='rank' asks for" in str(error)
+                wrong += [] if asked and "these can: " in str(error) else [(name, repr(error))]
+    assert agreed(wrong) == []
+    assert served
+    assert comm.size == 1 or NATIVE not in served
+
+
+def test_views_and_symmetric_memory() -> None:
+    """Parts of arrays, at any address, specs with counts, and memory that all ranks of a node see."""
+    comm = communicator()
+    every = wide(comm.size, 30_000)
+    wanted, wrong = expression(added, every), []
+    shared, result = comm.empty(30_000), comm.empty(30_000)
+    shared[:] = every[comm.rank]
+    comm.Allreduce(shared, result, order="rank")
+    wrong += [] if result.tobytes() == wanted.tobytes() else ["symmetric"]
+    room = np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)  # at an odd multiple of four
+    comm.Allreduce(every[comm.rank][:15_001], room, order="rank")
+    wrong += [] if room.tobytes() == wanted[:15_001].tobytes() else ["unaligned"]
+    back = np.empty(100)
+    comm.Allreduce([every[comm.rank], (100, 7), MPI.DOUBLE], [back, 100, MPI.DOUBLE], order="rank")
+    wrong += [] if back.tobytes() == wanted[7:107].tobytes() else ["spec"]
+    assert agreed(wrong) == []
+
+
+def user_op() -> MPI.Op:
+    def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        mine = np.frombuffer(right, np.float64)
+        mine[:] = halved(np.frombuffer(left, np.float64), mine)
+
+    return MPI.Op.Create(function, commute=False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_only_the_mpi_library_combines(method: str) -> None:
+    """Operators of the program's own, and long double: gathered by hpcoll, folded by the library, the last rank's buffer in place."""
+    comm, op = communicator(), user_op()
+    wrong = found_wrong(comm, method, wide(comm.size, 24 * comm.size), op, halved)
+    wrong += found_wrong(comm, method, wide(comm.size, 24 * comm.size, np.longdouble))
+    wrong += found_wrong(comm, method, [np.zeros(0)] * comm.size, op, halved)
+    assert agreed(wrong) == []
+
+
+def test_pairs_and_derived_datatypes() -> None:
+    comm, wrong = communicator(), []
+    pairs, found = (np.zeros(3, np.dtype("d,i", align=True)) for _ in range(2))
+    pairs["f0"], pairs["f1"] = 1.0, comm.size - comm.rank
+    comm.Allreduce([pairs, 3, MPI.DOUBLE_INT], [found, 3, MPI.DOUBLE_INT], MPI.MINLOC, order="rank")
+    wrong += [] if found.tolist() == [(1.0, 1)] * 3 else [found]
+    every, back = wide(comm.size, 10), np.full(10, 77.0)
+    spread = MPI.DOUBLE.Create_vector(2, 1, 2).Create_resized(0, 32).Commit()  # elements 0 and 2 of 4
+
+    def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        mine, theirs = np.frombuffer(right, np.float64), np.frombuffer(left, np.float64)
+        mine[::2] = halved(theirs[::2], mine[::2])
+
+    comm.Allreduce([every[comm.rank], 2, spread], [back, 2, spread], MPI.Op.Create(function, commute=False), order="rank")
+    wanted = np.full(10, 77.0)
+    wanted[:8:2] = expression(halved, every)[:8:2]
+    wrong += [] if back.tobytes() == wanted.tobytes() else [back]
+    assert agreed(wrong) == []
+
+
+def test_errors() -> None:
+    """Before anything leaves: they name rank, what was expected and what came."""
+    comm, x = communicator(), np.ones(4)
+    expected = {
+        "got 'ring'": lambda: comm.Allreduce(x, x.copy(), order="ring"),
+        r"got \['rank'\]": lambda: comm.Scan(x, x.copy(), order=["rank"]),
+        "got ''": lambda: comm.Iallreduce(x, x.copy(), order=""),
+        "got 1": lambda: comm.Reduce_init(x, x.copy(), order=1),
+    }
+    for text, call in expected.items():
+        with pytest.raises(hpcoll.ArgumentError, match=f"rank {comm.rank}: order must be 'rank' or None, {text}"):
+            call()
+    with pytest.raises(hpcoll.ArgumentError, match="only the MPI library can combine this in rank order, got algorithm='ring'"):
+        comm.Allreduce(x, x.copy(), user_op(), algorithm="ring", order="rank")
+    with pytest.raises(hpcoll.ArgumentError, match="recvbuf needs 4 elements"):
+        comm.Allreduce(x, np.ones(3), user_op(), order="rank")
+
+
+def test_the_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A program that knows nothing of it; the first call in flight, too. Ledger and log say why."""
+    monkeypatch.setenv("HPCOLL_ORDER", "rank")
+    comm, wrong = fresh(), list[Any]()
+    caplog.set_level(logging.INFO, logger="hpcoll")
+    for method in METHODS:
+        for form in reversed(FORMS):
+            for op, combine in ((MPI.SUM, added), (user_op(), halved)):
+                case = Case(comm, method, wide(comm.size, 999 * comm.size), op, combine, in_place=False, root=0)
+                called(comm, form, method, case.arguments)
+                wrong += [] if case.good else [(method, form, op)]
+    rows = comm.ledger.rows()
+    wrong += [row for row in rows if row.algorithm == NATIVE or row.why != "order='rank'"]
+    wrong += [] if comm.rank or any("order='rank'" in record.getMessage() for record in caplog.records) else ["log"]
+    comm.Free()
+    monkeypatch.setenv("HPCOLL_ALLREDUCE", "ring")
+    comm = fresh()
+    error = raised(lambda: comm.Allreduce(np.ones(7), np.ones(7)))
+    wrong += [] if comm.size == 1 or "allreduce/ring cannot serve this call: its results are not" in str(error) else [repr(error)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("check", ["", "all"])
+def test_ranks_that_ask_for_another_order(check: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told on every rank, also where all would run the same algorithm."""
+    if check:
+        monkeypatch.setenv("HPCOLL_CHECK", check)
+    comm, x = fresh(), np.ones(4)
+    keywords = {"order": "rank"} if comm.rank == 0 else {}
+    text, _ = caught(comm, lambda: comm.Allreduce(x, np.empty(4), algorithm="direct", **keywords))
+    right = "op=SUM, order='rank')" in text and "Allreduce(float64[4], op=SUM) at" in text
+    assert agreed([] if right else [text]) == []
+
+
+@pytest.mark.double
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_gpu_arrays(dtype: Any, double: Any) -> None:
+    """Long ones by a program for GPU memory, short ones by way of the host: the bits of host arrays."""
+    comm, wrong = fresh(), list[Any]()
+    for count in (9, 40_000 * comm.size):
+        every = wide(comm.size, count, dtype)
+        total = expression(added, [one.astype(np.float32) for one in every]).astype(dtype)
+        for form in FORMS:
+            send, recv = double.Array(count, dtype).fill(every[comm.rank]), double.Array(count, dtype).fill(0)
+            called(comm, form, "Allreduce", (send, recv), order="rank")
+            wrong += [] if read(recv).tobytes() == total.tobytes() else [(count, form)]
+    comm.Free()
+    assert agreed(wrong) == []

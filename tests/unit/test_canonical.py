@@ -1,0 +1,129 @@
+"""The canonical expression: what it is, which rows give it, and which schedules do not."""
+
+from collections.abc import Iterator
+
+import pytest
+from handmade import made
+
+from hpcoll.analysis.prove import placements, prove, prove_schedules
+from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.base.canonical import fold, split
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm, schedule
+
+REDUCING = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].reduces and row.collective != "barrier"]
+
+
+def text(left: str, right: str) -> str:
+    return f"({left}{right})"
+
+
+def test_the_expression_is_that_of_a_binary_counter() -> None:
+    """Each value is a block of one; equal blocks join, and what is left joins from the right: another way to say the same."""
+    names = [chr(ord("A") + i) for i in range(64)]
+    for n in range(1, 65):
+        blocks: list[tuple[int, str]] = []
+        for name in names[:n]:
+            blocks.append((1, name))
+            while len(blocks) > 1 and blocks[-1][0] == blocks[-2][0]:
+                (size, left), (_, right) = blocks[-2:]
+                blocks[-2:] = [(2 * size, text(left, right))]
+        while len(blocks) > 1:
+            (size, left), (more, right) = blocks[-2:]
+            blocks[-2:] = [(size + more, text(left, right))]
+        assert blocks[0][1] == fold(text, names[:n])
+        assert n == 1 or n / 2 <= split(n) < n
+
+
+def instances(row: Algorithm, nranks: int) -> Iterator[tuple[Nodes, Proof]]:
+    """Proofs for every placement that matters, some roots and numbers of chunks."""
+    roots = {0, 1 % nranks, nranks // 2, nranks - 1} if COLLECTIVES[row.collective].rooted else {0}
+    for nodes in placements(nranks) if row.placed else [()]:
+        for root in roots:
+            for nchunks in (1, 3) if row.chunked else (1,):
+                yield nodes, prove(row, nranks, root, nchunks, nodes)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("row", REDUCING, ids=[row.key for row in REDUCING])
+def test_rows_give_it_just_where_their_formula_says(row: Algorithm, short: bool) -> None:
+    for nranks in (*range(1, 10), 12, 15, 16, 17) if short else range(1, 65):
+        found: dict[Nodes, bool] = {}
+        for nodes, proof in instances(row, nranks):
+            found[nodes] = found.get(nodes, True) and proof.canonical
+        assert found == {nodes: row.is_canonical(nranks, nodes) for nodes in found}, nranks
+
+
+def test_every_collective_has_rows_that_give_it_for_any_number_of_ranks() -> None:
+    always = {row.key for row in REDUCING if row.canonical == "1"}
+    assert {row.collective for row in REDUCING} == {CATALOGUE[key].collective for key in always}
+    assert {"allreduce/binomial", "allreduce/direct", "allreduce/two_shot", "reduce/binomial", "reduce/direct"} <= always
+
+
+# --- schedules that do not
+
+
+def folding(w: Writer) -> None:
+    """Rank 0 folds four contributions in one reduction."""
+    if w.rank:
+        w.send(0, inputs(0))
+        return
+    slots = w.scratch(0, 0, 0)
+    for peer in (1, 2, 3):
+        w.recv(peer, cell(slots, peer - 1))
+    w.reduce(outputs(0), inputs(0), *(cell(slots, i) for i in range(3)))
+
+
+def swapped(schedules: list[Schedule], i: int, k: int) -> list[Schedule]:
+    """The same schedules, with two sources of rank 0's reduction exchanged."""
+    steps = list(schedules[0].channels[0])
+    srcs = list(steps[-1].srcs)
+    srcs[i], srcs[k] = srcs[k], srcs[i]
+    steps[-1] = steps[-1]._replace(srcs=tuple(srcs))
+    return [schedules[0]._replace(channels=(tuple(steps),)), *schedules[1:]]
+
+
+def test_a_swapped_source_is_another_expression() -> None:
+    schedules = made("reduce", folding, nranks=4)
+    proof = verify_schedules(schedules, in_place=False)
+    assert (proof.ordered, proof.canonical) == (True, True)
+    for i, k in ((0, 1), (1, 2), (0, 3)):
+        proof = verify_schedules(swapped(schedules, i, k), in_place=False)
+        assert (proof.ordered, proof.canonical) == (False, False)
+
+
+def test_rank_order_alone_is_not_enough() -> None:
+    """A line of ranks keeps order and adds from one end: ((ab)c)d."""
+
+    def line(w: Writer) -> None:
+        if w.rank == 0:
+            for peer in (1, 2, 3):
+                w.recv_reduce(peer, outputs(0), inputs(0) if peer == 1 else outputs(0))
+        else:
+            w.send(0, inputs(0))
+
+    schedules = made("reduce", line, nranks=4)
+    proof = verify_schedules(schedules, in_place=False)
+    assert (proof.ordered, proof.canonical) == (True, False)
+    with pytest.raises(ScheduleError, match="reduce/direct is said to be canonical, and is not on 4 ranks"):
+        prove_schedules(CATALOGUE["reduce/direct"], schedules)
+
+
+@pytest.mark.parametrize("key", [row.key for row in REDUCING if row.canonical == "1"])
+def test_mutants_of_the_rows_are_found(key: str) -> None:
+    """A combination with its operands exchanged, anywhere, is seen in the proof."""
+    row, seen = CATALOGUE[key], 0
+    schedules = [schedule(row, 6, rank) for rank in range(6)]
+    for s in schedules:
+        for i, step in enumerate(s.channels[0]):
+            if step.op in (Op.REDUCE, Op.RECV_REDUCE):
+                wrong = step._replace(srcs=step.srcs[::-1], received_first=not step.received_first)
+                steps = (*s.channels[0][:i], wrong, *s.channels[0][i + 1 :])
+                mutant = [s._replace(channels=(steps,)) if other is s else other for other in schedules]
+                assert not verify_schedules(mutant, in_place=False).canonical
+                seen += 1
+    assert seen > 2 or key == "reduce/direct"
