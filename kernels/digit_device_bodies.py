@@ -150,8 +150,7 @@ end = vectors.calls(_end, types.int64(_WORDS, types.CPointer(_F8), *[_I8] * 5, *
 
 
 def sums(dtype: np.dtype) -> tuple[Any, Any]:
-    """``(words, out, src, nvectors, length, across, along, slices, last, first, ndigits)``: element k of vector v is
-    ``src[v * across + k * along]``.
+    """``(words, out, src, nvectors, length, across, along, slices, last, first, ndigits)``: sums of ``src[v * across + k * along]`` over k.
 
     ``slices`` threads share a vector. Their numbers go to ``out``, 4 * slices by nvectors of them; with ``last`` to digits.
     """

@@ -1,6 +1,7 @@
 """Exact sums of arrays in GPU memory by kernels, where they have a floating type; of all else the host makes them."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -108,6 +109,6 @@ def _step(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int], *, 
     used = [(strides[axis], shape[axis]) for axis in axes if shape[axis] != 1]
     if any_order:
         used.sort(key=lambda one: -abs(one[0]))
-    if any(step != below * n for (step, _), (below, n) in zip(used, used[1:], strict=False)):
+    if any(step != below * n for (step, _), (below, n) in pairwise(used)):
         return None
     return used[-1][0] if used else 0
