@@ -99,7 +99,8 @@ def ledger(names: dict[str, Any], out: str) -> None:
 
 
 def exact(names: dict[str, Any], out: str) -> None:
-    assert names["one"].count == 6 and names["one"] != names["other"]
+    assert names["one"].count == 6
+    assert names["one"] != names["other"]
 
 
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
