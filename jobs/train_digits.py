@@ -178,8 +178,9 @@ def train(network: Network, samples: Samples, options: argparse.Namespace, sums:
 def accuracy(network: Network, test: Samples, sums: Sums, comm: hpcoll.Communicator) -> float:
     """Return the share of the test samples that all ranks together get right."""
     mine = [test.take(part) for part in parts(np.arange(len(test.digits)), sums, comm.rank, comm.size)]
-    right = sum(np.count_nonzero(network.forward(one.images)[-1].argmax(axis=1) == one.digits) for one in mine)
-    return comm.allreduce(int(right), MPI.SUM) / len(test.digits)
+    right = np.array([sum(np.count_nonzero(network.forward(one.images)[-1].argmax(axis=1) == one.digits) for one in mine)], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, right, op=MPI.SUM)
+    return float(right[0]) / len(test.digits)
 
 
 def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, widths: list[int]) -> Network:
@@ -195,10 +196,12 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
     start = time.perf_counter()
     epochs = train(network, training, options, sums, comm.rank, comm.size)
     for epoch, losses in enumerate(epochs, start=1):
-        total = hpcoll.exact_sum(comm, losses) if options.exact else comm.allreduce(losses.sum(), MPI.SUM)
+        total = np.array(hpcoll.exact_sum(comm, losses) if options.exact else losses.sum())
+        if not options.exact:
+            comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
         right = accuracy(network, test, sums, comm)
         if comm.rank == 0:
-            mean, seconds = total / len(training.digits), time.perf_counter() - start
+            mean, seconds = float(total) / len(training.digits), time.perf_counter() - start
             print(f"epoch {epoch:3d}  loss {mean:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s", flush=True)
     return network
 

@@ -33,9 +33,9 @@ def _apart(d0, d1, d2, d3, d4, d5, d6, d7, s0, s1, s2, s3, s4, s5, s6, s7):  # t
 def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     """``(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)``: the canonical expression of ``s0[i], s1[i], ...``, in all ``d[i]``.
 
-    That of 7 is ``((s0 s1) (s2 s3)) ((s4 s5) s6)``: the first part is the largest power of two. Pointers that are not in use repeat one that is. Elements in front of the first multiple of `WIDE_NBYTES` and behind the last go one by
-    one, all others in vectors, where that is the same elements in all arrays. All sources of a vector are loaded before any is used, and
-    all before a destination is written.
+    `hpcoll.base.canonical` has it: that of 7 is ``((s0 s1) (s2 s3)) ((s4 s5) s6)``. Pointers that are not in use repeat one that is.
+    Elements in front of the first multiple of `WIDE_NBYTES` and behind the last go one by one, all others in vectors, where that is the
+    same elements in all arrays. All sources of a vector are loaded before any is used, and all before a destination is written.
     """
     nlanes = WIDE_NBYTES * 8 // one.stored.bitwidth
     itemsize = WIDE_NBYTES // nlanes

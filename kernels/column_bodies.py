@@ -11,9 +11,9 @@ import numpy as np
 from numba import carray, njit
 
 from hpcoll.kernels.digit_bodies import SIGNED
-from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels.digit_form import NCOUNTS
 from hpcoll.kernels.extraction import GREATEST_LEVEL, LEVEL_BITS, bits_of, least_level, level_for, put, put_any, put_float, sigma
-from hpcoll.kernels.sums import COLUMNS, MOST_ROWS, RESTS, ROOM, ROWS
+from hpcoll.kernels.sum_room import COLUMNS, MOST_ROWS, RESTS, ROOM, ROWS
 
 
 @njit

@@ -1,4 +1,4 @@
-"""Compiled functions on digits (`hpcoll.kernels.digits` has the form). Imported only to be compiled.
+"""Compiled functions on digits (`hpcoll.kernels.digit_form` has the form). Imported only to be compiled.
 
 All integers are int64: Numba makes a float64 of a sum of int64 and uint64. Signatures, with ``words`` of n vectors one after the other:
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, types
 
-from hpcoll.kernels.digits import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, Format
+from hpcoll.kernels.digit_form import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, Format
 from hpcoll.kernels.object_code import object_file
 
 MASK = (1 << DIGIT_BITS) - 1

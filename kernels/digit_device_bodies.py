@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, types
 
-from hpcoll.kernels.digits import DIGIT_BITS, LOWEST
+from hpcoll.kernels.digit_form import DIGIT_BITS, LOWEST
 from hpcoll.kernels.expansions import double_bits, multiply64, two_sum, vectors
 from hpcoll.kernels.numbers import number
 
@@ -150,8 +150,7 @@ end = vectors.calls(_end, types.int64(_WORDS, types.CPointer(_F8), *[_I8] * 5, *
 
 
 def sums(dtype: np.dtype) -> tuple[Any, Any]:
-    """``(words, out, src, nvectors, length, across, along, slices, last, first, ndigits)``: element k of vector v is
-    ``src[v * across + k * along]``.
+    """``(words, out, src, nvectors, length, across, along, slices, last, first, ndigits)``: sums of ``src[v * across + k * along]`` over k.
 
     ``slices`` threads share a vector. Their numbers go to ``out``, 4 * slices by nvectors of them; with ``last`` to digits.
     """

@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import adder, carry, rounder
-from hpcoll.kernels.digits import FORMATS, WINDOWS
+from hpcoll.kernels.digit_form import FORMATS, WINDOWS
 from hpcoll.kernels.object_code import object_file
 
 BLOCK = 512  # elements summed at a time: three partial results and a source stay in the first-level cache

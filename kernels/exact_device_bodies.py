@@ -6,7 +6,7 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
-from hpcoll.kernels.expansions import nearest32, nearest64, odd32, vectors
+from hpcoll.kernels.expansions import ROUNDED_SUMS, vectors
 from hpcoll.kernels.numbers import number
 
 _NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0}  # bits of the one NaN of half types
@@ -56,8 +56,8 @@ def _adder(dtype: np.dtype) -> tuple[Any, Any, Any]:
     one = number(dtype)
     widen = vectors.calls(one.widen, types.float64(one.stored))
     if dtype.name not in _NAN:
-        return one.stored, widen, vectors.calls(nearest64 if dtype.itemsize == 8 else nearest32, one.stored(*_SUMMED))
-    nan, odd = _NAN[dtype.name], vectors.calls(odd32, types.float32(*_SUMMED))
+        return one.stored, widen, vectors.calls(ROUNDED_SUMS[dtype.name], one.stored(*_SUMMED))
+    nan, odd = _NAN[dtype.name], vectors.calls(ROUNDED_SUMS[dtype.name], types.float32(*_SUMMED))
     narrow = vectors.calls(one.narrow, one.stored(types.float32))
 
     def total(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]

@@ -9,6 +9,9 @@ float32 and the half types are added in float64, where nothing overflows; mostly
 added in two parts, the larger one divided by 256. No product is fused with a sum. Every NaN is the one NaN of NumPy.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
 from numba import types
@@ -143,7 +146,7 @@ nearest = vectors.calls(_nearest, _F8(_F8, _F8, _F8))
 
 
 def _to_odd(high, low):  # type: ignore[no-untyped-def]
-    """Return the one of two neighbours, with the sum of ``high`` and ``low`` between them, whose last bit is set; ``high`` if it is exact."""
+    """Return the one of two neighbours whose last bit is set; the sum of ``high`` and ``low`` is between them, or is ``high``."""
     bits = double_bits(high)
     if low == 0.0 or bits & 1:
         return high
@@ -219,7 +222,7 @@ def _of_large(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def
 of_large = vectors.calls(_of_large, _F8(_I8, *_SOURCES))
 
 
-def nearest64(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
+def _nearest64(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
     """Return the rounded sum of n float64; the others repeat one of them."""
     if n == 2:
         total = x0 + x1
@@ -270,16 +273,20 @@ def _odd64(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
 odd64 = vectors.calls(_odd64, _F8(_I8, *_SOURCES))
 
 
-def nearest32(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
+def _nearest32(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
     """Return the rounded sum of n float32, which are given as float64; the others repeat one of them."""
     total = odd64(n, x0, x1, x2, x3, x4, x5, x6, x7)
     return np.float32(total) if total == total else np.float32(NAN)
 
 
-def odd32(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
+def _odd32(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def]
     """Return the sum of n numbers of a half type, rounded to an odd float32: rounding that once more gives the nearest of the half type.
 
     Below the normal numbers of float32 such sums are exact, since bfloat16 has no bits that float32 has not.
     """
     bits = double_bits(odd64(n, x0, x1, x2, x3, x4, x5, x6, x7))
     return np.float32(double_of_bits(bits & -CUT | (CUT if bits & (CUT - 1) else 0)))
+
+
+# Functions (n, x0, ..., x7) of float64. That of the half types gives a float32, which is to be rounded once more.
+ROUNDED_SUMS: dict[str, Callable[..., Any]] = {"float64": _nearest64, "float32": _nearest32, "float16": _odd32, "bfloat16": _odd32}

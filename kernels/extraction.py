@@ -17,8 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import MASK, NAN, NEGATIVE, POSITIVE, SIGNED
-from hpcoll.kernels.digits import LOWEST
-from hpcoll.kernels.sums import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
+from hpcoll.kernels.digit_form import LOWEST
+from hpcoll.kernels.sum_room import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
 
 LEVEL_BITS = 51
 MOST_LEVELS = 6

@@ -21,7 +21,7 @@ from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 from hpcoll.kernels.machine_code import load
 
 _BODIES = Path(__file__).with_name("host_bodies.py")
-_EXACT = [Path(__file__).with_name(f"{name}.py") for name in ("exact_bodies", "digit_bodies", "digits")]
+_EXACT = [Path(__file__).with_name(f"{name}.py") for name in ("exact_bodies", "digit_bodies", "digit_form")]
 
 
 @lru_cache(maxsize=256)

@@ -14,9 +14,9 @@ from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import SIGNED
-from hpcoll.kernels.digits import NCOUNTS
+from hpcoll.kernels.digit_form import NCOUNTS
 from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, fetch_ahead, float_of, put, put_any, put_float, sigma
-from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
 HELD_BITS = 48  # three levels hold products whose first bit is at most so many below their own

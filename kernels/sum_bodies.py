@@ -12,10 +12,22 @@ from numba import carray, njit, types
 
 from hpcoll.kernels import column_bodies, products
 from hpcoll.kernels.digit_bodies import SIGNED
-from hpcoll.kernels.digits import NCOUNTS
-from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, fetch_ahead, float32_of, float_of, put, sigma, to_bins
+from hpcoll.kernels.digit_form import NCOUNTS
+from hpcoll.kernels.extraction import (
+    FRESH,
+    LEVEL_BITS,
+    add_any,
+    bits_of,
+    empty_bins,
+    fetch_ahead,
+    float32_of,
+    float_of,
+    put,
+    sigma,
+    to_bins,
+)
 from hpcoll.kernels.object_code import object_file
-from hpcoll.kernels.sums import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
 
 _ELEMENTS = {"float64": types.float64, "float32": types.float32, "float16": types.uint16, "bfloat16": types.uint16}
 

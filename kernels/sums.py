@@ -1,6 +1,6 @@
 """Exact sums of arrays at memory speed: host kernels that add rows, columns and products of elements to vectors of digits.
 
-`hpcoll.kernels.extraction` has the method, `hpcoll.kernels.digits` the form of the result. The sum is exact for all data. Data whose
+`hpcoll.kernels.extraction` has the method, `hpcoll.kernels.digit_form` the form of the result. The sum is exact for all data. Data whose
 numbers are at most ``2**78`` times the least of them in size are read once; others take up to ten times as long.
 """
 
@@ -11,23 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcoll.kernels.digits import FORMATS, Window, format_name
+from hpcoll.kernels.digit_form import FORMATS, DigitWindow, format_name
 from hpcoll.kernels.machine_code import load
+from hpcoll.kernels.sum_room import ROOM
 
-BLOCK = 256  # elements that are added together while the next ones come from memory
-COLUMNS = 1024  # of a tile
-MOST_ROWS = 2048  # of a tile: their sum at one level fits in an int64
-ROWS = 32  # of a tile that are looked at together, and stay in the second-level cache
 MOST_ELEMENTS = 2**30  # of one call: no digit overflows
 
-# The room of a call, in int64 words.
-LEVEL, SKIP, BUSY = 0, 1, 2  # of the last block; blocks that go to bins at once; whether bins are in use
-BINS = 8  # sums of fractions by exponent and sign
-COUNTS = BINS + 4096  # how many are in each, as int16
-RESTS = COUNTS + 1024  # two blocks of numbers, or the sums of a tile's columns
-ROOM = RESTS + 2 * max(BLOCK, COLUMNS)
-
-_MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digits", "sums")
+_MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digit_form", "sum_room")
 _FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
 
 
@@ -42,7 +32,7 @@ def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
     return made
 
 
-def _call(name: str, x: np.ndarray, sizes: tuple[int, ...], words: np.ndarray, within: Window, *others: np.ndarray) -> None:
+def _call(name: str, x: np.ndarray, sizes: tuple[int, ...], words: np.ndarray, within: DigitWindow, *others: np.ndarray) -> None:
     assert format_name(x.dtype) in FORMATS
     room = np.empty(ROOM, np.int64)
     pointers = [one.ctypes.data for one in (x, *others)]
@@ -50,7 +40,7 @@ def _call(name: str, x: np.ndarray, sizes: tuple[int, ...], words: np.ndarray, w
     _function(name, format_name(x.dtype), len(arguments))(*arguments)
 
 
-def add_rows(words: np.ndarray, x: np.ndarray, within: Window) -> None:
+def add_rows(words: np.ndarray, x: np.ndarray, within: DigitWindow) -> None:
     """Add the elements of each row to a vector.
 
     Args:
@@ -61,12 +51,12 @@ def add_rows(words: np.ndarray, x: np.ndarray, within: Window) -> None:
     _call("rows", x, (x.shape[0], x.strides[0] // x.itemsize, x.shape[1]), words, within)
 
 
-def add_columns(words: np.ndarray, x: np.ndarray, within: Window) -> None:
+def add_columns(words: np.ndarray, x: np.ndarray, within: DigitWindow) -> None:
     """Add the elements of each column to a vector; as `add_rows`, with a vector for each column of x."""
     _call("columns", x, (x.shape[0], x.strides[0] // x.itemsize, x.shape[1]), words, within)
 
 
-def add_products(words: np.ndarray, x: np.ndarray, y: np.ndarray, within: Window) -> None:
+def add_products(words: np.ndarray, x: np.ndarray, y: np.ndarray, within: DigitWindow) -> None:
     """Add the products of two arrays' elements to one vector.
 
     Args:

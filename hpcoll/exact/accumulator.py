@@ -10,7 +10,7 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.exact.arguments import exact_array, sorted_axes
 from hpcoll.exact.sums import Array, ExactSums
 from hpcoll.exact.terms import is_exact_type
-from hpcoll.kernels.digits import NCOUNTS, Window
+from hpcoll.kernels.digits import NCOUNTS, DigitWindow
 
 
 class ExactAccumulator:
@@ -37,12 +37,13 @@ class ExactAccumulator:
         ArgumentError: Another type or shape.
     """
 
-    __hash__ = None
+    __hash__: Any = None  # it changes
 
     def __init__(self, dtype: Any = np.float64, shape: int | tuple[int, ...] = ()) -> None:
         self.dtype = _result_type(dtype, "ExactAccumulator")
+        sizes: Any = (shape,) if hasattr(shape, "__index__") else shape
         try:
-            self.shape = tuple(map(operator.index, (shape,) if hasattr(shape, "__index__") else shape))  # type: ignore[arg-type]
+            self.shape = tuple(map(operator.index, sizes))
         except TypeError:
             self.shape = (-1,)
         if any(n < 0 for n in self.shape):
@@ -128,7 +129,7 @@ class ExactAccumulator:
         name, shape, count, window, words = state
         self.__init__(_named(name), shape)  # type: ignore[misc]
         found = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=False)
-        found.window, found.count = Window(*window), count
+        found.window, found.count = DigitWindow(*window), count
         nwords = found.window.end - found.window.first + NCOUNTS
         found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)
         self._sums.merge(found)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.kernels.digits import Window
+from hpcoll.kernels.digits import DigitWindow
 
 
-def agreed(comm: Any, name: str, problem: str, description: str, window: Window) -> Window:
+def agreed(comm: Any, name: str, problem: str, description: str, window: DigitWindow) -> DigitWindow:
     """Return the digits that any rank needs; collective.
 
     Args:
@@ -34,7 +34,7 @@ def agreed(comm: Any, name: str, problem: str, description: str, window: Window)
     greatest, least, problems, end, first = map(int, message)
     if problems or greatest != -least:
         raise ArgumentError(_difference(name, comm.allgather((problem, f"{name} of {description}"))))
-    return Window(-first, end)
+    return DigitWindow(-first, end)
 
 
 def _difference(name: str, everyone: list[tuple[str, str]]) -> str:

@@ -10,13 +10,13 @@ from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.exact.gpu_kernels import products_on_gpu, squares_on_gpu, sums_on_gpu
 from hpcoll.exact.local import add_term
 from hpcoll.exact.terms import terms
-from hpcoll.kernels.digits import Window, normalise
+from hpcoll.kernels.digits import DigitWindow, normalise
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 
 _BLOCK_NBYTES = 1 << 26  # of a copy
 
 
-def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], within: Window) -> None:
+def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], within: DigitWindow) -> None:
     """Add the sums of elements over axes to vectors on the host.
 
     Args:
@@ -34,7 +34,7 @@ def add_gpu(words: np.ndarray[Any, Any], x: DeviceArray, axes: tuple[int, ...], 
             normalise(words)
 
 
-def add_gpu_products(words: np.ndarray[Any, Any], x: Any, y: Any, within: Window) -> bool:
+def add_gpu_products(words: np.ndarray[Any, Any], x: Any, y: Any, within: DigitWindow) -> bool:
     """Add the products of all elements of two arrays to a vector, where kernels can; else say False, and the host does it.
 
     Args:
@@ -47,7 +47,7 @@ def add_gpu_products(words: np.ndarray[Any, Any], x: Any, y: Any, within: Window
     return _is_added(words, products_on_gpu(x, y, within) if on_gpu else None)
 
 
-def add_gpu_squares(words: np.ndarray[Any, Any], x: Any, within: Window) -> bool:
+def add_gpu_squares(words: np.ndarray[Any, Any], x: Any, within: DigitWindow) -> bool:
     """Add the squares of all elements to a vector, those of the size of complex ones; as `add_gpu_products`."""
     return len(words) == 1 and _is_added(words, squares_on_gpu(x, within) if isinstance(x, DeviceArray) else None)
 

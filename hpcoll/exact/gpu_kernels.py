@@ -1,6 +1,7 @@
 """Exact sums of arrays in GPU memory by kernels, where they have a floating type; of all else the host makes them."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.comm.arguments.gpu_staging import pack
 from hpcoll.kernels import MAX_AXES
-from hpcoll.kernels.digits import Window
+from hpcoll.kernels.digits import DigitWindow
 from hpcoll.runtime.gpu.arrays import DeviceArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, gpu_of, kernels
 from hpcoll.runtime.gpu.digit_sums import GpuMatrix, digit_products, digit_sums
@@ -18,7 +19,7 @@ from hpcoll.runtime.gpu.digit_sums import GpuMatrix, digit_products, digit_sums
 Words = np.ndarray[Any, Any]
 
 
-def sums_on_gpu(x: DeviceArray, axes: tuple[int, ...], within: Window) -> Words | None:
+def sums_on_gpu(x: DeviceArray, axes: tuple[int, ...], within: DigitWindow) -> Words | None:
     """Return the sums of elements over axes as digits in normal form; None where no kernel makes them.
 
     Args:
@@ -36,7 +37,7 @@ def sums_on_gpu(x: DeviceArray, axes: tuple[int, ...], within: Window) -> Words 
     return np.stack([digit_sums(gpu, part, within) for part in parts])
 
 
-def products_on_gpu(x: DeviceArray, y: DeviceArray, within: Window) -> Words | None:
+def products_on_gpu(x: DeviceArray, y: DeviceArray, within: DigitWindow) -> Words | None:
     """Return the sum of the products of elements of two real arrays of one shape, shape (1, nwords); None where no kernel makes it."""
     if x.dtype != y.dtype or x.dtype.kind == "c" or x.ordinal != y.ordinal:
         return None
@@ -47,7 +48,7 @@ def products_on_gpu(x: DeviceArray, y: DeviceArray, within: Window) -> Words | N
     return digit_products(one[0], one[1][0], other[1][0], within)
 
 
-def squares_on_gpu(x: DeviceArray, within: Window) -> Words | None:
+def squares_on_gpu(x: DeviceArray, within: DigitWindow) -> Words | None:
     """Return the sum of the squares of all elements, of the size of complex ones, as `products_on_gpu`."""
     found = _parts(x, tuple(range(len(x.shape))))
     if found is None:
@@ -108,6 +109,6 @@ def _step(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int], *, 
     used = [(strides[axis], shape[axis]) for axis in axes if shape[axis] != 1]
     if any_order:
         used.sort(key=lambda one: -abs(one[0]))
-    if any(step != below * n for (step, _), (below, n) in zip(used, used[1:], strict=False)):
+    if any(step != below * n for (step, _), (below, n) in pairwise(used)):
         return None
     return used[-1][0] if used else 0

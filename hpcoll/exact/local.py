@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from hpcoll.exact.terms import Term, is_readable, pieces
-from hpcoll.kernels.digits import Window
+from hpcoll.kernels.digits import DigitWindow
 from hpcoll.kernels.sums import MOST_ELEMENTS, add_columns, add_products, add_rows
 
 _SLAB = 1 << 20  # elements that are copied at a time, for kernels that cannot read them where they are
 
 
-def add_term(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: Window) -> None:
+def add_term(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow) -> None:
     """Add the sums of real floating elements over axes.
 
     Args:
@@ -52,7 +52,7 @@ def _matrix(x: np.ndarray[Any, Any], axes: list[int], kept: list[int]) -> np.nda
     return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
 
 
-def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Window) -> None:
+def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: DigitWindow) -> None:
     """Add the sum of each column to its vector."""
     x = x[:: -1 if x.strides[0] < 0 else 1]
     step, itemsize = x.strides[1], x.itemsize
@@ -66,7 +66,7 @@ def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Wi
         add_columns(words, x if x.strides[1] == itemsize else np.ascontiguousarray(x), within)
 
 
-def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: Window) -> None:
+def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: DigitWindow) -> None:
     """Add the products of elements of two arrays of one shape to a complex vector: ``words`` has a vector for each part."""
     dtype = np.result_type(x.array.dtype, y.array.dtype)
     one, other = (term.array if term.array.dtype == dtype else term.array.astype(dtype) for term in (x, y))
@@ -77,7 +77,7 @@ def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: Win
 
 
 def add_products_along(
-    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], axes: tuple[int, ...], within: Window
+    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow
 ) -> None:
     """Add the sums over axes of the products of two real arrays of one shape and type; the other arguments as of `add_term`."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]

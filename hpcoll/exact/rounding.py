@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.kernels.digits import DIGIT_BITS, LOWEST, NCOUNTS, WINDOWS, Window, as_integer, divide, format_name, rounded
+from hpcoll.kernels.digits import DIGIT_BITS, LOWEST, NCOUNTS, WINDOWS, DigitWindow, as_integer, divide, format_name, rounded
 
 _MOST_DIVISOR = 2**31  # of the compiled division
 _SLAB = 1 << 12  # vectors that are widened at a time
@@ -23,12 +23,12 @@ def _from_integers(numbers: list[int], words: np.ndarray[Any, Any], width: int) 
     return made
 
 
-def means(words: np.ndarray[Any, Any], within: Window, count: int, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def means(words: np.ndarray[Any, Any], within: DigitWindow, count: int, dtype: np.dtype) -> np.ndarray[Any, Any]:
     """Return the numbers of vectors in normal form divided by a count, correctly rounded; NaN where the count is 0."""
     if count == 0:
         return np.full(len(words), np.nan, dtype)
     form = WINDOWS[format_name(dtype)]
-    whole = Window(min(within.first, form.first), max(within.end, form.end))
+    whole = DigitWindow(min(within.first, form.first), max(within.end, form.end))
     results = np.empty(len(words), dtype)
     for start in range(0, len(words), _SLAB):
         part = words[start : start + _SLAB]
@@ -52,7 +52,7 @@ def _carry_top(words: np.ndarray[Any, Any], top: int) -> None:
         words[:, i] &= (1 << DIGIT_BITS) - 1
 
 
-def roots(words: np.ndarray[Any, Any], within: Window, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> np.ndarray[Any, Any]:
     """Return the square roots of the numbers of vectors in normal form, none negative, correctly rounded."""
     numbers = [as_integer(vector) << DIGIT_BITS * within.first for vector in words]
     found = [isqrt(number) for number in numbers]

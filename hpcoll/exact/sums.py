@@ -11,7 +11,7 @@ from hpcoll.exact.local import add_products_along, add_term, add_term_products
 from hpcoll.exact.rounding import means, roots
 from hpcoll.exact.terms import terms
 from hpcoll.exact.windows import UNITS, least, needed, union, widened
-from hpcoll.kernels.digits import PRODUCTS, Window, normalise, rounded, window
+from hpcoll.kernels.digits import PRODUCTS, DigitWindow, normalise, rounded, window
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 Array = np.ndarray[Any, Any] | DeviceArray
@@ -37,7 +37,7 @@ class ExactSums:
         self.words: np.ndarray[Any, Any] = np.zeros((nparts, nsums, self.window.nwords), np.int64)
         self.count = 0
 
-    def cover(self, window: Window) -> None:
+    def cover(self, window: DigitWindow) -> None:
         """Have at least these digits."""
         whole = union(self.window, window)
         self.words, self.window = widened(self.words, self.window, whole), whole
@@ -94,7 +94,7 @@ class ExactSums:
         self.words, self.count = message[:-1].reshape(self.words.shape), int(message[-1])
         normalise(self.words)
 
-    def least(self) -> tuple[np.ndarray[Any, Any], Window]:
+    def least(self) -> tuple[np.ndarray[Any, Any], DigitWindow]:
         """Return the words with the fewest digits, equal for equal sums, and these digits."""
         return least(self.words, self.window)
 
@@ -130,7 +130,7 @@ def _real(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def needed_by(x: Array, power: int = 1) -> Window:
+def needed_by(x: Array, power: int = 1) -> DigitWindow:
     """Return the digits that sums of an array's elements, or of their squares, need: for what is on a GPU, those of its type."""
     if isinstance(x, DeviceArray):
         return PRODUCTS if power == 2 or x.dtype.kind in "biu" else window(x.dtype)

@@ -57,8 +57,9 @@ def pieces(*arrays: np.ndarray[Any, Any], most: int) -> Iterator[tuple[np.ndarra
     views = [_bits(one) for one in views]
     flags = ["readonly", "contig", "aligned", "nbo"]
     types = [one.dtype.newbyteorder("=") for one in views]
-    how: Any = ["external_loop", "buffered", "zerosize_ok"], [flags] * len(views), types
-    with np.nditer(views, *how, order="K", buffersize=_PIECE) as iterator:
+    nditer: Any = np.nditer
+    how = ["external_loop", "buffered", "zerosize_ok"]
+    with nditer(views, how, [flags] * len(views), types, order="K", buffersize=_PIECE) as iterator:
         for found in iterator:
             yield tuple(one.view(dtype) for one in (found if isinstance(found, tuple) else (found,)))
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from hpcoll.exact.terms import pieces
-from hpcoll.kernels.digits import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, Window, format_name, normalise
+from hpcoll.kernels.digits import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, DigitWindow, format_name, normalise
 from hpcoll.kernels.sums import MOST_ELEMENTS, exponents
 
 LEAST_DIGITS = 6  # room for two levels of sums and their carries
-UNITS = Window(66, 66 + LEAST_DIGITS)  # has digit 68, whose weight is 1
+UNITS = DigitWindow(66, 66 + LEAST_DIGITS)  # has digit 68, whose weight is 1
 
 
-def needed(x: np.ndarray[Any, Any], power: int = 1) -> Window:
+def needed(x: np.ndarray[Any, Any], power: int = 1) -> DigitWindow:
     """Return the digits that sums of an array's finite numbers, or of their squares, need; and some where all are zero.
 
     Args:
@@ -26,15 +26,15 @@ def needed(x: np.ndarray[Any, Any], power: int = 1) -> Window:
     form = FORMATS[format_name(x.dtype)]
     low, high = power * max(least - form.fraction_bits, form.lowest), power * (greatest + 1) - 1
     first = (low - LOWEST) // DIGIT_BITS
-    return Window(first, max((high - LOWEST) // DIGIT_BITS + 3, first + LEAST_DIGITS))
+    return DigitWindow(first, max((high - LOWEST) // DIGIT_BITS + 3, first + LEAST_DIGITS))
 
 
-def union(one: Window, other: Window) -> Window:
+def union(one: DigitWindow, other: DigitWindow) -> DigitWindow:
     """Return the digits of both."""
-    return Window(min(one.first, other.first), max(one.end, other.end))
+    return DigitWindow(min(one.first, other.first), max(one.end, other.end))
 
 
-def widened(words: np.ndarray[Any, Any], old: Window, new: Window) -> np.ndarray[Any, Any]:
+def widened(words: np.ndarray[Any, Any], old: DigitWindow, new: DigitWindow) -> np.ndarray[Any, Any]:
     """Return vectors with the digits of a window that holds theirs; vectors in normal form stay so."""
     if new == old:
         return words
@@ -46,15 +46,15 @@ def widened(words: np.ndarray[Any, Any], old: Window, new: Window) -> np.ndarray
     return wide
 
 
-def least(words: np.ndarray[Any, Any], old: Window) -> tuple[np.ndarray[Any, Any], Window]:
+def least(words: np.ndarray[Any, Any], old: DigitWindow) -> tuple[np.ndarray[Any, Any], DigitWindow]:
     """Return vectors in normal form with the fewest digits that hold them all: equal sums have equal windows, and equal words."""
-    wide = widened(words, old, Window(old.first, old.end + 2))
+    wide = widened(words, old, DigitWindow(old.first, old.end + 2))
     rows = wide.reshape(-1, wide.shape[-1])
     digits, signs = rows[:, : -NCOUNTS - 1], rows[:, -NCOUNTS - 1 :][:, :1]  # 0 or -1
     used = np.flatnonzero((digits != (signs & (1 << DIGIT_BITS) - 1)).any(0))
     found = np.flatnonzero(digits.any(0))
     if not found.size:
-        return np.concatenate([signs, rows[:, -NCOUNTS:]], axis=1).reshape(*words.shape[:-1], -1), Window(0, 1)
+        return np.concatenate([signs, rows[:, -NCOUNTS:]], axis=1).reshape(*words.shape[:-1], -1), DigitWindow(0, 1)
     low, end = int(found[0]), int(used[-1]) + 1 if used.size else 0
     kept = np.concatenate([digits[:, low:end], signs, rows[:, -NCOUNTS:]], axis=1)
-    return kept.reshape(*words.shape[:-1], -1), Window(old.first + low, old.first + end + 1)
+    return kept.reshape(*words.shape[:-1], -1), DigitWindow(old.first + low, old.first + end + 1)

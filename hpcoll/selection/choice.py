@@ -62,10 +62,10 @@ def unfit(need: Need, algorithm: str) -> str:
     if algorithm == NATIVE:
         return "" if need.native else "the MPI library does not know this operator, element type or form"
     row = find(need.collective, algorithm)
-    if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
-        return "it combines ranks in any order and the operator is not commutative"
     if need.canonical and not row.is_canonical(need.nranks, need.nodes):
         return _ANY_ORDER
+    if need.ordered and not (need.canonical or row.ordered or COLLECTIVES[need.collective].ordered):
+        return "it combines ranks in any order and the operator is not commutative"
     if need.one_fold and not row.one_fold:
         return "it would round more than once"
     if need.varying and row.uniform:

@@ -33,8 +33,7 @@ def expression(combine: Combine, values: list[Array]) -> Array:
 
 
 def added(one: Array, other: Array) -> Array:
-    result: Array = one + other
-    return result
+    return np.add(one, other)
 
 
 def halved(one: Array, other: Array) -> Array:

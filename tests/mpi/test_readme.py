@@ -98,6 +98,11 @@ def ledger(names: dict[str, Any], out: str) -> None:
     assert ("step/halo" in out) == (RANK == 0)
 
 
+def exact(names: dict[str, Any], out: str) -> None:
+    assert names["one"].count == 6
+    assert names["one"] != names["other"]
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
     "docs/index.md": landing,
@@ -111,6 +116,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/how_to/same_bits.md": same_bits,
     "docs/how_to/share_arrays.md": share_arrays,
     "docs/how_to/train.md": train,
+    "docs/reference/exact.md": exact,
     "docs/reference/ledger.md": ledger,
     "docs/reference/semantics.md": semantics,
 }

@@ -266,7 +266,9 @@ def check_strided(itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...],
     assert not packed[offsets.size :].any(), what
 
 
-PARTS: dict[str, Callable[[], None]] = {"folds": folds, "exact": exact, "digits": digits, "specials": specials, "scales": scales, "strided": strided}
+PARTS: dict[str, Callable[[], None]] = {
+    "folds": folds, "exact": exact, "digits": digits, "specials": specials, "scales": scales, "strided": strided,
+}  # fmt: skip
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

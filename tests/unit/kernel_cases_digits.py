@@ -39,10 +39,10 @@ def check_sums(launch: Launch, dtype: np.dtype, count: int) -> None:
         for slices in (1, 3):
             words, out = np.zeros((nvectors, within.nwords), np.int64), np.full((4 * slices, nvectors), np.nan)
             sizes = nvectors, length, across, along
-            launch("digit_sums", (dtype,), words.ravel(), out.ravel(), bits(x.ravel()), *sizes, slices, 0, within.first, within.ndigits)
+            flat, digits = x.ravel(), (within.first, within.ndigits)
+            launch("digit_sums", (dtype,), words.ravel(), out.ravel(), bits(flat), *sizes, slices, 0, *digits)
             assert not np.isnan(out).any(), what
-            launch("digit_sums", (np.dtype("f8"),), words.ravel(), OUT, out.ravel(), nvectors, len(out), 1, nvectors, 2, 1, within.first, within.ndigits)
-            flat = x.ravel()
+            launch("digit_sums", (np.dtype("f8"),), words.ravel(), OUT, out.ravel(), nvectors, len(out), 1, nvectors, 2, 1, *digits)
             for v in range(nvectors):
                 check_words(words[v], within.first, list(flat[v * across : v * across + length * along : along][:length]), what)
     for zeros in (np.full(7, -0.0), np.array([-0.0, 0.0, -0.0])):

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from exact_numbers import TYPES, Array, finite, nearest, of_random_bits, same, samples, total
 
-from hpcoll.kernels.digits import PRODUCTS, Window, add, as_integer, divide, normalise, rounded, window
-from hpcoll.kernels.sums import BLOCK, add_columns, add_products, add_rows
+from hpcoll.kernels.digits import PRODUCTS, DigitWindow, add, as_integer, divide, normalise, rounded, window
+from hpcoll.kernels.sum_room import BLOCK
+from hpcoll.kernels.sums import add_columns, add_products, add_rows
 
 MAX = float(np.finfo(np.float64).max)
 
 
-def digits_of(numbers: Array, within: Window | None = None) -> Array:
+def digits_of(numbers: Array, within: DigitWindow | None = None) -> Array:
     """The vector of a sum, number by number."""
     within = within or window(numbers.dtype)
     each = np.zeros((numbers.size, within.nwords), np.int64)

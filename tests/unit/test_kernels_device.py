@@ -14,6 +14,7 @@ import kernel_cases_digits
 import numpy as np
 import pytest
 from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, FLOATS, HALVES, SCALES, numbers
+from ptx_assembler import assemble
 from ptx_machine import Machine
 
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
@@ -32,6 +33,7 @@ CCS = [(8, 0), (9, 0), (10, 0)]
 pytestmark = pytest.mark.timeout(600)  # compiles some hundred kernels
 
 ARITHMETIC = {"sum": "add", "prod": "mul"}
+
 
 def named(cc: Capability) -> str:
     return f"sm_{cc[0]}{cc[1]}"
@@ -61,19 +63,6 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def forget() -> None:
     for function in (device.fold, device.scale, device.pack):
         function.cache_clear()
-
-
-def assemble(kernel: Kernel, cc: Capability) -> str:
-    """Return what NVIDIA's assembler says about a kernel; it refuses instructions that the text's version does not have."""
-    handle = nvjitlink.create(2, [f"-arch=sm_{cc[0]}{cc[1]}", "-verbose"])
-    try:
-        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, kernel.ptx, len(kernel.ptx), kernel.name)
-        nvjitlink.complete(handle)
-        log = bytearray(nvjitlink.get_info_log_size(handle))
-        nvjitlink.get_info_log(handle, log)
-    finally:
-        nvjitlink.destroy(handle)
-    return log.decode()
 
 
 def check(kernel: Kernel, cc: Capability, nparameters: int, *, fused: bool = False) -> str:
@@ -171,20 +160,13 @@ def test_exact_folds(cc: Capability, compiled: None) -> None:
         kernel_cases.check_exact(dtype, 36)
 
 
-def test_exact_sums_of_integers_are_sums() -> None:
-    for name in ("int32", "uint64"):
-        assert device.fold(ops.EXACT_SUM, np.dtype(name), (9, 0)) == device.fold(ops.SUM, np.dtype(name), (9, 0))
-
-
 @every_cc
 def test_digits(cc: Capability, compiled: None) -> None:
     """What a thread's four numbers do not hold is added by integers, atomically."""
     for dtype in FLOATS:
-        few = dtype.name in ("float64", "bfloat16")
         for kernel in (device.digit_sums(dtype, cc), device.digit_products(dtype, cc)):
-            text = check(kernel, cc, 11, fused=kernel.name == "digitproducts_float64")
-            assert "atom.global.add.u64" in text
-        if few:
+            assert "atom.global.add.u64" in check(kernel, cc, 11, fused=kernel.name == "digitproducts_float64")
+        if dtype.name in ("float64", "bfloat16"):
             kernel_cases_digits.check_sums(kernel_cases.launch, dtype, 18)
             kernel_cases_digits.check_products(kernel_cases.launch, dtype, 72)
 
@@ -236,7 +218,9 @@ def test_a_newer_gpu_gets_the_newest_text_that_is_known(monkeypatch: pytest.Monk
         device.pack(1, (7, 0))
 
 
-def test_average_and_premultiplied_sum_are_sums_here() -> None:
+def test_what_adds_is_a_sum_here() -> None:
+    """Average, premultiplied sum, exact sum of integers."""
+    assert device.fold(ops.EXACT_SUM, np.dtype("u8"), (9, 0)).name == "fold_sum_uint64"
     kernels = [device.fold(op, np.dtype("f4"), (9, 0)) for op in (ops.AVG, ops.premul_sum(3.0), ops.SUM)]
     assert set(kernels) == {kernels[0]}
     assert kernels[0].name == "fold_sum_float32"

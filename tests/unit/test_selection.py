@@ -278,6 +278,13 @@ def test_what_keeps_no_order_is_refused_and_others_are_named(algorithm: str) -> 
         assert algorithm not in str(caught.value).partition("these can: ")[2].split(", ")
 
 
+def test_what_is_canonical_where_it_runs_serves_operators_that_are_not_commutative() -> None:
+    wanted = need(nranks=4, ordered=True, nodes=(0, 0, 1, 1))
+    assert unfit(wanted, "leaders")
+    assert not unfit(wanted._replace(canonical=True), "leaders")
+    assert unfit(wanted._replace(canonical=True, nodes=(0, 1, 0, 1)), "leaders")
+
+
 def test_a_tuned_algorithm_that_keeps_no_order_is_passed_over() -> None:
     entries = tuple(Entry(1 << 20, name, 1 << 20, us, 90.0) for name, us in (("ring", 10.0), ("two_shot", 20.0)))
     tuned = Config(table={"bytes": {"allreduce": entries}})

@@ -34,7 +34,7 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
 )  # fmt: skip
 BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
-_ORDERED = {name: f"{name} {RANK_ORDER}" for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")}
+ORDERED = {name: f"{name} {RANK_ORDER}" for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")}
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
@@ -265,8 +265,6 @@ def order_of(order: object, rank: int) -> str:
 
 def in_order(key: Key, order: object, rank: int) -> Key:
     """Return the key of calls with an ``order=`` from that of calls without; errors as of `order_of`."""
-    if order is RANK_ORDER and isinstance(key, str):
-        return _ORDERED[key]
     return *whole(key)[:4], order_of(order, rank)
 
 

@@ -123,7 +123,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
-        """Say whether half types and exact sums may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        """Say whether half types and exact sums may travel as they are: one kernel reads all, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)

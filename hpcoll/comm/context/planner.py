@@ -10,6 +10,7 @@ import numpy as np
 from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import EXACT_SUM
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import METHODS, Method
@@ -115,7 +116,8 @@ class Planner:
 
     def ordered(self, call: Call, row: Method, asked: CallOptions) -> Call:
         """Return a call as it is to be planned: where its results must be the canonical expression, the MPI library cannot serve it."""
-        return call._replace(canonical=True, native=False) if self._is_ordered(row, asked) else call
+        exact = call.op is EXACT_SUM  # of integers, which no order changes
+        return call._replace(canonical=True, native=False) if self._is_ordered(row, asked) and not exact else call
 
     def _is_ordered(self, row: Method, asked: CallOptions) -> bool:
         return "op" in row.arguments and (asked.order or self.resources.config.order) is not None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.kernels.digits import Window, normalise
+from hpcoll.kernels.digits import DigitWindow, normalise
 from hpcoll.runtime.gpu.device import Gpu, Temporary, kernels
 
 MOST_ELEMENTS = 2**28  # of a vector in one launch: no digit overflows, though a product adds to one several times
@@ -33,7 +33,7 @@ class GpuMatrix(NamedTuple):
         return self._replace(pointer=self.pointer + offset, nvectors=nvectors, length=length)
 
 
-def digit_sums(gpu: Gpu, x: GpuMatrix, within: Window) -> np.ndarray[Any, Any]:
+def digit_sums(gpu: Gpu, x: GpuMatrix, within: DigitWindow) -> np.ndarray[Any, Any]:
     """Return the sum of each vector as digits, in normal form, once the work on ``gpu.stream`` has ended.
 
     Args:
@@ -55,7 +55,7 @@ def digit_sums(gpu: Gpu, x: GpuMatrix, within: Window) -> np.ndarray[Any, Any]:
     return found
 
 
-def digit_products(gpu: Gpu, x: GpuMatrix, y: GpuMatrix, within: Window) -> np.ndarray[Any, Any]:
+def digit_products(gpu: Gpu, x: GpuMatrix, y: GpuMatrix, within: DigitWindow) -> np.ndarray[Any, Any]:
     """Return the sum of products of the elements of two vectors of one type and length, as `digit_sums`."""
     found = np.zeros((1, within.nwords), np.int64)
     for start in range(0, x.length, MOST_ELEMENTS):
@@ -65,7 +65,7 @@ def digit_products(gpu: Gpu, x: GpuMatrix, y: GpuMatrix, within: Window) -> np.n
     return found
 
 
-def _launched(gpu: Gpu, factors: list[GpuMatrix], within: Window) -> np.ndarray[Any, Any]:
+def _launched(gpu: Gpu, factors: list[GpuMatrix], within: DigitWindow) -> np.ndarray[Any, Any]:
     """Return digits, not in normal form, of the sums of elements, or of products of those of two vectors."""
     made, stream, share = kernels(), gpu.stream, _FIRST_SHARE
     found = np.empty((factors[0].nvectors, within.nwords), np.int64)

@@ -85,11 +85,11 @@ class GpuItems(Items):
         while len(spans) > 1 + MAX_SOURCES:  # aligned groups of a power of two are subtrees of the canonical expression
             results: list[tuple[Span, list[Hashable]]] = []
             for first in range(1, len(spans), MAX_SOURCES):
-                group, theirs = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]
-                result = group[0], theirs[0]
+                group, of_group = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]
+                result = group[0], of_group[0]
                 if len(group) > 1:
                     result = self._partial(nresults, spans[0].nbytes)
-                    super()._operate(code, [result[0], *group], [result[1], *theirs], [], [])
+                    super()._operate(code, [result[0], *group], [result[1], *of_group], [], [])
                     nresults += 1
                 results.append(result)
             spans, names = [spans[0], *(span for span, _ in results)], [names[0], *(name for _, name in results)]
