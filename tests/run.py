@@ -1,4 +1,4 @@
-"""All checks that a change must pass; on two idle cores in a quarter of an hour, the making of the environments included.
+"""All checks that a change must pass; on two idle cores in some twenty minutes, the making of the environments included.
 
   tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
