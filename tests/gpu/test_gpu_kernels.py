@@ -5,9 +5,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_double.kernels import canonical
 from gpu_cases import read
 
+from hpcoll.base import canonical
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.cli.bench.messages import _UFUNCS, find_dtype
@@ -58,7 +58,7 @@ def numbers(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
 
 def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     dtype, work = sources[0].dtype, working_dtype(sources[0].dtype)
-    return canonical(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
+    return canonical.fold(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
 
 
 def fold(

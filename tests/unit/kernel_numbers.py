@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hpcoll.base import ops
+from hpcoll.base import canonical, ops
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.ops import BUILTIN, ReduceOp
 
@@ -65,19 +65,11 @@ def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray
     return np.where(rng.random(count) < 0.2, found * dtype.type(0.125), found).astype(dtype)
 
 
-def canonical(function: Callable[[Any, Any], Any], values: list[Any]) -> Any:
-    """The canonical expression: the first part is the largest power of two that is not all."""
-    if len(values) == 1:
-        return values[0]
-    first = 1 << (len(values) - 1).bit_length() - 1
-    return function(canonical(function, values[:first]), canonical(function, values[first:]))
-
-
 def by_numpy(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     """The half types in float32, rounded at the end."""
     dtype = sources[0].dtype
     work = working_dtype(dtype)
-    folded = canonical(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
+    folded = canonical.fold(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
     return (folded + 0 if op in (ops.MIN, ops.MAX) else folded).astype(dtype)
 
 
