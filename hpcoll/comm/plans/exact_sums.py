@@ -18,11 +18,10 @@ def travels_as_it_is(collective: str, forced: str | None) -> bool:
 
     Args:
         collective: Name of the collective.
-        forced: Name of the algorithm that the program asks for, or None. ``native``, and one that does not exist, are refused later.
+        forced: Name of the algorithm that the program asks for; None: each reduction has rows that fold once. ``native``, and one that
+            does not exist, are refused later.
     """
-    if forced is None:
-        return any(row.one_fold for row in CATALOGUE.values() if row.collective == collective)
-    return forced == NATIVE or f"{collective}/{forced}" not in CATALOGUE or find(collective, forced).one_fold
+    return forced in (None, NATIVE) or f"{collective}/{forced}" not in CATALOGUE or find(collective, str(forced)).one_fold
 
 
 def as_digits(call: Call, rank: int, nranks: int) -> Call:
