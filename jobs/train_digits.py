@@ -190,19 +190,16 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
     if comm.rank == 0:
         network.initialise(options.seed)
     comm.Bcast(network.flat)
-    sums: Sums = ExactGradients(network, comm)
-    if not options.exact:
-        sums = hpcoll.GradientBuckets(comm, network.parameters, mean=False, bucket=options.bucket, algorithm=options.algorithm)
-    start = time.perf_counter()
-    epochs = train(network, training, options, sums, comm.rank, comm.size)
-    for epoch, losses in enumerate(epochs, start=1):
+    settings = {"mean": False, "bucket": options.bucket, "algorithm": options.algorithm}
+    sums: Sums = ExactGradients(network, comm) if options.exact else hpcoll.GradientBuckets(comm, network.parameters, **settings)
+    start, count = time.perf_counter(), len(training.digits)
+    for epoch, losses in enumerate(train(network, training, options, sums, comm.rank, comm.size), start=1):
         total = np.array(hpcoll.exact_sum(comm, losses) if options.exact else losses.sum())
         if not options.exact:
             comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        right = accuracy(network, test, sums, comm)
+        right, seconds = accuracy(network, test, sums, comm), time.perf_counter() - start
         if comm.rank == 0:
-            mean, seconds = float(total) / len(training.digits), time.perf_counter() - start
-            print(f"epoch {epoch:3d}  loss {mean:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s", flush=True)
+            print(f"epoch {epoch:3d}  loss {total.item() / count:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s", flush=True)
     return network
 
 
@@ -285,8 +282,8 @@ def main() -> int:
         threadpool_limits(1)  # threads of BLAS divide the sums of a matrix product among them
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     widths = [64, options.hidden, options.hidden, 10]
-    how = "exact sums" if options.exact else f"allreduce algorithm: {options.algorithm or 'automatic'}"
     if comm.rank == 0:
+        how = "exact sums" if options.exact else f"allreduce algorithm: {options.algorithm or 'automatic'}"
         print(f"{comm.size} ranks, {'-'.join(map(str, widths))} network, {how}")
     network = train_parallel(options, comm, widths)
     good = same_bits(network.flat, comm)
