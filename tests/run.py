@@ -50,8 +50,8 @@ SHORT = (
     ("openmpi", 5, SMOKE),
 )
 
-# Seconds of each stage of the short run on two idle cores. A stage that takes twice as long has failed: make its tests cheaper (README.md
-# here). Those from tests/unit on run one after another; the others run beside them.
+# Seconds of each stage of the short run on two idle cores. The run says which took more: make their tests cheaper (README.md here). Those
+# from tests/unit on run one after another; the others run beside them.
 BUDGETS = {
     "warm-up, openmpi": 60,
     "warm-up, mpich": 60,
