@@ -168,6 +168,7 @@ def prove_catalogue(
 ) -> list[Summary]:  # fmt: skip
     """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for ``extra`` numbers of ranks and up to four roots.
 
+    A row that serves only some numbers of ranks is proven for those up to ``max_nranks``, and for all of them where these are none.
     It has ``jobs`` processes, by default one per core; 1 stays in this process. ``progress`` is called with the number of finished parts
     and of all, whenever one ends. ScheduleError: a row is wrong.
     """
@@ -183,7 +184,8 @@ def prove_catalogue(
 def _jobs(rows: Sequence[Algorithm], max_nranks: int, extra: Sequence[int]) -> Iterator[_Job]:
     for row in rows:
         rooted = COLLECTIVES[row.collective].rooted
-        for nranks in row.serves or range(1, max_nranks + 1):
+        serves = [nranks for nranks in row.serves if nranks <= max_nranks] or row.serves
+        for nranks in serves or range(1, max_nranks + 1):
             yield _Job(row, nranks, row.roots or range(nranks) if rooted else (0,))
         for nranks in () if row.serves else extra:
             yield _Job(row, nranks, sorted({0, 1, nranks // 2, nranks - 1}) if rooted else (0,))

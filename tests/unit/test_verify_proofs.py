@@ -153,6 +153,11 @@ def test_sweep_counts_instances_and_reports_progress() -> None:
     assert seen == [(done, 15) for done in range(1, 16)]
 
 
+def test_sweep_leaves_out_larger_numbers_of_ranks_that_a_row_serves() -> None:
+    rows = [CATALOGUE["allgather/ring"]._replace(serves=serves) for serves in ((2, 3, 1000), (100, 101))]
+    assert [prove_catalogue(4, jobs=1, rows=[row])[0].instances for row in rows] == [2, 2]
+
+
 def test_sweep_over_processes_proves_the_same() -> None:
     rows = [CATALOGUE["allreduce/ring"], CATALOGUE["scatter/binomial"]]
 
