@@ -24,8 +24,6 @@ pytestmark = pytest.mark.timeout(300 + 30)
 ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
 FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first
-PROGRAM = re.compile(r"hpcoll \w+|\S+\.py")
-PROGRAMS = {word: block for block in reversed(SHELL) for command in block.commands for word in PROGRAM.findall(command)}
 CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
 DRAWN = [shlex.split(command)[1:] for command in FIRST if command.startswith("hpcoll show ") and " --svg " in command]
 
@@ -60,10 +58,12 @@ def agree(printed: str, shown: str) -> bool:
     return re.fullmatch(".*".join(re.escape(part.strip(" ")) for part in shown.split("...")), printed, re.S) is not None
 
 
-# The short run has the first block with each program, but for two that take long; of the others it reads the options.
+# The short run has the first block with each program that no transcript and no test of jobs/ runs; of the others it reads the options.
+PROGRAM = re.compile(r"hpcoll \w+|(?<!\S)(?!jobs/)\S+\.py")
+SHOWN = {word for block in CONSOLE for word in PROGRAM.findall(block.text)}
+PROGRAMS = {word: block for block in reversed(SHELL) for command in block.commands for word in PROGRAM.findall(command)}
 PIPELINE = "mpirun -n 4 python -m mpi4py examples/pipeline_parallel.py --plot pipeline.svg"
-LONG = "mpirun -n 4 python -m mpi4py jobs/parameter_server.py --plot digits.svg"
-SHORT = [block for block in PROGRAMS.values() if block.commands not in ([LONG], [PIPELINE])]
+SHORT = [block for word, block in PROGRAMS.items() if word not in SHOWN and block.commands != [PIPELINE]]
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,21 @@ def test_commands(block: Block, folder: Path) -> None:
         output_of(command, folder, max(1.0, end - time.monotonic()))
 
 
-def test_the_long_one_with_less_to_do(folder: Path) -> None:
-    assert LONG in FIRST
-    assert "largest difference" in output_of(LONG.replace("-n 4", "-n 2").replace("--plot digits.svg", "--epochs 1"), folder)
-
-
 def test_options() -> None:
     """Every subcommand knows the options that it is given."""
     found = [command.split("hpcoll ", 1)[1] for command in FIRST if "hpcoll " in command]
     assert len(found) > 15
     for words in map(shlex.split, found):
         assert _parser(words[:1]).parse_args(words).run, words
+
+
+def test_options_of_programs() -> None:
+    """Programs of the checkout know the options that they are given."""
+    found = [words for command in FIRST for words in re.findall(r"((?:jobs|examples)/\w+\.py)(.*)", command)]
+    assert len(found) > 5
+    for program, words in found:
+        known = "".join(path.read_text() for path in (ROOT / program, ROOT / "examples" / "common.py"))
+        assert all(f'"{option}"' in known for option in re.findall(r" (--\w[\w-]*)", words)), (program, words)
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=str)
