@@ -92,15 +92,16 @@ def around(at: float, slices: list[dict[str, Any]]) -> dict[str, Any]:
 def assert_nested(slices: list[dict[str, Any]]) -> None:
     """Each slice of a row ends before the one around it, as Perfetto wants, which leaves out others."""
     ends = [1 << 62]
-    for begin, took, one in sorted(((round(1000 * one["ts"]), round(1000 * one["dur"]), one) for one in slices), key=lambda of: (of[0], -of[1])):
+    timed = [(round(1000 * one["ts"]), -round(1000 * one["dur"]), one) for one in slices]
+    for begin, took, one in sorted(timed, key=lambda one: one[:2]):
         while ends[-1] <= begin:
             ends.pop()
-        ends.append(begin + took)
+        ends.append(begin - took)
         assert ends[-1] <= ends[-2], one
 
 
 def test_as_perfetto_wants_it(tmp_path: Path) -> None:
-    """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has a number of its own, and leads to a later slice."""
+    """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has its own number, and leads to a later slice."""
     job(2, MANY, HPCOLL_TRACE=str(tmp_path))
     found = events(tmp_path)
     rows = {tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid] for tid in {one["tid"] for one in found if "tid" in one}}
