@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from launching import STARTS_JOBS, command, finished, job
 
+from hpcoll.cli.trace.reading import read
+
 pytestmark = STARTS_JOBS
 
 CALLS = """
@@ -36,6 +38,16 @@ while True:
     comm.Allreduce(x, y)
     if comm.rank == 1 and time.monotonic() > begun + 1.2:
         os.kill(os.getpid(), signal.SIGKILL)
+"""
+MANY = """
+x = np.ones(3)
+for i in range(4):
+    time.sleep(0.02 * comm.rank)
+    for request in [comm.Iallreduce(x, np.zeros(3)) for _ in range(9)]:
+        request.Wait()
+    time.sleep(0.02 * comm.rank)
+    comm.Barrier()
+comm._context.exchange.now()
 """
 FORKS = """
 comm.Barrier()
@@ -72,6 +84,46 @@ def inside(one: dict[str, Any], slices: list[dict[str, Any]]) -> bool:
     return any(outer["ts"] <= one["ts"] and end <= outer["ts"] + outer["dur"] + 1e-3 for outer in slices)
 
 
+def around(at: float, slices: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the innermost slice in which a time is."""
+    return max((one for one in slices if one["ts"] <= at < one["ts"] + one["dur"]), key=lambda one: (one["ts"], -one["dur"]))
+
+
+def assert_nested(slices: list[dict[str, Any]]) -> None:
+    """Each slice of a row ends before the one around it, as Perfetto wants, which leaves out others."""
+    ends = [1 << 62]
+    timed = [(round(1000 * one["ts"]), -round(1000 * one["dur"]), one) for one in slices]
+    for begin, took, one in sorted(timed, key=lambda one: one[:2]):
+        while ends[-1] <= begin:
+            ends.pop()
+        ends.append(begin - took)
+        assert ends[-1] <= ends[-2], one
+
+
+def test_as_perfetto_wants_it(tmp_path: Path) -> None:
+    """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has its own number, and leads to a later slice."""
+    job(2, MANY, HPCOLL_TRACE=str(tmp_path))
+    found = events(tmp_path)
+    rows = {tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid] for tid in {one["tid"] for one in found if "tid" in one}}
+    for slices in rows.values():
+        assert_nested(slices)
+    begins, ends = ([one for one in found if one["ph"] == phase] for phase in "sf")
+    pairs = {one["id"]: [one] for one in begins}
+    for one in ends:
+        pairs[one["id"]].append(one)
+    assert len(begins) == len(ends) == len(pairs) >= 8
+    for begin, end in pairs.values():
+        late, moving = around(begin["ts"], rows[begin["tid"]]), around(end["ts"], rows[end["tid"]])
+        assert (late["cat"], moving["cat"]) == ("call", "moves")
+        assert late["ts"] < moving["ts"]
+    assert {late["tid"] for late in begins} > {16}, "calls in flight have arrows, too"
+    (path,) = tmp_path.iterdir()
+    queued = sorted((one["issued"], one["ts"] + one["dur"] - one["issued"]) for one in found if "issued" in one)
+    trace = read([str(path)])
+    assert queued
+    assert [trace.length[trace.start == at].max() for at, _ in queued] == pytest.approx([length for _, length in queued])
+
+
 def test_what_is_written(tmp_path: Path) -> None:
     """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
     job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
@@ -103,7 +155,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert len(ends) >= 9
     assert all(inside(begins[number], of(found, "call", 16)) for number in ends)
     assert all(inside(one, of(found, "call", 0)) for one in ends.values())
-    moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 bytes"]
+    moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 total"]
     assert moved == sorted(moved)
     assert moved[-1] >= 40 * 24
     assert {one["args"]["calls"] for one in found if one["name"] == "rank 1 in flight"} == {0, 1}

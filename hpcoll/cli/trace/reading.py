@@ -10,11 +10,11 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
-from hpcoll.cli.trace.events import Event, EventLines, Slices, blocks
+from hpcoll.cli.trace.events import Event, EventLines, Slices, began, blocks
 
 CALL, IN_WAIT, REGION, OTHER, WAIT, SERVICE = range(6)  # categories of slices; OTHER: of other tools; `RunTrace` has the first four
 LANES = 16  # rows of a rank, at most
-_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "service": SERVICE}
+_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "service": SERVICE, "moves": SERVICE}
 _FARTHEST_US = 1e17  # of times, some 3000 years
 
 
@@ -186,6 +186,8 @@ class _TraceReader:
 
     def _slice(self, event: Event) -> None:
         start, length = event["ts"], event.get("dur", 0)
+        if "issued" in event:
+            start, length = began(start, length, event["issued"])
         if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
             raise _Bad(f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}")
         category, row, kind, owner = self._form(event)

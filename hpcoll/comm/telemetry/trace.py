@@ -51,6 +51,7 @@ class Trace:
         self._file: TraceFile | None = file
         self._positions = Positions(resources)
         self._rows: WeakKeyDictionary[CallLog, Row] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[CallLog, int] = WeakKeyDictionary()  # of rows
         self._nrows = 1  # with the one of blocking calls
         self._writing, self._stopping = threading.RLock(), threading.Event()
         self._moved, self._in_flight = list[np.ndarray](), list[np.ndarray]()  # pairs of a time and a change of a counter
@@ -158,7 +159,7 @@ class Trace:
     def _write_counters(self) -> None:
         who = f"rank {self._positions.rank}"
         for name, series, changes, before in (
-            ("bytes", "bytes", self._moved, self._nbytes), ("in flight", "calls", self._in_flight, self._nflights),
+            ("total", "bytes", self._moved, self._nbytes), ("in flight", "calls", self._in_flight, self._nflights),
         ):  # fmt: skip
             times, values = np.concatenate(changes, axis=1) if changes else np.empty((2, 0), np.int64)
             changes.clear()
@@ -197,8 +198,10 @@ class Trace:
     def _row(self, resources: Resources, lane: int, on: MessageContext) -> Row:
         """Return the row of a message context, which is introduced when it is first seen."""
         if on.log not in self._rows:
-            number = self._nrows if lane else 0
-            self._nrows += lane > 0
+            for one in resources.every_message_context()[1:] if lane else ():  # alike on all ranks, whichever of them they use first
+                if one.log not in self._numbers:
+                    self._numbers[one.log], self._nrows = self._nrows, self._nrows + 1
+            number = self._numbers[on.log] if lane else 0
             self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
             if lane:
                 name = f"rank {self._positions.rank} {resources.form(on.index)} {number}"
