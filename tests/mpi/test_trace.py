@@ -1,6 +1,7 @@
 """The trace of a run: what is in its file, and that it can be read whatever ends the run."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from launching import STARTS_JOBS, command, finished, job
 
 from hpcoll.cli.trace.reading import read
+from hpcoll.runtime.engine.entry import advance_noting_address
 
 pytestmark = STARTS_JOBS
 
@@ -49,6 +51,24 @@ for i in range(4):
     comm.Barrier()
 comm._context.exchange.now()
 """
+STEPS = """
+import json
+from hpcoll.comm.telemetry import start
+from hpcoll.runtime.program.opcodes import Code
+x, y = np.ones(100_000), np.zeros(100_000)
+for segment in ("64K", 128 if nrings else "4K"):
+    with start._traces[0]._writing:  # nobody takes the steps meanwhile: there is no room for some 75,000
+        comm.Allreduce(x, y, algorithm="ring", segment=segment)
+    program = max((one.program for one in comm._context.planner.engines()), key=lambda one: len(one.lanes))
+    codes = np.bincount(np.concatenate([program.rows[first:last, 0] for first, last, _ in program.lanes]))
+    say(json.dumps({Code(i).name: n for i, n in enumerate(codes.tolist()) if n}))
+    comm.Iallreduce(x, y).Wait()
+comm.Barrier()
+"""
+KIND = {
+    "send": ("SEND", "POST"), "receive": ("RECV",), "copy": ("COPY", "STAGE"), "reduce": ("REDUCE",),
+    "wait": ("WAIT", "AWAIT", "RESERVE", "DRAIN", "UNREAD"),
+}  # fmt: skip
 FORKS = """
 comm.Barrier()
 if os.fork() == 0:
@@ -161,10 +181,51 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert {one["args"]["calls"] for one in found if one["name"] == "rank 1 in flight"} == {0, 1}
 
 
-def test_killed(tmp_path: Path) -> None:
-    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
-    assert finished(command(2, KILLED), {"HPCOLL_TRACE": str(tmp_path)}).returncode != 0
+@pytest.fixture
+def compiled() -> None:
+    """Compile what notes steps, so that no job does."""
+    advance_noting_address()
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("shm", ["1G", "0"])
+def test_steps(tmp_path: Path, shm: str) -> None:
+    """A call has a step for each row of its program, of the row's kind, by shared memory and by messages; steps that are lost are counted.
+
+    Steps are on a row of their own, where they lie one behind the other, inside of their calls.
+    """
+    said, _ = job(3, STEPS, HPCOLL_TRACE=f"{tmp_path}:steps", HPCOLL_SHM=shm)
     found = events(tmp_path)
+    rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
+    assert (rows[16], rows[17]) == ("rank 1", "rank 1 steps")
+    for rank, texts in said.items():
+        at = 16 * rank + 1
+        calls, steps = of(found, "call", at - 1), of(found, "step", at)
+        lost = sum(one["args"]["steps"] for one in found if one.get("cat") == "missing steps" and one["tid"] == at)
+        rings = [one["args"]["call"] for one in calls if one["args"].get("algorithm") == "ring"]
+        for call, text, more in zip(rings, texts.splitlines(), (0, lost), strict=True):
+            codes, kinds = json.loads(text), [one["args"]["kind"] for one in steps if one["args"]["call"] == call]
+            expected = {kind: sum(codes.get(name, 0) for name in names) for kind, names in KIND.items()}
+            assert len(kinds) + more == sum(expected.values())
+            if not more:
+                assert {kind: kinds.count(kind) for kind in KIND} == expected
+        assert (lost > 0) == (shm != "0")
+        first = [one for one in steps if one["args"]["call"] == rings[0]]
+        assert {one["args"].get("peer", rank) for one in first} == {0, 1, 2}
+        assert len({one["args"]["segment"] for one in first}) == 13
+        for one, after in pairwise(steps):
+            assert float(one["ts"]) + float(one["dur"]) < float(after["ts"]) + 1e-4
+        assert all(inside(one, [outer for outer in calls if outer["args"]["call"] == one["args"]["call"]]) for one in steps[::100])
+        assert any(one["tid"] % 16 > 2 and one["tid"] // 16 == rank for one in found if one.get("cat") == "step")
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("steps", ["", ":steps"])
+def test_killed(tmp_path: Path, steps: str) -> None:
+    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
+    assert finished(command(2, KILLED), {"HPCOLL_TRACE": f"{tmp_path}{steps}"}).returncode != 0
+    found = events(tmp_path)
+    assert any(one.get("cat") == "step" for one in found) == bool(steps)
     assert any(one.get("cat") == "wait" for one in found)
     for rank in range(2):
         numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]

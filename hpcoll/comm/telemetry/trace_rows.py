@@ -161,8 +161,8 @@ class Row:
         }  # fmt: skip
         known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
         cat = "service" if signature.purpose else "call"
-        slice = _slice({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
-        waiting = _slice({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
+        slice = slice_form({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
+        waiting = slice_form({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
         return _Kind(slice, waiting, nbytes or 0)
 
     def unfinished(self, resources: Resources, first: int, records: np.ndarray, now_ns: int) -> Lines:
@@ -196,7 +196,7 @@ class Row:
             event = {"cat": "wait", "cname": "terrible", **at}
             named = [{**event, "name": f"waits for rank {rank}", "args": {"for": rank}} for rank in (world_ranks[one] for one in owners)]
             times = thousandths(begin[long]), thousandths(waited[long])
-            found.append(lines([_slice(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
+            found.append(lines([slice_form(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
             found += self._late(calls, owners.tolist(), long, which, begin[long] + waited[long])
         return found
 
@@ -231,10 +231,10 @@ class Row:
 
 def slices(event: dict[str, Any], begin: np.ndarray, took: np.ndarray) -> np.ndarray:
     """Return slices with equal lines but for their times in nanoseconds."""
-    return lines([_slice(event)], np.zeros(len(begin), np.intp), thousandths(begin), thousandths(took))
+    return lines([slice_form(event)], np.zeros(len(begin), np.intp), thousandths(begin), thousandths(took))
 
 
-def _slice(event: dict[str, Any], *, numbered: bool = False) -> Form:
+def slice_form(event: dict[str, Any], *, numbered: bool = False) -> Form:
     """Return the form of a slice: ``args`` are the last of its event, and get the number of the call."""
     whole = {"ph": "X", **event}
     if not numbered:
