@@ -220,7 +220,7 @@ class Row:
         late = {"cat": "late", "name": "late"}
         begins = [_gapped({"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts") for rank in owners]
         ends = [_gapped({"ph": "f", "bp": "e", **late, **own}, "id", "ts")]
-        moves = [_slice({"cat": "moves", "name": "moves data", "cname": "good", **own, "args": {}}, numbered=True)]
+        moves = [slice_form({"cat": "moves", "name": "moves data", "cname": "good", **own, "args": {}}, numbered=True)]
         times, alike = (thousandths(came + _MOVES_AT), thousandths(moving - _MOVES_AT - _TICK_NS)), np.zeros_like(arrows)
         return [
             lines(moves, alike, whole(calls.first + long[arrows]), *times),
