@@ -113,7 +113,7 @@ def _divide(words, n, ndigits, divisor):  # type: ignore[no-untyped-def]
         digits[0] |= 1 if rest != 0 else 0
 
 
-@njit(inline="always")
+@njit
 def _magnitude(digits, i, ndigits, lowest, negative):  # type: ignore[no-untyped-def]
     """Return a digit of a number without its sign, 0 outside the vector; the last digit's carry is one more digit."""
     if i < 0 or i > ndigits:
@@ -128,7 +128,7 @@ def _magnitude(digits, i, ndigits, lowest, negative):  # type: ignore[no-untyped
     return digit & MASK if i == ndigits - 1 else digit >> 32
 
 
-@njit(inline="always")
+@njit
 def _bit_length(digit):  # type: ignore[no-untyped-def]
     length = 0
     for step in (16, 8, 4, 2, 1):
@@ -144,7 +144,7 @@ def rounder(form: Format) -> Callable[..., Any]:
     infinity, sign = ((1 << form.exponent_bits) - 1) << form.fraction_bits, -1 << (form.nbits - 1)
     nan, beyond = infinity | 1 << (form.fraction_bits - 1), (1 << form.exponent_bits) - 2
 
-    @njit(inline="always")
+    @njit
     def finite(digits, first, ndigits, lowest, to_odd):  # type: ignore[no-untyped-def]
         """Return the bits of a number other than 0."""
         negative = digits[ndigits - 1] < 0
@@ -169,7 +169,7 @@ def rounder(form: Format) -> Callable[..., Any]:
             bits += 1
         return min(bits, infinity) | (sign if negative else 0)
 
-    @njit(inline="always")
+    @njit
     def round_(words, first, ndigits, to_odd):  # type: ignore[no-untyped-def]
         positive, negative = words[ndigits + POSITIVE] > 0, words[ndigits + NEGATIVE] > 0
         if words[ndigits + NAN] > 0 or (positive and negative):

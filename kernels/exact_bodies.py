@@ -63,7 +63,7 @@ def _of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
     return number(bits), codegen
 
 
-@njit(inline="always")
+@njit
 def _two_sum(a, b):  # type: ignore[no-untyped-def]
     """Return RN(a + b), and by how much it exceeds the sum."""
     s = a + b
@@ -71,7 +71,7 @@ def _two_sum(a, b):  # type: ignore[no-untyped-def]
     return s, ((s - back) - a) + (back - b)
 
 
-@njit(inline="always")
+@njit
 def _three(a, b, x):  # type: ignore[no-untyped-def]
     """Return ``s``, ``c`` and ``d`` of three sources."""
     s, c = _two_sum(a, b)
@@ -80,7 +80,7 @@ def _three(a, b, x):  # type: ignore[no-untyped-def]
     return s, c, abs(h)
 
 
-@njit(inline="always")
+@njit
 def _more(s, c, d, x):  # type: ignore[no-untyped-def]
     """Return ``s``, ``c`` and ``d`` with one more source."""
     s, g = _two_sum(s, x)
@@ -88,14 +88,14 @@ def _more(s, c, d, x):  # type: ignore[no-untyped-def]
     return s, c, d + abs(h)
 
 
-@njit(inline="always")
+@njit
 def _two(a, b):  # type: ignore[no-untyped-def]
     """Return ``s``, ``c`` and ``d`` of two sources."""
     s, c = _two_sum(a, b)
     return s, c, c - c
 
 
-@njit(inline="always")
+@njit
 def _tested(s, c, d, unit, nan):  # type: ignore[no-untyped-def]
     """Return the rounded sum; a NaN where it is not certain."""
     r, w = _two_sum(s, -c)
@@ -137,7 +137,7 @@ def _wide(x):  # type: ignore[no-untyped-def]
     return np.float64(x)
 
 
-@njit(inline="always")
+@njit
 def _add_two(nan, dst, srcs, count):  # type: ignore[no-untyped-def]
     """Add two sources, which is one rounding; three loops, as in `hpcoll.kernels.host_bodies`."""
     out, first, second = carray(dst, count), carray(srcs[0], count), carray(srcs[1], count)
@@ -155,7 +155,7 @@ def _add_two(nan, dst, srcs, count):  # type: ignore[no-untyped-def]
             out[i] = s if s == s else nan
 
 
-@njit(inline="always")
+@njit
 def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     """Sum sources; ``zero`` has the type that is computed with."""
     total = carray(_room(srcs[0][0]), BLOCK)
@@ -198,7 +198,7 @@ def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: igno
             out[i] = total[i]
 
 
-@njit(inline="always")
+@njit
 def _slow(round_, to_odd, srcs, nsrcs, at):  # type: ignore[no-untyped-def]
     """Return the bits of the rounded sum of one element of each source, which are finite."""
     words = carray(_room(np.int64(0)), _NWORDS)

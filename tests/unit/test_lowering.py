@@ -19,7 +19,7 @@ from hpcoll.schedules.row import Algorithm
 @every_row
 def test_results(row: Algorithm, short: bool) -> None:
     rng = random.Random(zlib.crc32(row.key.encode()))
-    for nranks in (1, 2, 3, 5, 8) if short else range(1, 10):
+    for nranks in (1, 2, 3, 5) if short else range(1, 10):
         counts = sorted({0, 1, nranks - 1, nranks, nranks + 1, 37}) if row.collective != "barrier" else [1]
         for count, window in itertools.product(counts, (1, 2, 5)):
             for in_place in in_place_modes(row, nranks, rng):
@@ -36,9 +36,9 @@ def test_results(row: Algorithm, short: bool) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in CATALOGUE if COLLECTIVES[CATALOGUE[key].collective].rooted])
-def test_every_root(key: str) -> None:
+def test_every_root(key: str, short: bool) -> None:
     rng = random.Random(key)
-    for nranks in range(2, 9):
+    for nranks in (3, 8) if short else range(2, 9):
         for root in range(nranks):
             in_place = rng.choice(in_place_modes(CATALOGUE[key], nranks, rng))
             case = Case(CATALOGUE[key], nranks, 11, in_place, random_setting(rng), root, segment=rng.choice((3, 11)))
@@ -48,7 +48,7 @@ def test_every_root(key: str) -> None:
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
 def test_varying_blocks(key: str, short: bool) -> None:
     row, rng = CATALOGUE[key], random.Random(key)
-    for nranks, _ in itertools.product(range(1, 10), range(3 if short else 6)):
+    for nranks, _ in itertools.product((2, 3, 6) if short else range(1, 10), range(3 if short else 6)):
         sizes = tuple(rng.choice((0, 0, 1, 2, 3, 17)) for _ in range(nranks))
         root = rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0
         for in_place in in_place_modes(row, nranks, rng):
@@ -82,9 +82,9 @@ def test_programs_compute_the_expression_that_the_row_promises(key: str, short: 
 
 
 @pytest.mark.parametrize("key", [key for key in CATALOGUE if key.startswith("allreduce/")])
-def test_all_ranks_get_the_same_bits(key: str) -> None:
+def test_all_ranks_get_the_same_bits(key: str, short: bool) -> None:
     rng = random.Random(key)
-    for nranks, segment in itertools.product(range(2, 10), (1 << 40, 7)):
+    for nranks, segment in itertools.product((3, 4, 7) if short else range(2, 10), (1 << 40, 7)):
         for in_place in in_place_modes(CATALOGUE[key], nranks, rng):
             case = Case(CATALOGUE[key], nranks, 37, in_place, random_setting(rng), segment=segment)
             case = case._replace(nodes=random_nodes(case.row, nranks, rng))

@@ -57,7 +57,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
 @every_row
 def test_results(row: Algorithm, where: str, short: bool) -> None:
     rng = random.Random(row.key + where)
-    for nranks, _ in itertools.product((2, 3, 5, 7) if short else (2, 3, 4, 5, 6, 7, 9), range(2 if short else 3)):
+    for nranks, _ in itertools.product((2, 3, 5, 7) if short else (2, 3, 4, 5, 6, 7, 9), range(1 if short else 3)):
         check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 
@@ -66,19 +66,19 @@ def test_every_kind_of_memory(row: Algorithm, short: bool) -> None:
     """In place and not, symmetric and not, on messages that are staged and read in place."""
     rng = random.Random(row.key)
     count = 1 if row.collective == "barrier" else 45
-    for nranks in (2, 5) if short else (2, 3, 5):
+    for nranks in (5,) if short else (2, 3, 5):
         for in_place, shared in itertools.product(in_place_modes(row, nranks, rng), shared_modes(nranks, rng)):
-            for window in (1, 3):
+            for window in (rng.choice((1, 3)),) if short else (1, 3):
                 setting = node_setting(rng, NODES["all on one"], nranks)
                 nodes = random_nodes(row, nranks, rng)
                 check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared, nodes=nodes))
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
-def test_varying_blocks(key: str) -> None:
+def test_varying_blocks(key: str, short: bool) -> None:
     """Blocks that are empty, one huge among small ones, cut into pieces and not."""
     row, rng = CATALOGUE[key], random.Random(key)
-    for nranks, where in itertools.product((2, 3, 5, 7), NODES):
+    for nranks, where in itertools.product((2, 5) if short else (2, 3, 5, 7), NODES):
         for sizes in ([rng.choice((0, 0, 1, 7, 8, 19)) for _ in range(nranks)], [100 * (rank == nranks - 1) for rank in range(nranks)]):
             case = random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng)
             check(case._replace(count=sum(sizes), sizes=tuple(sizes), segment=rng.choice((1 << 40, 10, 3))))
