@@ -22,7 +22,7 @@ from reference import SOON_S, agreed, raised
 import hpcoll
 from hpcoll import MismatchError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 WORLD = MPI.COMM_WORLD
 LAST = WORLD.rank == WORLD.size - 1
@@ -86,7 +86,7 @@ def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) 
 
 
 @pytest.mark.once
-@either_way
+@pytest.mark.parametrize("way", ["shared memory", pytest.param("messages", marks=pytest.mark.full)], indirect=True)
 def test_functions_as_operators(way: str) -> None:
     """Told apart by what they do: both have the name that every lambda has."""
     comm, total = made(way), np.zeros(8)

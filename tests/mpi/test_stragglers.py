@@ -33,6 +33,7 @@ def comm() -> hpcoll.Communicator:
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.once
 def test_a_rank_that_sleeps_is_named(comm: hpcoll.Communicator) -> None:
     """All ranks get the same value; the seconds that it cost are those that it slept, and the place is this file."""
     last = comm.size - 1
@@ -104,12 +105,13 @@ ENDS = {
     "if comm.rank == 1: raise SystemExit(0)": "rank 1 (",
     "if comm.rank == 1: raise ValueError('mine')": "no summary of who came late: rank 1 was ended by ValueError: mine",
 }
+PLAIN = ("", "time.sleep(1.0 * comm.rank)", "if os.fork() == 0: os._exit(0)\nos.wait()")
 
 
 @pytest.mark.mpi
 @pytest.mark.smoke
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", [pytest.param(one, marks=pytest.mark.full) if one in PLAIN else one for one in ENDS])
 def test_the_summary_is_printed_once_at_the_end(end: str) -> None:
     """However the program ends; where a rank has failed, no rank waits for it, and the status is as without a summary."""
     done = finished(command(2, SCRIPT + end), {"HPCOLL_SUMMARY": "1"})
