@@ -169,13 +169,6 @@ class CallLog:
             if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten
                 return begin, records
 
-    def chosen(self, numbers: np.ndarray) -> np.ndarray:
-        """Return copies of the records of calls, by their numbers, which are all kept: int64 ``(n, RECORD_NFIELDS)``."""
-        blocks, at = np.divmod(numbers, f.RECORDS_HOT)
-        kept = np.where(blocks == self.ncalls // f.RECORDS_HOT, 0, 1 + (blocks + 1) % f.RECORD_BLOCKS)
-        found: np.ndarray = self._records[kept, at]
-        return found
-
     def region(self, number: int) -> int:
         """Return the number of the region of a call whose record is still there."""
         return self._numbers[self._record(number) + f.ITS_NAMES] & f.REGION_BITS
