@@ -34,7 +34,7 @@ from hpcoll.selection.config import log
 
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S, _END_S = 0.5, 5.0
-_BATCH = 4096  # calls that are formatted at once
+_BATCH = 4096 + 512  # calls that are formatted at once: all those between two comparisons
 _POINTS = 64  # at most, of the counter of bytes, for a batch
 _MOST_PIECES = 1 << 12  # of counters that wait to be written
 _MOST_REGIONS = 1 << 14  # that wait to be written
