@@ -99,7 +99,7 @@ class ExactAccumulator:
         """Add another accumulator's sums to these.
 
         Raises:
-            ArgumentError: It has another shape, or is complex and this one is not.
+            ArgumentError: It has another shape, or one of the two is complex.
         """
         if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other.dtype.kind != self.dtype.kind:
             got = f"{other.dtype} of shape {other.shape}" if isinstance(other, ExactAccumulator) else type(other).__name__

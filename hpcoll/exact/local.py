@@ -68,8 +68,9 @@ def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Di
 
 def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: DigitWindow) -> None:
     """Add the products of elements of two arrays of one shape to a complex vector: ``words`` has a vector for each part."""
-    dtype = np.result_type(x.array.dtype, y.array.dtype)
-    one, other = (term.array if term.array.dtype == dtype else term.array.astype(dtype) for term in (x, y))
+    one, other = x.array, y.array
+    if one.dtype != other.dtype:  # float64 has the numbers of all other types
+        one, other = one.astype(np.float64), other.astype(np.float64)
     if x.part and y.part:
         one = -one
     for some, more in pieces(one, other, most=MOST_ELEMENTS):

@@ -193,6 +193,9 @@ def test_accumulators_of_products() -> None:
         other.add_product(x[some], y[some])
     assert one.round() == exact_dot(None, x, y) == other.round(np.float64)
     assert other.round().dtype == np.float32
+    mixed = ExactAccumulator()
+    mixed.add_product(np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1))  # types that NumPy does not combine
+    assert mixed.round() == 4.5 * (2**31 - 1)
 
 
 def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +216,9 @@ def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.M
         (lambda: exact_sum(None, np.zeros((3, 3)), (0, -2)), r"got \(0, -2\)"),
         (lambda: exact_sum(None, np.zeros(3, np.longdouble)), f"got {np.dtype(np.longdouble)}"),
         (lambda: exact_mean(None, ["a"]), "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1"),
+        (lambda: exact_sum(None, [[1], [1, 2]]), "need an array that can be read: .*inhomogeneous"),
+        (lambda: ExactAccumulator().add(np.ma.masked_array([1.0, 2.0], [True, False])), "an array without a mask, got a masked one"),
+        (lambda: exact_dot(None, np.zeros(1, np.float16), np.zeros(1, ml_dtypes.bfloat16)), "in NumPy, got float16 and bfloat16"),
         (lambda: exact_dot(None, [1.0], [1.0, 2.0]), r"parts of one shape, got \(1,\) and \(2,\)"),
         (lambda: ExactAccumulator(np.int64), "ExactAccumulator needs a floating type"),
         (lambda: ExactAccumulator("nothing"), "ExactAccumulator needs an element type, got 'nothing'"),
