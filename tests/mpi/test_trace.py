@@ -33,13 +33,17 @@ half.Free()
 comm._context.exchange.now()
 """
 KILLED = """
-import signal
-x, y = np.ones(3), np.zeros(3)
+import pathlib, signal
+x, y, folder = np.ones(3), np.zeros(3), pathlib.Path(os.environ["HPCOLL_TRACE"].removesuffix(":steps"))
 begun = time.monotonic()
 while True:
-    comm.Allreduce(x, y)
-    if comm.rank == 1 and time.monotonic() > begun + 1.2:
-        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(1000):
+        comm.Allreduce(x, y)
+    if comm.rank == 1:
+        time.sleep(0.05)
+        written = b"".join(one.read_bytes() for one in folder.iterdir())
+        if len(written) > 1 << 20 and b'"cat":"wait"' in written or time.monotonic() > begun + 40:
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 MANY = """
 x = np.ones(3)
@@ -229,7 +233,7 @@ def test_killed(tmp_path: Path, steps: str) -> None:
     assert any(one.get("cat") == "wait" for one in found)
     for rank in range(2):
         numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
-        assert len(numbers) > 1000
+        assert len(numbers) > 100
         assert len(set(numbers)) == len(numbers)
 
 
