@@ -18,11 +18,13 @@ of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in opera
 import hashlib
 import re
 import warnings
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple
 
 import numba
@@ -71,6 +73,7 @@ class Meaning(NamedTuple):
 
 MEANINGS: dict[str, Meaning] = {}  # of all kernels that were asked for in this process, by name
 _user_numbers = count()
+_compiling = RLock()
 
 
 @lru_cache(maxsize=256)
@@ -152,11 +155,23 @@ def _known(cc: Capability) -> Capability:
 
 def compile_text(function: Callable[..., None], signature: Any, cc: Capability) -> str:
     """Return the PTX text of a function for a signature of Numba's; raises Numba's errors."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _unfused():
         warnings.simplefilter("ignore")
         _complete_numba()
         text, _ = cuda.compile_ptx(function, signature, cc=cc)
     return str(text)
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Have no product and sum made one operation, as on hosts. Numba-cuda has no argument for that option of its compiler."""
+    with _compiling:
+        compile_ir = nvvm.compile_ir
+        nvvm.compile_ir = partial(compile_ir, fma=False)
+        try:
+            yield
+        finally:
+            nvvm.compile_ir = compile_ir
 
 
 def _complete_numba() -> None:

@@ -18,13 +18,14 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import MASK, NAN, NEGATIVE, POSITIVE, SIGNED
 from hpcoll.kernels.digit_form import LOWEST
-from hpcoll.kernels.sum_room import BINS, BLOCK, BUSY, COUNTS, LEVEL, RESTS, SKIP
+from hpcoll.kernels.sum_room import AHEAD, BINS, BUSY, COUNTS, LEVEL, RESTS, SKIP
 
 LEVEL_BITS = 51
 MOST_LEVELS = 6
 FRESH = -5000  # a level that no number has: nothing is known yet
 LEAST_LEVEL, GREATEST_LEVEL = -970, 1022  # so that both sigmas of two levels are normal numbers
 SKIPPED = 127  # blocks that go to bins at once, after one that had to
+INFINITY = 0x7FF << 52  # bits
 BIN_CAPACITY = 2047  # fractions of 52 bits in an int64
 
 
@@ -54,17 +55,17 @@ def _prefetch(typingctx, address):  # type: ignore[no-untyped-def]
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(values[0], byte), number(0), number(2), number(1)])
+        builder.call(function, [builder.inttoptr(values[0], byte), number(0), number(3), number(1)])
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
 
 
-@njit
-def fetch_ahead(x, start):  # type: ignore[no-untyped-def]
-    """Have the processor read a block from an index of an array: it would read less far ahead by itself."""
-    address = np.int64(x.ctypes.data) + start * x.itemsize
-    for i in range(0, BLOCK * x.itemsize, 64):
+@njit(inline="always")
+def fetch_ahead(x, n):  # type: ignore[no-untyped-def]
+    """Have the processor read what comes `AHEAD` bytes after n elements: it would read less far ahead by itself."""
+    address = np.int64(x.ctypes.data) + AHEAD
+    for i in range(0, n * x.itemsize, 64):
         _prefetch(address + i)
 
 

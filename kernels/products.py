@@ -15,12 +15,24 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import SIGNED
 from hpcoll.kernels.digit_form import NCOUNTS
-from hpcoll.kernels.extraction import FRESH, LEVEL_BITS, add_any, bits_of, empty_bins, fetch_ahead, float_of, put, put_any, put_float, sigma
-from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.extraction import (
+    FRESH,
+    INFINITY,
+    LEVEL_BITS,
+    add_any,
+    bits_of,
+    empty_bins,
+    fetch_ahead,
+    float_of,
+    put,
+    put_any,
+    put_float,
+    sigma,
+)
+from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, PART, RESTS, ROOM, SKIP
 
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
 HELD_BITS = 48  # three levels hold products whose first bit is at most so many below their own
-INFINITY = 0x7FF << 52
 LEAST_PRODUCT, GREATEST_PRODUCT = 2.0**-960, 2.0**1020  # between them nothing under- or overflows
 
 
@@ -31,22 +43,34 @@ def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
     return signature, lambda context, builder, signature, values: builder.fma(*values)
 
 
-@njit
-def three_levels(x, y, n, s1, s2, s3):  # type: ignore[no-untyped-def]
-    """Return the sums of three levels, bits that say whether a product was too great, and the bits of the least product in size."""
+@njit(inline="always")
+def _part(x, y, n, s1, s2, s3):  # type: ignore[no-untyped-def]
+    fetch_ahead(x, n)
+    fetch_ahead(y, n)
     sum1, sum2, sum3, beyond, least = np.int64(0), np.int64(0), np.int64(0), np.int64(0), INFINITY
-    expected = bits_of(s1)
     for i in range(n):
         p = x[i] * y[i]
         e = fma(x[i], y[i], -p)
         least = min(least, bits_of(p) & ~(-1 << 63))
         t = p + s1
         sum1 += bits_of(t)
-        beyond |= bits_of(t) ^ expected
-        u, v = (p - (t - s1)) + s2, e + s2
-        sum2 += bits_of(u) + bits_of(v)
-        sum3 += bits_of((e - (v - s2)) + s3)
-    return sum1 - n * expected, sum2 - 2 * n * bits_of(s2), sum3 - n * bits_of(s3), beyond >> 52, least
+        beyond |= bits_of(t) ^ bits_of(s1)
+        u = (p - (t - s1)) + s2  # nothing is left of the product
+        v = u + e
+        sum2 += bits_of(v)
+        sum3 += bits_of((e - (v - u)) + s3)
+    return sum1 - n * bits_of(s1), sum2 - n * bits_of(s2), sum3 - n * bits_of(s3), beyond >> 52, least
+
+
+@njit
+def three_levels(x, y, n, s1, s2, s3):  # type: ignore[no-untyped-def]
+    """Return the sums of three levels, bits that say whether a product was too great, and the bits of the least product in size."""
+    whole = n - n % PART
+    sum1, sum2, sum3, beyond, least = _part(x[whole:], y[whole:], n - whole, s1, s2, s3)
+    for start in range(0, whole, PART):  # a loop of constant length
+        more1, more2, more3, also, size = _part(x[start:], y[start:], PART, s1, s2, s3)
+        sum1, sum2, sum3, beyond, least = sum1 + more1, sum2 + more2, sum3 + more3, beyond | also, min(least, size)
+    return sum1, sum2, sum3, beyond, least
 
 
 @njit
@@ -129,34 +153,41 @@ def _add_any_block(x, y, room, words, first, ndigits):  # type: ignore[no-untype
     room[LEVEL], words[ndigits + SIGNED] = max(level, LEAST_PRODUCT_LEVEL), signed
 
 
-def _of_float64(x, y, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
-    xs, ys, vector, work = carray(x, n), carray(y, n), carray(words, ndigits + NCOUNTS), carray(room, ROOM)
-    work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
-    for lo in range(0, n, BLOCK):
-        fetch_ahead(xs, lo + BLOCK)
-        fetch_ahead(ys, lo + BLOCK)
-        _add_block(xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)], work, vector, first, ndigits)
-    signed = vector[ndigits + SIGNED]
-    empty_bins(work, vector, first, ndigits)
-    vector[ndigits + SIGNED] = signed  # errors of products that are zero are in bins, too
+@njit
+def _add_row(x, y, room, words, first, ndigits):  # type: ignore[no-untyped-def]
+    for lo in range(0, x.size, BLOCK):
+        _add_block(x[lo : lo + BLOCK], y[lo : lo + BLOCK], room, words, first, ndigits)
+    signed = words[ndigits + SIGNED]
+    empty_bins(room, words, first, ndigits)
+    words[ndigits + SIGNED] = signed  # errors of products that are zero are in bins, too
+
+
+def _row_adder(load: Any, add_block: Any) -> Any:
+    @njit
+    def add_row(x, y, room, words, first, ndigits):  # type: ignore[no-untyped-def]
+        products = room[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
+        for lo in range(0, x.size, BLOCK):
+            one, other = x[lo : lo + BLOCK], y[lo : lo + BLOCK]
+            fetch_ahead(one, one.size)
+            fetch_ahead(other, one.size)
+            for i in range(one.size):
+                products[i] = load(one[i]) * load(other[i])
+            add_block(products[: one.size], room, words, first, ndigits)
+        empty_bins(room, words, first, ndigits)
+
+    return add_row
 
 
 def kernel_of(form: str, load: Any, add_block: Any) -> Callable[..., None]:
     """Return the kernel for an element type, of its function to float64 and of the one that adds a block of float64 numbers."""
-    if form == "float64":
-        return _of_float64
+    add_row = _add_row if form == "float64" else _row_adder(load, add_block)
 
-    def kernel(x, y, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
-        xs, ys, vector, work = carray(x, n), carray(y, n), carray(words, ndigits + NCOUNTS), carray(room, ROOM)
+    def kernel(x, y, nrows, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
+        width = ndigits + NCOUNTS
+        xs, ys, vectors, work = carray(x, nrows * n), carray(y, nrows * n), carray(words, nrows * width), carray(room, ROOM)
         work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
-        products = work[RESTS + BLOCK : RESTS + 2 * BLOCK].view(np.float64)
-        for lo in range(0, n, BLOCK):
-            fetch_ahead(xs, lo + BLOCK)
-            fetch_ahead(ys, lo + BLOCK)
-            some, one, other = min(BLOCK, n - lo), xs[lo : min(lo + BLOCK, n)], ys[lo : min(lo + BLOCK, n)]
-            for i in range(some):
-                products[i] = load(one[i]) * load(other[i])
-            add_block(products[:some], work, vector, first, ndigits)
-        empty_bins(work, vector, first, ndigits)
+        for row in range(nrows):
+            one, other = xs[row * n : (row + 1) * n], ys[row * n : (row + 1) * n]
+            add_row(one, other, work, vectors[row * width : (row + 1) * width], first, ndigits)
 
     return kernel

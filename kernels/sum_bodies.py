@@ -1,7 +1,7 @@
 """Bodies of the kernels of exact sums (`hpcoll.kernels.sums` has what they do). Imported only to be compiled.
 
 ``rows`` and ``columns`` have the signature ``(x, nrows, step, n, words, first, ndigits, room)``, ``products`` that of
-``(x, y, n, words, first, ndigits, room)``, ``exponents`` that of ``(x, n, found)``; elements of the half types are their bits.
+``(x, y, nrows, n, words, first, ndigits, room)``, ``exponents`` that of ``(x, n, found)``; elements of the half types are their bits.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from hpcoll.kernels.digit_bodies import SIGNED
 from hpcoll.kernels.digit_form import NCOUNTS
 from hpcoll.kernels.extraction import (
     FRESH,
+    INFINITY,
     LEVEL_BITS,
     add_any,
     bits_of,
@@ -27,7 +28,7 @@ from hpcoll.kernels.extraction import (
     to_bins,
 )
 from hpcoll.kernels.object_code import object_file
-from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, RESTS, ROOM, SKIP
+from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, PART, RESTS, ROOM, SKIP
 
 _ELEMENTS = {"float64": types.float64, "float32": types.float32, "float16": types.uint16, "bfloat16": types.uint16}
 
@@ -59,21 +60,30 @@ LOADS = {"float64": _real, "float32": _real, "float16": _float16, "bfloat16": _b
 def row_adder(load: Any) -> Any:
     """Return the compiled function ``(x, room, words, first, ndigits)`` that adds a block of elements to a vector."""
 
-    @njit
-    def two_levels(x, n, s1, s2):  # type: ignore[no-untyped-def]
-        """Return the sums of both levels, and bits that say whether elements were too great, or left anything."""
+    @njit(inline="always")
+    def part(x, n, s1, s2):  # type: ignore[no-untyped-def]
+        fetch_ahead(x, n)
         sum1, sum2, beyond, left = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-        expected = bits_of(s1)
         for i in range(n):
             value = load(x[i])
             t = value + s1
             sum1 += bits_of(t)
-            beyond |= bits_of(t) ^ expected
+            beyond |= bits_of(t) ^ bits_of(s1)
             rest = value - (t - s1)
             u = rest + s2
             sum2 += bits_of(u)
             left |= bits_of(u - s2) ^ bits_of(rest)
-        return sum1 - n * expected, sum2 - n * bits_of(s2), (beyond >> 52) | (left << 1)
+        return sum1 - n * bits_of(s1), sum2 - n * bits_of(s2), (beyond >> 52) | (left << 1)
+
+    @njit
+    def two_levels(x, n, s1, s2):  # type: ignore[no-untyped-def]
+        """Return the sums of both levels, and bits that say whether elements were too great, or left anything."""
+        whole = n - n % PART
+        sum1, sum2, wrong = part(x[whole:], n - whole, s1, s2)
+        for start in range(0, whole, PART):  # a loop of constant length
+            more1, more2, also = part(x[start:], PART, s1, s2)
+            sum1, sum2, wrong = sum1 + more1, sum2 + more2, wrong | also
+        return sum1, sum2, wrong
 
     @njit
     def add_block(x, room, words, first, ndigits):  # type: ignore[no-untyped-def]
@@ -111,7 +121,6 @@ def _rows(load: Any) -> Callable[..., None]:
         for row in range(nrows):
             vector = vectors[row * width : (row + 1) * width]
             for lo in range(row * step, row * step + n, BLOCK):
-                fetch_ahead(elements, lo + BLOCK)
                 add_block(elements[lo : min(lo + BLOCK, row * step + n)], work, vector, first, ndigits)
             empty_bins(work, vector, first, ndigits)
 
@@ -120,13 +129,12 @@ def _rows(load: Any) -> Callable[..., None]:
 
 def _exponents(load: Any) -> Callable[..., None]:
     def kernel(x, n, found):  # type: ignore[no-untyped-def]
-        elements, least, greatest = carray(x, n), np.int64(2000), np.int64(-2000)
+        elements, least, greatest = carray(x, n), np.int64(INFINITY), np.int64(0)
         for i in range(n):
             bits = bits_of(load(elements[i])) & ~(-1 << 63)
-            exponent = max(bits >> 52, 1) - 1023
-            least = min(least, exponent if bits != 0 else 2000)
-            greatest = max(greatest, exponent if (bits != 0) & (exponent < 1024) else -2000)
-        found[0], found[1] = least, greatest
+            least = min(least, bits if bits != 0 else INFINITY)
+            greatest = max(greatest, bits if bits < INFINITY else 0)
+        found[0], found[1] = max(least >> 52, 1) - 1023, max(greatest >> 52, 1) - 1023 if greatest > 0 else -2000
 
     return kernel
 
@@ -136,7 +144,7 @@ def kernel_file(name: str, form: str, symbol: str) -> bytes:
     elements, words, size = types.CPointer(_ELEMENTS[form]), types.CPointer(types.int64), types.int64
     if name == "products":
         kernel = products.kernel_of(form, LOADS[form], row_adder(_real))
-        return object_file(kernel, types.void(elements, elements, size, words, size, size, words), symbol)
+        return object_file(kernel, types.void(elements, elements, size, size, words, size, size, words), symbol)
     if name == "exponents":
         return object_file(_exponents(LOADS[form]), types.void(elements, size, words), symbol)
     kernel = _rows(LOADS[form]) if name == "rows" else column_bodies.kernel_of(LOADS[form])

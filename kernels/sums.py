@@ -57,15 +57,15 @@ def add_columns(words: np.ndarray, x: np.ndarray, within: DigitWindow) -> None:
 
 
 def add_products(words: np.ndarray, x: np.ndarray, y: np.ndarray, within: DigitWindow) -> None:
-    """Add the products of two arrays' elements to one vector.
+    """Add the products of two arrays' elements, those of each row to a vector.
 
     Args:
-        words: int64, shape ``(within.nwords,)``.
-        x: Real floating, one axis, contiguous, native byte order, at most `MOST_ELEMENTS` elements.
-        y: As x, of the same type and length.
+        words: As of `add_rows`.
+        x: Real floating, native byte order, shape ``(nrows, n)``, contiguous; n at most `MOST_ELEMENTS`.
+        y: As x, of the same type and shape.
         within: `hpcoll.kernels.digits.PRODUCTS`, or digits that have room for all products.
     """
-    _call("products", x, (x.size,), words, within, y)
+    _call("products", x, x.shape, words, within, y)
 
 
 def exponents(x: np.ndarray) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Skips what this machine cannot run, has outcomes written per rank, and puts the double of the CUDA driver in place."""
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if gpu_items and gpu_count() == 0:
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=f"{item.name} needs a GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector, which many tests call, pass over modules and cases: they stay, and to look at them takes longer."""
+    gc.collect()
+    gc.freeze()
 
 
 def _allow_more(items: list[pytest.Item]) -> None:

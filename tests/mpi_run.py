@@ -47,7 +47,8 @@ def run_rank(nranks: int, pytest_args: list[str]) -> int:
         output = os.open(Path(os.environ[TOKENS], f"output-{world.rank}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-    return pytest.main(["--with-mpi", verbosity, "--color=no", "-p", "no:cacheprovider", *pytest_args])
+    unused = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # the second imports hypothesis, which no test here needs
+    return pytest.main(["--with-mpi", verbosity, "--color=no", *unused, *pytest_args])
 
 
 def show_output(folder: Path, rank: int) -> None:

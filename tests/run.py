@@ -44,7 +44,7 @@ SMOKE = "smoke and not full"
 JOBS = ("tests/mpi/test_peer_failures.py", "tests/mpi/test_early_exit.py")  # of ranks that end: launchers differ in what they do then
 SHORT = (
     ("openmpi", 2, "not full"),
-    ("openmpi", 4, "not full and not once"),
+    ("openmpi", 4, "not full and not once and not twice"),
     ("mpich", 3, "not full and not once and not double"),
     ("openmpi", 1, SMOKE),
     ("openmpi", 5, SMOKE),
@@ -64,14 +64,14 @@ BUDGETS = {
     "tests/cluster, openmpi": 240,
     "tests/cluster, mpich": 60,
     "tests/mpi on 1 rank, mpich": 80,
-    "tests/mpi on 1 rank, openmpi": 350,
+    "tests/mpi on 1 rank, openmpi": 320,
     "tests/unit": 320,
-    "tests/mpi on 2 ranks, openmpi": 300,
-    "tests/mpi on 4 ranks, openmpi": 150,
+    "tests/mpi on 2 ranks, openmpi": 220,
+    "tests/mpi on 4 ranks, openmpi": 100,
     "tests/mpi on 3 ranks, mpich": 120,
     "tests/mpi on 5 ranks, openmpi": 25,
-    "tests/torch_backend on 2 ranks": 40,
-    "tests/torch_suite on 4 ranks": 70,
+    "tests/torch_backend on 2 ranks": 30,
+    "tests/torch_suite on 4 ranks": 50,
 }
 
 

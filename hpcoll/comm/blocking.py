@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.arguments.call import ORDERED, Time, in_order, limit_of
+from hpcoll.comm.arguments.call import Time, in_order, limit_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
@@ -63,7 +63,7 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            key = "Allreduce rank" if order is RANK_ORDER and key == "Allreduce" else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -95,7 +95,7 @@ class BlockingReductions(WithContext):
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            key = "Reduce rank" if order is RANK_ORDER and key == "Reduce" else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
@@ -125,7 +125,8 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            short = order is RANK_ORDER and key == "Reduce_scatter_block"
+            key = "Reduce_scatter_block rank" if short else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -163,7 +164,7 @@ class BlockingReductions(WithContext):
         send = with_counts(sendbuf, recvcounts)
         key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            key = "Reduce_scatter rank" if order is RANK_ORDER and key == "Reduce_scatter" else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
@@ -193,7 +194,7 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Scan" if algorithm is None and segment is None else ("Scan", 0, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            key = "Scan rank" if order is RANK_ORDER and key == "Scan" else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -223,7 +224,7 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
         if order is not None:
-            key = (ORDERED.get(key) if order is RANK_ORDER else None) or in_order(key, order, context.rank)
+            key = "Exscan rank" if order is RANK_ORDER and key == "Exscan" else in_order(key, order, context.rank)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)

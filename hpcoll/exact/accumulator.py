@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.exact.arguments import exact_array, sorted_axes
-from hpcoll.exact.sums import Array, ExactSums
+from hpcoll.exact.sums import Array, ExactSums, needed_by
 from hpcoll.exact.terms import is_exact_type
 from hpcoll.kernels.digits import NCOUNTS, DigitWindow
 
@@ -70,6 +70,8 @@ class ExactAccumulator:
         kept = tuple(n for i, n in enumerate(array.shape) if i not in axes)
         if kept != self.shape:
             raise ArgumentError(f"add needs an array whose other axes have shape {self.shape}, got {array.shape} and axis {axis}")
+        if self.shape:
+            self._sums.cover(needed_by(array))
         self._sums.add(array, axes)
 
     def add_product(self, x: Any, y: Any) -> None:
@@ -97,7 +99,7 @@ class ExactAccumulator:
         """Add another accumulator's sums to these.
 
         Raises:
-            ArgumentError: It has another shape, or is complex and this one is not.
+            ArgumentError: It has another shape, or one of the two is complex.
         """
         if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other.dtype.kind != self.dtype.kind:
             got = f"{other.dtype} of shape {other.shape}" if isinstance(other, ExactAccumulator) else type(other).__name__

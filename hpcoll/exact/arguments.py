@@ -18,10 +18,12 @@ def exact_array(x: Any) -> Array:
         ArgumentError: No array of integers or floating-point numbers up to float64.
     """
     try:
-        found: Array | None = device_array(x)
-    except (BufferError, TypeError, KeyError, ValueError, RuntimeError) as error:
-        raise like(error, f"exact sums need memory that can be read: {error}") from error
-    found = np.asarray(x) if found is None else found
+        on_gpu = device_array(x)
+        found: Array = np.asarray(x) if on_gpu is None else on_gpu
+    except Exception as error:  # whatever an object raises that is asked for its elements: the other ranks have to be told
+        raise like(error, f"exact sums need an array that can be read: {error}") from error
+    if np.ma.isMaskedArray(x):
+        raise ArgumentTypeError("exact sums need an array without a mask, got a masked one")
     if not is_exact_type(found.dtype):
         raise ArgumentTypeError(f"exact sums need integers or floating-point numbers up to float64, got {found.dtype}")
     return found

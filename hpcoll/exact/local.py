@@ -68,20 +68,37 @@ def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Di
 
 def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: DigitWindow) -> None:
     """Add the products of elements of two arrays of one shape to a complex vector: ``words`` has a vector for each part."""
-    dtype = np.result_type(x.array.dtype, y.array.dtype)
-    one, other = (term.array if term.array.dtype == dtype else term.array.astype(dtype) for term in (x, y))
+    one, other = x.array, y.array
+    if one.dtype != other.dtype:  # float64 has the numbers of all other types
+        one, other = one.astype(np.float64), other.astype(np.float64)
     if x.part and y.part:
         one = -one
     for some, more in pieces(one, other, most=MOST_ELEMENTS):
-        add_products(words[(x.part + y.part) % 2], some, more, within)
+        add_products(words[(x.part + y.part) % 2, None], some[None], more[None], within)
 
 
 def add_products_along(
     words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow
 ) -> None:
     """Add the sums over axes of the products of two real arrays of one shape and type; the other arguments as of `add_term`."""
+    if not x.size:
+        return
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     one, other = x.transpose(*kept, *axes), y.transpose(*kept, *axes)
-    for i, place in enumerate(product(*(range(x.shape[axis]) for axis in kept))):
-        for some, more in pieces(one[place], other[place], most=MOST_ELEMENTS):
-            add_products(words[i], some, more, within)
+    count = prod(x.shape[axis] for axis in axes)
+    if not kept or count > _SLAB:
+        for i, place in enumerate(product(*(range(x.shape[axis]) for axis in kept))):
+            for some, more in pieces(one[place], other[place], most=MOST_ELEMENTS):
+                add_products(words[i, None], some[None], more[None], within)
+        return
+    step = max(_SLAB * len(one) // x.size, 1)
+    for start in range(0, len(one), step):
+        some = _rows(one[start : start + step], count)
+        more = some if y is x else _rows(other[start : start + step], count)
+        at = start * (len(words) // len(one))
+        add_products(words[at : at + len(some)], some, more, within)
+
+
+def _rows(x: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
+    """Return rows of n elements, contiguous and in native byte order."""
+    return np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(-1, n)

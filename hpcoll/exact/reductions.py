@@ -49,7 +49,7 @@ def exact_sum(comm: Any, x: Any, axis: Axis = None) -> Any:
     Args:
         comm: Communicator, hpcoll's or mpi4py's; None: x is the whole array.
         x: This rank's part: integers or floating-point numbers up to float64, real or complex, NumPy's or on a GPU. Any strides and byte
-            order; it may be empty. The element type is equal on all ranks.
+            order, no mask; it may be empty. The element type is equal on all ranks.
         axis: None: the sum of all elements, whatever the shapes of the parts. One axis or several: along these, and the parts are stacked
             along the first of them. The other axes are equal on all ranks.
 
@@ -137,16 +137,18 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     >>> float(exact_dot(None, [1e200, 1e-200, -1e200], [1e200, 1e-200, 1e200]))
     0.0
     """
-    problem, description, pair = "", "", list[Array]()
+    problem, description, pair, dtype = "", "", list[Array](), np.dtype(float)
     try:
         pair = [exact_array(x), exact_array(y)]
         description = " and ".join(one.dtype.name for one in pair)
         if pair[0].shape != pair[1].shape:
             problem = f"exact_dot needs parts of one shape, got {pair[0].shape} and {pair[1].shape}"
+        dtype = np.result_type(*(one.dtype for one in pair)).newbyteorder("=")
     except ArgumentError as error:
         problem = f"exact_dot: {error}"
+    except TypeError:
+        problem = f"exact_dot needs types whose product has one in NumPy, got {description}"
     agreed(comm, "exact_dot", problem, description, UNITS)
-    dtype = np.result_type(*(one.dtype for one in pair)).newbyteorder("=")
     if dtype.kind in "biu":
         wide = np.sum(np.empty(0, dtype)).dtype
         return _summed(comm, sum((np.sum(left * right.astype(wide)) for left, right in host_pieces(*pair)), start=wide.type(0)))

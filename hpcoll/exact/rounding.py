@@ -5,10 +5,26 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.kernels.digits import DIGIT_BITS, LOWEST, NCOUNTS, WINDOWS, DigitWindow, as_integer, divide, format_name, rounded
+from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.kernels.digits import (
+    DIGIT_BITS,
+    LOWEST,
+    NCOUNTS,
+    WINDOWS,
+    DigitWindow,
+    add,
+    as_integer,
+    divide,
+    format_name,
+    normalise,
+    rounded,
+)
 
 _MOST_DIVISOR = 2**31  # of the compiled division
 _SLAB = 1 << 12  # vectors that are widened at a time
+_DOUBLE = np.dtype(np.float64)
+_SPLITTER = 2.0**27 + 1  # of a float64 into two numbers of 26 bits (Veltkamp 1968)
+_LEAST = 2.0**-800  # no float64 here under- or overflows between it and its inverse
 _ROOTS = WINDOWS["float64"]  # its first digit is the root of the first digit of products
 
 
@@ -54,6 +70,50 @@ def _carry_top(words: np.ndarray[Any, Any], top: int) -> None:
 
 def roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> np.ndarray[Any, Any]:
     """Return the square roots of the numbers of vectors in normal form, none negative, correctly rounded."""
+    results = np.empty(len(words), dtype)
+    for start in range(0, len(words), _SLAB):
+        part, found = words[start : start + _SLAB], results[start : start + _SLAB]
+        found[:], sure = _close_roots(part, within, dtype)
+        if not sure.all():
+            found[~sure] = _integer_roots(part[~sure], within, dtype)
+    return results
+
+
+def _close_roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return roots, and which are certain: both ends of an interval that holds the root are rounded to one number (Ziv 1991).
+
+    A number is ``near + left``, two float64 numbers, but for ``2**-106`` of itself. Its root is ``root + t`` with ``root = sqrt(near)``,
+    ``t = (near - root**2 + left) / (2 * root)``, but for less than ``2**-103`` of itself. The remainder ``near - root**2`` is exact.
+    """
+    shift = (within.first + within.end) // 2 + LOWEST // DIGIT_BITS  # digits, so that the window is about 1
+    shifted = DigitWindow(within.first - shift - 2, within.end - shift + 1)
+    wide = np.zeros((len(words), shifted.nwords), np.int64)
+    wide[:, 2 : 2 + within.ndigits], wide[:, -NCOUNTS:] = words[:, :-NCOUNTS], words[:, -NCOUNTS:]
+    normalise(wide)
+    with np.errstate(all="ignore"):
+        near = rounded(wide, shifted.first, _DOUBLE)
+        usable = (near > _LEAST) & (near < 1 / _LEAST)
+        near[~usable] = 1.0
+        add(wide, -near, shifted)
+        normalise(wide)
+        root = np.sqrt(near)
+        high = root * _SPLITTER
+        high -= high - root
+        low = root - high
+        square = root * root
+        error = low * low - (square - high * high - 2 * (high * low))  # of the square (Dekker 1971)
+        t = (near - square - error + rounded(wide, shifted.first, _DOUBLE)) / (2 * root)
+        least, most = (np.ldexp(root + (t + sign * root * 2.0**-100), DIGIT_BITS // 2 * shift) for sign in (-1, 1))
+        usable &= least > np.finfo(_DOUBLE).smallest_normal
+        if is_bfloat16(dtype):
+            least, most = least.astype(np.float32), most.astype(np.float32)
+        if dtype != _DOUBLE:  # a number in between might be rounded otherwise than either rounded end
+            least, most = np.nextafter(least, -np.inf), np.nextafter(most, np.inf)
+        found = least.astype(dtype)
+        return found, usable & (found == most.astype(dtype))
+
+
+def _integer_roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> np.ndarray[Any, Any]:
     numbers = [as_integer(vector) << DIGIT_BITS * within.first for vector in words]
     found = [isqrt(number) for number in numbers]
     exact = [root | (root * root != number) for root, number in zip(found, numbers, strict=True)]

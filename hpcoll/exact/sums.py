@@ -40,12 +40,14 @@ class ExactSums:
     def cover(self, window: DigitWindow) -> None:
         """Have at least these digits."""
         whole = union(self.window, window)
-        self.words, self.window = widened(self.words, self.window, whole), whole
+        if self.count:
+            self.words = widened(self.words, self.window, whole)
+        elif whole != self.window:
+            self.words = np.zeros((*self.words.shape[:2], whole.nwords), np.int64)
+        self.window = whole
 
     def add(self, x: Array, axes: tuple[int, ...]) -> None:
-        """Add the sums of elements over some axes, in ascending order; the others are those of the sums."""
-        if self.window != PRODUCTS:
-            self.cover(needed_by(x))
+        """Add the sums of elements over some axes, in ascending order; the others are those of the sums, which cover x."""
         if isinstance(x, DeviceArray):
             gpu.add_gpu(self.words, x, axes, self.window)
         else:
@@ -56,8 +58,6 @@ class ExactSums:
 
     def add_squares(self, x: Array, axes: tuple[int, ...]) -> None:
         """Add the sums of squares, of complex elements those of their size, over axes; as `add`."""
-        if self.window != PRODUCTS:
-            self.cover(needed_by(x, power=2))
         on_gpu = gpu.add_gpu_squares(self.words[0], x, self.window)
         for (piece,) in () if on_gpu else gpu.host_pieces(x, along=axes):
             found = terms(piece)

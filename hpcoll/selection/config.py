@@ -19,6 +19,7 @@ from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.tracing import Tracing, tracing
 
 EVERY_CALL = "all"  # calls are compared on all ranks
 RANK_ORDER = "rank"  # the order of contributions that ``order=`` and ``HPCOLL_ORDER`` can ask for
@@ -73,7 +74,7 @@ class Config(NamedTuple):
     warn: float = 60.0
     timeout: float | None = None
     record: str | None = None
-    trace: str | None = None
+    trace: Tracing | None = None
     metrics: str | None = None
     summary: bool | None = None
     cache: str | None = None
@@ -235,8 +236,9 @@ VARIABLES = (
         "nothing is printed", "summary", _switch,
     ),
     Variable(
-        "HPCOLL_TRACE", "a folder", "where the run writes a trace of its calls, for ui.perfetto.dev and `hpcoll trace`",
-        "nothing is written", "trace", _file_name,
+        "HPCOLL_TRACE", "a folder, or `folder:steps`",
+        "where the run writes a trace of its calls, and of their steps, for ui.perfetto.dev and `hpcoll trace`",
+        "nothing is written", "trace", tracing,
     ),
     Variable(
         "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds",

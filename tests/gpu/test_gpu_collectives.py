@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from forms import COLLECTIVE, PLAIN, names
 from gpu_arrays import Symmetric, plain
+from gpu_bits import check_bits, check_exact_arrays
 from gpu_cases import (
     WAYS,
     Maker,
@@ -65,6 +66,15 @@ def test_element_types(method: str, way: str | None, by: Any, make: Maker) -> No
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, way: str | None, by: Any, make: Maker) -> None:
     check_requests(by(way), make, start)
+
+
+@pytest.mark.parametrize("way", [None, *WAYS])
+def test_bits_are_those_of_the_host(way: str | None, by: Any, make: Maker) -> None:
+    check_bits(by(way), make, 5_000 if way else 9)
+
+
+def test_exact_sums_of_arrays_have_the_bits_of_the_host(by: Any, make: Maker) -> None:
+    check_exact_arrays(by(None), make)
 
 
 def test_factors(by: Any, make: Maker) -> None:

@@ -60,8 +60,9 @@ def test_topology(sizes: str, caplog: pytest.LogCaptureFixture) -> None:
     comm.Free()
 
 
-@pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(
+    ("sizes", "runner"), [*((one, run) for one in SIZES), *(pytest.param(one, run_in_place, marks=pytest.mark.full) for one in SIZES)]
+)
 @pytest.mark.parametrize(("collective", "algorithm"), MOVING)
 def test_results(collective: str, algorithm: str, runner: Any, sizes: str) -> None:
     """Of few elements and of many lanes, which what is staged for other domains must fit."""

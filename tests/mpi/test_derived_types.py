@@ -11,7 +11,7 @@ from reference import agreed, communicator, fresh
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 SEVERAL_SEGMENTS = 7000  # elements
 ROWS = 5  # of a matrix with three columns, of which the first travels
 Arguments = tuple[Any, ...]
@@ -59,11 +59,11 @@ def arrays(arguments: Arguments) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
-@pytest.mark.parametrize("algorithm", [None, "native"])
-def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str) -> None:
+@pytest.mark.parametrize(("way", "algorithm"), [("shared memory", None), ("messages", None), ("messages", "native")], indirect=["way"])
+def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str, short: bool) -> None:
     """All bytes of all buffers, gaps included, for counts and roots that change from turn to turn."""
     comm, one, wrong = fresh(), column(), []
-    for turn in range(4 * comm.size):
+    for turn in range(8 if short else 4 * comm.size):
         for name, method, arguments in cases(comm, turn, (1, 2, 3, SEVERAL_SEGMENTS)[turn % 4], one):
             expected, found = arguments(), arguments()
             getattr(MPI.Intracomm, method)(comm, *expected)

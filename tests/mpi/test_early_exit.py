@@ -61,7 +61,7 @@ def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tup
 @pytest.mark.parametrize(
     ("comms", "end", "late_s", "level"),
     [
-        ("reversed", "sys.exit(0)", 0, "multiple"),
+        pytest.param("reversed", "sys.exit(0)", 0, "multiple", marks=pytest.mark.full),
         ("all but the first", "raise ValueError('mine')", 0, "multiple"),
         ("all but the first", "sys.exit(0)", 1.5, "funneled"),
         pytest.param("reversed", "raise ValueError('mine')", 1.5, "funneled", marks=pytest.mark.full),
@@ -81,7 +81,7 @@ def test_the_others_are_told(comms: str, end: str, late_s: float, level: str) ->
     assert said[NRANKS - 1] == []
 
 
-@pytest.mark.parametrize("comms", COMMS)
+@pytest.mark.parametrize("comms", [pytest.param("reversed", marks=pytest.mark.full), "all but the first"])
 def test_all_leave(comms: str) -> None:
     """At once, or nearly: nobody is held up, and nobody is told."""
     said, errors, status, seconds = job(comms, "pass")

@@ -15,7 +15,8 @@ import hpcoll
 
 pytestmark = [pytest.mark.mpi]
 RANK, NRANKS = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-TYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.complex128, np.complex64]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TYPES = [np.float64, np.float32, np.float16, BF16, np.complex128, np.complex64]
 
 
 def numbers(n: int, dtype: Any) -> Array:
@@ -93,6 +94,13 @@ def test_gpu_arrays_and_arrays_on_the_host_together(double: Double) -> None:
     assert np.array_equal(hpcoll.exact_sum(MPI.COMM_WORLD, mine, 0), hpcoll.exact_sum(None, x, 0))
 
 
+class Odd:
+    """Has no elements to read."""
+
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("nobody may")
+
+
 DIFFERENT: list[tuple[str, Callable[[bool], Any], str]] = [
     ("types", lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros(3, np.float32 if odd else np.float64)), "exact_sum of float32"),
     ("axes", lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros((3, 3)), 1 if odd else 0), r"along \(1,\)"),
@@ -100,6 +108,9 @@ DIFFERENT: list[tuple[str, Callable[[bool], Any], str]] = [
     ("functions", lambda odd: (hpcoll.exact_norm if odd else hpcoll.exact_sum)(MPI.COMM_WORLD, np.zeros(3)), "exact_norm of float64"),
     ("dots", lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3), np.zeros(3 + odd)), r"parts of one shape, got \(3,\) and \(4,\)"),
     ("arrays", lambda odd: hpcoll.exact_sum(communicator(), "a" if odd else 1.0), "exact_sum: exact sums need .*, got <U1"),
+    ("lists", lambda odd: hpcoll.exact_sum(communicator(), [[1], [1, 2]] if odd else [1]), "exact_sum: .* can be read: .*shape"),
+    ("objects", lambda odd: hpcoll.exact_dot(communicator(), [1.0], Odd() if odd else [1.0]), "exact_dot: .* can be read: nobody may"),
+    ("pairs", lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3, BF16), np.zeros(3, "f2" if odd else BF16)), "bfloat16 and float16"),
 ]
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from forms import COLLECTIVE, PLAIN, names
+from gpu_bits import check_bits, check_exact_arrays
 from gpu_cases import (
     WAYS,
     Maker,
     by_way,
-    check_bits,
     check_dtypes,
     check_factors,
     check_half,
@@ -82,6 +82,11 @@ def test_requests(start: str, by: Any, make: Maker) -> None:
 @pytest.mark.parametrize("way", [pytest.param(None, marks=pytest.mark.once), "staged"])
 def test_bits_are_those_of_the_host(way: str | None, by: Any, make: Maker) -> None:
     check_bits(by(way), make, 9 if way else 5_000)
+
+
+@pytest.mark.once
+def test_exact_sums_of_arrays_have_the_bits_of_the_host(by: Any, make: Maker) -> None:
+    check_exact_arrays(by(None), make)
 
 
 @pytest.mark.once

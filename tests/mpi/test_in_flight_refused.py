@@ -22,7 +22,7 @@ from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.program import progress_fields as progress
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 SEVERAL = pytest.mark.mpi(min_size=2)
 MEBIBYTE = 1 << 17  # elements
 
@@ -35,7 +35,7 @@ def error_of(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
-@pytest.mark.parametrize("through", ["Wait", "Test", "Waitall"])
+@pytest.mark.parametrize("through", ["Wait", *(pytest.param(one, marks=pytest.mark.once) for one in ("Test", "Waitall"))])
 @pytest.mark.parametrize(("way", "length"), [("issued", "short"), ("issued late", "short"), ("issued", "long"), ("started", "short")])
 @SEVERAL
 def test_mpi_fails(way: str, length: str, through: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

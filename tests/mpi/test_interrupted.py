@@ -13,7 +13,7 @@ from reference import SOON_S, agreed, fresh, raised
 
 from hpcoll import MismatchError, PeerFailed, TransportError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 NOT_ENDED = "an earlier collective did not end"
 

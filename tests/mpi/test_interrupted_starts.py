@@ -12,7 +12,7 @@ from reference import agreed, fresh, raised
 import hpcoll
 from hpcoll import PeerFailed
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 
 def prepared(comm: hpcoll.Communicator, persistent: bool) -> Callable[[], MPI.Request]:

@@ -14,7 +14,7 @@ IN_FLIGHT = "comm.Ibcast(x, root=comm.rank).Wait()", "rank 0: Ibcast(float64[3],
 BEFORE = "x = np.ones(3)\ncomm.Bcast(x)\ncomm.Allreduce(x, np.zeros(3))\n"
 
 
-@pytest.mark.parametrize("way", [{}, MESSAGES])
+@pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
 @pytest.mark.parametrize(("call", "said"), [BOTH_ROOTS, ONE_MORE, pytest.param(*IN_FLIGHT, marks=pytest.mark.full)])
 def test_the_program_ends(call: str, said: str, way: dict[str, str]) -> None:
     """The error names the calls, and the job has a status that is not 0."""
@@ -33,7 +33,7 @@ def test_other_ends(end: str) -> None:
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("way", [{}, MESSAGES])
+@pytest.mark.parametrize("way", [pytest.param({}, marks=pytest.mark.full), MESSAGES])
 def test_right_programs(way: dict[str, str]) -> None:
     """Ranks end and free at different times, and with calls in flight: nothing is said, and the status is 0."""
     script = """

@@ -18,7 +18,7 @@ from slowness import slowed
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 
 
 class Special(hpcoll.Communicator):

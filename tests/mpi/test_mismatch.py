@@ -18,7 +18,7 @@ import hpcoll
 from hpcoll import MismatchError
 from hpcoll.comm.plans.signature import Signature
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 Call = tuple[str, tuple[Any, ...]]  # method and arguments
 ALL = list(range(1, MPI.COMM_WORLD.size + 1))
@@ -66,14 +66,14 @@ MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
 NEEDS_ALL = ("Allreduce", "Allgather")  # whose results no rank has before all have come
 
 
-# In the short run all of these in blocking calls with few elements, and of the other forms and of many elements those that are noticed
-# in another way: by what a message carries, by its length, and by what ranks know of each other.
+# In the short run all of these in blocking calls with few elements, and of the other forms, of many elements and on more ranks those that
+# are noticed in another way: by what a message carries, by its length, and by what ranks know of each other.
 FEW = ("operator", "count", "barrier")
 
 
 def marks(count: int, name: str, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
     usual = name in FEW or (count == COUNTS[0] and form is blocking)
-    return [pytest.mark.once] * (count > COUNTS[0] or form is not blocking) + [pytest.mark.full] * (not usual)
+    return [pytest.mark.once] * (count > COUNTS[0] or form is not blocking or name not in FEW) + [pytest.mark.full] * (not usual)
 
 
 CASES = [(count, name, form) for count in COUNTS for name in MISMATCHES for form in (blocking, in_flight, persistent)]
@@ -100,6 +100,7 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
     assert agreed([(one, text) for one in wrong]) == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("method", "arguments"), [("Bcast", (x(0),)), ("Allreduce", (x(0), x(0)))])
 def test_nothing_to_send(method: str, arguments: tuple[Any, ...], way: str) -> None:
     """Calls of no elements have no messages: that they differ shows in the next call."""
@@ -113,6 +114,7 @@ def started(comm: hpcoll.Communicator, algorithm: str) -> None:
     comm.Allreduce_init(x(100), x(100), algorithm=algorithm).Start()
 
 
+@pytest.mark.once
 def test_persistent_requests_that_are_run_otherwise(way: str) -> None:
     """By other algorithms, or on one rank by the MPI library: told at the first start, not by the hang to come."""
     cases = {("ring", "recursive_doubling"): "algorithm (ring|recursive_doubling)", ("native", "ring"): "the MPI library"}
@@ -133,7 +135,7 @@ def test_a_name_that_would_drive_a_terminal(way: str) -> None:
     assert agreed([] if "on rows?]0;mine?? of others: " in text and text.isprintable() else [text]) == []
 
 
-@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize("root", [0, pytest.param(1, marks=pytest.mark.once)])
 def test_persistent_requests_that_are_started_in_turn(root: int, way: str) -> None:
     """One on the last rank, another on the others, who wait for it."""
     comm = made(way)
@@ -144,7 +146,7 @@ def test_persistent_requests_that_are_started_in_turn(root: int, way: str) -> No
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
-@pytest.mark.parametrize("awaited", [3, 5])
+@pytest.mark.parametrize("awaited", [3, pytest.param(5, marks=pytest.mark.once)])
 def test_both_ends_of_a_pair_disagree(awaited: int, way: str) -> None:
     """Counts that only two ranks know: what one sends to the other is longer or shorter than what that expects."""
     comm = made(way)
@@ -158,7 +160,9 @@ def test_both_ends_of_a_pair_disagree(awaited: int, way: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["Reduce_scatter", "Allgatherv"])
-@pytest.mark.parametrize("form", [blocking, pytest.param(in_flight, marks=pytest.mark.full), persistent])
+@pytest.mark.parametrize(
+    "form", [blocking, pytest.param(in_flight, marks=pytest.mark.full), pytest.param(persistent, marks=pytest.mark.once)]
+)
 def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way: str) -> None:
     """And have the same sum."""
     comm = made(way)
@@ -180,7 +184,7 @@ def test_different_algorithms(way: str) -> None:
     assert agreed([] if "ring" in text and "recursive_doubling" in text and seconds < SOON_S else [(text, seconds)]) == []
 
 
-@pytest.mark.parametrize("count", [1009, 100_003])
+@pytest.mark.parametrize("count", [1009, pytest.param(100_003, marks=pytest.mark.once)])
 def test_different_segments(count: int, way: str) -> None:
     """Of one order of magnitude, which is all that the check has: messages of other lengths tell the rest."""
     comm = made(way)

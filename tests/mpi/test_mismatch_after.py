@@ -21,7 +21,7 @@ from hpcoll.comm.requests.progress_thread import CONTROL_LOCK, board
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 MANY_S = 15  # for 200 errors; where each is looked into, they take a minute
 

@@ -17,12 +17,14 @@ from failed_calls import blocking, caught, in_flight, made, not_refused, persist
 from gpu_double import LONG
 from gpu_double import communicator as over_double
 from mpi4py import MPI
-from reference import SOON_S, agreed, raised
+from reference import SOON_S, agreed, communicator, raised
 
 import hpcoll
 from hpcoll import MismatchError
+from hpcoll.comm.diagnosis.failure_handling import in_words
+from hpcoll.comm.requests.call_hooks import BeginningCall
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 WORLD = MPI.COMM_WORLD
 LAST = WORLD.rank == WORLD.size - 1
@@ -86,7 +88,7 @@ def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) 
 
 
 @pytest.mark.once
-@either_way
+@pytest.mark.parametrize("way", ["shared memory", pytest.param("messages", marks=pytest.mark.full)], indirect=True)
 def test_functions_as_operators(way: str) -> None:
     """Told apart by what they do: both have the name that every lambda has."""
     comm, total = made(way), np.zeros(8)
@@ -146,3 +148,11 @@ def test_in_flight_that_nobody_waits_for_yet(meanwhile: str, way: str) -> None:
         request = comm.Iallreduce(x(8), total)
     request.Wait()
     assert agreed([] if (total == comm.size).all() and (sums == comm.size).all() else [(total, sums)]) == []
+
+
+def test_a_call_that_has_not_begun_says_its_order() -> None:
+    """As one that has begun: where the calls of all ranks are told, their texts show what differs."""
+    comm = communicator()
+    for order, text in (("rank", "op=SUM, order='rank')"), (None, "op=SUM)")):
+        call = BeginningCall("Allreduce", (x(8), x(8), MPI.SUM), order=order)
+        assert f"Allreduce(float64[8], {text}" in in_words(comm._context, call)

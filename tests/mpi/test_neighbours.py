@@ -17,7 +17,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout
 from hpcoll.schedules.graph import Graph, grid, matched
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 
 GAP = -7  # what must stay as it was
 NAMES = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
@@ -163,7 +163,7 @@ CALLS: dict[str, tuple[Callable[[Any], None], Callable[[Any], None], str]] = {  
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("what", [one if one == "block" else pytest.param(one, marks=pytest.mark.once) for one in CALLS])
 def test_neighbours_that_do_not_call_the_same(what: str) -> None:
     """All ranks raise, also those that are no neighbours of the one that calls something else."""
     comm = line(fresh())
@@ -174,6 +174,7 @@ def test_neighbours_that_do_not_call_the_same(what: str) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.once
 def test_a_rank_that_does_not_come() -> None:
     """Whoever waits for it names it, and the others hear of that in their next call."""
     comm = line(fresh())

@@ -18,7 +18,7 @@ from reference import agreed, fresh, raised
 from hpcoll import ArgumentError, CollectiveTimeout, Communicator, MismatchError
 from hpcoll.comm.arguments.cells import cell_nbytes
 
-pytestmark = pytest.mark.mpi(min_size=1)
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.twice]
 
 METHODS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")
 ROOTED = ("bcast", "scatter", "gather", "reduce")
@@ -171,7 +171,7 @@ def test_arguments_that_mpi4py_refuses() -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("before", [0, pytest.param(3, marks=pytest.mark.once)])
 def test_ranks_that_do_not_call_the_same(way: str, before: int) -> None:
     """All ranks hear of it, in the program's words."""
     comm = made(way)

@@ -1,7 +1,9 @@
 """Reductions with ``order="rank"``: the bits of one expression over the ranks' contributions, whatever algorithm, form, size or memory."""
 
 import logging
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +16,10 @@ from reference import COLLECTIVES, REDUCING, UNTOUCHED, Array, agreed, communica
 
 import hpcoll
 from hpcoll.selection.config import NATIVE
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
+from right_bits import lean
+from same_cases import operator
 
 pytestmark = pytest.mark.mpi
 WORLD = MPI.COMM_WORLD
@@ -34,15 +40,6 @@ def expression(combine: Combine, values: list[Array]) -> Array:
 
 def added(one: Array, other: Array) -> Array:
     return np.add(one, other)
-
-
-def halved(one: Array, other: Array) -> Array:
-    """Neither commutative nor associative, so that every order shows; halving is exact."""
-    result: Array = one * one.dtype.type(0.5) + other
-    return result
-
-
-HALVED = hpcoll.reduce_op(lambda a, b: a * 0.5 + b, commutative=False, name="halved")
 
 
 def wide(nranks: int, count: int, dtype: Any = np.float64) -> list[Array]:
@@ -130,7 +127,7 @@ def test_the_bits_of_one_expression(method: str, way: str) -> None:
 def test_operators_and_element_types(method: str) -> None:
     comm = communicator()
     count = 96 * comm.size
-    wrong = found_wrong(comm, method, wide(comm.size, count), HALVED, halved)
+    wrong = found_wrong(comm, method, wide(comm.size, count), operator("lean"), lean)
     wrong += found_wrong(comm, method, wide(comm.size, count), MPI.PROD, np.multiply)
     wrong += found_wrong(comm, method, wide(comm.size, count, np.float32))
     wrong += found_wrong(comm, method, wide(comm.size, count, np.complex128))
@@ -195,7 +192,7 @@ def test_views_and_symmetric_memory() -> None:
 def user_op() -> MPI.Op:
     def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
         mine = np.frombuffer(right, np.float64)
-        mine[:] = halved(np.frombuffer(left, np.float64), mine)
+        mine[:] = lean(np.frombuffer(left, np.float64), mine)
 
     return MPI.Op.Create(function, commute=False)
 
@@ -204,9 +201,9 @@ def user_op() -> MPI.Op:
 def test_what_only_the_mpi_library_combines(method: str) -> None:
     """Operators of the program's own, and long double: gathered by hpcoll, folded by the library, the last rank's buffer in place."""
     comm, op = communicator(), user_op()
-    wrong = found_wrong(comm, method, wide(comm.size, 24 * comm.size), op, halved)
+    wrong = found_wrong(comm, method, wide(comm.size, 24 * comm.size), op, lean)
     wrong += found_wrong(comm, method, wide(comm.size, 24 * comm.size, np.longdouble))
-    wrong += found_wrong(comm, method, [np.zeros(0)] * comm.size, op, halved)
+    wrong += found_wrong(comm, method, [np.zeros(0)] * comm.size, op, lean)
     assert agreed(wrong) == []
 
 
@@ -221,11 +218,11 @@ def test_pairs_and_derived_datatypes() -> None:
 
     def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
         mine, theirs = np.frombuffer(right, np.float64), np.frombuffer(left, np.float64)
-        mine[::2] = halved(theirs[::2], mine[::2])
+        mine[::2] = lean(theirs[::2], mine[::2])
 
     comm.Allreduce([every[comm.rank], 2, spread], [back, 2, spread], MPI.Op.Create(function, commute=False), order="rank")
     wanted = np.full(10, 77.0)
-    wanted[:8:2] = expression(halved, every)[:8:2]
+    wanted[:8:2] = expression(lean, every)[:8:2]
     wrong += [] if back.tobytes() == wanted.tobytes() else [back]
     assert agreed(wrong) == []
 
@@ -255,7 +252,7 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, logger="hpcoll")
     for method in METHODS:
         for form in reversed(FORMS):
-            for op, combine in ((MPI.SUM, added), (user_op(), halved)):
+            for op, combine in ((MPI.SUM, added), (user_op(), lean)):
                 case = Case(comm, method, wide(comm.size, 999 * comm.size), op, combine, in_place=False, root=0)
                 called(comm, form, method, case.arguments)
                 wrong += [] if case.good else [(method, form, op)]

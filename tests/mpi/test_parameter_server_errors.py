@@ -15,7 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.training.optimizers import SGD
 from hpcoll.training.shard_window import LostRank
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 
 
 @pytest.mark.parametrize(

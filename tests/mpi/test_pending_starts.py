@@ -13,7 +13,7 @@ from reference import agreed, fresh, raised
 import hpcoll
 from hpcoll import ArgumentError, MismatchError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 WORLD = MPI.COMM_WORLD
 LAST = WORLD.size - 1
@@ -110,7 +110,7 @@ def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
     assert agreed([] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]) == []
 
 
-@pytest.mark.parametrize("other", ["operator", "blocking", "barrier"])
+@pytest.mark.parametrize("other", ["operator", *(pytest.param(one, marks=pytest.mark.once) for one in ("blocking", "barrier"))])
 def test_mismatches(other: str, base: hpcoll.Communicator) -> None:
     """They carry what calls carry that come later; what another rank finds out first is not written into the buffer."""
     comm, total = unused(base), np.zeros(36)

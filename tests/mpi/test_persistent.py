@@ -19,7 +19,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.requests.persistent_request import PersistentRequest
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 TURNS = 4 if MPI.COMM_WORLD.size <= 2 else 2  # more ranks than cores take their time
 
 

@@ -15,7 +15,7 @@ from reference import SOON_S, agreed, comes, fresh, raised, set_from_here
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 WORLD = MPI.COMM_WORLD
 NRANKS, LAST = WORLD.size, WORLD.size - 1
@@ -81,8 +81,8 @@ AGREED = {
 SHORT = ("Ireduce_scatter", "Gatherv", "zeros")  # in the short run: one for each thing that is told
 
 
-def each(*names: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.full) for name in names])
+def each(*names: str, short: tuple[str, ...] = SHORT) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [name if name in short else pytest.param(name, marks=pytest.mark.full) for name in names])
 
 
 def used(**settings: Any) -> hpcoll.Communicator:
@@ -97,7 +97,7 @@ def used(**settings: Any) -> hpcoll.Communicator:
 
 
 @pytest.mark.once
-@each(*CALLS)
+@each(*CALLS, short=SHORT[:1])
 def test_who_waits_gives_up_and_who_is_late_is_told(name: str) -> None:
     comm = used(timeout=2 * SOON_S if WORLD.rank else 1.0)  # the others are told, not left to find out
     if LATE:
@@ -132,7 +132,7 @@ class Told(logging.Handler):
                 self._file.touch()
 
 
-@each(*CALLS)
+@each(*CALLS, short=SHORT[:1])
 def test_who_waits_says_so(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Once, on rank 0, for which the last one waits; ranks in between, which come after that, know that it waits, and say nothing."""
     comm, said = used(warn=0.2), WORLD.bcast(tmp_path / "said")

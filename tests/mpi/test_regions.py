@@ -105,6 +105,7 @@ def test_neighbours() -> None:
     comm.Free()
 
 
+@pytest.mark.once
 def test_where_a_call_is_named(tmp_path: Path) -> None:
     """Ledger, record and the error of a call that does not end say in which region it was made, on a communicator made before that."""
     comm, last, halo = fresh(), MPI.COMM_WORLD.size - 1, hpcoll.Communicator(MPI.COMM_WORLD).region("halo")

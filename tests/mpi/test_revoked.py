@@ -39,7 +39,7 @@ say(wrong)
 """
 
 
-@pytest.mark.parametrize("way", [{}, MESSAGES])
+@pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
 def test_one_rank_revokes(way: dict[str, str]) -> None:
     """Others that wait, or call later, raise the same; all forms of calls do."""
     said, _ = job(2, "EVERY, USED = False, [True]" + CALLS, **way)

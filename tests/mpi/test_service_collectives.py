@@ -12,7 +12,7 @@ import hpcoll
 from hpcoll import CollectiveTimeout
 from hpcoll.comm.diagnosis.control_plane import distances
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 WORLD = MPI.COMM_WORLD
 LATE = WORLD.rank == WORLD.size - 1
@@ -44,6 +44,7 @@ def errors_of(comm: MPI.Intracomm) -> list[str]:
     return found
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("limited")
 def test_who_comes_late_to_a_first_use_is_told() -> None:
     """Instead of waiting for ever, in the MPI library, for those who gave up."""
@@ -56,6 +57,7 @@ def test_who_comes_late_to_a_first_use_is_told() -> None:
     assert agreed([] if (total == WORLD.size).all() else [total]) == []
 
 
+@pytest.mark.once
 def test_who_comes_late_to_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``HPCOLL_CHECK=all``: by the others, at once."""
     monkeypatch.setenv("HPCOLL_CHECK", "all")

@@ -18,7 +18,7 @@ NOTED_MS = 1000  # until a rank knows, as a rule: other programs may use the cor
 
 @pytest.mark.parametrize(
     ("nranks", "seconds", "way"),
-    [(3, 6, {}), (3, 6, MESSAGES), *(pytest.param(n, LONG_S, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
+    [(3, 6, {}), *(pytest.param(n, LONG_S, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
 )
 @pytest.mark.timeout(3 * LONG_S)
 @pytest.mark.idle

@@ -14,7 +14,7 @@ from hpcoll import MismatchError
 from hpcoll.comm.context import attach
 from hpcoll.comm.team.team import Team
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
 TAG, LATER, MESSAGES = 5, 4, 40  # of communicators, which get context ids that were given back, and of messages on each
 MOST_S = 5.0  # for one of them
@@ -118,6 +118,7 @@ def test_a_question_about_one_that_is_gone(comm: hpcoll.Communicator) -> None:
     assert agreed([] if error is None else [repr(error)]) == []
 
 
+@pytest.mark.once
 def test_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of whose ranks are late, so that others ask: all go, and nothing that comes late meets another one's calls."""
     monkeypatch.setenv("HPCOLL_SHM", "0")

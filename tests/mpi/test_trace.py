@@ -1,11 +1,15 @@
 """The trace of a run: what is in its file, and that it can be read whatever ends the run."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launching import STARTS_JOBS, command, finished, job
+
+from hpcoll.cli.trace.reading import read
+from hpcoll.runtime.engine.entry import advance_noting_address
 
 pytestmark = STARTS_JOBS
 
@@ -29,14 +33,46 @@ half.Free()
 comm._context.exchange.now()
 """
 KILLED = """
-import signal
-x, y = np.ones(3), np.zeros(3)
+import pathlib, signal
+x, y, folder = np.ones(3), np.zeros(3), pathlib.Path(os.environ["HPCOLL_TRACE"].removesuffix(":steps"))
 begun = time.monotonic()
 while True:
-    comm.Allreduce(x, y)
-    if comm.rank == 1 and time.monotonic() > begun + 1.2:
-        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(1000):
+        comm.Allreduce(x, y)
+    if comm.rank == 1:
+        time.sleep(0.05)
+        written = b"".join(one.read_bytes() for one in folder.iterdir())
+        if len(written) > 1 << 20 and b'"cat":"wait"' in written or time.monotonic() > begun + 40:
+            os.kill(os.getpid(), signal.SIGKILL)
 """
+MANY = """
+x = np.ones(3)
+for i in range(4):
+    time.sleep(0.02 * comm.rank)
+    for request in [comm.Iallreduce(x, np.zeros(3)) for _ in range(9)]:
+        request.Wait()
+    time.sleep(0.02 * comm.rank)
+    comm.Barrier()
+comm._context.exchange.now()
+"""
+STEPS = """
+import json
+from hpcoll.comm.telemetry import start
+from hpcoll.runtime.program.opcodes import Code
+x, y = np.ones(100_000), np.zeros(100_000)
+for segment in ("64K", 128 if nrings else "4K"):
+    with start._traces[0]._writing:  # nobody takes the steps meanwhile: there is no room for some 75,000
+        comm.Allreduce(x, y, algorithm="ring", segment=segment)
+    program = max((one.program for one in comm._context.planner.engines()), key=lambda one: len(one.lanes))
+    codes = np.bincount(np.concatenate([program.rows[first:last, 0] for first, last, _ in program.lanes]))
+    say(json.dumps({Code(i).name: n for i, n in enumerate(codes.tolist()) if n}))
+    comm.Iallreduce(x, y).Wait()
+comm.Barrier()
+"""
+KIND = {
+    "send": ("SEND", "POST"), "receive": ("RECV",), "copy": ("COPY", "STAGE"), "reduce": ("REDUCE",),
+    "wait": ("WAIT", "AWAIT", "RESERVE", "DRAIN", "UNREAD"),
+}  # fmt: skip
 FORKS = """
 comm.Barrier()
 if os.fork() == 0:
@@ -72,6 +108,46 @@ def inside(one: dict[str, Any], slices: list[dict[str, Any]]) -> bool:
     return any(outer["ts"] <= one["ts"] and end <= outer["ts"] + outer["dur"] + 1e-3 for outer in slices)
 
 
+def around(at: float, slices: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the innermost slice in which a time is."""
+    return max((one for one in slices if one["ts"] <= at < one["ts"] + one["dur"]), key=lambda one: (one["ts"], -one["dur"]))
+
+
+def assert_nested(slices: list[dict[str, Any]]) -> None:
+    """Each slice of a row ends before the one around it, as Perfetto wants, which leaves out others."""
+    ends = [1 << 62]
+    timed = [(round(1000 * one["ts"]), -round(1000 * one["dur"]), one) for one in slices]
+    for begin, took, one in sorted(timed, key=lambda one: one[:2]):
+        while ends[-1] <= begin:
+            ends.pop()
+        ends.append(begin - took)
+        assert ends[-1] <= ends[-2], one
+
+
+def test_as_perfetto_wants_it(tmp_path: Path) -> None:
+    """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has its own number, and leads to a later slice."""
+    job(2, MANY, HPCOLL_TRACE=str(tmp_path))
+    found = events(tmp_path)
+    rows = {tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid] for tid in {one["tid"] for one in found if "tid" in one}}
+    for slices in rows.values():
+        assert_nested(slices)
+    begins, ends = ([one for one in found if one["ph"] == phase] for phase in "sf")
+    pairs = {one["id"]: [one] for one in begins}
+    for one in ends:
+        pairs[one["id"]].append(one)
+    assert len(begins) == len(ends) == len(pairs) >= 8
+    for begin, end in pairs.values():
+        late, moving = around(begin["ts"], rows[begin["tid"]]), around(end["ts"], rows[end["tid"]])
+        assert (late["cat"], moving["cat"]) == ("call", "moves")
+        assert late["ts"] < moving["ts"]
+    assert {late["tid"] for late in begins} > {16}, "calls in flight have arrows, too"
+    (path,) = tmp_path.iterdir()
+    queued = sorted((one["issued"], one["ts"] + one["dur"] - one["issued"]) for one in found if "issued" in one)
+    trace = read([str(path)])
+    assert queued
+    assert [trace.length[trace.start == at].max() for at, _ in queued] == pytest.approx([length for _, length in queued])
+
+
 def test_what_is_written(tmp_path: Path) -> None:
     """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
     job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
@@ -103,20 +179,61 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert len(ends) >= 9
     assert all(inside(begins[number], of(found, "call", 16)) for number in ends)
     assert all(inside(one, of(found, "call", 0)) for one in ends.values())
-    moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 bytes"]
+    moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 total"]
     assert moved == sorted(moved)
     assert moved[-1] >= 40 * 24
     assert {one["args"]["calls"] for one in found if one["name"] == "rank 1 in flight"} == {0, 1}
 
 
-def test_killed(tmp_path: Path) -> None:
-    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
-    assert finished(command(2, KILLED), {"HPCOLL_TRACE": str(tmp_path)}).returncode != 0
+@pytest.fixture
+def compiled() -> None:
+    """Compile what notes steps, so that no job does."""
+    advance_noting_address()
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("shm", ["1G", "0"])
+def test_steps(tmp_path: Path, shm: str) -> None:
+    """A call has a step for each row of its program, of the row's kind, by shared memory and by messages; steps that are lost are counted.
+
+    Steps are on a row of their own, where they lie one behind the other, inside of their calls.
+    """
+    said, _ = job(3, STEPS, HPCOLL_TRACE=f"{tmp_path}:steps", HPCOLL_SHM=shm)
     found = events(tmp_path)
+    rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
+    assert (rows[16], rows[17]) == ("rank 1", "rank 1 steps")
+    for rank, texts in said.items():
+        at = 16 * rank + 1
+        calls, steps = of(found, "call", at - 1), of(found, "step", at)
+        lost = sum(one["args"]["steps"] for one in found if one.get("cat") == "missing steps" and one["tid"] == at)
+        rings = [one["args"]["call"] for one in calls if one["args"].get("algorithm") == "ring"]
+        for call, text, more in zip(rings, texts.splitlines(), (0, lost), strict=True):
+            codes, kinds = json.loads(text), [one["args"]["kind"] for one in steps if one["args"]["call"] == call]
+            expected = {kind: sum(codes.get(name, 0) for name in names) for kind, names in KIND.items()}
+            assert len(kinds) + more == sum(expected.values())
+            if not more:
+                assert {kind: kinds.count(kind) for kind in KIND} == expected
+        assert (lost > 0) == (shm != "0")
+        first = [one for one in steps if one["args"]["call"] == rings[0]]
+        assert {one["args"].get("peer", rank) for one in first} == {0, 1, 2}
+        assert len({one["args"]["segment"] for one in first}) == 13
+        for one, after in pairwise(steps):
+            assert float(one["ts"]) + float(one["dur"]) < float(after["ts"]) + 1e-4
+        assert all(inside(one, [outer for outer in calls if outer["args"]["call"] == one["args"]["call"]]) for one in steps[::100])
+        assert any(one["tid"] % 16 > 2 and one["tid"] // 16 == rank for one in found if one.get("cat") == "step")
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("steps", ["", ":steps"])
+def test_killed(tmp_path: Path, steps: str) -> None:
+    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
+    assert finished(command(2, KILLED), {"HPCOLL_TRACE": f"{tmp_path}{steps}"}).returncode != 0
+    found = events(tmp_path)
+    assert any(one.get("cat") == "step" for one in found) == bool(steps)
     assert any(one.get("cat") == "wait" for one in found)
     for rank in range(2):
         numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
-        assert len(numbers) > 1000
+        assert len(numbers) > 100
         assert len(set(numbers)) == len(numbers)
 
 

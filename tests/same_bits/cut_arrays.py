@@ -121,17 +121,23 @@ def wanted(function: Function, values: Array, axis: Any) -> Array:
     return np.asarray([function.right(one) for one in np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])])
 
 
-def of_type(comm: Any, double: Any, function: Function, dtype: np.dtype) -> Iterator[tuple[str, Array | None, bool, str]]:
-    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results."""
+def of_type(
+    comm: Any, double: Any, function: Function, dtype: np.dtype, *, few: bool = False
+) -> Iterator[tuple[str, Array | None, bool, str]]:  # fmt: skip
+    """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results.
+
+    With ``few`` each cut has one layout, which is another one along each axis.
+    """
     values = whole(dtype)
     backwards = values.reshape(-1)[::-1].reshape(SHAPE)
     axes: tuple[Any, ...] = (None, 0, 1, (0, 1)) if function.axes else (None,)
     for axis in axes:
         along, want = axis if isinstance(axis, int) else 0, wanted(function, values, axis)
-        for cut, edges in cuts(values.shape[along], comm.size):
+        for turn, (cut, edges) in enumerate(cuts(values.shape[along], comm.size), axes.index(axis)):
             mine = range(edges[comm.rank], edges[comm.rank + 1])
             parts = (np.take(one, mine, axis=along) for one in (values, backwards))
-            for (layout, one), (_, other) in zip(*map(layouts, parts)):
+            laid = list(zip(*map(layouts, parts)))
+            for (layout, one), (_, other) in [laid[turn % len(laid)]] if few else laid:
                 name, given = f"{function.name} {dtype.name} axis {axis}", [one]
                 if function.name == "exact_dot":
                     given = [one.reshape(-1), other.reshape(-1)]

@@ -44,6 +44,7 @@ class Tally:
     """What a run has found: cases by kind, hashes by key, and what was wrong."""
 
     def __init__(self) -> None:
+        self.begun, self.planned = 0, 0  # of what is to be run
         self.cases = Counter[str]()
         self.hashes: dict[str, str] = {}
         self.wrong: list[str] = []
@@ -135,9 +136,11 @@ def everything(comm: Any, asked: argparse.Namespace, double: Any, tally: Tally) 
     """Run what was asked for, in an order by the seed, until the time is over."""
     begin, all_of_it = time.monotonic(), list(todo(comm, asked, double, tally))
     random.Random(asked.seed).shuffle(all_of_it)
+    tally.planned = len(all_of_it)
     for i, one in enumerate(all_of_it):
         if i % 10 == 0 and WORLD.bcast(time.monotonic() - begin > asked.seconds):
             break
+        tally.begun += 1
         one()
 
 
@@ -168,6 +171,7 @@ def main() -> None:
             print("hash", one, name)
         for kind, count in tally.cases.items():
             print("cases", count, kind)
+        print("percent", 100 * tally.begun // tally.planned)
         for one in wrong:
             print("wrong", one)
         sys.stdout.flush()

@@ -83,6 +83,7 @@ def run(job: Job) -> dict[str, Any]:
         "hashes": re.findall(r"^hash (\S+) (.+)$", done.stdout, re.MULTILINE),
         "cases": {kind: int(n) for n, kind in re.findall(r"^cases (\d+) (.+)$", done.stdout, re.MULTILINE)},
         "wrong": re.findall(r"^wrong (.+)$", done.stdout, re.MULTILINE),
+        "percent": int(re.findall(r"^percent (\d+)$", done.stdout, re.MULTILINE)[0]),
     }
 
 
@@ -99,12 +100,12 @@ def differing(found: list[dict[str, Any]]) -> tuple[int, list[str]]:
 def tables(found: list[dict[str, Any]]) -> str:
     """Return tables of the cases, in Markdown, and what was wrong."""
     kinds = list(dict.fromkeys(kind for one in found for kind in one.get("cases", ())))
-    lines = [f"| runs | ranks | {' | '.join(kinds)} | wrong |", "|---" * (len(kinds) + 3) + "|"]
+    lines = [f"| runs | ranks (of all cases) | {' | '.join(kinds)} | wrong |", "|---" * (len(kinds) + 3) + "|"]
     for kind, library in dict.fromkeys((one["kind"], one["library"]) for one in found):
         some = [one for one in found if (one["kind"], one["library"]) == (kind, library) and "cases" in one]
         counts = sum((Counter(one["cases"]) for one in some), Counter[str]())
         wrong = sum(len(one["wrong"]) for one in some)
-        ranks = "; ".join(dict.fromkeys(one["ranks"] for one in some))
+        ranks = "; ".join(f"{one['ranks']} ({one['percent']} %)" for one in some)
         lines.append(f"| {kind}, {library} | {ranks} | {' | '.join(f'{counts[name]:,}' for name in kinds)} | {wrong} |")
     every = sum((Counter(one.get("cases", {})) for one in found), Counter[str]())
     shared, differ = differing(found)

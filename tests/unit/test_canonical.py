@@ -9,6 +9,7 @@ from hpcoll.analysis.prove import placements, prove, prove_schedules
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.canonical import fold, split
 from hpcoll.base.errors import ScheduleError
+from hpcoll.cli import main
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Op, Schedule, Writer, cell, inputs, outputs
@@ -127,3 +128,10 @@ def test_mutants_of_the_rows_are_found(key: str) -> None:
                 assert not verify_schedules(mutant, in_place=False).canonical
                 seen += 1
     assert seen > 2 or key == "reduce/direct"
+
+
+def test_simulate_in_rank_order_leaves_out_other_expressions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "allreduce", "-n", "4", "--bytes", "8", "--algorithms", "ring,binomial", "--order", "rank"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: ring: its results are not the canonical expression" in shown
+    assert shown.splitlines()[1].split() == ["size", "binomial"]

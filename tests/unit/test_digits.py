@@ -128,7 +128,7 @@ def test_products_are_exact(dtype: np.dtype) -> None:
     for (name, x), (_, y) in zip(samples(rng, n, dtype), samples(rng, n, dtype), strict=True):
         for other in (y, x, np.ones(n, dtype)):
             words = np.zeros((1, PRODUCTS.nwords), np.int64)
-            add_products(words[0], x, other, PRODUCTS)
+            add_products(words, x[None], other[None], PRODUCTS)
             normalise(words)
             pairs = [(float(a), float(b)) for a, b in zip(x, other, strict=True)]
             wanted = sum(

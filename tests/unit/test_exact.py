@@ -5,14 +5,14 @@ import math
 import pickle
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from exact_numbers import TYPES, Array, finite, ill_conditioned, nearest, same, samples, total
+from exact_numbers import FRACTION_BITS, LOWEST, TYPES, Array, finite, ill_conditioned, nearest, same, samples, total
 
 import hpcoll
 from hpcoll import ArgumentError, ExactAccumulator, exact_dot, exact_mean, exact_norm, exact_sum
@@ -78,12 +78,12 @@ def test_axes_and_layouts(layout: str) -> None:
             assert same(exact_norm(None, x, axes), norm), axes
 
 
-def _root(square: Fraction) -> float:
+def _root(square: Fraction, dtype: np.dtype = DOUBLE) -> float:
     """The correctly rounded square root, by integers with more bits than any double."""
     scaled = square * 4**1100
     assert scaled.denominator == 1
     root = math.isqrt(scaled.numerator)
-    return float(Fraction(2 * root + (root * root != scaled.numerator), 2**1101))
+    return nearest(Fraction(2 * root + (root * root != scaled.numerator), 2**1101), dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -104,6 +104,22 @@ def test_dots_and_norms(dtype: np.dtype) -> None:
 def _spread(rng: np.random.Generator, n: int, exponent: int, dtype: np.dtype) -> Array:
     found: Array = (rng.standard_normal(n) * 10.0 ** rng.uniform(-exponent, exponent, n)).clip(-60000, 60000).astype(dtype)
     return found
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_many_norms_at_once(dtype: np.dtype) -> None:
+    """Ordinary ones, of which roots are found together, among those whose roots cannot: beside a tie, zero, infinite, subnormal."""
+    rng, fraction, least = np.random.default_rng(12), FRACTION_BITS[dtype.name], 2.0 ** LOWEST[dtype.name]
+    rows = list(np.concatenate([_spread(rng, 500, 0, dtype), _spread(rng, 500, 5, dtype), finite(rng, 200, dtype)]).reshape(-1, 5))
+    part, half = 2.0 ** -((fraction + 1) // 2), 2.0 ** -(fraction + 1)
+    tie = np.array([1, part, part * (fraction % 2), half])  # 1, 2 * half and half**2: the square of a number halfway between two others
+    for rest, scale in product((0, least, 2.0**-530), (1, 2.0**400, 2.0**-500) if dtype == DOUBLE else (1,)):
+        rows.append(np.array([*(scale * tie), rest]))
+    rows += [np.array(row) for row in ([3, 4, 0, 0, 0], [0, -0.0, 0, 0, 0], [least, 0, 0, 0, 0], [least] * 5, [np.inf, 1, 0, 0, 0])]
+    x = np.array([row.astype(dtype) for row in rows])
+    wanted = [_root(sum(Fraction(float(one)) ** 2 for one in row), dtype) if np.isfinite(row).all() else np.inf for row in x]
+    for layout in (x, np.asfortranarray(x), np.repeat(x, 2, 0)[::2]):
+        assert same(exact_norm(None, layout, 1), np.array(wanted).astype(dtype))
 
 
 def test_complex_numbers_and_integers() -> None:
@@ -177,6 +193,9 @@ def test_accumulators_of_products() -> None:
         other.add_product(x[some], y[some])
     assert one.round() == exact_dot(None, x, y) == other.round(np.float64)
     assert other.round().dtype == np.float32
+    mixed = ExactAccumulator()
+    mixed.add_product(np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1))  # types that NumPy does not combine
+    assert mixed.round() == 4.5 * (2**31 - 1)
 
 
 def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +216,9 @@ def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.M
         (lambda: exact_sum(None, np.zeros((3, 3)), (0, -2)), r"got \(0, -2\)"),
         (lambda: exact_sum(None, np.zeros(3, np.longdouble)), f"got {np.dtype(np.longdouble)}"),
         (lambda: exact_mean(None, ["a"]), "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1"),
+        (lambda: exact_sum(None, [[1], [1, 2]]), "need an array that can be read: .*inhomogeneous"),
+        (lambda: ExactAccumulator().add(np.ma.masked_array([1.0, 2.0], [True, False])), "an array without a mask, got a masked one"),
+        (lambda: exact_dot(None, np.zeros(1, np.float16), np.zeros(1, ml_dtypes.bfloat16)), "in NumPy, got float16 and bfloat16"),
         (lambda: exact_dot(None, [1.0], [1.0, 2.0]), r"parts of one shape, got \(1,\) and \(2,\)"),
         (lambda: ExactAccumulator(np.int64), "ExactAccumulator needs a floating type"),
         (lambda: ExactAccumulator("nothing"), "ExactAccumulator needs an element type, got 'nothing'"),

@@ -40,7 +40,7 @@ def test_what_runs_on_one_rank_alone_is_in_the_short_run() -> None:
 
 
 def test_what_needs_three_ranks_is_in_the_short_run() -> None:
-    """The short run takes `once` on two ranks: a test that needs more, and has that mark or whose file has it, would never run."""
+    """The short run takes `once` on two ranks, and `twice` on three: a test or file with such a mark that needs more would never run."""
     never = []
     for path in (ROOT / "tests/mpi").glob("test_*.py"):
         tree = ast.parse(path.read_text())
@@ -48,8 +48,9 @@ def test_what_needs_three_ranks_is_in_the_short_run() -> None:
         of_file = "".join(text for text in assigned if text.startswith("pytestmark"))
         for test in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
             marks = [ast.unparse(mark) for mark in test.decorator_list]
-            if "pytest.mark.once" in [*marks, *re.findall(r"pytest\.mark\.once", of_file)] and re.search("min_size=[3-9]", "".join(marks)):
-                never.append(f"{path.name}::{test.name}")
+            for mark, more in (("pytest.mark.once", "[3-9]"), ("pytest.mark.twice", "[4-9]")):
+                if (mark in marks or mark in of_file) and re.search(f"min_size={more}", "".join(marks)):
+                    never.append(f"{path.name}::{test.name}")
     assert never == []
 
 

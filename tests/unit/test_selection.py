@@ -58,6 +58,8 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
         ("HPCOLL_SEGMENT", "-4", "size must be a number of bytes"),
         ("HPCOLL_TUNING", " ", "expected the name of a file, got ''"),
+        ("HPCOLL_TRACE", "traces:step", "expected a folder, or folder:steps, got 'traces:step'"),
+        ("HPCOLL_TRACE", ":steps", "expected a folder, or folder:steps, got ':steps'"),
         ("HPCOLL_SHM", "lots", "size must be a number of bytes such as 8, 64K or 1.5M, got 'lots'"),
         ("HPCOLL_SHM", "-1", "size must be a number of bytes"),
         ("HPCOLL_SHM_RANKS", "0", "number of ranks must be from 1 to 2147483647, got '0'"),

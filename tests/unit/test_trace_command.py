@@ -194,6 +194,20 @@ def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: pytest.
     assert len(page) < 60_000
 
 
+def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps count as no calls and no waits, whether read or left out; on the page they are one track below the calls of their rank."""
+    found, now = list(cases.events(20)), min(event["ts"] for event in cases.events(20) if event.get("cat") == "call")
+    plain = printed(capsys, file(cases.text(iter(found))))
+    for i, name in enumerate(["send 8 B to 1", "wait for 1", "reduce 8 B"]):
+        args = {"kind": name.split()[0], "bytes": 8, "call": 1}
+        found.append({"ph": "X", "cat": "step", "name": name, "pid": 0, "tid": 2, "args": args, "ts": now + 0.1 * i, "dur": 0.1})
+    assert printed(capsys, file(cases.text(iter(found)))) == plain
+    made = html(file, capsys, cases.text(iter(found))).read_text()
+    tracks = [track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"]
+    assert [end - first for _, _, first, end in tracks] == [3]
+    assert '"wait for 1"' in made
+
+
 def test_the_page_escapes_what_files_say(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     """Names of communicators, places, hosts and files are texts, not markup: no tag of theirs is in the page."""
     events = list(cases.events(3, comm=EVIL))

@@ -13,6 +13,7 @@ from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import parse_nbytes, parse_seconds, quoted
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
 
@@ -58,6 +59,8 @@ def predict_cells(
     ``shown`` is called with how far it is. ArgumentError: there is too much to simulate all of it.
     """
     arguments, place, sizes = request.arguments, request.place, request.sizes
+    if arguments.order and COLLECTIVES[row.collective].reduces and not row.is_canonical(len(place.nodes), parts(*place)):
+        return "its results are not the canonical expression, which --order rank asks for"
     if arguments.algorithms is None and row.per_gpu:
         return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
     if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:

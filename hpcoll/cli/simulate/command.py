@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_grid(parser)
     programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
+    add("--order", choices=("rank",), help="of reductions; rank: only algorithms that give always the same bits")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print who waited for whom, or what differs between two runs."""
     if arguments.html:
         output.check(arguments.html)
-    trace = read(arguments.files)
+    trace = read(arguments.files, steps=bool(arguments.html))
     waits = find(trace)
     ranks = rank_waits(trace, waits)
     if arguments.html:  # first of all: whoever reads the text may stop

@@ -14,11 +14,13 @@ from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, format_nbytes, printable
 
 BLOCK, LONGEST = 1 << 20, 16 << 20  # bytes read at a time, and of the longest line
-# A slice of hpcoll's: its text up to the number of the call, which many have in common, that number, and two times. Or an arrow, or a
-# counter, which follow from the slices.
+# A slice of hpcoll's: its text up to the number of the call, which many have in common, that number, two times, and where the call waited
+# for its turn when it was issued. Or an arrow, or a counter, which follow from the slices.
+_NUMBER = rb" *(\d+\.?\d*)"
 _SLICE = re.compile(
-    rb'^(?:(\{"ph":"X",[^\n]*)"call": *(\d+)\},"ts": *(\d+\.?\d*),"dur": *(\d+\.?\d*) *\}|\{"ph":"[sftC]"[^\n]*\}),?$', re.MULTILINE
-)  # fmt: skip
+    rb'^(?:(\{"ph":"X",[^\n]*)"call": *(\d+)\},"ts":%b,"dur":%b *(?:,"issued":%b *)?\}|\{"ph":"[sftC]"[^\n]*\}),?$' % (3 * (_NUMBER,)),
+    re.MULTILINE,
+)
 _BEHIND = b'"call":0},"ts":0,"dur":0}'  # makes an event of the text before
 _TAKEN = b"\x01"  # stands for a line that is a slice
 _CUT = 6  # letters before the end of a line where a number, a word or an escape sequence may be cut
@@ -40,6 +42,11 @@ class Slices(NamedTuple):
         return json.loads(form + _BEHIND)
 
 
+def began(turn: float, length: float, issued: float) -> tuple[float, float]:
+    """Return when a call that waited for its turn began, and how long it took since then."""
+    return issued, length + turn - issued
+
+
 class EventLines:
     """The lines of one block of a file, from which events are made at once; the number of a line is found where one is bad."""
 
@@ -54,9 +61,13 @@ class EventLines:
         parts = _SLICE.split(self._block)
         if len(parts) == 1:
             return None
-        self.lines = _TAKEN.join(parts[::5]).split(b"\n")
-        forms, *numbers = ([part for part in parts[i::5] if part is not None] for i in (1, 2, 3, 4))
-        return Slices(forms, [*map(int, numbers[0])], [*map(float, numbers[1])], [*map(float, numbers[2])])
+        self.lines = _TAKEN.join(parts[::6]).split(b"\n")
+        forms, *numbers = ([part for part in parts[i::6] if part is not None] for i in (1, 2, 3, 4))
+        calls, turns, lengths = [*map(int, numbers[0])], [*map(float, numbers[1])], [*map(float, numbers[2])]
+        issued = [part for form, part in zip(parts[1::6], parts[5::6]) if form is not None]
+        for i in (i for i, part in enumerate(issued) if part is not None):
+            turns[i], lengths[i] = began(turns[i], lengths[i], float(issued[i]))
+        return Slices(forms, calls, turns, lengths)
 
     def whole(self) -> None:
         """Let `events` have all events again."""

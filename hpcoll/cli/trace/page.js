@@ -2,7 +2,7 @@
 (async () => {
   const $ = (id) => document.getElementById(id);
   const about = JSON.parse($("about").textContent);
-  const AXIS = 22, HOST = 18, GAP = 6, HEIGHT = { region: 13, call: 20, flight: 14, other: 16 }, MOST_ARROWS = 400;
+  const AXIS = 22, HOST = 18, GAP = 6, HEIGHT = { region: 13, call: 20, flight: 14, step: 13, other: 16 }, MOST_ARROWS = 400;
   const canvas = $("timeline"), overview = $("overview"), scroller = $("scroller"), heat = $("heat"), tip = $("tip");
 
   // Columns: arrays by name, one after the other, compressed.
@@ -75,8 +75,8 @@
 
   function style() {
     const found = getComputedStyle(document.documentElement);
-    for (const name of ["paper", "ink", "faint", "rule", "tint", "moved", "waited", "flight", "flight-ink", "region", "region-ink", "other",
-      "other-ink", "arrow", "on-colour"]) colours[name] = found.getPropertyValue(`--${name}`).trim();
+    for (const name of ["paper", "ink", "faint", "rule", "tint", "moved", "waited", "flight", "flight-ink", "region", "region-ink", "step",
+      "step-ink", "other", "other-ink", "arrow", "on-colour"]) colours[name] = found.getPropertyValue(`--${name}`).trim();
   }
 
   function duration(us) {
@@ -105,7 +105,7 @@
     return [context, wide];
   }
 
-  const fills = { region: ["region", "region-ink"], call: ["moved", "on-colour"], flight: ["flight", "flight-ink"], other: ["other", "other-ink"] };
+  const fills = { region: ["region", "region-ink"], call: ["moved", "on-colour"], flight: ["flight", "flight-ink"], step: ["step", "step-ink"], other: ["other", "other-ink"] };
 
   function drawTrack(context, track, top) {
     const [fill, ink] = fills[track.kind], height = track.height, scale = (width - left) / (view[1] - view[0]);
@@ -248,7 +248,7 @@
   // The overview: which part of the time the ranks waited or moved data, over the whole run; a frame shows the part in view.
   let shares = null;
   function drawOverview() {
-    const [context, wide] = fitted(overview, 44), calls = tracks.filter((track) => track.kind !== "region" && track.kind !== "flight");
+    const [context, wide] = fitted(overview, 44), calls = tracks.filter((track) => !["region", "flight", "step"].includes(track.kind));
     if (!shares || shares.length !== wide) {
       shares = Array.from({ length: wide }, () => [0, 0]);
       for (const track of calls) {
@@ -292,7 +292,7 @@
     const what = [size >= 0 ? nbytes(size) : "", type + (count >= 0 ? `[${count}]` : ""), op, root >= 0 ? `root ${root}` : "", algorithm ? `by ${algorithm}` : ""];
     lines.push(what.filter(Boolean).join(", "), [at, region ? `in ${region}` : ""].filter(Boolean).join(", "));
     lines.push(`${duration(c.length[i])}, from ${exact(c.start[i], 9)}`);
-    if (c.waited[i] > 0) lines.push(`waits ${duration(c.waited[i])} for rank ${c.owner[i]}, then ${duration(c.length[i] - c.waited[i])}`);
+    if (c.owner[i] >= 0) lines.push(`waits ${duration(c.waited[i])} for rank ${c.owner[i]}, then ${duration(c.length[i] - c.waited[i])}`);
     return lines.filter(Boolean).join("\n");
   }
 

@@ -20,8 +20,9 @@ import numpy as np
 from hpcoll.analysis.waits import RankWaits, StragglerPlace, StragglerRow, Stragglers, judge
 from hpcoll.base.text import duration
 from hpcoll.cli.trace.owners import SliceWaits
-from hpcoll.cli.trace.reading import CALL, OTHER, REGION, RunTrace
+from hpcoll.cli.trace.reading import CALL, OTHER, REGION, STEP, RunTrace
 
+_SAME_US = 5e-4  # half of what times are told in
 _DEEPEST = 8  # tracks of one row for slices that overlap
 _LONGEST = 100  # waits to which the page can go
 _MOST_PLACES = 30  # of the table
@@ -32,7 +33,8 @@ _RANKS, _PLACES = (
 _NUMBERS = {"last", "cost", "waited", "moved", "hidden", "calls"}
 _AVERAGE = "Times are those of one rank, on average. Only calls that took long have a place."
 _LEGEND = (
-    ("moved", "moves data"), ("waited", "waits for another rank"), ("flight", "in flight"), ("region", "region"), ("other", "other tools")
+    ("moved", "moves data"), ("waited", "waits for another rank"), ("flight", "in flight"), ("step", "step of a call"),
+    ("region", "region"), ("other", "other tools"),
 )  # fmt: skip
 
 
@@ -71,9 +73,10 @@ def _text(name: str) -> str:
 
 
 def _legend(trace: RunTrace) -> Iterator[tuple[str, str]]:
-    there = {"moved": CALL, "waited": CALL, "region": REGION, "other": OTHER}
+    there = {"moved": CALL, "waited": CALL, "step": STEP, "region": REGION, "other": OTHER}
     for name, text in _LEGEND:
-        if (trace.lane > 0).any() if name == "flight" else (trace.category == there[name]).any():
+        is_there = trace.category == there.get(name, CALL)
+        if (is_there & (trace.lane > 0) if name == "flight" else is_there).any():
             yield name, text
 
 
@@ -89,21 +92,21 @@ def _row(trace: RunTrace, row: int) -> dict[str, Any]:
 
 def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarray]:
     """Return what kind a track is of, its row, first slice and end; and the order of the slices. Those of a track do not overlap."""
-    sorts = np.array([1, 1, 0, 3], np.int8)[trace.category]  # regions above calls
+    sorts = np.array([1, 1, 0, 3, 4], np.int8)[trace.category]  # regions above calls
     sorts[(trace.category == CALL) & (trace.lane > 0)] = 2
     rows = sorted(range(len(trace.rows)), key=lambda row: (trace.rows[row].host, trace.rows[row].rank, trace.rows[row].lane))
     position = np.empty(len(rows), np.int64)
     position[rows] = np.arange(len(rows))
     depth = np.zeros(len(trace.start), np.int8)
     order = np.lexsort((-trace.length, trace.start, sorts, position[trace.row]))
-    family = position[trace.row[order]] * 4 + sorts[order]
+    family = position[trace.row[order]] * 5 + sorts[order]
     bounds = np.flatnonzero(np.diff(family, prepend=-1, append=-1))
     for low, high in pairwise(bounds):
         _stack(trace, order[low:high], depth)
     order = order[np.lexsort((trace.start[order], depth[order], family))]
-    whole = (position[trace.row[order]] * 4 + sorts[order]) * _DEEPEST + depth[order]
+    whole = (position[trace.row[order]] * 5 + sorts[order]) * _DEEPEST + depth[order]
     bounds = np.flatnonzero(np.diff(whole, prepend=-1, append=-1))
-    names = ("region", "call", "flight", "other")
+    names = ("region", "call", "flight", "other", "step")
     slices = [(order[low], int(low), int(high)) for low, high in pairwise(bounds)]
     return [(names[sorts[one]], int(trace.row[one]), low, high) for one, low, high in slices], order
 
@@ -111,6 +114,7 @@ def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarra
 def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
     """Give slices that overlap others, sorted by their start, a depth at which they overlap none; below the deepest they share one."""
     start, end = trace.start[slices], trace.start[slices] + trace.length[slices]
+    end -= _SAME_US  # steps that follow each other at once do not overlap
     if (start[1:] >= end[:-1]).all():
         return
     ends: list[float] = []
@@ -125,8 +129,10 @@ def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
 
 def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str, int]], str]:
     """Return names, types and lengths of the columns, and all of them as text."""
+    steps_that_wait = (trace.category == STEP) & np.array([kind.name.startswith("wait") for kind in trace.kinds])[trace.kind]
+    waited = np.where(steps_that_wait, trace.length, waits.length)
     columns = {
-        "start": (trace.start - trace.start.min(), "f8"), "length": (trace.length, "f4"), "waited": (waits.length, "f4"),
+        "start": (trace.start - trace.start.min(), "f8"), "length": (trace.length, "f4"), "waited": (waited, "f4"),
         "owner": (waits.owner, "i4"), "kind": (trace.kind, "i4"), "number": (np.minimum(trace.number, 2**31 - 1), "i4"),
     }  # fmt: skip
     packed = zlib.compressobj(6)

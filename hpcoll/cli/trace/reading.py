@@ -10,11 +10,11 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
-from hpcoll.cli.trace.events import Event, EventLines, Slices, blocks
+from hpcoll.cli.trace.events import Event, EventLines, Slices, began, blocks
 
-CALL, IN_WAIT, REGION, OTHER, WAIT, SERVICE = range(6)  # categories of slices; OTHER: of other tools; `RunTrace` has the first four
+CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(7)  # categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
 LANES = 16  # rows of a rank, at most
-_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "service": SERVICE}
+_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "step": STEP, "service": SERVICE, "moves": SERVICE}
 _FARTHEST_US = 1e17  # of times, some 3000 years
 
 
@@ -84,9 +84,9 @@ class RunTrace(NamedTuple):
         return float(error) if isinstance(error, int | float) and 0 <= error <= _FARTHEST_US else 0.0
 
 
-def read(files: Sequence[str]) -> RunTrace:
-    """Read the files of one run; ArgumentError names file and line of what is no trace."""
-    reader = _TraceReader()
+def read(files: Sequence[str], *, steps: bool = False) -> RunTrace:
+    """Read the files of one run, with the steps of calls if wanted; ArgumentError names file and line of what is no trace."""
+    reader = _TraceReader(STEP if steps else OTHER)
     for file in files:
         reader.file = file
         for block in blocks(file):
@@ -120,8 +120,8 @@ class _Numbers(dict[Any, int]):
 class _TraceReader:
     """The columns while they grow."""
 
-    def __init__(self) -> None:
-        self.file = ""
+    def __init__(self, last: int) -> None:
+        self.file, self.last = "", last  # category of slices that are wanted
         self.rows, self.kinds, self.pids = _Numbers(), _Numbers(), _Numbers()
         self.tracks = dict[tuple[Any, Any, bool], int]()
         self.row_names, self.hosts = dict[tuple[Any, Any], str](), dict[int, str]()
@@ -164,7 +164,7 @@ class _TraceReader:
         if not (times <= _FARTHEST_US).all():
             raise ValueError
         added = (
-            (category < WAIT, self.slices, (row, category, kind, number, *times)),
+            (category <= self.last, self.slices, (row, category, kind, number, *times)),
             (category == WAIT, self.waits, (row, number, *times, owner)),
         )
         for chosen, columns, every in added:
@@ -186,6 +186,8 @@ class _TraceReader:
 
     def _slice(self, event: Event) -> None:
         start, length = event["ts"], event.get("dur", 0)
+        if "issued" in event:
+            start, length = began(start, length, event["issued"])
         if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
             raise _Bad(f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}")
         category, row, kind, owner = self._form(event)
@@ -193,7 +195,7 @@ class _TraceReader:
         if category == WAIT:
             for column, value in zip(self.waits, (row, number, start, length, owner)):
                 column.append(value)
-        elif category != SERVICE:
+        elif category <= self.last:
             for column, value in zip(self.slices, (row, category, kind, number, start, length)):
                 column.append(value)
 

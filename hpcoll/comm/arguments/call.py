@@ -34,8 +34,6 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
 )  # fmt: skip
 BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
-_REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
-ORDERED: dict[Key, str] = {name: f"{name} {RANK_ORDER}" for name in _REDUCTIONS}  # keys of calls with an ``order=``
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 

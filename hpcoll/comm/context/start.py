@@ -137,7 +137,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     row, algorithm, turn = METHODS[method], asked.algorithm, context.issued % IN_FLIGHT
     meant = row.meant(given, context.rank)
     arguments = retain_datatypes(meant)
-    context.check(BeginningCall(method, arguments, "in flight", turn))
+    context.check(BeginningCall(method, arguments, "in flight", turn, order=asked.order))
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = name_of(algorithm, row.collective) or "direct"
         if algorithm not in ("direct", NATIVE):
@@ -240,7 +240,7 @@ def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], 
     from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest, TaggedRequest
 
     arguments = METHODS[method].meant(arguments, context.rank)
-    context.check(BeginningCall(method, arguments, "persistent"))
+    context.check(BeginningCall(method, arguments, "persistent", order=asked.order))
     with context.failure_scope(f"{method}_init"):
         context.resources.agree()
     given = _counted(context, method, arguments)

@@ -42,7 +42,7 @@ class Diagnosis(CallHooks):
             from hpcoll.comm.diagnosis.watchdog import Watchdog
 
             place = 1 + call.turn if call.form == "in flight" else 0
-            Watchdog(on, None, what=_in_words(owner, call), calls=on.message_contexts[place].log).raise_remote_failure()
+            Watchdog(on, None, what=in_words(owner, call), calls=on.message_contexts[place].log).raise_remote_failure()
         if on.config.check == EVERY_CALL and call.method and call.form == "blocking":
             from hpcoll.comm.diagnosis.call_check import check_call
 
@@ -110,13 +110,15 @@ def _meet(on: Resources) -> None:
         record_on_signal(on.config.record)
 
 
-def _in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
-    """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
+def in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
+    """Return a call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
     method, arguments, described = call.method, call.arguments, None
     with suppress(HpcollError):
         if method and not row_of(method).gpu_arrays(arguments, owner.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
             described = row_of(method).describe(owner.caller, *arguments)
-    return method and written(f"{method}()" if described is None else Signature.of(described).text(described.count), call.form)
+    if described is None:
+        return method and written(f"{method}()", call.form)
+    return written(Signature.of(described)._replace(ordered=int(call.order is not None)).text(described.count), call.form)
 
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:

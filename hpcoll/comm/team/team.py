@@ -175,6 +175,8 @@ class Team:
         if at == len(self._comms):
             self._comms.append(duplicate(self.comm))
         made = MessageContext(index, rings, handle(self._comms[at]), first._replace(first=place * MAX_WINDOW))
+        if self.config.trace and self.config.trace.steps:
+            made.log.note_steps()
         self.logs[index] = made.log
         return made
 

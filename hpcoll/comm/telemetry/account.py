@@ -5,6 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import add
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class WaitAccount:
         world_ranks: Ranks of the communicators, in their order, as those of ``MPI.COMM_WORLD``.
         sums: int64, as of `hpcoll.runtime.program.wait_fields`.
         by_rank: int64 ``(4, nranks)``: calls held up, waited for, caused, inherited, by the rank of the communicators that came last.
+        addresses: Of `sums`, and of the rows of `by_rank`.
         places: By names of a record: calls, nanoseconds waited and moved, and waited by rank.
         uncompared: Calls whose records were lost before they could be compared.
         least: Nanoseconds below which a difference is no finding: `SHORT_NS`, or the clocks' error.
@@ -34,17 +36,17 @@ class WaitAccount:
     def __init__(self, world_ranks: tuple[int, ...]) -> None:
         self.world_ranks = world_ranks
         self.sums, self.by_rank = np.zeros(w.NSUMS, np.int64), np.zeros((4, len(world_ranks)), np.int64)
-        self.places: dict[int, tuple[np.ndarray, defaultdict[int, int]]] = {}
+        self.addresses = self.sums.ctypes.data, *(row.ctypes.data for row in self.by_rank)
+        self.places: dict[int, tuple[list[int], defaultdict[int, int]]] = {}
         self.uncompared, self.least = 0, SHORT_NS
 
-    def add_places(self, names: np.ndarray, owners: np.ndarray, waits: np.ndarray, took: np.ndarray) -> None:
-        """Add compared calls that have names: those that took long, or were made in a region."""
-        for name in np.unique(names).tolist():
-            at = names == name
-            sums, by_rank = self.places.setdefault(name, (np.zeros(3, np.int64), defaultdict(int)))
-            sums += at.sum(), waits[at].sum(), (took[at] - waits[at]).sum()
-            for rank in np.unique(owners[at & (owners >= 0)]).tolist():
-                by_rank[rank] += int(waits[at & (owners == rank)].sum())
+    def add_places(self, groups: np.ndarray) -> None:
+        """Add rows of `hpcoll.runtime.program.wait_fields`: of compared calls that took long, or were made in a region."""
+        for names, owner, *numbers in groups.tolist():
+            sums, by_rank = self.places.setdefault(names, ([0, 0, 0], defaultdict(int)))
+            sums[:] = map(add, sums, numbers)
+            if owner != w.NOBODY:
+                by_rank[owner] += numbers[1]
 
 
 class Life:
@@ -118,7 +120,7 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
         sums += account.sums
         for names, (numbers, for_rank) in account.places.items():
             key = place_text(names >> f.PLACE_AT), region_text(names & f.REGION_BITS)
-            ncalls, waited, moved = numbers.tolist()
+            ncalls, waited, moved = numbers
             before = places.get(key, PlaceWaits(*key, 0, 0.0, 0.0, {}))
             found = dict(before.waited_for)
             for rank, ns in for_rank.items():

@@ -19,7 +19,7 @@ from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.status.call_site import place_of_caller
 from hpcoll.comm.status.names import PLACES
 from hpcoll.comm.team.resources import CommunicatorCalls
-from hpcoll.comm.telemetry.account import SHORT_NS, account_of
+from hpcoll.comm.telemetry.account import SHORT_NS, WaitAccount, account_of
 from hpcoll.comm.telemetry.clock import clock_of
 from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.runtime.engine.entry import call_compiled
@@ -117,17 +117,19 @@ class ArrivalExchange:
     def _make_room(self) -> None:
         """Make room, once."""
         nranks, n = self._resources.nranks, self._ncalls
-        shapes = {"mine": (_HEADS + n,), "every": (nranks, _HEADS + n), "owner": (n,), "waited": (n,), "named": (n,), "near": (nranks,)}
+        shapes = {"mine": (_HEADS + n,), "every": (nranks, _HEADS + n), "owner": (n,), "waited": (n,), "near": (nranks,)}
+        shapes |= {"told": (2, nranks), "groups": (n, w.GROUP_NFIELDS)}
         self._words = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()} | {"table": np.zeros(w.NFIELDS, np.int64)}
         graph, table = self._resources.caller.graph(), self._words["table"]
         for end in graph.sources[self._resources.rank] if graph is not None else ():
             if end is not None:
                 self._words["near"][end[0]] = 1
-        for field, name in {w.OWNER: "owner", w.WAITED: "waited", w.NAMED: "named", w.NEIGHBOURS: "near"}.items():
+        for field, name in {w.OWNER: "owner", w.WAITED: "waited", w.GROUPS: "groups", w.NEIGHBOURS: "near"}.items():
             table[field] = self._words[name].ctypes.data
         table[w.RANK], table[w.NRANKS], table[w.KINDS] = self._resources.rank, nranks, _BY_NUMBER.ctypes.data
         self._table, self._mine = memoryview(table), memoryview(self._words["mine"])  # type: ignore[arg-type]  # the same, at less cost
         self._addresses = {name: words.ctypes.data for name, words in self._words.items()}
+        table[w.ARRIVALS], table[w.BASES] = self._addresses["told"], self._addresses["told"] + 8 * nranks
 
     def _tell(self) -> None:
         """Write what this rank tells: of every lane its latest calls that have ended, as many as there is room for."""
@@ -139,7 +141,10 @@ class ArrivalExchange:
         for lane, on in enumerate(self._lanes()):
             log, head = on.log, _HEAD * lane
             last = log.begun_and_ended[1]
-            if lane and last > log.compared:
+            if last == log.compared:
+                mine[head + _FIRST], mine[head + _LAST] = last + 1, last
+                continue
+            if lane:
                 unfinished = first_unfinished(on)
                 last = last if unfinished is None else unfinished - 1
             first = max(log.compared, last - left, log.first_kept - 1) + 1
@@ -158,40 +163,38 @@ class ArrivalExchange:
     def _compare(self) -> None:
         """Compare the calls that all ranks have told of."""
         lanes, every = self._lanes(), self._words["every"]
-        account, heads = account_of(self._resources), every[:, :_HEADS].tolist()
+        account, heads = account_of(self._resources), every[:, : _HEAD * len(lanes)].tolist()
         places = [self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))]
         for lane, on in enumerate(lanes):
             firsts, lasts, bases = zip(*(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True)
             first, last, log = max(firsts), min(lasts), on.log
+            if max(lasts) == log.compared:  # none of any rank's
+                continue
             if first <= last:
                 account.uncompared += first - 1 - log.compared
-                arrivals = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)]
-                self._compare_lane(lane, on, first, last, np.array([arrivals, bases], np.int64))
+                told = self._words["told"]
+                told[:] = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)], bases
+                self._compare_lane(account, lane, on, first, last)
             elif last > log.compared:  # there was no room
                 account.uncompared += last - log.compared
             log.compared = max(log.compared, last)
             places = [place + 8 * max(0, end + 1 - one) for place, one, end in zip(places, firsts, lasts, strict=True)]
 
-    def _compare_lane(self, lane: int, on: MessageContext, first: int, last: int, told: np.ndarray) -> None:
-        """Compare the calls of one lane; ``told``: for each rank the address of its words, and its base."""
-        account, table, n = account_of(self._resources), self._table, last + 1 - first
+    def _compare_lane(self, account: WaitAccount, lane: int, on: MessageContext, first: int, last: int) -> None:
+        """Compare the calls of one lane; the words "told" are for each rank the address of its words, and its base."""
+        table, n = self._table, last + 1 - first
         table[w.LOG], table[w.FIRST], table[w.NCALLS] = on.log.address, first, n
         if self._clock.crosses_hosts:
-            account.least = max(SHORT_NS, self._clock.error_at(int(told[1].min())), self._clock.error_ns)
+            account.least = max(SHORT_NS, self._clock.error_at(int(self._words["told"][1].min())), self._clock.error_ns)
         table[w.IN_FLIGHT], table[w.LEAST] = lane > 0, account.least
-        at = told.ctypes.data
-        table[w.ARRIVALS], table[w.BASES], table[w.SUMS] = at, at + told.strides[0], account.sums.ctypes.data
-        at, row = account.by_rank.ctypes.data, account.by_rank.strides[0]
-        table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = range(at, at + 4 * row, row)
-        owner, waited, named = (self._words[name][:n] for name in ("owner", "waited", "named"))
-        owner.fill(w.NOBODY)
-        waited.fill(0)
+        table[w.SUMS], table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = account.addresses
+        if listeners:
+            owner, waited = self._words["owner"][:n], self._words["waited"][:n]
+            owner.fill(w.NOBODY)
+            waited.fill(0)
         call_compiled(f.COMPARE, self._addresses["table"], 0, 0, 0)
-        if table[w.NNAMED]:
-            named = named[: table[w.NNAMED]]
-            begin, end = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
-            records = on.log.chosen(first + named)
-            account.add_places(records[:, f.ITS_NAMES], owner[named], waited[named], records[:, end] - records[:, begin])
+        if table[w.NGROUPS]:
+            account.add_places(self._words["groups"][: table[w.NGROUPS]])
         if listeners:
             _, records = on.log.records(first, last)
             for listen in listeners:

@@ -1,5 +1,7 @@
 """The start of what a process writes about its calls while it runs: traces, metrics, the summary at the end."""
 
+from pathlib import Path
+
 from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.comm.telemetry import metrics, trace
 
@@ -13,7 +15,7 @@ def begins(context: CommunicatorCalls) -> None:
     config = context.resources.config
     if config.trace and "trace" not in _begun:
         _begun.add("trace")
-        _traces.extend(trace.begin(context.resources))
+        _traces.extend(trace.begin(context.resources, Path(config.trace.folder)))
     if config.metrics and "metrics" not in _begun:
         _begun.add("metrics")
         _metrics.append(metrics.Metrics(config.metrics, context.resources))

@@ -27,13 +27,14 @@ from hpcoll.comm.telemetry.regions import watch_regions
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
 from hpcoll.comm.telemetry.trace_lines import line
 from hpcoll.comm.telemetry.trace_rows import Lines, Positions, Row, counter, slices
+from hpcoll.comm.telemetry.trace_steps import StepRow
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
 
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S, _END_S = 0.5, 5.0
-_BATCH = 4096  # calls that are formatted at once
+_BATCH = 4096 + 512  # calls that are formatted at once: all those between two comparisons
 _POINTS = 64  # at most, of the counter of bytes, for a batch
 _MOST_PIECES = 1 << 12  # of counters that wait to be written
 _MOST_REGIONS = 1 << 14  # that wait to be written
@@ -51,7 +52,10 @@ class Trace:
         self._file: TraceFile | None = file
         self._positions = Positions(resources)
         self._rows: WeakKeyDictionary[CallLog, Row] = WeakKeyDictionary()
-        self._nrows = 1  # with the one of blocking calls
+        self._numbers: WeakKeyDictionary[CallLog, int] = WeakKeyDictionary()  # of rows
+        self._steps: WeakKeyDictionary[CallLog, StepRow] = WeakKeyDictionary()
+        self._stride = 1 + (resources.log.steps is not None)  # steps are in the rows behind those of their calls
+        self._nrows = self._stride  # with the one of blocking calls
         self._writing, self._stopping = threading.RLock(), threading.Event()
         self._moved, self._in_flight = list[np.ndarray](), list[np.ndarray]()  # pairs of a time and a change of a counter
         self._nbytes = self._nflights = 0
@@ -75,9 +79,14 @@ class Trace:
         }  # fmt: skip
         self._append([
             _meta("process_name", where, name=self._positions.host), _meta("process_sort_index", where, sort_index=self._positions.node),
-            _meta("thread_name", where, name=f"rank {rank}"), _meta("thread_sort_index", where, sort_index=where["tid"]),
             _meta("hpcoll", where, **told),
         ])  # fmt: skip
+        self._name_rows(f"rank {rank}", where, self._positions.own(1))
+
+    def _name_rows(self, name: str, *rows: dict[str, Any]) -> None:
+        """Write the name of a row of calls, and of the row of their steps, where there is one."""
+        for at, text in list(zip(rows, (name, f"{name} steps"), strict=True))[: self._stride]:
+            self._append([_meta("thread_name", at, name=text), _meta("thread_sort_index", at, sort_index=at["tid"])])
 
     def add(self, calls: ComparedCalls) -> None:
         """Write compared calls: who waited for whom, and those calls that have not been written; called by the thread that makes them."""
@@ -91,6 +100,7 @@ class Trace:
         known = max(row.written + 1 - calls.first, 0)
         self._calls(row, calls.resources, calls.first + known, calls.records[known:])
         self._append(row.waits(calls))
+        self._append(self._steps[on.log].lines(calls.resources, on))
 
     def region(self, number: int, begin_ns: int, end_ns: int) -> None:
         """Note that the program has left a region, with its number and times as `time.monotonic_ns` tells them."""
@@ -130,6 +140,7 @@ class Trace:
             under_way = not last[f.ITS_END] or (lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END])
             self._count_begun(row, first, records)
             self._calls(row, resources, first, records[: len(records) - int(under_way)])
+        self._append(self._steps[on.log].lines(resources, on))
 
     def _calls(self, row: Row, resources: Resources, first: int, records: np.ndarray) -> None:
         """Write calls in a row, the first one's number given."""
@@ -158,7 +169,7 @@ class Trace:
     def _write_counters(self) -> None:
         who = f"rank {self._positions.rank}"
         for name, series, changes, before in (
-            ("bytes", "bytes", self._moved, self._nbytes), ("in flight", "calls", self._in_flight, self._nflights),
+            ("total", "bytes", self._moved, self._nbytes), ("in flight", "calls", self._in_flight, self._nflights),
         ):  # fmt: skip
             times, values = np.concatenate(changes, axis=1) if changes else np.empty((2, 0), np.int64)
             changes.clear()
@@ -197,12 +208,14 @@ class Trace:
     def _row(self, resources: Resources, lane: int, on: MessageContext) -> Row:
         """Return the row of a message context, which is introduced when it is first seen."""
         if on.log not in self._rows:
-            number = self._nrows if lane else 0
-            self._nrows += lane > 0
+            for one in resources.every_message_context()[1:] if lane else ():  # alike on all ranks, whichever of them they use first
+                if one.log not in self._numbers:
+                    self._numbers[one.log], self._nrows = self._nrows, self._nrows + self._stride
+            number = self._numbers[on.log] if lane else 0
             self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
+            self._steps[on.log] = steps = StepRow(self._positions.own(number + 1), self._common)
             if lane:
-                name = f"rank {self._positions.rank} {resources.form(on.index)} {number}"
-                self._append([_meta("thread_name", row.at, name=name), _meta("thread_sort_index", row.at, sort_index=row.at["tid"])])
+                self._name_rows(f"rank {self._positions.rank} {resources.form(on.index)} {number}", row.at, steps.at)
         return self._rows[on.log]
 
     def _safely(self, write: Callable[[], None]) -> None:
@@ -231,10 +244,9 @@ class Trace:
             listeners.remove(self.add)
 
 
-def begin(resources: Resources) -> list[Trace]:
+def begin(resources: Resources, folder: Path) -> list[Trace]:
     """Begin the trace of this process with its first communicator; nothing where it cannot be written, which one rank of a host says."""
     team = resources.team
-    folder = Path(str(resources.config.trace))
     clock = clock_of(team)
     if clock.crosses_hosts and not clock.is_known and threading.current_thread() is threading.main_thread():
         clock.measure(partial(resources.service_collectives.gather, purpose=Purpose.CLOCKS))

@@ -32,7 +32,7 @@ def lines(forms: Sequence[Form], which: np.ndarray, *numbers: Words) -> np.ndarr
     lengths = [-(-max(map(len, texts)) // _WORD) * _WORD for texts in zip(*forms, strict=True)]
     gaps = b"".join(b"%b" + bytes(_WORD * len(words)) for words in numbers) + b"%b"
     padded = [gaps % (*map(bytes.ljust, form[:-1], lengths), form[-1].rjust(lengths[-1])) for form in forms]
-    made = np.frombuffer(b"".join(padded), np.uint32).reshape(len(forms), -1)[which]
+    made = np.frombuffer(b"".join(padded), np.uint32).reshape(len(forms), -1).take(which, axis=0)
     at = 0
     for length, words in zip(lengths, numbers, strict=False):
         at += length // _WORD

@@ -19,6 +19,7 @@ Lines: TypeAlias = list[bytes | np.ndarray]
 
 LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
 _TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
+_MOVES_AT, _ENDS_AT = 2 * _TICK_NS, 3 * _TICK_NS  # after the last rank came: readers that keep times as floats tell them apart for years
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
 _MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
@@ -33,7 +34,7 @@ class Positions:
 
     def __init__(self, resources: Resources) -> None:
         world, hosts = MPI.COMM_WORLD, resources.topology.hosts
-        self.rank, self._nranks = world.rank, world.size
+        self.rank, self._nranks, self._narrows = world.rank, world.size, 0
         whole = resources.nranks == world.size  # else other ranks may count hosts in another order
         self._nodes = {host: node for node, host in enumerate(dict.fromkeys(hosts))} if whole else {}
         self.host = resources.host
@@ -50,6 +51,11 @@ class Positions:
     def own(self, row: int) -> dict[str, Any]:
         """Return where a row of this process is."""
         return {"pid": self.node, "tid": self._tid(self.rank, row)}
+
+    def arrows(self, count: int) -> np.ndarray:
+        """Return numbers for new arrows, which no other arrow of any rank has."""
+        self._narrows += count
+        return np.arange(self._narrows - count, self._narrows) * self._nranks + self.rank
 
     def _tid(self, rank: int, row: int) -> int:
         return (rank + row // _ROWS * self._nranks) * _ROWS + row % _ROWS
@@ -80,7 +86,7 @@ class Row:
     def __init__(self, positions: Positions, number: int, lane: int, common: Callable[[np.ndarray], np.ndarray]) -> None:
         self._positions, self.lane, self._common, self._number = positions, lane, common, number
         self.at = positions.own(number)
-        self.written = self.begun = self._arrows = 0
+        self.written = self.begun = self._free_at = 0
         self._life = -1
         self._forget()
         self._bounds = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)  # of what the program waits
@@ -93,13 +99,29 @@ class Row:
         which, kinds = self._kinds_of(resources, records)
         forms, numbers = [kind.form for kind in kinds], np.arange(first, first + len(records))
         begin, took = self._common(records[:, f.ITS_BEGIN]), records[:, f.ITS_END] - records[:, f.ITS_BEGIN]
-        found: Lines = [lines(forms, which, whole(numbers), thousandths(begin), thousandths(np.maximum(took, _LEAST_SLICE_NS)))]
+        found: Lines = self._slices(forms, which, numbers, begin, np.maximum(took, _LEAST_SLICE_NS))
         waits = np.flatnonzero(records[:, f.ITS_WAIT_BEGIN]) if self.lane else ()
         if len(waits):
             begin, end = self._common(records[waits, f.ITS_WAIT_BEGIN]), self._common(records[waits, f.ITS_WAIT_END])
             forms = [kind.waiting for kind in kinds]
             found.append(lines(forms, which[waits], whole(numbers[waits]), thousandths(begin), thousandths(np.maximum(end - begin, 0))))
         return found, np.array([kind.nbytes for kind in kinds])[which]
+
+    def _slices(self, forms: list[Form], which: np.ndarray, numbers: np.ndarray, begin: np.ndarray, took: np.ndarray) -> Lines:
+        """Return slices of calls. Those of a row must not overlap: a call in flight that waits for its turn has its slice from there on."""
+        if not self.lane:
+            return [lines(forms, which, whole(numbers), thousandths(begin), thousandths(took))]
+        end = begin + took
+        turn = np.maximum(begin, np.append(self._free_at, end[:-1]))
+        self._free_at, queued, found = int(end[-1]), turn > begin, list[bytes | np.ndarray]()
+        if not queued.all():
+            at = np.flatnonzero(~queued)
+            found.append(lines(forms, which[at], whole(numbers[at]), thousandths(begin[at]), thousandths(took[at])))
+        if queued.any():
+            at = np.flatnonzero(queued)
+            times = thousandths(turn[at]), thousandths(np.maximum(end[at] - turn[at], 0)), thousandths(begin[at])
+            found.append(lines([(*form[:-1], b',"issued":', form[-1]) for form in forms], which[at], whole(numbers[at]), *times))
+        return found
 
     def _forget(self) -> None:
         """Forget all kinds of calls, so that they are looked up anew."""
@@ -139,8 +161,8 @@ class Row:
         }  # fmt: skip
         known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
         cat = "service" if signature.purpose else "call"
-        slice = _slice({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
-        waiting = _slice({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
+        slice = slice_form({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
+        waiting = slice_form({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
         return _Kind(slice, waiting, nbytes or 0)
 
     def unfinished(self, resources: Resources, first: int, records: np.ndarray, now_ns: int) -> Lines:
@@ -174,33 +196,45 @@ class Row:
             event = {"cat": "wait", "cname": "terrible", **at}
             named = [{**event, "name": f"waits for rank {rank}", "args": {"for": rank}} for rank in (world_ranks[one] for one in owners)]
             times = thousandths(begin[long]), thousandths(waited[long])
-            found.append(lines([_slice(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
+            found.append(lines([slice_form(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
             found += self._late(calls, owners.tolist(), long, which, begin[long] + waited[long])
         return found
 
     def _late(self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray) -> Lines:
-        """Return arrows; ``came``: when the last rank began. They begin and end inside of the slices of both calls, which this takes."""
+        """Return arrows, and the slices to which they lead: of moving data, once the last rank has come.
+
+        Perfetto has an arrow lead to the slice that begins later, so it cannot be that of the call or of the wait.
+
+        Args:
+            calls: The calls.
+            owners: Ranks that came last.
+            long: Which calls have long waits.
+            which: Of each of these the position of its owner.
+            came: When the owner began it.
+        """
         end = self._common(calls.records[long, self._bounds[1]])
-        arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + 2 * _TICK_NS < end))
+        arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + _ENDS_AT + _TICK_NS < end))
         if not len(arrows):
             return []
-        number = (self._arrows + np.arange(len(arrows))) * MPI.COMM_WORLD.size + self._positions.rank
-        self._arrows += len(arrows)
+        number, came, moving, own = self._positions.arrows(len(arrows)), came[arrows], (end - came)[arrows], self._positions.own(0)
         late = {"cat": "late", "name": "late"}
         begins = [_gapped({"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts") for rank in owners]
-        ends = [_gapped({"ph": "f", "bp": "e", **late, **self._positions.own(0)}, "id", "ts")]
+        ends = [_gapped({"ph": "f", "bp": "e", **late, **own}, "id", "ts")]
+        moves = [slice_form({"cat": "moves", "name": "moves data", "cname": "good", **own, "args": {}}, numbered=True)]
+        times, alike = (thousandths(came + _MOVES_AT), thousandths(moving - _MOVES_AT - _TICK_NS)), np.zeros_like(arrows)
         return [
-            lines(begins, which[arrows], whole(number), thousandths(came[arrows] + _TICK_NS)),
-            lines(ends, np.zeros_like(arrows), whole(number), thousandths(came[arrows] + _TICK_NS + 1)),
+            lines(moves, alike, whole(calls.first + long[arrows]), *times),
+            lines(begins, which[arrows], whole(number), thousandths(came + _TICK_NS)),
+            lines(ends, alike, whole(number), thousandths(came + _ENDS_AT)),
         ]
 
 
 def slices(event: dict[str, Any], begin: np.ndarray, took: np.ndarray) -> np.ndarray:
     """Return slices with equal lines but for their times in nanoseconds."""
-    return lines([_slice(event)], np.zeros(len(begin), np.intp), thousandths(begin), thousandths(took))
+    return lines([slice_form(event)], np.zeros(len(begin), np.intp), thousandths(begin), thousandths(took))
 
 
-def _slice(event: dict[str, Any], *, numbered: bool = False) -> Form:
+def slice_form(event: dict[str, Any], *, numbered: bool = False) -> Form:
     """Return the form of a slice: ``args`` are the last of its event, and get the number of the call."""
     whole = {"ph": "X", **event}
     if not numbered:

@@ -4,7 +4,7 @@ It is compiled, kept on disk under a digest of its sources, and called as a func
 Numba is not imported. The interpreter's `advance` is compiled by itself: a third of the work, which another rank can do meanwhile.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from hpcoll import kernels
@@ -23,6 +23,12 @@ def _compile(name: str, symbol: str) -> bytes:
 
     made: bytes = getattr(dispatch, f"{name}_file")(symbol)
     return made
+
+
+@lru_cache
+def advance_noting_address() -> int:
+    """Return the address of the interpreter's `advance` that notes steps, which is compiled when a trace first asks for them."""
+    return load_all({"advance_noting": partial(_compile, "advance_noting")}, _MADE_OF)[0]
 
 
 _PARTS = "engine", "advance", "region"  # the longer ones first

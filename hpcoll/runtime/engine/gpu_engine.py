@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
+from hpcoll.runtime.engine.entry import advance_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
@@ -58,7 +59,7 @@ class GpuEngine(HostEngine):
         }  # fmt: skip
         for field, value in fields.items():
             self._table[field] = value
-        self.state[f.GPU] = self._table.ctypes.data
+        self.state[f.GPU], self.state[f.ADVANCE] = self._table.ctypes.data, advance_address  # its steps only begin work, and are not noted
 
     def after(self, stream: int) -> None:
         """Let the next run start when the work that is on a stream of the current context by now has ended."""

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
-from hpcoll.runtime.engine.entry import advance_address, call_compiled
+from hpcoll.runtime.engine.entry import advance_address, advance_noting_address, call_compiled
 from hpcoll.runtime.engine.run_errors import is_truncated, run_error
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
@@ -69,9 +69,8 @@ class HostEngine:
             f.NLANES: len(program.lanes), f.WINDOW: program.window,
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
             f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.BYTE: library.byte,
-            f.ISEND: library.isend, f.IRECV: library.irecv,
-            f.TEST: library.test, f.IPROBE: library.iprobe, f.GET_COUNT: library.get_count, f.LAST_TAG: last_tag(),
-            f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
+            f.ISEND: library.isend, f.IRECV: library.irecv, f.TEST: library.test, f.IPROBE: library.iprobe, f.GET_COUNT: library.get_count,
+            f.LAST_TAG: last_tag(), f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"),
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
             f.TRUNCATED: library.truncated, f.PROCESS_VM_READV: function_address("process_vm_readv"),
@@ -120,6 +119,7 @@ class HostEngine:
         state[f.COMM], state[f.LOCK], state[f.ACCOUNT] = binding.comm, self.lock.ctypes.data, self.account.ctypes.data
         state[f.KERNEL], state[f.RINGS] = binding.kernel, self.rings.address if self.rings else 0
         self.log, state[f.LOG] = binding.log, binding.log.address if binding.log else 0
+        state[f.ADVANCE] = advance_noting_address() if binding.log and binding.log.steps is not None else advance_address
         state[f.TAG], state[f.TAG_STEP], state[f.TAG_CHECKS] = binding.tags
         state[f.CHECKED_TAG], state[f.STATUS_AT] = state[f.TAG], self.address + 8 * f.STATUS
         self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if binding.uncached else None

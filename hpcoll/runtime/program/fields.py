@@ -85,8 +85,8 @@ MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
 # in all messages from then on; HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call
 # failed; RECORDED: address of what is known of the last calls, in this process alone; PROCESS: address of the process's words, OWN_SPENT:
 # nanoseconds spent in calls of this log; DUE: number of the call at which calls are to be compared; TOOK: nanoseconds of the latest
-# blocking call, LONG: from which on it took long.
-CALLS, CHAIN, HISTORY, ALARM, RECORDED, PROCESS, OWN_SPENT, DUE, TOOK, LONG, LOG_NFIELDS = range(11)
+# blocking call, LONG: from which on it took long. STEPS: address of the steps of its calls, where they are noted.
+CALLS, CHAIN, HISTORY, ALARM, RECORDED, PROCESS, OWN_SPENT, DUE, TOOK, LONG, STEPS, LOG_NFIELDS = range(12)
 # The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
 # when the last one has, in nanoseconds; on the message context of blocking calls also how many blocking collectives of the MPI library's
 # own hpcoll has begun and ended on the caller's communicator, and which one the last is; in which life of the message context the rank
@@ -106,6 +106,14 @@ REGION_BITS = (1 << PLACE_AT) - 1
 # blocking ones that did not end at once, and of these on a core.
 REGION, SPENT, LINGERED, ON_CORE, PROCESS_NFIELDS = range(5)
 RECORDS_HOT, RECORD_BLOCKS = 256, 20  # in the block that is written, and how many full ones are kept behind it
+# Steps (int64), which are rows of programs that were run: how many were noted so far, taken by whoever reads them, and lost because there
+# was no room; of the latest call its number, start and channels; when the latest step ended. Behind that is room for STEPS_ROOM of them.
+# STEP_WHAT: the code, the segment and the peer, the last two plus 1 and 0 where there is none. Local peers are local ranks. STEP_NBYTES: -1
+# of cells.
+STEPS_NOTED, STEPS_TAKEN, STEPS_LOST, STEPS_CALL, STEPS_STARTED, STEPS_CHANNELS, STEPS_AT, FIRST_STEP = range(8)
+STEP_CALL, STEP_BEGIN, STEP_END, STEP_WHAT, STEP_NBYTES, STEP_NFIELDS = range(6)
+STEPS_ROOM = 1 << 16
+STEP_SEGMENT_AT, STEP_PEER_AT = 8, 36
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined

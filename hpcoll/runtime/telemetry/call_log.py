@@ -46,6 +46,7 @@ class CallLog:
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
         self.fields[f.RECORDED], self.fields[f.PROCESS] = self._records.ctypes.data, PROCESS.ctypes.data
         self.fields[f.DUE], self.fields[f.LONG] = NEVER, _TOOK_LONG_NS
+        self.steps: np.ndarray | None = None
         self._words, self._numbers = memoryview(self.fields), memoryview(self._records.reshape(-1))  # type: ignore[arg-type]
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
 
@@ -53,6 +54,27 @@ class CallLog:
     def ncalls(self) -> int:
         """The number of calls so far."""
         return self._words[f.CALLS]
+
+    def note_steps(self) -> None:
+        """Let engines that are bound from now on note their steps."""
+        self.steps = np.empty(f.FIRST_STEP + f.STEPS_ROOM * f.STEP_NFIELDS, np.int64)
+        self.steps[: f.FIRST_STEP] = 0
+        self.fields[f.STEPS] = self.steps.ctypes.data
+
+    def take_steps(self) -> np.ndarray:
+        """Return copies of the steps that were noted since they were last taken, in order: int64 ``(n, STEP_NFIELDS)``."""
+        if self.steps is None:
+            return np.empty((0, f.STEP_NFIELDS), np.int64)
+        noted, taken = int(self.steps[f.STEPS_NOTED]), int(self.steps[f.STEPS_TAKEN])
+        room = self.steps[f.FIRST_STEP :].reshape(f.STEPS_ROOM, f.STEP_NFIELDS)
+        found: np.ndarray = room[np.arange(taken, noted) % f.STEPS_ROOM]
+        self.steps[f.STEPS_TAKEN] = noted
+        return found
+
+    @property
+    def lost_steps(self) -> int:
+        """The number of steps that there was no room for."""
+        return 0 if self.steps is None else int(self.steps[f.STEPS_LOST])
 
     @property
     def begun_and_ended(self) -> tuple[int, int]:
@@ -146,13 +168,6 @@ class CallLog:
             records = np.concatenate(found)
             if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten
                 return begin, records
-
-    def chosen(self, numbers: np.ndarray) -> np.ndarray:
-        """Return copies of the records of calls, by their numbers, which are all kept: int64 ``(n, RECORD_NFIELDS)``."""
-        blocks, at = np.divmod(numbers, f.RECORDS_HOT)
-        kept = np.where(blocks == self.ncalls // f.RECORDS_HOT, 0, 1 + (blocks + 1) % f.RECORD_BLOCKS)
-        found: np.ndarray = self._records[kept, at]
-        return found
 
     def region(self, number: int) -> int:
         """Return the number of the region of a call whose record is still there."""

@@ -8,7 +8,7 @@ from numba import njit
 
 from hpcoll.runtime.engine.compiled.ffi import memcpy, pointer, store_release
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code
 
 CHECK_BITS = 30
 
@@ -19,6 +19,8 @@ _ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS
 _RECORD_NBYTES = 8 * f.RECORD_NFIELDS
 _HOT_NBYTES = f.RECORDS_HOT * _RECORD_NBYTES
 _MOST = (1 << 60) - 1  # three such numbers have a sum
+_SEND, _WAIT, _REDUCE, _POST, _ACK, _RESERVE = map(int, (Code.SEND, Code.WAIT, Code.REDUCE, Code.POST, Code.ACK, Code.RESERVE))
+_ROW_NBYTES = 8 * f.NCOLUMNS
 
 
 @njit(nogil=True)
@@ -122,6 +124,57 @@ def note_lingered(state, elapsed, on_core):  # type: ignore[no-untyped-def]
         process = pointer(pointer(state[f.LOG])[f.PROCESS])
         process[f.LINGERED] += elapsed
         process[f.ON_CORE] += on_core
+
+
+@njit(nogil=True)
+def is_new(state):  # type: ignore[no-untyped-def]
+    """Say whether no step of the call that runs was noted so far."""
+    return state[f.STARTED] == 0 or state[f.STARTED] != pointer(pointer(state[f.LOG])[f.STEPS])[f.STEPS_STARTED]
+
+
+@njit(nogil=True)
+def begin_steps(state, now):  # type: ignore[no-untyped-def]
+    """Note that the steps from now on are those of a call that begins; `note_call` follows its first ones. Its time counts from them."""
+    steps, lanes, channels = pointer(pointer(state[f.LOG])[f.STEPS]), pointer(state[f.LANES]), 1
+    while channels < state[f.NLANES] and lanes[3 * channels + 2] == lanes[2]:
+        channels += 1
+    state[f.STARTED] = state[f.STARTED] or now
+    steps[f.STEPS_CALL] = pointer(state[f.LOG])[f.CALLS] + int(state[f.FORM] != f.PART)
+    steps[f.STEPS_STARTED], steps[f.STEPS_CHANNELS], steps[f.STEPS_AT] = state[f.STARTED], channels, now
+
+
+@njit(nogil=True)
+def _peer_of(at, first):  # type: ignore[no-untyped-def]
+    """Return the peer of a row at an address plus 1, or 0; a wait has that of the message that was begun before, from a first row on."""
+    row = pointer(at)
+    code, request = row[f.CODE], row[f.REQUEST]
+    if code == _WAIT:
+        while at > first and (pointer(at)[f.CODE] > _SEND or pointer(at)[f.REQUEST] != request):
+            at -= _ROW_NBYTES
+        return pointer(at)[f.PEER] + 1 if pointer(at)[f.CODE] <= _SEND else 0
+    if code <= _SEND:
+        return row[f.PEER] + 1
+    return row[f.LOCAL_PEER] + 1 if code >= _POST and code != _RESERVE else 0
+
+
+@njit(nogil=True)
+def note_step(state, lane, at, now):  # type: ignore[no-untyped-def]
+    """Note a row at an address that is done: it began when the one before was, so that what a rank waits is part of the row that waited."""
+    log, row = pointer(state[f.LOG]), pointer(at)
+    steps, code = pointer(log[f.STEPS]), row[f.CODE]
+    if code == _ACK:
+        return
+    begin, steps[f.STEPS_AT] = steps[f.STEPS_AT], now
+    if steps[f.STEPS_NOTED] - steps[f.STEPS_TAKEN] >= f.STEPS_ROOM:
+        steps[f.STEPS_LOST] += 1
+        return
+    segment = lane // steps[f.STEPS_CHANNELS] + 1 if state[f.NLANES] > steps[f.STEPS_CHANNELS] else 0
+    peer = _peer_of(at, state[f.ROWS] + pointer(state[f.LANES])[3 * lane] * _ROW_NBYTES)
+    step = pointer(log[f.STEPS] + 8 * (f.FIRST_STEP + steps[f.STEPS_NOTED] % f.STEPS_ROOM * f.STEP_NFIELDS))
+    step[f.STEP_CALL], step[f.STEP_BEGIN], step[f.STEP_END] = steps[f.STEPS_CALL], begin, now
+    step[f.STEP_WHAT] = code + (segment << f.STEP_SEGMENT_AT) + (peer << f.STEP_PEER_AT)
+    step[f.STEP_NBYTES] = -1 if state[f.FORM] == f.CELLS else row[f.REDUCED_NBYTES] if code == _REDUCE else row[f.NBYTES]
+    store_release(log[f.STEPS] + 8 * f.STEPS_NOTED, steps[f.STEPS_NOTED] + 1)
 
 
 @njit(nogil=True)

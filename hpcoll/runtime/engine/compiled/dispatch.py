@@ -1,4 +1,4 @@
-"""Compiled: the function that Python calls, and object files of it and of `interpreter.advance`. Imported only to be compiled."""
+"""Compiled: the function that Python calls, and object files of it and of what runs lanes. Imported only to be compiled."""
 
 from numba import njit
 
@@ -52,6 +52,11 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
 def advance_file(symbol: str) -> bytes:
     """Return the object file of `interpreter.advance`."""
     return object_file(interpreter.advance.py_func, "int32(int64)", symbol)
+
+
+def advance_noting_file(symbol: str) -> bytes:
+    """Return the object file of `interpreter.advance_noting`."""
+    return object_file(interpreter.advance_noting.py_func, "int32(int64)", symbol)
 
 
 def engine_file(symbol: str) -> bytes:

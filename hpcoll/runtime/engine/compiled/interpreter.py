@@ -6,9 +6,12 @@ after a while without progress and is called again, so that Python sees signals.
 up.
 """
 
+from typing import Any
+
 from numba import njit
 
 from hpcoll.base.sizes import CLAMP, FLOOR, NOT_NEGATIVE, OTHER, ROOM, SAME, STORE
+from hpcoll.runtime.engine.compiled import checks
 from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, note_lingered, note_spent, sign_messages
 from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
@@ -52,6 +55,23 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _note_lane(address, lane, row):  # type: ignore[no-untyped-def]
+    """Run a lane as `_run_lane`, and note each row that is done."""
+    state = pointer(address)
+    end = pointer(state[f.LANES])[3 * lane + 1]
+    while row < end:
+        at = state[f.ROWS] + 8 * f.NCOLUMNS * row
+        done = _execute(address, pointer(at), lane)
+        if done < 0:
+            return -1
+        if done == 0:
+            return row
+        checks.note_step(state, lane, at, nanoseconds(address))
+        row += 1
+    return row
+
+
+@njit(nogil=True)
 def advance(address):  # type: ignore[no-untyped-def]
     """Run every lane in flight as far as it goes: 1 when something moved, 0 when nothing did, -1 when MPI or the GPU failed."""
     state = pointer(address)
@@ -73,30 +93,46 @@ def advance_by_address(address):  # type: ignore[no-untyped-def]
     return call_with_address(pointer(address)[f.ADVANCE], (address,))
 
 
+def _runner(run_lane: Any) -> Any:
+    """Return the compiled function that runs all lanes in flight, by one that runs a lane."""
+
+    @njit(nogil=True)
+    def run_lanes(address):  # type: ignore[no-untyped-def]
+        state = pointer(address)
+        nlanes, window = state[f.NLANES], state[f.WINDOW]
+        window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
+        moved = 0
+        for slot in range(window):
+            lane, row = window_slots[2 * slot], window_slots[2 * slot + 1]
+            if lane >= nlanes:
+                continue
+            reached = run_lane(address, lane, row)
+            if reached < 0:
+                return -1
+            if reached != row or reached == lanes[3 * lane + 1]:
+                moved = 1
+            if reached == lanes[3 * lane + 1]:
+                state[f.ENDED] += 1
+                lane += window
+                window_slots[2 * slot] = lane
+                reached = lanes[3 * lane] if lane < nlanes else 0
+            window_slots[2 * slot + 1] = reached
+        if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
+            let_mpi_move(address)  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
+        return moved
+
+    return run_lanes
+
+
+_run_lanes, _note_lanes = _runner(_run_lane), _runner(_note_lane)
+
+
 @njit(nogil=True)
-def _run_lanes(address):  # type: ignore[no-untyped-def]
-    state = pointer(address)
-    nlanes, window = state[f.NLANES], state[f.WINDOW]
-    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
-    moved = 0
-    for slot in range(window):
-        lane, row = window_slots[2 * slot], window_slots[2 * slot + 1]
-        if lane >= nlanes:
-            continue
-        reached = _run_lane(address, lane, row)
-        if reached < 0:
-            return -1
-        if reached != row or reached == lanes[3 * lane + 1]:
-            moved = 1
-        if reached == lanes[3 * lane + 1]:
-            state[f.ENDED] += 1
-            lane += window
-            window_slots[2 * slot] = lane
-            reached = lanes[3 * lane] if lane < nlanes else 0
-        window_slots[2 * slot + 1] = reached
-    if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
-        let_mpi_move(address)  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
-    return moved
+def advance_noting(address):  # type: ignore[no-untyped-def]
+    """Run every lane as `advance`, where no buffer is in GPU memory, and note the steps."""
+    if checks.is_new(pointer(address)):
+        checks.begin_steps(pointer(address), nanoseconds(address))
+    return _note_lanes(address)
 
 
 @njit(nogil=True)

@@ -9,6 +9,7 @@ from hpcoll.runtime.program import wait_fields as w
 
 _COLLECTIVE, _ROOT = (1 << w.COLLECTIVE_BITS) - 1, (1 << w.ROOT_BITS) - 1
 _ELEMENT = (1 << f.ELEMENT_BITS) - 1
+_GROUP_NBYTES, _NEAR = 8 * w.GROUP_NFIELDS, 32  # the second in rows
 _TICKS, _MOST_SPENT = (1 << w.TICK_BITS) - 1, (1 << 63 - w.TICK_BITS) - 1
 
 
@@ -30,9 +31,9 @@ def tell(address):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def compare(address):  # type: ignore[no-untyped-def]
     """Compare the calls of a table. Service collectives are nobody's; a call that took less than LEAST has waited for nobody."""
-    table, named, ncalls, waited_ns, moved_ns, hidden_ns = pointer(address), 0, 0, 0, 0, 0
+    table, ncalls, waited_ns, moved_ns, hidden_ns = pointer(address), 0, 0, 0, 0
     log, first, in_flight, least, nranks = table[w.LOG], table[w.FIRST], table[w.IN_FLIGHT], table[w.LEAST], table[w.NRANKS]
-    kinds, owners, waits = pointer(table[w.KINDS]), pointer(table[w.OWNER]), pointer(table[w.WAITED])
+    kinds, table[w.NGROUPS] = pointer(table[w.KINDS]), 0
     for i in range(table[w.NCALLS]):
         record = pointer(record_of(log, first + i))
         signature = record[0]
@@ -46,30 +47,54 @@ def compare(address):  # type: ignore[no-untyped-def]
             hidden_ns += max(0, whole - took)
         ncalls += 1
         moved_ns += took
-        if record[f.ITS_NAMES]:
-            pointer(table[w.NAMED])[named] = i
-            named += 1
-        if took <= least:
-            continue
-        owner, late = _latest(table, i, kind, root)
-        waited = min(took, late - (begin - record[f.ITS_BEGIN]))
+        owner, waited = w.NOBODY, 0
+        if took > least:
+            owner, late = _latest(table, i, kind, root)
+            waited = min(took, late - (begin - record[f.ITS_BEGIN]))
         if owner == w.NOBODY or waited <= least:
-            continue
+            owner, waited = w.NOBODY, 0
+        else:
+            _blame(table, i, owner, waited, 1 if kind == w.TO_ROOT else nranks - 1)
         waited_ns += waited
-        owners[i], waits[i] = owner, waited
-        could_wait = 1 if kind == w.TO_ROOT else nranks - 1
-        spent = max(0, (_word(table, owner, i) >> w.TICK_BITS) - (_word(table, table[w.RANK], i) >> w.TICK_BITS)) << w.SPENT_SHIFT
-        pointer(table[w.HELD_UP])[owner] += 1
-        pointer(table[w.WAITED_FOR])[owner] += waited
-        pointer(table[w.CAUSED])[owner] += waited // could_wait
-        pointer(table[w.INHERITED])[owner] += min(waited, spent) // could_wait
+        if record[f.ITS_NAMES]:
+            _group(table, record[f.ITS_NAMES], owner, waited, took)
     sums = pointer(table[w.SUMS])
     sums[w.CALLS] += ncalls
     sums[w.WAITED_NS] += waited_ns
     sums[w.MOVED_NS] += moved_ns - waited_ns
     sums[w.HIDDEN_NS] += hidden_ns
-    table[w.NNAMED] = named
     return f.DONE
+
+
+@njit(nogil=True)
+def _blame(table, i, owner, waited, could_wait):  # type: ignore[no-untyped-def]
+    """Add a wait for a rank, for which so many could wait."""
+    pointer(table[w.OWNER])[i], pointer(table[w.WAITED])[i] = owner, waited
+    spent = max(0, (_word(table, owner, i) >> w.TICK_BITS) - (_word(table, table[w.RANK], i) >> w.TICK_BITS)) << w.SPENT_SHIFT
+    pointer(table[w.HELD_UP])[owner] += 1
+    pointer(table[w.WAITED_FOR])[owner] += waited
+    pointer(table[w.CAUSED])[owner] += waited // could_wait
+    pointer(table[w.INHERITED])[owner] += min(waited, spent) // could_wait
+
+
+@njit(nogil=True)
+def _group(table, names, owner, waited, took):  # type: ignore[no-untyped-def]
+    """Add a call to the row of its names and owner, if that is among the latest ones, else to a new row."""
+    at = end = table[w.GROUPS] + table[w.NGROUPS] * _GROUP_NBYTES
+    first = max(table[w.GROUPS], end - _NEAR * _GROUP_NBYTES)
+    row = pointer(at)
+    while at > first:
+        at -= _GROUP_NBYTES
+        row = pointer(at)
+        if row[w.ITS_NAMES] == names and row[w.ITS_OWNER] == owner:
+            break
+    else:
+        row = pointer(end)
+        row[w.ITS_NAMES], row[w.ITS_OWNER], row[w.ITS_CALLS], row[w.ITS_WAITED], row[w.ITS_MOVED] = names, owner, 0, 0, 0
+        table[w.NGROUPS] += 1
+    row[w.ITS_CALLS] += 1
+    row[w.ITS_WAITED] += waited
+    row[w.ITS_MOVED] += took - waited
 
 
 @njit(nogil=True)
