@@ -113,7 +113,7 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "count", "times", "way"),
     [
-        ("Dup", 50, 1, {}),
+        ("Dup", 20, 1, {}),
         *(pytest.param(kind, 10_000, 1, {}, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         *(pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")),  # more than MPICH has context ids
         pytest.param("kept", 200, 25, {}, marks=FULL),
@@ -190,8 +190,10 @@ say(own() - before, len(windows._mapped))
 
 
 def test_a_rank_that_compiles_nothing() -> None:
-    job(2, OWN + SOME_CALLS)  # compiles what nobody has compiled yet
-    said, _ = job(2, OWN + SOME_CALLS)
+    for last in (False, True):  # the first compiles what nobody has compiled yet
+        said, _ = job(2, OWN + SOME_CALLS)
+        if last or not any("numba" in text for text in said.values()):
+            break
     for text in said.values():
         nmegabytes, *imported = text.split()
         assert (float(nmegabytes) < MOST_MB, imported) == (True, []), said

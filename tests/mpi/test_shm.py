@@ -204,7 +204,7 @@ def test_communicators_that_are_kept_share_mappings() -> None:
     world.Barrier()
     attach._registry.free()
     before = mappings()
-    kept = [world.Dup() for _ in range(30)]
+    kept = [world.Dup() for _ in range(16)]
     for turn, made in enumerate(kept + kept[::-1]):
         x = np.full(100, 1.0 + turn)
         made.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
