@@ -106,14 +106,15 @@ class Ledger:
             if ended == before:
                 continue
             _, records = calls.records(before + 1, ended)
-            records = records[records[:, f.ITS_NAMES] & f.REGION_BITS > 0]
-            for word in np.unique(records[:, 0]).tolist():
-                if Signature.unpacked(word).purpose is Purpose.NONE:  # else the program has not made it
-                    self._add(records[records[:, 0] == word])
+            words, regions, took = records[:, 0], records[:, f.ITS_NAMES] & f.REGION_BITS, records[:, f.ITS_END] - records[:, f.ITS_BEGIN]
+            counted = regions > 0
+            for word in np.unique(words[counted]).tolist():
+                if Signature.unpacked(word).purpose is not Purpose.NONE:  # the program has not made it
+                    counted &= words != word
+            self._add(regions[counted], took[counted])
 
-    def _add(self, records: np.ndarray) -> None:
-        regions = records[:, f.ITS_NAMES] & f.REGION_BITS
-        ncalls, nanoseconds = np.bincount(regions), np.bincount(regions, records[:, f.ITS_END] - records[:, f.ITS_BEGIN])
+    def _add(self, regions: np.ndarray, took: np.ndarray) -> None:
+        ncalls, nanoseconds = np.bincount(regions), np.bincount(regions, took)
         for region in np.flatnonzero(ncalls).tolist():
             self._regions[region_text(region)] += ncalls[region], int(nanoseconds[region])
 
