@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import trace_cases as cases
+from browser import Browser
+from slowness import slowed
 
 from hpcoll.analysis.waits import judge
 from hpcoll.base.errors import ArgumentError
@@ -222,7 +224,10 @@ def test_the_page_escapes_what_files_say(file: Text, capsys: pytest.CaptureFixtu
     assert "&lt;b&gt;&amp;.json" in page
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+NEEDS_CHROMIUM = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+
+
+@NEEDS_CHROMIUM
 def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     """The page says how many slices it has drawn once it has, and keeps its title."""
     path = html(file, capsys, cases.text(cases.events(20, comm=EVIL)))
@@ -231,3 +236,30 @@ def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(file: Text, ca
     assert 'data-drawn="400"' in done.stdout
     assert "<title>run.json</title>" in done.stdout
     assert "CONSOLE" not in done.stderr
+
+
+@NEEDS_CHROMIUM
+def test_the_mouse_zooms_moves_and_points(file: Text, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """At one place of the screen lies the Allreduce, none after zooming in at the right, and the Allreduce again after drags."""
+    path = html(file, capsys, cases.text(cases.events(1)))
+    with Browser(path.as_uri(), tmp_path / "profile", slowed(60)) as page:
+        page.wait("document.documentElement.dataset.drawn === '20'")
+        left, top, width = page.value("(({x, y, width}) => [x, y, width])(document.getElementById('timeline').getBoundingClientRect())")
+        there, right = (left + 0.3 * width, top + 68), (left + 0.85 * width, top + 68)
+
+        def pointed_at() -> str:
+            page.mouse("mouseMoved", there)
+            return str(page.value("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
+
+        assert pointed_at().startswith("rank 0 on node0\nAllreduce, call 1 on MPI_COMM_WORLD\n1 MiB")
+        assert "waits 314 us for rank 2, then 40 us" in pointed_at()
+        for _ in range(3):
+            page.mouse("mouseWheel", right, deltaX=0, deltaY=-60, modifiers=2)
+        assert "Allreduce" not in pointed_at()
+        for _ in range(8):
+            page.mouse("mousePressed", (left + 0.2 * width, top + 68), button="left", buttons=1, clickCount=1)
+            page.mouse("mouseMoved", right, button="left", buttons=1)
+            page.mouse("mouseReleased", right, button="left", clickCount=1)
+        assert "Allreduce" in pointed_at(), "dragged to the begin of the run"
+        page.mouse("mouseMoved", (1, 1))
+        assert page.value("document.getElementById('tip').hidden")
