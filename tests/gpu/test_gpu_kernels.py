@@ -111,6 +111,10 @@ def test_an_operator_of_the_user(gpu: Gpu) -> None:
     sources = [np.full(5001, value, np.float32) for value in (1, 2, 4)]
     found, _ = fold(gpu, op, sources, 0, None)
     assert (found == -2).all()
+    thirds = reduce_op(lambda a, b: a * 0.3 + b, commutative=False, name="thirds")
+    x, y, z = (np.random.default_rng(seed).standard_normal(5001) for seed in range(3))
+    found, _ = fold(gpu, thirds, [x, y, z], 0, None)
+    assert found.tobytes() == ((x * 0.3 + y) * 0.3 + z).tobytes()  # each product is rounded, as on hosts
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
