@@ -100,6 +100,7 @@ def row_adder(load: Any) -> Any:
                     words[ndigits + SIGNED] = i < n
                 return
         values = room[RESTS : RESTS + BLOCK].view(np.float64)
+        fetch_ahead(x, n)
         for i in range(n):
             values[i] = load(x[i])
         if room[SKIP] > 0:
