@@ -120,7 +120,8 @@ ENDS = {
     "time.sleep(1.0 * comm.rank)": "rank 1 (",
     "if os.fork() == 0: os._exit(0)\nos.wait()": "rank 1 (",
     "if comm.rank == 1: raise SystemExit(0)": "rank 1 (",
-    "if comm.rank == 1: raise ValueError('mine')": "no summary of who came late: ",  # and who has failed, where that is known by then
+    "if comm.rank == 1: raise ValueError('mine')": "no summary of who came late: rank 1 was ended by ValueError: mine",
+    "if comm.rank == 1: time.sleep(0.5); raise ValueError('mine')": "no summary of who came late: rank 1 was ended by ValueError: mine",
 }
 PLAIN = ("", "time.sleep(1.0 * comm.rank)", "if os.fork() == 0: os._exit(0)\nos.wait()")
 

@@ -149,14 +149,21 @@ def _who_does_not_come(context: Context) -> str:
         on.team.channel.serve()
         if time.monotonic() >= look:
             look = time.monotonic() + _LOOK_S
-            for rank in range(on.nranks):
-                left = known.status(rank).left
-                if left.startswith(ENDED_BY) or known.process_state(rank) == GONE:
-                    return f"rank {rank} {left or HOW_GONE}"
+            if failed := _who_failed(known, on.nranks):
+                return failed
         if not whole and time.monotonic() >= end:
             return f"not all ranks have come to their end within {_SOME_S:g} s"
         time.sleep(_NAP_S)
-    return "" if well[0] else "a call has failed or has not ended"
+    return "" if well[0] else _who_failed(known, on.nranks) or "a call has failed or has not ended"
+
+
+def _who_failed(known: Any, nranks: int) -> str:
+    """Return which rank was ended by an exception, or is gone, in words; empty where none is known to be."""
+    for rank in range(nranks):
+        left = known.status(rank).left
+        if left.startswith(ENDED_BY) or known.process_state(rank) == GONE:
+            return f"rank {rank} {left or HOW_GONE}"
+    return ""
 
 
 RANK_STATUS.at_end.append(_summarise)
