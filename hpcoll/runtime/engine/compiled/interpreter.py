@@ -40,38 +40,6 @@ def _execute(address, row, lane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
-    """Run a lane from a row on; return the row that waits, or the lane's end; -1 when one failed."""
-    state = pointer(address)
-    end = pointer(state[f.LANES])[3 * lane + 1]
-    while row < end:
-        done = _execute(address, pointer(state[f.ROWS] + 8 * f.NCOLUMNS * row), lane)
-        if done < 0:
-            return -1
-        if done == 0:
-            return row
-        row += 1
-    return row
-
-
-@njit(nogil=True)
-def _note_lane(address, lane, row):  # type: ignore[no-untyped-def]
-    """Run a lane as `_run_lane`, and note each row that is done."""
-    state = pointer(address)
-    end = pointer(state[f.LANES])[3 * lane + 1]
-    while row < end:
-        at = state[f.ROWS] + 8 * f.NCOLUMNS * row
-        done = _execute(address, pointer(at), lane)
-        if done < 0:
-            return -1
-        if done == 0:
-            return row
-        checks.note_step(state, lane, at, nanoseconds(address))
-        row += 1
-    return row
-
-
-@njit(nogil=True)
 def advance(address):  # type: ignore[no-untyped-def]
     """Run every lane in flight as far as it goes: 1 when something moved, 0 when nothing did, -1 when MPI or the GPU failed."""
     state = pointer(address)
@@ -93,11 +61,29 @@ def advance_by_address(address):  # type: ignore[no-untyped-def]
     return call_with_address(pointer(address)[f.ADVANCE], (address,))
 
 
-def _runner(run_lane: Any) -> Any:
-    """Return the compiled function that runs all lanes in flight, by one that runs a lane."""
+def _runner(*, notes: bool) -> Any:
+    """Return the compiled function that runs all lanes in flight, and notes each row that is done if it is to."""
+
+    @njit(nogil=True)
+    def run_lane(address, lane, row):  # type: ignore[no-untyped-def]
+        """Run a lane from a row on; return the row that waits, or the lane's end; -1 when one failed."""
+        state = pointer(address)
+        end = pointer(state[f.LANES])[3 * lane + 1]
+        while row < end:
+            at = state[f.ROWS] + 8 * f.NCOLUMNS * row
+            done = _execute(address, pointer(at), lane)
+            if done < 0:
+                return -1
+            if done == 0:
+                return row
+            if notes:
+                checks.note_step(state, lane, at, nanoseconds(address))
+            row += 1
+        return row
 
     @njit(nogil=True)
     def run_lanes(address):  # type: ignore[no-untyped-def]
+        """Run all lanes once; return as `advance`."""
         state = pointer(address)
         nlanes, window = state[f.NLANES], state[f.WINDOW]
         window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
@@ -124,7 +110,7 @@ def _runner(run_lane: Any) -> Any:
     return run_lanes
 
 
-_run_lanes, _note_lanes = _runner(_run_lane), _runner(_note_lane)
+_run_lanes, _note_lanes = _runner(notes=False), _runner(notes=True)
 
 
 @njit(nogil=True)
