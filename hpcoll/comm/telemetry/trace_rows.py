@@ -22,7 +22,7 @@ _TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the f
 _MOVES_AT, _ENDS_AT = 2 * _TICK_NS, 3 * _TICK_NS  # after the last rank came: readers that keep times as floats tell them apart for years
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
-_MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which the words of a kind make one number
+MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which words of a kind or a step make one number
 
 
 class Positions:
@@ -131,7 +131,7 @@ class Row:
     def _kinds_of(self, resources: Resources, records: np.ndarray) -> tuple[np.ndarray, list[_Kind]]:
         """Return the position of each record's kind, and the kinds."""
         words = records[:, 0], records[:, 1], records[:, f.ITS_NAMES]
-        mixed = words[0] * _MIX[0] ^ words[1] * _MIX[1] ^ words[2] * _MIX[2]
+        mixed = words[0] * MIX[0] ^ words[1] * MIX[1] ^ words[2] * MIX[2]
         which = self._find(mixed)
         new = np.flatnonzero(self._known[which] != mixed)
         if len(new):

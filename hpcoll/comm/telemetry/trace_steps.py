@@ -9,13 +9,12 @@ from hpcoll.base.text import format_nbytes
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.telemetry.trace_lines import line, lines, thousandths, whole
-from hpcoll.comm.telemetry.trace_rows import Lines, slice_form
+from hpcoll.comm.telemetry.trace_rows import MIX, Lines, slice_form
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _BATCH = 8192  # steps that are formatted at once
 _CODE, _SEGMENT = (1 << f.STEP_SEGMENT_AT) - 1, (1 << f.STEP_PEER_AT - f.STEP_SEGMENT_AT) - 1
-_MIX = -7046029254386353131  # an odd number, by which the words of a step make one number
 _KINDS = {  # of an operation: its kind, and its name
     Code.RECV: ("receive", "receive{nbytes} from {peer}"), Code.SEND: ("send", "send{nbytes} to {peer}"),
     Code.POST: ("send", "send{nbytes} to {peer}"), Code.WAIT: ("wait", "wait for {peer}"), Code.AWAIT: ("wait", "wait for {peer}"),
@@ -50,7 +49,7 @@ class StepRow:
 
     def _slices(self, resources: Resources, on: MessageContext, steps: np.ndarray) -> np.ndarray:
         what, nbytes = steps[:, f.STEP_WHAT], steps[:, f.STEP_NBYTES]
-        _, first, which = np.unique(what ^ nbytes * _MIX, return_index=True, return_inverse=True)
+        _, first, which = np.unique(what ^ nbytes * MIX[0], return_index=True, return_inverse=True)
         forms = [self._form(resources, on, int(what[i]), int(nbytes[i])) for i in first]
         begin, took = self._common(steps[:, f.STEP_BEGIN]), steps[:, f.STEP_END] - steps[:, f.STEP_BEGIN]
         return lines(forms, which, whole(steps[:, f.STEP_CALL]), thousandths(begin), thousandths(took))
