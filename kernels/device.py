@@ -164,7 +164,7 @@ def compile_text(function: Callable[..., None], signature: Any, cc: Capability) 
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """Have no product and sum made one operation, as on hosts. Numba-cuda has no argument for that option of its compiler."""
+    """Have no product and sum made one operation: a * b and b * a give a sum the same bits. Numba-cuda has no argument for that option."""
     with _compiling:
         compile_ir = nvvm.compile_ir
         nvvm.compile_ir = partial(compile_ir, fma=False)

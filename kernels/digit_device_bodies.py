@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.kernels.digit_form import DIGIT_BITS, LOWEST
-from hpcoll.kernels.expansions import double_bits, multiply64, two_sum, vectors
+from hpcoll.kernels.expansions import double_bits, two_sum, vectors
 from hpcoll.kernels.numbers import number
 
 address, ahead, atomic_add, fused64 = vectors.address, vectors.ahead, vectors.atomic_add, vectors.fused64
@@ -93,7 +93,7 @@ exponent_of = vectors.calls(_exponent, _I8(_I8))
 
 def _add_product(words, x, y, first, ndigits):  # type: ignore[no-untyped-def]
     """Add the product of two float64, not 0, to a vector, by integers."""
-    product = multiply64(x, y)
+    product = x * y
     a, b = double_bits(x), double_bits(y)
     if (a >> FRACTION) & TOP == TOP or (b >> FRACTION) & TOP == TOP:
         return count(words, double_bits(product), ndigits)
@@ -190,7 +190,7 @@ def products(dtype: np.dtype) -> tuple[Any, Any]:
             k = thread
             while k < length:
                 a, b = widen(x[k * x_step]), widen(y[k * y_step])
-                product = multiply64(a, b)
+                product = a * b
                 size = abs(product)
                 if not splits or (size > LEAST_PRODUCT and size < LARGE) or a == 0.0 or b == 0.0:
                     c0, c1, c2, c3 = absorb(words, product, first, ndigits, c0, c1, c2, c3)

@@ -23,7 +23,7 @@ if numba.config.ENABLE_CUDASIM:
 else:
     from hpcoll.kernels import vectors  # type: ignore[no-redef]
 
-double_bits, double_of_bits, multiply64 = vectors.double_bits, vectors.double_of_bits, vectors.multiply64
+double_bits, double_of_bits = vectors.double_bits, vectors.double_of_bits
 
 NAN = np.nan
 LARGE = 2.0**1020  # 8 numbers below it have a sum
@@ -181,7 +181,7 @@ on_grid = vectors.calls(_on_grid, _F8(_F8))
 
 def _scaled(x):  # type: ignore[no-untyped-def]
     """Return a multiple of `GRID`, divided by 256."""
-    return multiply64(on_grid(x), SCALE)
+    return on_grid(x) * SCALE
 
 
 scaled = vectors.calls(_scaled, _F8(_F8))
@@ -212,11 +212,11 @@ def _of_large(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def
         lost = off_grid(low)  # only its sign counts
         low = scaled(low) + (TRACE if lost > 0.0 else -TRACE if lost < 0.0 else 0.0)
     c0, c1, c2, c3, c4, c5, c6, c7, c8 = lengthen(
-        low, multiply64(c0, unit), multiply64(c1, unit), multiply64(c2, unit), multiply64(c3, unit),
-        multiply64(c4, unit), multiply64(c5, unit), multiply64(c6, unit), multiply64(c7, unit),
+        low, c0 * unit, c1 * unit, c2 * unit, c3 * unit,
+        c4 * unit, c5 * unit, c6 * unit, c7 * unit,
     )  # fmt: skip
     high, low, rest = sum_up(c8, c7, c6, c5, c4, c3, c2, c1, c0)
-    return multiply64(nearest(high, low, rest), UNSCALE / unit)
+    return nearest(high, low, rest) * (UNSCALE / unit)
 
 
 of_large = vectors.calls(_of_large, _F8(_I8, *_SOURCES))

@@ -21,7 +21,6 @@ else:
 
 float_bits, float_of_bits = vectors.float_bits, vectors.float_of_bits
 float_of_half, half_of_float = vectors.float_of_half, vectors.half_of_float
-multiply32, multiply64 = vectors.multiply32, vectors.multiply64
 
 Scalar = Callable[..., Any]
 
@@ -77,13 +76,13 @@ def _prod(a, b):  # type: ignore[no-untyped-def]
 
 
 def _prod_complex64(a, b):  # type: ignore[no-untyped-def]
-    real = multiply32(a.real, b.real) - multiply32(a.imag, b.imag)
-    return complex(real, multiply32(a.real, b.imag) + multiply32(a.imag, b.real))
+    real = a.real * b.real - a.imag * b.imag
+    return complex(real, a.real * b.imag + a.imag * b.real)
 
 
 def _prod_complex128(a, b):  # type: ignore[no-untyped-def]
-    real = multiply64(a.real, b.real) - multiply64(a.imag, b.imag)
-    return complex(real, multiply64(a.real, b.imag) + multiply64(a.imag, b.real))
+    real = a.real * b.real - a.imag * b.imag
+    return complex(real, a.real * b.imag + a.imag * b.real)
 
 
 def _min(a, b):  # type: ignore[no-untyped-def]
@@ -158,19 +157,19 @@ def _times_float64(value, real, imag, divides):  # type: ignore[no-untyped-def]
 def _times_complex64(value, real, imag, divides):  # type: ignore[no-untyped-def]
     x, y, a, b = value.real, value.imag, np.float32(real), np.float32(imag)
     if not divides:
-        return complex(multiply32(x, a) - multiply32(y, b), multiply32(x, b) + multiply32(y, a))
+        return complex(x * a - y * b, x * b + y * a)
     ratio = b / a
-    share = np.float32(1) / (a + multiply32(b, ratio))
-    return complex(multiply32(x + multiply32(y, ratio), share), multiply32(y - multiply32(x, ratio), share))
+    share = np.float32(1) / (a + b * ratio)
+    return complex((x + y * ratio) * share, (y - x * ratio) * share)
 
 
 def _times_complex128(value, real, imag, divides):  # type: ignore[no-untyped-def]
     x, y = value.real, value.imag
     if not divides:
-        return complex(multiply64(x, real) - multiply64(y, imag), multiply64(x, imag) + multiply64(y, real))
+        return complex(x * real - y * imag, x * imag + y * real)
     ratio = imag / real
-    share = np.float64(1) / (real + multiply64(imag, ratio))
-    return complex(multiply64(x + multiply64(y, ratio), share), multiply64(y - multiply64(x, ratio), share))
+    share = np.float64(1) / (real + imag * ratio)
+    return complex((x + y * ratio) * share, (y - x * ratio) * share)
 
 
 _TIMES: dict[str, Scalar] = {

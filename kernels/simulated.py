@@ -119,16 +119,6 @@ def half_of_float(value: Any) -> Any:
     return np.float16(value).view(np.uint16)
 
 
-def multiply32(a: Any, b: Any) -> Any:
-    """Product of two float32."""
-    return np.float32(a) * np.float32(b)
-
-
-def multiply64(a: Any, b: Any) -> Any:
-    """Product of two float64."""
-    return np.float64(a) * np.float64(b)
-
-
 def fused64(a: Any, b: Any, c: Any) -> Any:
     """The float64 nearest to ``a * b + c``, for finite numbers."""
     total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))

@@ -222,6 +222,4 @@ double_bits = libdevice.double_as_longlong
 double_of_bits = libdevice.longlong_as_double
 float_of_half = libdevice.half2float
 half_of_float = libdevice.float2half_rn
-multiply32 = libdevice.fmul_rn  # a product that is never fused with a sum, so that a * b and b * a give a sum the same bits
-multiply64 = libdevice.dmul_rn
 fused64 = libdevice.fma_rn  # a product and a sum, rounded once
