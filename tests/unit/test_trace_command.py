@@ -73,6 +73,19 @@ def test_waits_that_are_missing_follow_from_the_begins(file: Text) -> None:
         assert one == pytest.approx(other)
 
 
+@pytest.mark.parametrize("gap", ["", " "], ids=["as hpcoll writes it", "as others write it"])
+def test_a_call_that_waited_for_its_turn_lasts_from_when_it_was_issued(file: Text, gap: str) -> None:
+    """Its slice begins later, so that slices of a row do not overlap; read again, it is as long as it was."""
+    found, queued = list(cases.events(10)), list[cases.Event]()
+    for event in found:
+        late = {"ts": event["ts"] + 20, "dur": event["dur"] - 20, "issued": event["ts"]} if event["name"] == "Iallreduce" else {}
+        queued.append(event | late)
+    plain, moved = (read([file(cases.text(iter(one)).replace('"ph":', f'"ph":{gap}'))]) for one in (found, queued))
+    assert sum("issued" in event for event in queued) == 10 * cases.RANKS
+    assert moved.start.tolist() == plain.start.tolist()
+    assert moved.length.tolist() == pytest.approx(plain.length.tolist())
+
+
 def test_clocks_that_differ_by_less_than_their_error_blame_nobody(file: Text) -> None:
     """Without the late rank, ranks of one host are still told apart, of different hosts only by more than both clocks' errors."""
     found = [event for event in cases.events(10, late_us=0, waits=False) if event["name"] in ("Allreduce", "hpcoll")]
