@@ -107,6 +107,7 @@ def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> dict[str, float]:
     stream = gpu.driver.stream()
 
     def rate(destination: Memory, source: Memory) -> float:
+        """Return the GB/s of the fastest of some copies."""
         best = float("inf")
         for _ in range(_LINK_TRIES):
             gpu.driver("cuStreamSynchronize", stream)

@@ -66,6 +66,7 @@ def _instructions(result: Any, nparameters: int) -> Callable[[Callable[..., Any]
     """Return a decorator that makes an intrinsic of int64s from a function that emits its instructions; without a result it gives 0."""
 
     def made(emit: Callable[..., Any]) -> Any:
+        """Return the intrinsic of a function that emits its instructions."""
         @intrinsic
         def call(typingctx, *given: Any):  # type: ignore[no-untyped-def]
             def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
