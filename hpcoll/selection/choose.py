@@ -40,15 +40,15 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
     ``algorithm`` and ``segment``, bytes, are keywords of the call, or None. ArgumentError: the forced algorithm does not exist or cannot
     serve the call.
     """
-    forced = algorithm or config.algorithms.get(need.collective)
+    forced = config.algorithms.get(need.collective) if algorithm is None else algorithm
     segment = segment or config.segment
-    if forced:
+    if forced is not None:
         check_algorithm(need.collective, forced)
         reason = unfit(need, forced)
         if reason:
             others = f"; these can: {', '.join(fitting(need)) or 'none'}" if need.canonical else ""
             raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}{others}")
-        why = f"algorithm={forced!r}" if algorithm else f"{PREFIX}{need.collective.upper()}={forced}"
+        why = f"algorithm={forced!r}" if algorithm is not None else f"{PREFIX}{need.collective.upper()}={forced}"
         return Choice(forced, segment or modelled_segment(need, forced), why)
     choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice

@@ -55,6 +55,7 @@ REFUSED: dict[str, tuple[Callable[[Comm], Any], str]] = {
     "byte order": (lambda c: c.Bcast(ones(3, ">f8")), "buf needs native numbers, got dtype >f8"),
     "nothing": (lambda c: c.Bcast(None), "buf needs a buffer, got None"),
     "algorithm": (lambda c: c.Bcast(ones(3), algorithm="fast"), "bcast algorithm must be one of binomial, bine, tree, chain"),
+    "root where there is none": (lambda c: c.Allreduce(ones(3), ones(3), MPI.SUM, 0), "allreduce algorithm must be one of ring"),
     "segment": (lambda c: c.Bcast(ones(3), segment=0), "segment must be at least 1 byte, got 0"),
     "segment text": (lambda c: c.Bcast(ones(3), segment="many"), "'many'"),
     "unfit": (lambda c: c.Alltoallv(uneven(c), uneven(c), algorithm="bruck"), "bruck cannot serve this call: it needs equal blocks"),
