@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
+from hpcoll.base.keywords import quick_keywords
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.call import Time, in_order, limit_of
 from hpcoll.comm.arguments.methods import with_counts
@@ -25,6 +26,7 @@ Nbytes: TypeAlias = int | str | None  # bytes, or text such as "256K"
 _IN_PLACE = MPI.IN_PLACE
 
 
+@quick_keywords
 class BlockingReductions(WithContext):
     """An intracommunicator whose blocking reductions, and barriers, which combine nothing, run on hpcoll."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.context.attach import WithContext
@@ -53,6 +54,7 @@ def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Cal
     return run
 
 
+@quick_keywords
 class BlockingMoves(WithContext):
     """An intracommunicator whose blocking collectives that move data run on hpcoll."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.blocking_moves import between_buffers
@@ -30,6 +31,7 @@ def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
     return begin
 
 
+@quick_keywords
 class Neighbours(WithContext, MPI.Topocomm):
     """A communicator with a topology, whose neighbourhood collectives run on hpcoll.
 

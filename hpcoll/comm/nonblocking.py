@@ -9,6 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.blocking import BlockingReductions, Name, Nbytes, Op
@@ -17,6 +18,7 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue, make_persistent
 
 
+@quick_keywords
 class NonBlocking(WithContext):
     """An intracommunicator whose collectives may be in flight while the program goes on.
 

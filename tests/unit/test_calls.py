@@ -134,6 +134,7 @@ def test_every_collective_has_it(form: str) -> None:
         found = getattr(hpcoll.CartCommunicator, name)
         parameters = inspect.signature(found).parameters
         assert (parameters["timeout"].kind, parameters["timeout"].default) == (inspect.Parameter.KEYWORD_ONLY, None), name
+        assert not found.__kwdefaults__, f"{name}: CPython looks up a default for each keyword-only argument"
         arguments = str(inspect.getdoc(found)).partition("Args:\n")[2].partition("\n\n")[0]
         assert re.findall(r"^    (\w+): ", arguments, re.M) == list(parameters)[1:], name
 
