@@ -22,6 +22,7 @@ _TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the f
 _MOVES_AT, _ENDS_AT = 2 * _TICK_NS, 3 * _TICK_NS  # after the last rank came: readers that keep times as floats tell them apart for years
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
+_world: dict[str, str] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
 MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which words of a kind or a step make one number
 
 
@@ -255,9 +256,10 @@ def counter(event: dict[str, Any], series: str, when: np.ndarray, values: np.nda
 
 
 def _title(resources: Resources) -> str:
-    """Return a name of a communicator that no other one has, alike on all its ranks."""
+    """Return a name of a communicator that no other one has, alike on all its ranks; of the world only the first has its plain name."""
     title = resources.title
-    return title if title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size else f"{title} {resources.key}"
+    of_world = title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size
+    return title if of_world and _world.setdefault(title, resources.key) == resources.key else f"{title} {resources.key}"
 
 
 def _here(place: str) -> str | None:
