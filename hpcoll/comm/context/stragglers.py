@@ -13,6 +13,7 @@ from mpi4py import MPI
 from hpcoll.analysis.waits import LEAST_SHARE, RankWaits, Stragglers, judge
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.machine import ENDED_BY, GONE, HOW_GONE, ends_by_exception
+from hpcoll.base.text import counted, ranks_in_words
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.plans.signature import Purpose
@@ -128,7 +129,9 @@ def _summarise() -> None:
     if not why:
         with contextlib.suppress(HpcollError, MPI.Exception):
             on = context.resources
-            text = f"{on.title}, {on.nranks} ranks\n{_asked(context, on.comm.allgather, _compare_at_end)}"
+            whole = on.nranks == MPI.COMM_WORLD.size
+            who = counted(on.nranks, "rank") if whole else f"{ranks_in_words(on.team.world_ranks)} of MPI_COMM_WORLD"
+            text = f"{on.title}, {who}\n{_asked(context, on.comm.allgather, _compare_at_end)}"
     if context.rank == 0 and sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
             print("".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)

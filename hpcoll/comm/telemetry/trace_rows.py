@@ -38,12 +38,16 @@ class Positions:
         self.rank, self._nranks, self._narrows = world.rank, world.size, 0
         whole = resources.nranks == world.size  # else other ranks may count hosts in another order
         self._nodes = {host: node for node, host in enumerate(dict.fromkeys(hosts))} if whole else {}
-        self.host = resources.host
+        self.host, self._folder = resources.host, os.getcwd() + os.sep
         self.node = self.node_of(self.host)
 
     def node_of(self, host: str) -> int:
         """Return the number of a host."""
         return self._nodes[host] if host in self._nodes else zlib.crc32(host.encode()) >> 1
+
+    def here(self, place: str) -> str | None:
+        """Return a place relative to the folder in which the program ran when its trace began."""
+        return place.removeprefix(self._folder) or None
 
     def of(self, resources: Resources, rank: int, row: int) -> dict[str, Any]:
         """Return where the row of a rank of a communicator is; row 0: its blocking calls."""
@@ -157,8 +161,8 @@ class Row:
             name = f"I{name.lower()}"
         known = {
             "comm": _title(resources), "lane": self.lane or None, "bytes": nbytes, "count": call["count"], "type": call["element"] or None,
-            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"], "at": _here(place_text(names >> f.PLACE_AT)),
-            "region": region_text(names & f.REGION_BITS) or None,
+            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"],
+            "at": self._positions.here(place_text(names >> f.PLACE_AT)), "region": region_text(names & f.REGION_BITS) or None,
         }  # fmt: skip
         known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
         cat = "service" if signature.purpose else "call"
@@ -260,8 +264,3 @@ def _title(resources: Resources) -> str:
     title = resources.title
     of_world = title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size
     return title if of_world and _world.setdefault(title, resources.key) == resources.key else f"{title} {resources.key}"
-
-
-def _here(place: str) -> str | None:
-    """Return a place relative to the folder in which the program runs."""
-    return place.removeprefix(os.getcwd() + os.sep) or None
