@@ -237,7 +237,8 @@ def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[s
     for i, name in enumerate(["send 8 B to 1", "wait for 1", "reduce 8 B"]):
         args = {"kind": name.split()[0], "bytes": 8, "call": 1}
         found.append({"ph": "X", "cat": "step", "name": name, "pid": 0, "tid": 2, "args": args, "ts": now + 0.1 * i, "dur": 0.1})
-    assert printed(capsys, file(cases.text(iter(found)))) == plain
+    with_steps = file(cases.text(iter(found)))
+    assert printed(capsys, with_steps) == printed(capsys, with_steps, "--html", f"{with_steps}.html") == plain
     made = html(file, capsys, cases.text(iter(found))).read_text()
     tracks = [track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"]
     assert [end - first for _, _, first, end in tracks] == [3]

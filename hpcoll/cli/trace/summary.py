@@ -9,7 +9,7 @@ import numpy as np
 from hpcoll.analysis.waits import PlaceWaits, RankWaits
 from hpcoll.base.text import counted, duration, ranks_in_words
 from hpcoll.cli.trace.owners import SliceWaits
-from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace
+from hpcoll.cli.trace.reading import CALL, OTHER, STEP, RunTrace
 
 S = 1e-6  # a microsecond
 _NAMES = 20  # of slices of other tools, those that took longest
@@ -73,7 +73,7 @@ def _by_owner(waits: SliceWaits, slices: np.ndarray, values: np.ndarray) -> dict
 
 
 def _places(trace: RunTrace, waits: SliceWaits, slices: np.ndarray, places: list[tuple[str, str]]) -> list[PlaceWaits]:
-    slices = slices[trace.number[slices] >= 0]
+    slices = slices[(trace.number[slices] >= 0) & (trace.category[slices] != STEP)]
     kinds = defaultdict[tuple[str, str], list[int]](list)
     for kind in np.unique(trace.kind[slices]):
         kinds[places[kind]].append(int(kind))
