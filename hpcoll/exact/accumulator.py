@@ -17,7 +17,7 @@ class ExactAccumulator:
     """An exact sum of numbers, or an array of sums, that arrays are added to; it is rounded when it is asked for.
 
     In which order numbers were added, and in how many pieces, does not matter. Accumulators are equal when their types, shapes, sums and
-    counts are, and then their pickles are equal, too.
+    counts are, and then their pickles are equal, too. Threads need a lock to add to the same one, or one each, which are merged.
 
     >>> total = ExactAccumulator()
     >>> total.add(np.array([1e300, 1.0, -1e300]))
