@@ -11,6 +11,7 @@ from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
 BYTES = "bytes"  # the class of data that is only moved
 _OPAQUE = {"opaque": True}
+_ADDED = 2  # `dtype.isbuiltin` of types that packages add to NumPy's, as ml_dtypes does
 _KIND_OF_NUMPY = {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}
 
 
@@ -20,7 +21,9 @@ def kind(dtype: np.dtype) -> str:
     >>> kind(np.dtype("uint8")), kind(np.dtype("complex64")), kind(np.dtype("datetime64[s]"))
     ('i', 'c', '')
     """
-    return "f" if is_bfloat16(dtype) else "" if dtype.metadata == _OPAQUE else _KIND_OF_NUMPY.get(dtype.kind, "")
+    if dtype.metadata == _OPAQUE or dtype.isbuiltin == _ADDED:
+        return "f" if is_bfloat16(dtype) else ""
+    return _KIND_OF_NUMPY.get(dtype.kind, "")
 
 
 def opaque(dtype: np.dtype) -> np.dtype:

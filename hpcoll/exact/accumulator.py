@@ -17,7 +17,7 @@ class ExactAccumulator:
     """An exact sum of numbers, or an array of sums, that arrays are added to; it is rounded when it is asked for.
 
     In which order numbers were added, and in how many pieces, does not matter. Accumulators are equal when their types, shapes, sums and
-    counts are, and then their pickles are equal, too.
+    counts are, and then their pickles are equal, too. Threads need a lock to add to the same one, or one each, which are merged.
 
     >>> total = ExactAccumulator()
     >>> total.add(np.array([1e300, 1.0, -1e300]))
@@ -48,7 +48,8 @@ class ExactAccumulator:
             self.shape = (-1,)
         if any(n < 0 for n in self.shape):
             raise ArgumentError(f"ExactAccumulator needs a shape of sizes of 0 or more, got {shape!r}")
-        self._sums = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=not self.shape)
+        self._is_complex = self.dtype.kind == "c"
+        self._sums = ExactSums(1 + self._is_complex, prod(self.shape), single=not self.shape)
 
     @property
     def count(self) -> int:
@@ -91,7 +92,7 @@ class ExactAccumulator:
 
     def _taken(self, x: Any) -> Array:
         array = exact_array(x)
-        if array.dtype.kind == "c" and self.dtype.kind != "c":
+        if array.dtype.kind == "c" and not self._is_complex:
             raise ArgumentTypeError(f"an accumulator of {self.dtype} needs real numbers, got {array.dtype}")
         return array
 
@@ -101,7 +102,7 @@ class ExactAccumulator:
         Raises:
             ArgumentError: It has another shape, or one of the two is complex.
         """
-        if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other.dtype.kind != self.dtype.kind:
+        if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other._is_complex != self._is_complex:
             got = f"{other.dtype} of shape {other.shape}" if isinstance(other, ExactAccumulator) else type(other).__name__
             raise ArgumentError(f"merge needs an accumulator like this one, {self.dtype} of shape {self.shape}, got {got}")
         self._sums.merge(other._sums)
@@ -116,7 +117,7 @@ class ExactAccumulator:
             ArgumentError: No such type.
         """
         wanted = self.dtype if dtype is None else _result_type(dtype, "round")
-        if (wanted.kind == "c") != (self.dtype.kind == "c"):
+        if (wanted.kind == "c") != self._is_complex:
             raise ArgumentTypeError(f"round of an accumulator of {self.dtype} needs a type of that kind, got {wanted}")
         return self._sums.rounded(wanted).reshape(self.shape)[()]
 
@@ -130,7 +131,7 @@ class ExactAccumulator:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         name, shape, count, window, words = state
         self.__init__(_named(name), shape)  # type: ignore[misc]
-        found = ExactSums(2 if self.dtype.kind == "c" else 1, prod(self.shape), single=False)
+        found = ExactSums(1 + self._is_complex, prod(self.shape), single=False)
         found.window, found.count = DigitWindow(*window), count
         nwords = found.window.end - found.window.first + NCOUNTS
         found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)

@@ -53,8 +53,10 @@ def least(words: np.ndarray[Any, Any], old: DigitWindow) -> tuple[np.ndarray[Any
     digits, signs = rows[:, : -NCOUNTS - 1], rows[:, -NCOUNTS - 1 :][:, :1]  # 0 or -1
     used = np.flatnonzero((digits != (signs & (1 << DIGIT_BITS) - 1)).any(0))
     found = np.flatnonzero(digits.any(0))
-    if not found.size:
-        return np.concatenate([signs, rows[:, -NCOUNTS:]], axis=1).reshape(*words.shape[:-1], -1), DigitWindow(0, 1)
-    low, end = int(found[0]), int(used[-1]) + 1 if used.size else 0
+    if found.size:
+        low, end = int(found[0]), int(used[-1]) + 1 if used.size else 0
+        window = DigitWindow(old.first + low, old.first + end + 1)
+    else:
+        low, end, window = 0, 0, DigitWindow(0, 1)
     kept = np.concatenate([digits[:, low:end], signs, rows[:, -NCOUNTS:]], axis=1)
-    return kept.reshape(*words.shape[:-1], -1), DigitWindow(old.first + low, old.first + end + 1)
+    return kept.reshape(*words.shape[:-1], window.nwords), window

@@ -86,7 +86,7 @@ class GradientBuckets:
         finite: Check gradients for NaN and infinities.
         algorithm: Algorithm of the allreduce, as in ``comm.Allreduce``.
         order: ``"rank"``: sums by one expression in rank order, as in ``comm.Allreduce``. Then ``bucket``, ``overlap`` and ``algorithm``
-            change no bit of ``gradients``.
+            change no bit of ``gradients``; the norm of `clip` still depends on ``bucket``.
 
     Attributes:
         gradients: Gradient of each parameter by name: this rank's, and after `wait` that of all ranks. Arrays of the parameters' shapes,

@@ -55,6 +55,14 @@ def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.Cap
     assert {result["out_of_place"]["ratio"] for result in found["results"] if result["algorithm"] == "native"} == {1.0}
 
 
+def test_an_order_for_all_reductions_is_that_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HPCOLL_ORDER", "rank")
+    found = document(capsys, "allreduce", *QUICK, "--algorithms", "all")
+    names = {result["algorithm"] for result in found["results"]}
+    assert {"native", "direct"} <= names and not names & {"ring", "double_tree"}
+    assert document(capsys, "bcast", *QUICK)["config"]["order"] is None
+
+
 def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seen = tmp_path / "result.json", []
 

@@ -178,6 +178,15 @@ def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
     assert order(native=8, ring=9.5, tree=13) == ["ring", NATIVE, "tree"]
 
 
+def test_an_order_for_all_reductions_is_that_of_what_is_measured(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the MPI library nor a ring keeps it."""
+    monkeypatch.setenv("HPCOLL_ORDER", "rank")
+    brief(monkeypatch)
+    assert tune("--output", file, *QUICK, *AMPLE, "--collectives", "allreduce") == 0
+    (section,) = tuning.read(file).sections
+    assert all(find("allreduce", entry.algorithm).is_canonical(WORLD.size) for entry in section.collectives["allreduce"])
+
+
 def test_what_was_measured_is_written_before_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a run is stopped: the second collective never ends."""
 

@@ -184,6 +184,23 @@ def test_accumulators_are_equal_when_their_sums_are(shape: tuple[int, ...], dtyp
     assert np.array_equal(whole.round(), pieces.round())
 
 
+def test_accumulators_of_any_real_types_are_merged() -> None:
+    """bfloat16 is one, though NumPy does not call it a floating type."""
+    for one, other in product([np.float16, ml_dtypes.bfloat16, np.float32, np.float64], repeat=2):
+        sums, more = ExactAccumulator(one), ExactAccumulator(other)
+        sums.add([0.5])
+        more.add([2.0])
+        sums.merge(more)
+        assert same(sums.round(), np.array(2.5, one))
+
+
+def test_an_array_of_no_sums_is_equal_to_its_pickle() -> None:
+    nothing = ExactAccumulator(shape=(0, 2))
+    nothing.add(np.empty((3, 0, 2)))
+    assert pickle.loads(pickle.dumps(nothing)) == nothing
+    assert nothing != ExactAccumulator(shape=(0, 2))  # of as many sums, of fewer numbers
+
+
 def test_accumulators_of_products() -> None:
     rng = np.random.default_rng(12)
     x, y = finite(rng, 5000, DOUBLE), finite(rng, 5000, DOUBLE)
@@ -215,6 +232,7 @@ def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.M
         (lambda: exact_sum(None, np.zeros(3), 1), "axis needs different axes of an array that has 1, got 1"),
         (lambda: exact_sum(None, np.zeros((3, 3)), (0, -2)), r"got \(0, -2\)"),
         (lambda: exact_sum(None, np.zeros(3, np.longdouble)), f"got {np.dtype(np.longdouble)}"),
+        (lambda: exact_sum(None, np.zeros(3, ml_dtypes.float8_e5m2)), "up to float64, got float8_e5m2"),  # a floating type, says NumPy
         (lambda: exact_mean(None, ["a"]), "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1"),
         (lambda: exact_sum(None, [[1], [1, 2]]), "need an array that can be read: .*inhomogeneous"),
         (lambda: ExactAccumulator().add(np.ma.masked_array([1.0, 2.0], [True, False])), "an array without a mask, got a masked one"),

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     """Check the arguments; an error is the same on all ranks."""
-    read_config()
+    config = read_config()
     collective, names = arguments.collective, algorithms(arguments.collective)
     meaning = COLLECTIVES[collective]
     reduces = meaning.reduces and not meaning.idempotent
@@ -78,13 +78,14 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
         check_op(op, dtype, 0)
     if arguments.order and op is None:
         raise ArgumentError(f"--order is for reductions: a {collective} combines nothing")
+    order = arguments.order or (config.order if op is not None else None)
     if not 0 <= arguments.root < nranks:
         raise ArgumentError(f"root must be a rank below {nranks}, got {arguments.root}")
     for flag, least in (("iters", 1), ("warmup_iters", 0), ("agg_iters", 1)):
         value = getattr(arguments, flag)
         if value is not None and not least <= value <= MAX_ITERS:
             raise ArgumentError(f"{flag} must be from {least} to {MAX_ITERS}, got {value}")
-    need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative, canonical=bool(arguments.order))
+    need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative, canonical=bool(order))
     pace = Pace(
         arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average, per_iter=bool(arguments.per_iter_timing)
     )
@@ -94,7 +95,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     return BenchRequest(
         collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
         arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
-        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic, arguments.order,
+        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic, order,
     )  # fmt: skip
 
 

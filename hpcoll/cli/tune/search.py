@@ -200,7 +200,8 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
     library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
     found: list[Winner] = []
     wrong: list[str] = []
-    for algorithm, segment in [(NATIVE, max(1, case.nbytes)), *candidates(need)]:
+    native = [] if need.canonical else [(NATIVE, max(1, case.nbytes))]
+    for algorithm, segment in [*native, *candidates(need)]:
         calls = [bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment) for buffers in memory]
         one = Candidate(algorithm, segment, calls)
         count = _count_wrong(stage, case, memory, one)
