@@ -59,7 +59,8 @@ def test_an_order_for_all_reductions_is_that_of_a_run(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HPCOLL_ORDER", "rank")
     found = document(capsys, "allreduce", *QUICK, "--algorithms", "all")
     names = {result["algorithm"] for result in found["results"]}
-    assert {"native", "direct"} <= names and not names & {"ring", "double_tree"}
+    assert {"native", "direct"} <= names
+    assert "ring" not in names
     assert document(capsys, "bcast", *QUICK)["config"]["order"] is None
 
 
