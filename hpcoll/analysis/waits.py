@@ -127,6 +127,8 @@ class Stragglers(NamedTuple):
                 for one in self.places[:_MOST_ROWS]
             ]  # fmt: skip
             lines += ["", *table(_PLACES, places, _WIDTH, numbers=range(2, 5))]
+        if len(self.places) > _MOST_ROWS:
+            lines.append(f"and {counted(len(self.places) - _MOST_ROWS, 'other place')}, where ranks waited less")
         return "\n".join(lines)
 
 

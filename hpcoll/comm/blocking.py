@@ -59,7 +59,7 @@ class BlockingReductions(WithContext):
             TransportError: The MPI library failed; `DeviceError`: the CUDA driver failed.
         """
         if tag is not None:
-            return tagged("Allreduce", locals())
+            return tagged(BlockingReductions.Allreduce, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -90,7 +90,7 @@ class BlockingReductions(WithContext):
             order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
-            return tagged("Reduce", locals())
+            return tagged(BlockingReductions.Reduce, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -121,7 +121,7 @@ class BlockingReductions(WithContext):
             order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
-            return tagged("Reduce_scatter_block", locals())
+            return tagged(BlockingReductions.Reduce_scatter_block, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -153,7 +153,7 @@ class BlockingReductions(WithContext):
             order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
-            return tagged("Reduce_scatter", locals())
+            return tagged(BlockingReductions.Reduce_scatter, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -190,7 +190,7 @@ class BlockingReductions(WithContext):
             order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
-            return tagged("Scan", locals())
+            return tagged(BlockingReductions.Scan, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -220,7 +220,7 @@ class BlockingReductions(WithContext):
             order: ``"rank"``: one expression in rank order, see `Allreduce`; None: what ``HPCOLL_ORDER`` says.
         """
         if tag is not None:
-            return tagged("Exscan", locals())
+            return tagged(BlockingReductions.Exscan, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -241,7 +241,7 @@ class BlockingReductions(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Barrier", locals())
+            return tagged(BlockingReductions.Barrier, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -252,4 +252,4 @@ class BlockingReductions(WithContext):
 
     def barrier(self, *, timeout: Time = None, tag: str | None = None) -> None:
         """Return when every rank has called it, as `Barrier`."""
-        self.Barrier(timeout=timeout, tag=tag)
+        BlockingReductions.Barrier(self, timeout=timeout, tag=tag)

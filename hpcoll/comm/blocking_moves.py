@@ -74,7 +74,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Bcast", locals())
+            return tagged(BlockingMoves.Bcast, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -99,7 +99,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Allgather", locals())
+            return tagged(BlockingMoves.Allgather, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -124,7 +124,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Allgatherv", locals())
+            return tagged(BlockingMoves.Allgatherv, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -150,7 +150,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Gather", locals())
+            return tagged(BlockingMoves.Gather, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -177,7 +177,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Gatherv", locals())
+            return tagged(BlockingMoves.Gatherv, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -203,7 +203,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Scatter", locals())
+            return tagged(BlockingMoves.Scatter, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -232,7 +232,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Scatterv", locals())
+            return tagged(BlockingMoves.Scatterv, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -257,7 +257,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Alltoall", locals())
+            return tagged(BlockingMoves.Alltoall, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -283,7 +283,7 @@ class BlockingMoves(WithContext):
             tag: Name of the call, as of a `region` around it alone; None: none.
         """
         if tag is not None:
-            return tagged("Alltoallv", locals())
+            return tagged(BlockingMoves.Alltoallv, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)

@@ -85,7 +85,7 @@ class Neighbours(WithContext, MPI.Topocomm):
             MismatchError, PeerFailed, CollectiveTimeout, TransportError: As in `Allreduce`.
         """
         if tag is not None:
-            return tagged("neighbor_allgather", locals())
+            return tagged(Neighbours.neighbor_allgather, locals())
         return exchanged(self, "neighbor_allgather", lambda: [sendobj], 1, timeout)
 
     def neighbor_alltoall(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
@@ -100,7 +100,7 @@ class Neighbours(WithContext, MPI.Topocomm):
             ValueError: There are more or fewer objects than neighbours.
         """
         if tag is not None:
-            return tagged("neighbor_alltoall", locals())
+            return tagged(Neighbours.neighbor_alltoall, locals())
         nsent = self.outdegree
 
         def objects() -> list[Any]:

@@ -37,7 +37,7 @@ class BlockingObjects(WithContext):
             MismatchError, PeerFailed, CollectiveTimeout, TransportError: As in `Allreduce`.
         """
         if tag is not None:
-            return tagged("bcast", locals())
+            return tagged(BlockingObjects.bcast, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -62,7 +62,7 @@ class BlockingObjects(WithContext):
             ArgumentError: As in `bcast`; likewise all others.
         """
         if tag is not None:
-            return tagged("scatter", locals())
+            return tagged(BlockingObjects.scatter, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -77,7 +77,7 @@ class BlockingObjects(WithContext):
     def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> list[Any] | None:
         """Return every rank's object, in rank order, at the root, and None elsewhere; arguments and errors as of `bcast`."""
         if tag is not None:
-            return tagged("gather", locals())
+            return tagged(BlockingObjects.gather, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -91,13 +91,13 @@ class BlockingObjects(WithContext):
     def allgather(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return every rank's object, in rank order; arguments and errors as of `bcast`."""
         if tag is not None:
-            return tagged("allgather", locals())
+            return tagged(BlockingObjects.allgather, locals())
         return self._gathered("allgather", sendobj, timeout)
 
     def alltoall(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return what each rank sends to this one, in rank order; arguments and errors as of `scatter`, on every rank."""
         if tag is not None:
-            return tagged("alltoall", locals())
+            return tagged(BlockingObjects.alltoall, locals())
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -123,25 +123,25 @@ class BlockingObjects(WithContext):
             ArgumentError: As in `bcast`; likewise all others.
         """
         if tag is not None:
-            return tagged("reduce", locals())
+            return tagged(BlockingObjects.reduce, locals())
         return self._reduced("reduce", root, sendobj, op, timeout)
 
     def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of every rank's object on all ranks; arguments and errors as of `reduce`."""
         if tag is not None:
-            return tagged("allreduce", locals())
+            return tagged(BlockingObjects.allreduce, locals())
         return self._reduced("allreduce", None, sendobj, op, timeout)
 
     def scan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of the objects of ranks ``0`` to ``r`` on rank ``r``; arguments and errors as of `reduce`."""
         if tag is not None:
-            return tagged("scan", locals())
+            return tagged(BlockingObjects.scan, locals())
         return scanned(self._gathered("scan", sendobj, timeout), op, self._context.rank, itself=True)
 
     def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of the objects of ranks before this one, None on rank 0; arguments and errors as of `reduce`."""
         if tag is not None:
-            return tagged("exscan", locals())
+            return tagged(BlockingObjects.exscan, locals())
         return scanned(self._gathered("exscan", sendobj, timeout), op, self._context.rank, itself=False)
 
     def _reduced(self, method: str, root: int | None, sendobj: Any, op: Op, timeout: Time) -> Any:

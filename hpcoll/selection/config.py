@@ -127,7 +127,7 @@ def _algorithm(collective: str, value: str) -> str:
 
 def _file_name(value: str) -> str:
     if not value:
-        raise ArgumentError("expected the name of a file, got ''")
+        raise ArgumentError("expected the name of a file or folder, got ''")
     return value
 
 

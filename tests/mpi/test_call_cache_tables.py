@@ -112,3 +112,29 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
     wanted = {"Allreduce": 1} | ({"Bcast": int(comm.rank > 0)} if how == "read-only root" else {})
     comm.Free()
     assert agreed([] if entries == wanted else [entries]) == []
+
+
+def test_what_is_never_found_neither_pushes_out_nor_keeps_out() -> None:
+    """Pairs of a new type each time are entered in vain: other calls keep their entry, and those of a new kind soon have one."""
+    if not call_cache.SUPPORTED:
+        pytest.skip("arrays of this NumPy are laid out otherwise")
+    comm = communicator().Dup()
+    x, y, z = np.full(4, comm.rank + 1.0), np.zeros(4), np.zeros(4, complex)
+    table, sizes = comm._context.tables.table("Allreduce"), list[int]()
+
+    def pair() -> list[Any]:
+        return [np.ones(1, np.dtype("d,i4", align=True)), 1, MPI.DOUBLE_INT]
+
+    for _ in range(3 * call_cache.MAX_ENTRIES):
+        comm.Allreduce(x, y)
+        comm.Allreduce(pair(), pair(), MPI.MAXLOC)
+        sizes.append(len(table.calls))
+    for _ in range(600):
+        comm.Allreduce(pair(), pair(), MPI.MAXLOC)
+    for _ in range(61):
+        comm.Allreduce(z, z.copy())
+    misses = table._misses
+    comm.Allreduce(z, z.copy())
+    wrong = [] if sizes == sorted(sizes) and table._misses == misses else [(sizes, misses, table._misses)]
+    comm.Free()
+    assert agreed(wrong) == []

@@ -3,6 +3,7 @@
 import operator
 import pickle
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -124,6 +125,21 @@ def test_a_call_is_counted_once() -> None:
     (row,) = [one for one in comm.ledger.rows() if one.calls]
     assert (row.operation, row.calls, row.element) == ("allgather", 2, "object")
     assert row.nbytes >= 8 << 17
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_short_objects_take_the_short_way(method: str) -> None:
+    """No message is described in Python, of one object or of one for each rank."""
+    comm, entered = fresh(), set[str]()
+    obj = [1] * comm.size if method in ("scatter", "alltoall") else 1
+    getattr(comm, method)(obj)
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, *_: entered.add(frame.f_code.co_name))
+    try:
+        getattr(comm, method)(obj)
+    finally:
+        sys.setprofile(before)
+    assert agreed([] if method in entered and not entered & {"message", "message_of"} else [sorted(entered)]) == []
 
 
 @pytest.mark.mpi(min_size=2)

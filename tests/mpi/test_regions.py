@@ -79,6 +79,28 @@ def test_every_method_takes_a_tag() -> None:
     comm.Free()
 
 
+def counted(name: str, calls: list[str]) -> Any:
+    """Return a subclass's method that names each call after itself."""
+
+    def method(self: hpcoll.Communicator, *given: Any) -> Any:
+        calls.append(name)
+        return getattr(hpcoll.Communicator, name)(self, *given, tag=name)
+
+    return method
+
+
+def test_methods_of_a_subclass_may_tag() -> None:
+    """Each is entered once for a call, and not again by the method that it extends, nor by another one."""
+    calls = list[str]()
+    kind = type("Tagging", (hpcoll.Communicator,), {name: counted(name, calls) for name in METHODS})
+    comm = kind(MPI.COMM_WORLD)
+    for name in METHODS:
+        made = getattr(comm, name)(*arguments(name, comm.size))
+        if isinstance(made, MPI.Request):
+            begun_and_waited(made)
+    assert agreed([] if calls == [*METHODS] else calls) == []
+
+
 @pytest.mark.parametrize("name", [3, "", " \t"])
 def test_no_name(name: Any) -> None:
     """It is refused before any message leaves, in each form."""

@@ -148,3 +148,13 @@ def test_a_rank_that_calls_on_is_told_that_the_other_has_ended() -> None:
     assert done.returncode != 0
     assert "has ended its program" in done.stderr
     assert done.stderr.count("no summary of who came late") == 1
+
+
+@pytest.mark.mpi
+@pytest.mark.smoke
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
+def test_a_summary_says_which_ranks_it_is_about() -> None:
+    """Ranks in it are those of the communicator, of which there may be several."""
+    made = "from mpi4py import MPI\nimport hpcoll\nhpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)).Barrier()"
+    done = finished(command(2, made, head=""), {"HPCOLL_SUMMARY": "1"})
+    assert all(f"ranks, rank {rank} of MPI_COMM_WORLD" in done.stderr for rank in range(2))

@@ -184,3 +184,19 @@ def test_ranks_of_a_small_communicator_wait_as_all_on_their_host(monkeypatch: py
     comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
     assert agreed([] if comm._context.resources.wait_policy == OWN_CORE else [comm._context.resources.wait_policy]) == []
     comm.Free()
+
+
+@pytest.mark.once
+def test_calls_in_flight_of_a_rank_alone_have_ended_when_they_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long: they wait for nobody, so that no thread need be woken, also where it would have a core."""
+    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size)
+    monkeypatch.setenv("HPCOLL_SEGMENT", "16384")  # for a group that is new
+    comm, x, wrong = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)), np.arange(1.0 * (1 << 17)), list[str]()
+    for method in ("Iallreduce", "Iallgather", "Ialltoall", "Iscan"):
+        result = np.zeros_like(x)
+        request = getattr(comm, method)(x, result)
+        wrong += [] if result[-1] == x[-1] else [method]
+        request.Wait()
+    assert agreed(wrong) == []
+    comm.Free()

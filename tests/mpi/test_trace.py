@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from launching import STARTS_JOBS, command, finished, job
 
-from hpcoll.cli.trace.reading import read
+from hpcoll.cli.trace.owners import find
+from hpcoll.cli.trace.reading import CALL, read
 from hpcoll.runtime.engine.entry import advance_noting_address
 
 pytestmark = STARTS_JOBS
@@ -181,6 +182,15 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert moved == sorted(moved)
     assert moved[-1] >= 40 * 24
     assert {one["args"]["calls"] for one in found if one["name"] == "rank 1 in flight"} == {0, 1}
+
+
+def test_only_calls_of_the_program_are_in_it_and_all_are_compared(tmp_path: Path) -> None:
+    """Also those of a communicator that was recovered, whose calls are numbered anew; not those by which hpcoll measures its own Python."""
+    again = "comm.Allreduce(np.ones(3), np.zeros(3))\ncomm.stragglers()\n"
+    job(2, f"{again}comm.recover()\n{again}comm.Split(comm.rank).Barrier()", HPCOLL_TRACE=str(tmp_path))
+    trace = read([str(file) for file in tmp_path.iterdir()])
+    calls = find(trace).compared[trace.category == CALL]
+    assert calls.tolist() == [True] * 6
 
 
 @pytest.fixture

@@ -146,6 +146,7 @@ def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for arguments, message in (
         (["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"], "on-time must be all, or ranks below 4 with commas, got '4'"),
         (["allreduce", "--arrivals", str(tmp_path / "trace.json")], "takes the calls from the trace, got collective 'allreduce'"),
+        (["--arrivals", str(tmp_path / "trace.json"), "--late", "1:2ms"], "takes the calls from the trace, got late"),
         ([], "simulate needs a collective, a file or --arrivals, got none of them"),
     ):
         assert main(["simulate", *arguments]) == 2

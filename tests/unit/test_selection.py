@@ -56,7 +56,7 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SEGMENT", "much", "size must be a number of bytes such as 8, 64K or 1.5M, got 'much'"),
         ("HPCOLL_SEGMENT", "0", "segment must be at least 1 byte, got '0'"),
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
-        ("HPCOLL_TUNING", " ", "expected the name of a file, got ''"),
+        ("HPCOLL_METRICS", " ", "expected the name of a file or folder, got ''"),
         ("HPCOLL_TRACE", "traces:step", "expected a folder, or folder:steps, got 'traces:step'"),
         ("HPCOLL_TRACE", ":steps", "expected a folder, or folder:steps, got ':steps'"),
         ("HPCOLL_SHM", "lots", "size must be a number of bytes such as 8, 64K or 1.5M, got 'lots'"),

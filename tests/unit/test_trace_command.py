@@ -1,5 +1,6 @@
 """``hpcoll trace``: from traces made up, who waited for whom; two runs compared; the page; files of killed runs and of anybody."""
 
+import gzip
 import json
 import random
 import shutil
@@ -71,6 +72,23 @@ def test_waits_that_are_missing_follow_from_the_begins(file: Text) -> None:
 
     for one, other in zip(columns(waits=True), columns(waits=False), strict=True):
         assert one == pytest.approx(other)
+
+
+def test_a_first_call_inherits_nothing(file: Text) -> None:
+    """What other ranks have spent before is not what the late one has: nothing held it up before the first Allreduce."""
+    waits = find(read([file(cases.text(cases.events(1)))]))
+    assert waits.inherited[waits.owner == 2].tolist() == [0.0] * 3
+
+
+def test_calls_of_a_killed_rank_moved_nothing(file: Text) -> None:
+    """It was killed in the last of ten steps: nobody knows whether the others waited there for it, or moved data."""
+    found = list(cases.events(10, waits=False))
+    killed = [event["ts"] for event in found if event["ph"] == "C"][8]
+    trace = read([file(cases.text(event for event in found if event.get("tid", 0) < 48 or event.get("ts", 0) < killed))])
+    rank = rank_waits(trace, find(trace))[1]
+    assert (rank.calls, rank.uncompared) == (27, 3)
+    found_s = rank.moved_s, sum(place.moved_s for place in rank.places), rank.hidden_s
+    assert found_s == pytest.approx((9 * 75e-6, 9 * 75e-6, 9 * 100e-6))
 
 
 @pytest.mark.parametrize("gap", ["", " "], ids=["as hpcoll writes it", "as others write it"])
@@ -147,12 +165,15 @@ def test_what_is_bad_is_refused_by_file_and_line(file: Text, capsys: pytest.Capt
     assert len(error) < 4500
 
 
-def test_lines_and_files_without_end_are_refused(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_none_are_refused(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     start = b'[\n{"ph":"X","name":"a","ts":1,"dur":1,"tid":0,"pid":0},\n{"name":"'
     assert "line 3: expected at most 16 MiB, got more" in printed(capsys, file(start + b"x" * (18 << 20)), code=2)
     assert "got no slices" in printed(capsys, file(b"[\n"), code=2)
     assert "got no slices" in printed(capsys, file(b""), code=2)
     assert "cannot read" in printed(capsys, file(b"") + "-none", code=2)
+    packed = file(gzip.compress(b"["), "run.json.gz")
+    assert f"{packed}: expected a trace as text, got what gzip has packed" in printed(capsys, packed, code=2)
+    assert "which is a trace's" in printed(capsys, "--html", file(b""), packed, code=2), "a page must not replace the first of many traces"
 
 
 def test_any_change_of_a_byte_is_read_or_refused(file: Text) -> None:
@@ -216,7 +237,8 @@ def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[s
     for i, name in enumerate(["send 8 B to 1", "wait for 1", "reduce 8 B"]):
         args = {"kind": name.split()[0], "bytes": 8, "call": 1}
         found.append({"ph": "X", "cat": "step", "name": name, "pid": 0, "tid": 2, "args": args, "ts": now + 0.1 * i, "dur": 0.1})
-    assert printed(capsys, file(cases.text(iter(found)))) == plain
+    with_steps = file(cases.text(iter(found)))
+    assert printed(capsys, with_steps) == printed(capsys, with_steps, "--html", f"{with_steps}.html") == plain
     made = html(file, capsys, cases.text(iter(found))).read_text()
     tracks = [track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"]
     assert [end - first for _, _, first, end in tracks] == [3]

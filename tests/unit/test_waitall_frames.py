@@ -3,6 +3,7 @@
 In the place of the library `select.select`, which takes a list first, too, and is left once there is something in a socket.
 """
 
+import linecache
 import select
 import socket
 import sys
@@ -108,3 +109,33 @@ def test_nothing_is_kept_and_nothing_taken(*, kept: bool) -> None:
     assert found == [ours]
     assert gone == [not kept]
     assert names[0] >= ({"requests", "large"} if kept else set())
+
+
+def test_nobody_elses_variables_are_kept_while_sources_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a function that does not wait so has ends with it, even where reading a source takes long."""
+    ours, theirs = socket.socketpair()
+    entered, leave, gone = threading.Event(), threading.Event(), list[bool]()
+
+    def elsewhere() -> weakref.ref[Large]:
+        large = Large()
+        entered.set()
+        leave.wait()
+        return weakref.ref(large)
+
+    def read(*_: Any) -> list[str]:
+        leave.set()
+        thread.join(LIMIT_S)
+        return []
+
+    thread = threading.Thread(target=lambda: gone.append(elsewhere()() is None))
+    waiting = threading.Thread(target=named, args=(ours,))
+    with ours, theirs:
+        waiting.start()
+        until_seen()
+        monkeypatch.setattr(linecache, "getlines", read)
+        thread.start()
+        entered.wait(LIMIT_S)
+        waited_for()
+        theirs.send(b"1")
+        waiting.join(LIMIT_S)
+    assert gone == [True]

@@ -175,3 +175,6 @@ def test_the_table_shows_the_worst_first_and_counts_the_rest() -> None:
     assert lines[4].split()[0] == "33"
     assert lines[-1].startswith("and 24 other ranks")
     assert all(line.isprintable() for line in lines)
+    place = PlaceWaits("a.py:1", "", 1, 0.1, 0.0, {})
+    many = judge([one._replace(places=[place._replace(region=f"r{i}") for i in range(20)]) for one in late(2, 0)])
+    assert str(many).endswith("and 4 other places, where ranks waited less")

@@ -20,7 +20,7 @@ from hpcoll.schedules.placement import describe
 
 STEP = "step"  # region that divides a program, unless another is named
 DOUBTFUL = 0.1  # share of a step by which the simulation may miss the measured one
-_FROM_TRACE = ("collective", "nranks", "algorithms", "plot", "grid")  # arguments that have no meaning here
+_FROM_TRACE = ("collective", "nranks", "algorithms", "plot", "grid", "late", "order")  # arguments that have no meaning here
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
         there: Costs where it is replayed.
     """
     for name in _FROM_TRACE:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name) not in (None, []):
             raise ArgumentError(f"simulate --arrivals takes the calls from the trace, got {name} {quoted(str(getattr(arguments, name)))}")
     if arguments.json:
         output.check(arguments.json)
@@ -83,7 +83,7 @@ def _punctual(text: str) -> str:
 
 def _report(arguments: argparse.Namespace, program: TracedProgram, found: dict[str, ReplayTimes], before: str) -> Iterator[str]:
     """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
-    steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else "no region of that name"
+    steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else f"no region {arguments.region}"
     calls = counted(len(program.calls), "call")
     yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {duration(program.measured.run)}; {steps}"
     rows = [[name, *(duration(float(one)) for one in (run, np.mean(steps), np.median(steps)))] for name, (run, steps) in found.items()]

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcoll.analysis.waits import RankWaits, judge
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
 from hpcoll.cli import output
 from hpcoll.cli.output import grid, print_lines, wrapped
 from hpcoll.cli.trace import compare
 from hpcoll.cli.trace.owners import SliceWaits, find
 from hpcoll.cli.trace.reading import OTHER, RunTrace, read
 from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, slices_by_name
+
+_TRACE = ".json"  # the suffix of traces
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print who waited for whom, or what differs between two runs."""
     if arguments.html:
+        if arguments.html.suffix == _TRACE:  # of which --html before the files takes the first
+            raise ArgumentError(f"--html takes the name of the page to write, got {quoted(str(arguments.html))}, which is a trace's")
         output.check(arguments.html)
     trace = read(arguments.files, steps=bool(arguments.html))
     waits = find(trace)

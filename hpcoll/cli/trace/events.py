@@ -23,6 +23,7 @@ _SLICE = re.compile(
 )
 _BEHIND = b'"call":0},"ts":0,"dur":0}'  # makes an event of the text before
 _TAKEN = b"\x01"  # stands for a line that is a slice
+_GZIP = b"\x1f\x8b"  # the first bytes of a file that gzip has packed
 _CUT = 6  # letters before the end of a line where a number, a word or an escape sequence may be cut
 
 Event: TypeAlias = dict[str, Any]
@@ -142,7 +143,10 @@ def blocks(file: str) -> Iterator[EventLines]:
     """Yield the events of a file in blocks of some thousands; ArgumentError: it cannot be read, or is no trace."""
     try:
         with open(file, "rb") as opened:
-            if _has_lines(opened.read(BLOCK)):
+            head = opened.read(BLOCK)
+            if head.startswith(_GZIP):
+                raise ArgumentError(f"{printable(file, LINE)}: expected a trace as text, got what gzip has packed; gunzip it first")
+            if _has_lines(head):
                 opened.seek(0)
                 yield from _lines(file, opened)
                 return

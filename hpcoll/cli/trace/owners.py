@@ -24,8 +24,8 @@ class SliceWaits(NamedTuple):
     owner: np.ndarray  # rank that was awaited; -1: none
     divided: np.ndarray  # the wait divided by the number of ranks that could wait for that one in that call
     inherited: np.ndarray  # of `divided`, what the owner had spent in other collectives since its last call of this kind, beyond this rank
-    in_call: np.ndarray  # time of the program in the call; of calls in flight while it waits for them
-    compared: np.ndarray  # bool: a call that is known of all its ranks
+    in_call: np.ndarray  # time of the program in the call; of calls in flight while it waits for them; 0 where nothing is known of waits
+    compared: np.ndarray  # bool: a call that is known of all its ranks, or the program's wait for one
 
 
 class _SameCalls(NamedTuple):
@@ -49,6 +49,7 @@ def find(trace: RunTrace) -> SliceWaits:
     spent = _spent_elsewhere(trace, in_program)
     for table in _tables(trace):
         _fill(trace, found, table, spent)
+    found.in_call[~found.compared & (found.length == 0)] = 0.0  # nobody knows when all had come: it moved nothing, perhaps
     return found
 
 
@@ -85,10 +86,11 @@ def _spent_elsewhere(trace: RunTrace, in_program: np.ndarray) -> np.ndarray:
     for one in np.unique(rank[calls]):
         mine = slice(*np.searchsorted(rank[calls], [one, one + 1]))
         low, high = np.searchsorted(rank[program], [one, one + 1])
-        before[mine] = total[low + np.searchsorted(trace.start[program[low:high]], trace.start[calls[mine]])]
-    own = np.where(in_program[calls], trace.length[calls], 0.0)
+        before[mine] = total[low + np.searchsorted(trace.start[program[low:high]], trace.start[calls[mine]])] - total[low]
+    after = before + np.where(in_program[calls], trace.length[calls], 0.0)
     same = (communicator[1:] == communicator[:-1]) & (rank[calls[1:]] == rank[calls[:-1]])
-    spent[calls[1:]] = np.where(same, before[1:] - before[:-1] - own[:-1], before[1:])
+    spent[calls] = before
+    spent[calls[1:]] -= np.where(same, after[:-1], 0.0)
     return np.maximum(spent, 0)
 
 
@@ -139,8 +141,9 @@ def _program_waits(trace: RunTrace, calls: np.ndarray, waits: np.ndarray) -> np.
 
 def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarray) -> None:
     """Note the calls of a table as compared, with waits where the trace has none of a call, and with what follows from all of them."""
-    found.compared[table.calls] = True
     begins, waits, n = trace.start[table.calls], table.waits, len(table.ranks)
+    found.compared[table.calls] = True
+    found.compared[waits[waits >= 0]] = True
     awaited = _awaited(table, begins)
     if awaited is not None:
         until = np.take_along_axis(begins, np.maximum(awaited, 0), axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 from hpcoll.analysis.waits import PlaceWaits, RankWaits
 from hpcoll.base.text import counted, duration, ranks_in_words
 from hpcoll.cli.trace.owners import SliceWaits
-from hpcoll.cli.trace.reading import CALL, OTHER, RunTrace
+from hpcoll.cli.trace.reading import CALL, OTHER, STEP, RunTrace
 
 S = 1e-6  # a microsecond
 _NAMES = 20  # of slices of other tools, those that took longest
@@ -38,7 +38,7 @@ def rank_waits(trace: RunTrace, waits: SliceWaits) -> list[RankWaits]:
 def _of_rank(trace: RunTrace, waits: SliceWaits, rank: int, host: str, slices: np.ndarray, places: list[tuple[str, str]]) -> RankWaits:
     calls = slices[trace.category[slices] == CALL]
     inside, waited = waits.in_call[slices].sum(), waits.length[slices].sum()
-    in_flight = trace.length[calls[trace.lane[calls] > 0]].sum()
+    in_flight = trace.length[calls[waits.compared[calls] & (trace.lane[calls] > 0)]].sum()
     awaited = waits.in_call[slices[waits.in_call[slices] > 0]].sum() - waits.in_call[calls].sum()
     end = trace.start[slices] + trace.length[slices]
     return RankWaits(
@@ -73,7 +73,7 @@ def _by_owner(waits: SliceWaits, slices: np.ndarray, values: np.ndarray) -> dict
 
 
 def _places(trace: RunTrace, waits: SliceWaits, slices: np.ndarray, places: list[tuple[str, str]]) -> list[PlaceWaits]:
-    slices = slices[trace.number[slices] >= 0]
+    slices = slices[(trace.number[slices] >= 0) & (trace.category[slices] != STEP)]
     kinds = defaultdict[tuple[str, str], list[int]](list)
     for kind in np.unique(trace.kind[slices]):
         kinds[places[kind]].append(int(kind))
@@ -124,7 +124,7 @@ def missing(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
     if not calls:
         yield "no calls of hpcoll are in it, so nobody's waits are known: a call needs cat, comm, and its number"
     elif alone:
-        yield f"{alone:,} of {calls:,} calls are not known of all ranks of their communicator, and say nothing of waits but what is written"
+        yield f"{alone:,} of {calls:,} calls are not known of all ranks of their communicator: of these only waits that are written count"
     silent = sorted(set(range(trace.nranks)) - set(trace.host_of()))
     if calls and silent:
         yield f"{ranks_in_words(silent)} left nothing in it"

@@ -47,7 +47,8 @@ install(Diagnosis())  # without this line calls run all the same, and nobody say
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     context.resources.forget_name()
-    leaves(context)
+    if context in live_contexts:
+        leaves(context)
     if context.resources.lock[0] and not context.closed:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
@@ -142,6 +143,7 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
         old.break_off("a call before the communicator was recovered")
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
+    leaves(old)
     live_contexts.pop(old, None)
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
     made = context_of(comm, resources.asked_mixed, old.ledger)

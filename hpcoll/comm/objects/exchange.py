@@ -80,7 +80,7 @@ class CellExchange:
         )
         self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
         self.keep = partial(cells.keeps, found=self.buffers)
-        self._messages = list[Outgoing]()  # of a call under way that takes the long way
+        self._messages = list[bytes | Outgoing]()  # of a call under way that takes the long way; bytes: a pickle that fits its cell
         self._sends = call.collective != "bcast" or on.rank == root
         self._in_place = self._sends and call.collective == "bcast"
         self._fields, self._arguments = self._laid_out()
@@ -142,27 +142,40 @@ class CellExchange:
 
     def _announce(self, data: bytes) -> int:
         """Say in a cell what is to come of a pickle and the buffers that were found with it."""
-        self.data, buffers = None, self.buffers.copy()
+        self.data = None
+        return self._put(cells.message(data, self._taken_buffers(), self.room))
+
+    def _taken_buffers(self) -> list[Any]:
+        """Return the buffers that were found with the pickle before."""
+        buffers = self.buffers.copy()
         self.buffers.clear()
-        return self._put(cells.message(data, buffers, self.room))
+        return buffers
 
     def put_all(self, objects: Any) -> int:
         """Pickle an object for each rank, or as many None; return the address of their cells."""
-        messages, nranks = list[Outgoing](), self.context.nranks
+        nranks, room, messages = self.context.nranks, self.room, self._messages
+        messages.clear()
         try:
             found = [None] * nranks if objects is None else list(objects)
             if len(found) != nranks:
                 raise ValueError(f"expecting {nranks} items, got {len(found)}")
-            messages += (cells.message_of(one, self.room) for one in found)
-            for message in messages:
-                if message.error is not None:
-                    raise message.error
+            if get_referents(MPI.pickle) == DEFAULT:
+                for one in found:
+                    data = dumps(one, _PROTOCOL, buffer_callback=self.keep)
+                    messages.append(data if not self.buffers and len(data) <= room else cells.message(data, self._taken_buffers(), room))
+            else:
+                for one in found:
+                    message = cells.message_of(one, room)
+                    if message.error is not None:
+                        raise message.error
+                    messages.append(message)
         except Exception as error:
-            messages = [cells.refusal(error, self.room)] * nranks
-        for number, message in enumerate(messages):
-            self._sent_words[number] = message.length
-            self._slots[number][: len(message.payload)] = message.payload
-        self._messages = messages
+            self.buffers.clear()
+            messages[:] = [cells.refusal(error, room)] * nranks
+        for number, sent in enumerate(messages):
+            length, payload = (len(sent), sent) if isinstance(sent, bytes) else (sent.length, sent.payload)
+            self._sent_words[number] = length
+            self._slots[number][: len(payload)] = payload
         return self.source
 
     def _put(self, message: Outgoing) -> int:
@@ -197,7 +210,8 @@ class CellExchange:
             context.exchange.note_place()
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
         incoming = [Incoming(view, self._words[i], source) for i, (view, source) in enumerate(zip(self.views, sources, strict=True))]
-        mine, self._messages = self._messages or [cells.message(self.data or b"", (), self.room)], []
+        sent, self._messages = self._messages or [self.data or b""], []
+        mine = [one if isinstance(one, Outgoing) else cells.message(one, (), self.room) for one in sent]
         special = any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)])
         return mine, incoming, special
 

@@ -20,16 +20,15 @@ _FRAMES_AND_OURS = 4  # references to a frame's variables: of the frame, of a lo
 
 def waited_for() -> list[Any]:
     """Return requests for all of which some thread waits; none where that is not known, as before Python 3.11."""
-    return [one for frame in list(sys._current_frames().values()) for one in _requests(frame)]
+    # no other frame is kept while sources are read: with it the variables of a function that returns meanwhile would live on
+    frames = [frame for frame in sys._current_frames().values() if "waitall" in map(str.lower, frame.f_code.co_names)]
+    return [one for frame in frames for one in _requests(frame)]
 
 
 def _requests(frame: FrameType) -> list[Any]:
     """Return the requests of the call at which a frame is, if it is one of Waitall."""
-    text = _source(frame)
-    if "aitall" not in text:
-        return []
     try:
-        call = ast.parse(text, mode="eval").body
+        call = ast.parse(_source(frame), mode="eval").body
         if not isinstance(call, ast.Call) or getattr(call.func, "attr", "").lower() != "waitall":
             return []
         given = [*call.args, *(one.value for one in call.keywords if one.arg == "requests")]

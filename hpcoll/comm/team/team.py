@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.cost import levels_between
+from hpcoll.analysis.cost import NEVER, levels_between
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
@@ -127,6 +127,8 @@ class Team:
         """Find out how these ranks exchange messages, and make the first message contexts; collective."""
         hosts = [one.host for one in self.processes]
         self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
+        if self.nranks == 1:  # its calls in flight wait for nobody: the progress thread has nothing to do
+            self.wait_policy = self.wait_policy._replace(eager=NEVER)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
             unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from weakref import WeakSet
@@ -70,6 +71,8 @@ class Metrics:
         self._pid, self._rank = os.getpid(), MPI.COMM_WORLD.rank
         job = job_of(os.environ, self._pid)
         self._common, self._path = {"jobid": job, "rank": self._rank}, Path(folder, f"{_PACKAGE}_{job}_rank{self._rank}.prom")
+        with suppress(OSError):  # the program is in no folder
+            self._path = self._path.absolute()  # it may go to another one
         self._about = {
             "version": sys.modules[_PACKAGE].__version__, "program": Path(sys.argv[0] if sys.argv else "").name, "host": resources.host,
             "ranks": MPI.COMM_WORLD.size, "pid": self._pid,

@@ -213,6 +213,7 @@ class Trace:
                     self._numbers[one.log], self._nrows = self._nrows, self._nrows + self._stride
             number = self._numbers[on.log] if lane else 0
             self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
+            row.written = row.begun = on.log.compared if resources.nranks == 1 else 0  # by calls before hpcoll has measured its own Python
             self._steps[on.log] = steps = StepRow(self._positions.own(number + 1), self._common)
             if lane:
                 self._name_rows(f"rank {self._positions.rank} {resources.form(on.index)} {number}", row.at, steps.at)

@@ -22,6 +22,7 @@ _TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the f
 _MOVES_AT, _ENDS_AT = 2 * _TICK_NS, 3 * _TICK_NS  # after the last rank came: readers that keep times as floats tell them apart for years
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
+_world: dict[str, str] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
 MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which words of a kind or a step make one number
 
 
@@ -37,12 +38,16 @@ class Positions:
         self.rank, self._nranks, self._narrows = world.rank, world.size, 0
         whole = resources.nranks == world.size  # else other ranks may count hosts in another order
         self._nodes = {host: node for node, host in enumerate(dict.fromkeys(hosts))} if whole else {}
-        self.host = resources.host
+        self.host, self._folder = resources.host, os.getcwd() + os.sep
         self.node = self.node_of(self.host)
 
     def node_of(self, host: str) -> int:
         """Return the number of a host."""
         return self._nodes[host] if host in self._nodes else zlib.crc32(host.encode()) >> 1
+
+    def here(self, place: str) -> str | None:
+        """Return a place relative to the folder in which the program ran when its trace began."""
+        return place.removeprefix(self._folder) or None
 
     def of(self, resources: Resources, rank: int, row: int) -> dict[str, Any]:
         """Return where the row of a rank of a communicator is; row 0: its blocking calls."""
@@ -156,8 +161,8 @@ class Row:
             name = f"I{name.lower()}"
         known = {
             "comm": _title(resources), "lane": self.lane or None, "bytes": nbytes, "count": call["count"], "type": call["element"] or None,
-            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"], "at": _here(place_text(names >> f.PLACE_AT)),
-            "region": region_text(names & f.REGION_BITS) or None,
+            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"],
+            "at": self._positions.here(place_text(names >> f.PLACE_AT)), "region": region_text(names & f.REGION_BITS) or None,
         }  # fmt: skip
         known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
         cat = "service" if signature.purpose else "call"
@@ -255,11 +260,7 @@ def counter(event: dict[str, Any], series: str, when: np.ndarray, values: np.nda
 
 
 def _title(resources: Resources) -> str:
-    """Return a name of a communicator that no other one has, alike on all its ranks."""
+    """Return a name of a communicator that no other one has, alike on all its ranks; of the world only the first has its plain name."""
     title = resources.title
-    return title if title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size else f"{title} {resources.key}"
-
-
-def _here(place: str) -> str | None:
-    """Return a place relative to the folder in which the program runs."""
-    return place.removeprefix(os.getcwd() + os.sep) or None
+    of_world = title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size
+    return title if of_world and _world.setdefault(title, resources.key) == resources.key else f"{title} {resources.key}"

@@ -17,7 +17,8 @@ from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import function_address, handle
 
 MAX_ENTRIES = 32  # calls that a table holds
-_FREE_MISSES = 16  # calls in a row that are entered, though none that was entered is found again
+_FREE_MISSES = 16  # calls that are entered, though none that was entered last is found again
+_SELDOM = 61  # of further ones every so many is entered; a prime: kinds of calls that take turns all have theirs
 _UNUSED = -1
 MAX_COUNT = 2**31 - 1  # of a vector or of a block of a call of the MPI library
 
@@ -149,18 +150,18 @@ class CallTable:
         self.calls: list[CachedCall] = []
         self._keep: list[tuple[object, ...]] = []
         self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
-        self._misses, self.closed = 0, False
+        self._misses, self._newest, self.closed = 0, 0, False
 
     def wants_more(self) -> bool:
         """Say whether a call that was not found is to be entered, which takes far longer than to run it.
 
-        While none of those that were entered is found again, fewer and fewer are.
+        While none of those that were entered last is found again, few are.
         """
         if self.closed:
             return False
-        self._misses = self._misses + 1 if self._numbers[c.LATEST] == _UNUSED else 1
+        self._misses = 1 if self._numbers[c.LATEST] == self._newest else self._misses + 1
         self._numbers[c.LATEST] = _UNUSED
-        return self._misses <= _FREE_MISSES or self._misses & (self._misses - 1) == 0
+        return self._misses <= _FREE_MISSES or self._misses % _SELDOM == 0
 
     @property
     def latest(self) -> CachedCall:
@@ -197,7 +198,7 @@ class CallTable:
         entry = [*head, *sent.words, *received.words]
         if len(self.calls) == MAX_ENTRIES:
             self.clear()
-        row = self._neighbour(entry)
+        self._newest = row = self._neighbour(entry)
         if row == len(self.calls):
             self._keep.append((op, *sent.owners, *received.owners))
             self.calls.append(served)
