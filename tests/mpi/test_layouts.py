@@ -127,3 +127,14 @@ def test_few_loops() -> None:
     assert found == {name: pieces for name, (_, pieces) in every.items()}
     for one, _ in every.values():
         one.Free()
+
+
+def test_types_made_again_are_remembered() -> None:
+    """By what they are made of: programs make and free the same ones for each call. One that starts elsewhere is another."""
+
+    def made(first: int) -> MPI.Datatype:
+        return MPI.DOUBLE.Create_subarray([8, 8], [8, 2], [0, first]).Create_vector(2, 1, 3)
+
+    one, again, other = map(layout_of_datatype, map(made, (2, 2, 4)))
+    assert agreed([] if one is again is not None else ["read twice"]) == []
+    assert agreed([] if other is not None and other.pieces[0, 1] == 4 * 8 else [other]) == []

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16, opaque
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
 from hpcoll.base.text import printable
-from hpcoll.comm.arguments.datatypes import layout_of_datatype, made_of
+from hpcoll.comm.arguments.datatypes import layout_of_datatype, made_of, table_of
 from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.layouts import Map, Words
@@ -119,8 +119,7 @@ def _read(datatype: MPI.Datatype) -> BufferLayout | None:
         return None
     numbers, label = _types(datatype), datatype.name if datatype.is_named else "a derived datatype"
     derived = Derived(printable(datatype.name) or "derived", numbers.pop() if len(numbers) == 1 else "")
-    table = layout.table(extent) if layout.size and not layout.is_plain(extent) else None
-    every = None if table is None else Map([(0, 0, table)])
+    table, every = table_of(layout, extent)
     dtype = np.dtype((np.void, layout.size))
     return BufferLayout(dtype, extent, lower, lower + true_extent, label, datatype, False, derived, table, every)
 

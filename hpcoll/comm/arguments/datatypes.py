@@ -3,15 +3,18 @@
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.runtime.program.layouts import Layout, joined
+from hpcoll.runtime.program.layouts import Layout, Map, Words, joined
 
 _Old = Sequence[tuple[Layout, int]]  # layouts and extents of the datatypes of which one is made
+_MOST = 1024  # layouts that are remembered
+_FEW = 64  # numbers and datatypes of which a layout that is remembered is made
 
 
 @contextmanager
@@ -33,18 +36,39 @@ def layout_of_datatype(datatype: MPI.Datatype) -> Layout | None:
     if datatype.is_predefined:
         return _predefined(datatype)
     with made_of(datatype) as (numbers, datatypes):
-        make = _LAYOUTS.get(datatype.combiner)
-        old = [(layout, one.extent) for one in datatypes if (layout := layout_of_datatype(one)) is not None]
-        return make(old, numbers) if make is not None and len(old) == len(datatypes) else None
+        old = tuple((layout, one.extent) for one in datatypes if (layout := layout_of_datatype(one)) is not None)
+        if datatype.combiner not in _LAYOUTS or len(old) < len(datatypes):
+            return None
+        make = _remembered if len(numbers) + len(old) <= _FEW else _made
+        return make(datatype.combiner, old, tuple(numbers))
+
+
+def _made(combiner: int, old: _Old, numbers: Sequence[int]) -> Layout:
+    return _LAYOUTS[combiner](old, numbers)
+
+
+_remembered = lru_cache(_MOST)(_made)  # programs that make their datatypes for each call make the same ones again
+
+
+@lru_cache(_MOST)
+def table_of(layout: Layout, extent: int) -> tuple[Words, Map] | tuple[None, None]:
+    """Return the table of a layout and the map of a buffer of such elements; None where these are contiguous, or none."""
+    if not layout.size or layout.is_plain(extent):
+        return None, None
+    table = layout.table(extent)
+    return table, Map([(0, 0, table)])
 
 
 def _predefined(datatype: MPI.Datatype) -> Layout:
     """Return the layout of a predefined datatype. Of a pair with gaps the library packs bytes that tell where they were."""
     if datatype.size == datatype.extent:
-        return Layout.of_run(datatype.size)
+        return _of_run(datatype.size)
     places, packed = np.arange(datatype.extent, dtype=np.uint8), np.empty(datatype.size, np.uint8)
     datatype.Pack(places, packed, 0, MPI.COMM_SELF)
     return Layout.of_runs(packed, np.ones(packed.size, np.int64))
+
+
+_of_run = lru_cache(_MOST)(Layout.of_run)
 
 
 def _vector(old: _Old, count: int, length: int, stride: int) -> Layout:
@@ -95,7 +119,7 @@ def _scaled(old: _Old, displs: Sequence[int]) -> Any:
     return np.multiply(displs, old[0][1])
 
 
-_LAYOUTS: dict[int, Callable[[_Old, list[int]], Layout]] = {
+_LAYOUTS: dict[int, Callable[[_Old, Sequence[int]], Layout]] = {
     MPI.COMBINER_DUP: lambda old, n: old[0][0],
     MPI.COMBINER_RESIZED: lambda old, n: old[0][0],
     MPI.COMBINER_CONTIGUOUS: lambda old, n: old[0][0].repeated(n[0], old[0][1]),

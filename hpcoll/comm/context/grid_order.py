@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any
@@ -12,6 +13,8 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.cartesian import place
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Topology
+
+_placed = lru_cache(128)(place)  # programs make the same grid again
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def in_grid_order(
     if shape is not None and (len(shape) != len(size) or min(shape) < 1):
         expected = f"{len(size)} numbers of points, of the whole array"
         raise ArgumentError(f"rank {topology.rank}: shape of Create_cart needs {expected}, got {list(shape)}")
-    placed = place(size, rounds, topology.parts, shape)
+    placed = _placed(tuple(size), tuple(map(bool, rounds)), topology.parts, None if shape is None else tuple(shape))
     what = "nodes" if len(set(topology.nodes)) > 1 else "cache domains"
     if topology.rank == 0 and placed.before:
         log.info("grid %s: %d faces between %s, %d in the order of ranks", size, placed.after, what, placed.before)
