@@ -4,8 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -31,8 +33,8 @@ world = MPI.COMM_WORLD
 comm = hpcoll.Communicator(world)
 node, nrings = comm._context.resources.node, sum(one.rings is not None for one in comm._context.resources.message_contexts)
 def say(*words):
-    sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
-    sys.stdout.flush()
+    with open(os.environ.get("SAID", 1), "a", closefd="SAID" in os.environ) as file:
+        file.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
 """
 
 
@@ -54,14 +56,19 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def finished(arguments: Sequence[str], variables: Mapping[str, str], limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; pytest shows all that it said where the test fails."""
-    try:
-        done = subprocess.run(
-            arguments, env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        print(error.stdout, error.stderr, sep="\n")
-        raise
+    """Run a command to its end; pytest shows all that it said where the test fails.
+
+    What ranks `say` goes through a file: a launcher that sees a rank leave by ``os._exit`` may end before it has read what others said.
+    """
+    with tempfile.NamedTemporaryFile("r") as said:
+        try:
+            kept: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+            ranks = environment({**variables, "SAID": said.name})
+            done = subprocess.run(arguments, env=ranks, timeout=limit_s, check=False, **kept)
+        except subprocess.TimeoutExpired as error:
+            print(said.read(), error.stdout, error.stderr, sep="\n")
+            raise
+        done.stdout += said.read()
     print(done.stdout, done.stderr, f"exit status {done.returncode}", sep="\n")
     return done
 
