@@ -68,7 +68,7 @@ def finished(arguments: Sequence[str], variables: Mapping[str, str], limit_s: fl
         except subprocess.TimeoutExpired as error:
             print(said.read(), error.stdout, error.stderr, sep="\n")
             raise
-        done.stdout += said.read()
+        done.stdout = said.read() + done.stdout
     print(done.stdout, done.stderr, f"exit status {done.returncode}", sep="\n")
     return done
 
