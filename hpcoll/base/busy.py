@@ -65,11 +65,12 @@ def usage(cores: frozenset[int], proc: Path = PROC, root: Path = CGROUP, members
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in read(proc / "stat").splitlines() if line.partition(" ")[0] in names]
     used = _TICK_S * sum(int(fields[1 + i]) for fields in lines for i in _FIELDS) if len(lines) == len(cores) else math.nan
-    children, delays = resource.getrusage(resource.RUSAGE_CHILDREN), read(proc / "thread-self" / "schedstat").split()
-    return Usage(
-        time.monotonic(), used, time.process_time() + children.ru_utime + children.ru_stime, 1e-9 * int(delays[1]) if len(delays) > 1 else 0.0,
-        max((_stopped_s(folder) for folder in cgroups("cpu", root, membership)), default=0.0),
-    )  # fmt: skip
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = time.process_time() + children.ru_utime + children.ru_stime
+    delays = read(proc / "thread-self" / "schedstat").split()
+    waited = 1e-9 * int(delays[1]) if len(delays) > 1 else 0.0
+    stopped = max((_stopped_s(folder) for folder in cgroups("cpu", root, membership)), default=0.0)
+    return Usage(time.monotonic(), used, own, waited, stopped)
 
 
 def _stopped_s(folder: Path) -> float:
@@ -107,8 +108,8 @@ def ncores_of(cores: frozenset[int], cpus: Path = CPUS) -> int:
     return len({read(cpus / f"cpu{core}/topology/thread_siblings_list") or str(core) for core in cores})
 
 
-def verdict(spans: Iterable[Span | None]) -> list[str]:
+def verdict(spans: Iterable[Span]) -> list[str]:
     """Return what is said once of rows that others disturbed, from the span of each: a sentence, or nothing where there are none."""
-    disturbed = [one for one in spans if one is not None and one.disturbed]
+    disturbed = [one for one in spans if one.disturbed]
     worst = max(disturbed, key=lambda one: one.others, default=None)
     return [] if worst is None else [f"{MARK} {worst} while this was measured: its times and ratios say little"]

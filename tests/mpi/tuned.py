@@ -22,8 +22,8 @@ def table_in(folder: Path) -> Path:
 
 
 def tune(*arguments: Any) -> int:
-    """Exit code; equal on all ranks, or the test fails on all."""
-    codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
+    """Exit code; equal on all ranks, or the test fails on all. Other programs may use the cores."""
+    codes = WORLD.allgather(main(["tune", "--busy", *map(str, arguments)]))
     assert codes == codes[:1] * WORLD.size
     return codes[0]
 
@@ -32,6 +32,7 @@ def brief(patch: pytest.MonkeyPatch, *, scouts: int = 1, rounds: int = 1) -> Non
     """Let candidates have few turns, so that a run ends long before its time is over."""
     patch.setattr(search, "SCOUT_ROUNDS", scouts)
     patch.setattr(search, "MAX_ROUNDS", rounds)
+    patch.setattr(search, "AGAIN_S", 0.0)
     patch.setattr(search, "MODEL_S", 0.1)
 
 

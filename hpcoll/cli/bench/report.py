@@ -125,6 +125,11 @@ def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
+def spans_of(rows: Iterable[ResultRow]) -> list[Span]:
+    """Return the uses of the cores while rows were measured, where they are known."""
+    return [row.beside for row in rows if row.beside is not None]
+
+
 def total_wrong(rows: Iterable[ResultRow]) -> int:
     """Return the number of wrong elements of all rows."""
     return sum(side.nwrong or 0 for row in rows for side in row.sides)
@@ -169,14 +174,15 @@ def rows_so_far(report: Report) -> list[str]:
 
 def _end(report: Report) -> list[str]:
     """Return the lines behind the table."""
-    lines = [f"# {text}" for text in verdict(row.beside for row in report.rows)]
+    lines = [f"# {text}" for text in verdict(spans_of(report.rows))]
     for name, rows in report.blocks():
         wrong = total_wrong(rows)
         lines += [
-            "#", f"# {report.collective}/{name}{_picks(rows)}",
+            "#",
+            f"# {report.collective}/{name}{_picks(rows)}",
             f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}",
             f"# {'Avg bus bandwidth':<20} : {average_bus_bandwidth(rows):g}",
-        ]  # fmt: skip
+        ]
     return [*lines, "#"]
 
 
@@ -258,7 +264,7 @@ def document(report: Report) -> dict[str, Any]:
         "results": [_json_row(row) for row in report.rows],
         "out_of_bounds": {"count": wrong, "okay": str(wrong == 0).lower()},
         "average_bus_bandwidth": {"bandwidth": average_bus_bandwidth(report.rows), "okay": "unchecked", "algorithms": ours},
-        "notes": [*report.notes, *verdict(row.beside for row in report.rows)],
+        "notes": [*report.notes, *verdict(spans_of(report.rows))],
         "errors": [f"{wrong} wrong elements"] if wrong else [],
     }  # fmt: skip
 

@@ -58,9 +58,12 @@ class _Candidate(NamedTuple):
 
 
 def run(
-    request: BenchRequest, world: MPI.Intracomm, watch: Watch, progress: Callable[[str], None],
+    request: BenchRequest,
+    world: MPI.Intracomm,
+    watch: Watch,
+    progress: Callable[[str], None],
     so_far: Callable[[BenchFindings], object] = lambda findings: None,
-) -> BenchFindings:  # fmt: skip
+) -> BenchFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
     ``progress`` is called with a line of text before each size, and with an empty one at the end; ``so_far`` on all ranks with the

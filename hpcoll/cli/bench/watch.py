@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.base.busy import LEAST_S, Span, Usage, crowds, ncores_of, span, usage
+from hpcoll.base.busy import LEAST_S, MARK, Span, Usage, crowds, ncores_of, span, usage, verdict
 from hpcoll.base.machine import read
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.probes import cpu_quota
@@ -34,7 +34,7 @@ class Watch:
             self.notes.append("one rank exchanges nothing: these are costs of calls alone; for more ranks: mpirun -n 4 hpcoll ...")
 
     def look(self) -> Span:
-        """Return the use of the cores that others disturbed most since the last look, or in the last `LEAST_S` seconds; equal on all ranks."""
+        """Return the use, since the last look but for `LEAST_S` at least, of the cores that others disturbed most; equal on all ranks."""
         now = self._world.allgather(usage(self._cores))
         since = next((one for one in reversed(self._samples) if now[0].clock - one[0].clock >= LEAST_S), self._samples[0])
         self._samples = [*self._samples[self._samples.index(since) :], now]
@@ -43,3 +43,31 @@ class Watch:
     def _span(self, ranks: list[int], since: list[Usage], now: list[Usage]) -> Span:
         return span([since[rank] for rank in ranks], [now[rank] for rank in ranks], self._ncores[ranks[0]])
 
+
+class Lines:
+    """A table that rank 0 prints line by line, with a mark behind what others disturbed. Made collectively.
+
+    Args:
+        line: Format of a line.
+    """
+
+    def __init__(self, world: MPI.Intracomm, line: str) -> None:
+        self._line, self._rank, self._watch, self._spans = line, world.rank, Watch(world), list[Span]()
+        self._print(*self._watch.notes)
+
+    def _print(self, *lines: str) -> None:
+        for line in lines if self._rank == 0 else ():
+            print(line.rstrip(), flush=True)
+
+    def say(self, *cells: str) -> None:
+        """Print a line of what was not measured just now."""
+        self._print(self._line.format(*cells))
+
+    def measured(self, *cells: str) -> None:
+        """Print a line of what was measured since the last one; collective."""
+        self._spans.append(self._watch.look())
+        self._print(self._line.format(*cells) + (f" {MARK}" if self._spans[-1].disturbed else ""))
+
+    def end(self) -> None:
+        """Say once what the marks mean."""
+        self._print(*verdict(self._spans))
