@@ -32,7 +32,7 @@ class Usage(NamedTuple):
     stopped: float  # for which a quota of a control group has stopped its processes
 
 
-class Span(NamedTuple):
+class CoreUse(NamedTuple):
     """The use of some cores between two moments."""
 
     seconds: float
@@ -79,13 +79,13 @@ def _stopped_s(folder: Path) -> float:
     return 1e-6 * int(words.get("throttled_usec", 0)) + 1e-9 * int(words.get("throttled_time", 0))
 
 
-def span(before: Sequence[Usage], after: Sequence[Usage], ncores: int) -> Span:
+def core_use(before: Sequence[Usage], after: Sequence[Usage], ncores: int) -> CoreUse:
     """Return the use of cores between two moments, at which each process of the job that may use them has taken a sample."""
     passed = [Usage(*(now - then for now, then in zip(*pair, strict=True))) for pair in zip(after, before, strict=True)]
     seconds = max(passed[0].clock, 1e-9)
     others = (passed[0].used - sum(one.own for one in passed)) / seconds
     waited, stopped = (max(getattr(one, field) for one in passed) / seconds for field in ("waited", "stopped"))
-    return Span(seconds, ncores, len(passed), others if math.isnan(others) else max(0.0, others), waited, stopped)
+    return CoreUse(seconds, ncores, len(passed), others if math.isnan(others) else max(0.0, others), waited, stopped)
 
 
 def crowds(places: Sequence[tuple[str, frozenset[int]]]) -> list[tuple[list[int], frozenset[int]]]:
@@ -108,8 +108,8 @@ def ncores_of(cores: frozenset[int], cpus: Path = CPUS) -> int:
     return len({read(cpus / f"cpu{core}/topology/thread_siblings_list") or str(core) for core in cores})
 
 
-def verdict(spans: Iterable[Span]) -> list[str]:
-    """Return what is said once of rows that others disturbed, from the span of each: a sentence, or nothing where there are none."""
-    disturbed = [one for one in spans if one.disturbed]
+def verdict(uses: Iterable[CoreUse]) -> list[str]:
+    """Return what is said once of rows that others disturbed, from the core_use of each: a sentence, or nothing where there are none."""
+    disturbed = [one for one in uses if one.disturbed]
     worst = max(disturbed, key=lambda one: one.others, default=None)
     return [] if worst is None else [f"{MARK} {worst} while this was measured: its times and ratios say little"]

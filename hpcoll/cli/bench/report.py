@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.busy import MARK, Span, verdict
+from hpcoll.base.busy import MARK, CoreUse, verdict
 from hpcoll.base.text import LINE, format_nbytes, printable
 from hpcoll.selection.config import NATIVE
 
@@ -75,7 +75,7 @@ class ResultRow:
     root: int  # or -1
     out_of_place: Measured | None
     in_place: Measured | None
-    beside: Span | None = None  # the use of the cores meanwhile
+    beside: CoreUse | None = None  # the use of the cores meanwhile
 
     @property
     def disturbed(self) -> bool:
@@ -125,7 +125,7 @@ def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def spans_of(rows: Iterable[ResultRow]) -> list[Span]:
+def uses_of(rows: Iterable[ResultRow]) -> list[CoreUse]:
     """Return the uses of the cores while rows were measured, where they are known."""
     return [row.beside for row in rows if row.beside is not None]
 
@@ -174,7 +174,7 @@ def rows_so_far(report: Report) -> list[str]:
 
 def _end(report: Report) -> list[str]:
     """Return the lines behind the table."""
-    lines = [f"# {text}" for text in verdict(spans_of(report.rows))]
+    lines = [f"# {text}" for text in verdict(uses_of(report.rows))]
     for name, rows in report.blocks():
         wrong = total_wrong(rows)
         lines += [
@@ -264,7 +264,7 @@ def document(report: Report) -> dict[str, Any]:
         "results": [_json_row(row) for row in report.rows],
         "out_of_bounds": {"count": wrong, "okay": str(wrong == 0).lower()},
         "average_bus_bandwidth": {"bandwidth": average_bus_bandwidth(report.rows), "okay": "unchecked", "algorithms": ours},
-        "notes": [*report.notes, *verdict(spans_of(report.rows))],
+        "notes": [*report.notes, *verdict(uses_of(report.rows))],
         "errors": [f"{wrong} wrong elements"] if wrong else [],
     }  # fmt: skip
 

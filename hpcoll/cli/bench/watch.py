@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.base.busy import LEAST_S, MARK, Span, Usage, crowds, ncores_of, span, usage, verdict
+from hpcoll.base.busy import LEAST_S, MARK, CoreUse, Usage, core_use, crowds, ncores_of, usage, verdict
 from hpcoll.base.machine import read
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.probes import cpu_quota
@@ -33,15 +33,15 @@ class Watch:
         if world.size == 1:
             self.notes.append("one rank exchanges nothing: these are costs of calls alone; for more ranks: mpirun -n 4 hpcoll ...")
 
-    def look(self) -> Span:
+    def look(self) -> CoreUse:
         """Return the use, since the last look but for `LEAST_S` at least, of the cores that others disturbed most; equal on all ranks."""
         now = self._world.allgather(usage(self._cores))
         since = next((one for one in reversed(self._samples) if now[0].clock - one[0].clock >= LEAST_S), self._samples[0])
         self._samples = [*self._samples[self._samples.index(since) :], now]
-        return max((self._span(ranks, since, now) for ranks, _ in self._crowds), key=lambda one: (one.disturbed, one.taken))
+        return max((self._use(ranks, since, now) for ranks, _ in self._crowds), key=lambda one: (one.disturbed, one.taken))
 
-    def _span(self, ranks: list[int], since: list[Usage], now: list[Usage]) -> Span:
-        return span([since[rank] for rank in ranks], [now[rank] for rank in ranks], self._ncores[ranks[0]])
+    def _use(self, ranks: list[int], since: list[Usage], now: list[Usage]) -> CoreUse:
+        return core_use([since[rank] for rank in ranks], [now[rank] for rank in ranks], self._ncores[ranks[0]])
 
 
 class Lines:
@@ -52,7 +52,7 @@ class Lines:
     """
 
     def __init__(self, world: MPI.Intracomm, line: str) -> None:
-        self._line, self._rank, self._watch, self._spans = line, world.rank, Watch(world), list[Span]()
+        self._line, self._rank, self._watch, self._uses = line, world.rank, Watch(world), list[CoreUse]()
         self._print(*self._watch.notes)
 
     def _print(self, *lines: str) -> None:
@@ -65,9 +65,9 @@ class Lines:
 
     def measured(self, *cells: str) -> None:
         """Print a line of what was measured since the last one; collective."""
-        self._spans.append(self._watch.look())
-        self._print(self._line.format(*cells) + (f" {MARK}" if self._spans[-1].disturbed else ""))
+        self._uses.append(self._watch.look())
+        self._print(self._line.format(*cells) + (f" {MARK}" if self._uses[-1].disturbed else ""))
 
     def end(self) -> None:
         """Say once what the marks mean."""
-        self._print(*verdict(self._spans))
+        self._print(*verdict(self._uses))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from hpcoll.base.busy import MARK, Span, verdict
+from hpcoll.base.busy import MARK, CoreUse, verdict
 from hpcoll.base.text import counted, format_nbytes, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
@@ -24,7 +24,7 @@ class TorchResult(NamedTuple):
     size: int  # bytes of the whole message
     us: dict[tuple[str, str], float]  # per call, by backend and mode
     nwrong: int  # wrong elements on all ranks
-    beside: Span | None = None  # the use of the cores meanwhile
+    beside: CoreUse | None = None  # the use of the cores meanwhile
 
     def ratio(self, mode: str) -> float:
         """Return gloo's time over hpcoll's."""

@@ -189,7 +189,7 @@ class _Report:
             header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
             print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))
             print("\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages.")
-        for text in verdict(findings.spans):
+        for text in verdict(findings.uses):
             print(text)
         if findings.notes:
             print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")

@@ -26,13 +26,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.busy import LEAST_S, Span
+from hpcoll.base.busy import LEAST_S, CoreUse
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.ops import SUM
 from hpcoll.base.text import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
-from hpcoll.cli.bench.report import AUTO, ResultRow, spans_of, total_wrong
+from hpcoll.cli.bench.report import AUTO, ResultRow, total_wrong, uses_of
 from hpcoll.cli.bench.request import BenchRequest as Calls
 from hpcoll.cli.bench.request import cases_of
 from hpcoll.cli.bench.session import run as bench
@@ -84,7 +84,7 @@ class TuneStep(NamedTuple):
 class TuneFindings(NamedTuple):
     """New sections of the table; columns left out; algorithms left out because their answers were wrong; the model's constants.
 
-    ``ended``: why the search has ended early, because others disturbed it; ``spans``: the use of the cores while each part was measured.
+    ``ended``: why the search has ended early, because others disturbed it; ``uses``: the use of the cores while each part was measured.
     """
 
     sections: tuple[Section, ...]
@@ -92,7 +92,7 @@ class TuneFindings(NamedTuple):
     wrong: list[str]
     fits: tuple[Fit, ...]
     ended: str
-    spans: list[Span]
+    uses: list[CoreUse]
 
 
 class Column(NamedTuple):
@@ -141,43 +141,43 @@ class _Quiet:
     """Measures until others do not disturb that, within limits; every use is collective.
 
     Attributes:
-        spans: The use of the cores during all that counts.
+        uses: The use of the cores during all that counts.
         why: What others did; empty where the limits sufficed.
     """
 
     def __init__(self, world: MPI.Intracomm, watch: Watch, request: TuneRequest) -> None:
         self._world, self._watch, self._busy = world, watch, request.busy
         self._patience = PATIENCE * request.seconds
-        self.spans, self.why = list[Span](), ""
+        self.uses, self.why = list[CoreUse](), ""
 
     def comes(self, what: str) -> bool:
         """Wait until others leave the cores alone; say whether they do."""
         while not self._busy:
             time.sleep(LEAST_S)
-            span = self._watch.look()
-            if not span.disturbed:
+            use = self._watch.look()
+            if not use.disturbed:
                 break
             self._patience -= LEAST_S
             if self._patience <= 0:
-                self.why = f"{span} {what}"
+                self.why = f"{use} {what}"
                 return False
         return True
 
-    def measured(self, what: str, measure: Callable[[], T], spans: Callable[[T], list[Span]] | None = None) -> T | None:
+    def measured(self, what: str, measure: Callable[[], T], uses: Callable[[T], list[CoreUse]] | None = None) -> T | None:
         """Return what was measured while others left the cores alone; None where they did not.
 
         Args:
             what: In words, for the error.
             measure: The measurement, which may be made several times.
-            spans: Returns the use of the cores meanwhile; None: it is looked at afterwards.
+            uses: Returns the use of the cores meanwhile; None: it is looked at afterwards.
         """
         for attempt in range(TRIES):
             found = measure()
-            self.spans += (beside := spans(found) if spans else [self._watch.look()])
+            self.uses += (beside := uses(found) if uses else [self._watch.look()])
             disturbed = [one for one in beside if one.disturbed]
             if self._busy or not disturbed:
                 return found
-            del self.spans[-len(beside) :]
+            del self.uses[-len(beside) :]
             self.why = f"{disturbed[0]} while {what} was measured"
             if attempt < TRIES - 1 and not self.comes(f"while {what} was to be measured again"):
                 break
@@ -209,7 +209,7 @@ def run(
     done, total = 0, sum(len(column.cases) for column in wanted)
     model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
     fits = quiet.measured("the model", lambda: fit_levels(world, model_s)) if quiet.comes("before this began") else None
-    found = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.spans)
+    found = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.uses)
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
         if found.ended:
@@ -231,17 +231,18 @@ def run(
                 found = found._replace(ended=quiet.why)
                 break
             ranked, wrong = cell
-            entries += [one._replace(disturbed=quiet.spans[-1].disturbed) for one in _entries(need, ranked)]
+            entries += [one._replace(disturbed=quiet.uses[-1].disturbed) for one in _entries(need, ranked)]
             found.wrong.extend(f"{title}: {name}" for name in wrong)
             work, done = work - effort, done + 1
         else:
             picked = Section(here, column.type_class, {column.collective: tuple(entries)})
             pace = Pace(budget_s=min(AGAIN_S, again_s / len(column.cases)))
-            rows = quiet.measured(f"{column.collective} {column.type_class}", partial(_again, stage, watch, column, picked, pace), spans_of)
+            rows = quiet.measured(f"{column.collective} {column.type_class}", partial(_again, stage, watch, column, picked, pace), uses_of)
             if rows is None:
                 found = found._replace(ended=quiet.why)
             else:
-                found.wrong.extend(f"{column.collective} {column.type_class} with its table: {row.ran}" for row in rows if total_wrong([row]))
+                wrong = [row.ran for row in rows if total_wrong([row])]
+                found.wrong.extend(f"{column.collective} {column.type_class} with this table: {name}" for name in wrong)
                 sections.setdefault(column.type_class, {})[column.collective] = tuple(told(entries, rows))
                 found = found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
                 keep(found)
