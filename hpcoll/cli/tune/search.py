@@ -137,7 +137,7 @@ class _Clock:
         return float(self._world.bcast(self._end - perf_counter()))
 
 
-class _Quiet:
+class Quiet:
     """Measures until others do not disturb that, within limits; every use is collective.
 
     Attributes:
@@ -176,6 +176,7 @@ class _Quiet:
             self.uses += (beside := uses(found) if uses else [self._watch.look()])
             disturbed = [one for one in beside if one.disturbed]
             if self._busy or not disturbed:
+                self.why = ""
                 return found
             del self.uses[-len(beside) :]
             self.why = f"{disturbed[0]} while {what} was measured"
@@ -201,7 +202,7 @@ def run(
 
     ``progress`` is called before each cell, ``keep`` after each column with the findings so far: a run may be stopped from outside.
     """
-    quiet, clock = _Quiet(world, watch, request), _Clock(world, request.seconds)
+    quiet, clock = Quiet(world, watch, request), _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
     wanted = columns(request, world.Get_rank(), world.Get_size())
     place = _place(world)
