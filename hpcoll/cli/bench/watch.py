@@ -53,7 +53,7 @@ class Lines:
 
     def __init__(self, world: MPI.Intracomm, line: str) -> None:
         self._line, self._rank, self._watch, self._uses = line, world.rank, Watch(world), list[CoreUse]()
-        self._print(*self._watch.notes)
+        self._print(*(f"# {text}" for text in self._watch.notes))
 
     def _print(self, *lines: str) -> None:
         for line in lines if self._rank == 0 else ():
@@ -70,4 +70,4 @@ class Lines:
 
     def end(self) -> None:
         """Say once what the marks mean."""
-        self._print(*verdict(self._uses))
+        self._print(*(f"# {text}" for text in verdict(self._uses)))
