@@ -156,7 +156,8 @@ def test_what_was_measured_before_others_came_is_kept(
     if WORLD.rank == 0:
         kept = f"{file} has what was measured before" if at != "the model" else "nothing is written"
         assert re.search(f"error: other programs used 0.9 of 2 cores while {at} was .*, {kept}. End other programs", err)
-        assert [line.split()[0] for line in out.splitlines()] == ([] if at == "the model" else ["collective", "barrier"])
+        lines = [line for line in out.splitlines() if " ranks share " not in line]
+        assert [line.split()[0] for line in lines] == ([] if at == "the model" else ["collective", "barrier"])
     assert file.exists() is (at != "the model")
     if file.exists():
         assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
@@ -191,7 +192,7 @@ def test_a_table_that_was_written_nevertheless_says_so(
     assert {entry.disturbed for entry in tuning.read(file).sections[0].collectives["barrier"]} == {True}
     out = capsys.readouterr().out
     if WORLD.rank == 0:
-        assert out.splitlines()[1].endswith(" *")
+        assert [line.endswith(" *") for line in out.splitlines() if line.startswith("barrier ")] == [True]
         assert "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little\n" in out
 
 
