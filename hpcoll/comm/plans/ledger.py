@@ -166,8 +166,8 @@ class Ledger:
 
     def __str__(self) -> str:
         rows, regions = self.rows(), self.regions()
-        partly = any(row.timed < row.calls for row in (*rows, *regions))
-        timed = f"{{:>{_TIMED}}}" if partly else "{:.0}"  # else the number of calls says it
+        every: list[LedgerRow | RegionRow] = [*rows, *regions]
+        timed = f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"  # else the number of calls says it
         heads = "calls", timed.format("timed"), "bytes", "seconds", "us/call", "element", "way, or why native"
         lines = [_LINE.format("operation", "algorithm", *heads)]
         for row in rows:
