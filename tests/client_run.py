@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,8 @@ import outcomes
 from clients import compare, rank, sources
 from clients.table import CLIENTS
 from outcomes import FAILED, PASSED, SKIPPED, TOKENS, Case
+
+from hpcoll.base.busy import core_use, usage
 
 VARIANTS = ("plain", "hpcoll")
 QUIET = 0.1  # cores that other programs may use where times are judged
@@ -29,23 +30,16 @@ class Variant(NamedTuple):
     others: float
 
 
-def used() -> tuple[float, float, float]:
-    """Seconds of a clock, and of all cores: what any program or another machine has used, and what ranks that have ended have used."""
-    fields = [int(field) / os.sysconf("SC_CLK_TCK") for field in Path("/proc/stat").read_text().split(maxsplit=11)[1:9]]
-    user, nice, system, _idle, _wait, irq, softirq, stolen = fields
-    times = os.times()
-    return time.monotonic(), user + nice + system + irq + softirq + stolen, times.children_user + times.children_system
-
-
 def variant(nranks: int, name: str, which: str, pytest_args: list[str], folder: Path) -> Variant:
     """Run a client's tests one way."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores
-    before = used()
+    cores = frozenset(os.sched_getaffinity(0))
+    before = usage(cores)
     status = mpi_run.mpiexec(nranks, [__file__, "--rank", name, which, *pytest_args], folder)
-    elapsed, every, own = (now - then for now, then in zip(used(), before))
-    cases, others = outcomes.merge(folder, nranks), (every - own) / elapsed
-    ended = f"mpiexec ended with status {status} after {elapsed:.0f} s"
+    meanwhile = core_use([before], [usage(cores)], len(cores))  # the ranks are children that have ended
+    cases, others = outcomes.merge(folder, nranks), meanwhile.others
+    ended = f"mpiexec ended with status {status} after {meanwhile.seconds:.0f} s"
     print(f"{which}: {outcomes.tally(cases.values())}; {ended}; other programs used {others:.1f} cores", flush=True)
     return Variant(cases, compare.seconds(folder, nranks), others)
 

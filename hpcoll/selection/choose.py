@@ -76,7 +76,7 @@ def _measured(need: Need, table: Table) -> Choice:
 def _why(need: Need, type_class: str, entry: Entry) -> str:
     where = ("" if type_class == need.type_class else f" for {type_class}") + (
         "" if entry.nbytes == need.nbytes else f" at {format_nbytes(entry.nbytes)}"
-    )
+    ) + (" while other programs used the cores" if entry.disturbed else "")
     if entry.algorithm == NATIVE:
         return f"tuned{where}: nothing was clearly faster than {_us(entry.native_us)} native"
     return f"tuned{where}: {_us(entry.us)} against {_us(entry.native_us)} native"

@@ -43,13 +43,14 @@ log.addFilter(_in_a_line)
 
 
 class Entry(NamedTuple):
-    """A line of a tuning table; times are the worst of calls out of place, in place, and back to back."""
+    """A line of a tuning table; times are medians as ``hpcoll bench`` measures them, out of place where there is that."""
 
     nbytes: int  # m of the measured call, as the catalogue counts it
     algorithm: str  # name in the catalogue, or ``native``
     segment: int  # bytes per segment, at least 1; `nbytes` or more: the whole message
     us: float  # microseconds of a call of hpcoll
     native_us: float  # microseconds of the MPI library's own collective, called without hpcoll
+    disturbed: bool = False  # other programs used the cores while it was measured
 
 
 Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types -> collective -> entries in order of size

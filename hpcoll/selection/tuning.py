@@ -181,11 +181,15 @@ def _site_members(site: Site) -> dict[str, Any]:
     return site._asdict() | {"hosts": dict(site.hosts)}
 
 
+def _entry_members(entry: Entry) -> dict[str, Any]:
+    return {name: value for name, value in entry._asdict().items() if name != "disturbed" or value}
+
+
 def _section_text(section: Section) -> str:
     site = _site_members(section.site) | {"type": section.type_class}
     columns = []
     for collective, entries in section.collectives.items():
-        lines = ",\n".join(f"    {json.dumps(entry._asdict())}" for entry in entries)
+        lines = ",\n".join(f"    {json.dumps(_entry_members(entry))}" for entry in entries)
         columns.append(f"   {json.dumps(collective)}: [\n{lines}\n   ]")
     return f'  {json.dumps(site)[:-1]}, "collectives": {{\n' + ",\n".join(columns) + "\n  }}"
 
@@ -233,7 +237,8 @@ def _entry(content: Any, collective: str, where: str) -> Entry:
     checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
     expected = f"microseconds above 0, at most {_MOST_US:g}"
     us, native_us = (number(content, field, where, lambda us: 0 < us <= _MOST_US, expected) for field in ("us", "native_us"))
-    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), us, native_us)
+    disturbed = content.get("disturbed") is True
+    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), us, native_us, disturbed)
 
 
 def _constants(content: Any, where: str) -> Constants:

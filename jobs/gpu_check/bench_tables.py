@@ -40,6 +40,8 @@ def table(document: dict[str, Any]) -> list[str]:
         cells = [f"{size:,}", *(number(found[name]["time"] if name in found else None) for name in names)]
         cells += [number(auto["ratio"] if auto else None)]
         cells += [number(share_of_memory(document, size, auto["time"]) if auto else None)] if allreduce else []
+        disturbed = any(one.get("disturbed") for one in document["results"] if one["size"] == size)
+        cells[0] += " *" * disturbed  # a note says what that means
         lines.append(row([*cells, number(share_of_link(document, staged) if staged else None), str(wrong)]))
     return [*lines, "", *(f"- {note}" for note in document["notes"]), ""]
 

@@ -99,7 +99,7 @@ def test_bench_with_mpirun_of_open_mpi(slurm: Slurm) -> None:
 
 
 def test_tune_with_srun_of_mpich(slurm: Slurm) -> None:
-    given = {"PYTHON": python("mpich"), "LAUNCHER": "pmi2", "COLLECTIVES": "allreduce", "TYPES": "float32"}
+    given = {"PYTHON": python("mpich"), "LAUNCHER": "pmi2", "COLLECTIVES": "allreduce", "TYPES": "float32", "TUNE_ARGS": "--busy"}
     job = slurm.submit("jobs/tune.sbatch", "--ntasks-per-node=2", **given)
     rows = job.check("tune", "mpich")
     assert {(row["collective"], row["type"]) for row in rows} == {("allreduce", "f4")}

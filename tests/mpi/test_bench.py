@@ -1,6 +1,7 @@
 """``hpcoll bench`` under mpirun: it measures, its reports parse, and a wrong answer anywhere is found everywhere."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
+from tuned import others
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
@@ -209,9 +211,37 @@ def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: 
 
 
 @pytest.mark.smoke
-def test_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("barrier", *QUICK) == 0
-    assert ("only one rank runs" in capsys.readouterr().err) is (WORLD.size == 1)
+@pytest.mark.parametrize("what", ["barrier", "calls"])
+def test_one_rank_is_told(what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(calls, "_ROUNDS", 1)
+    assert bench(what, *QUICK) == 0
+    assert ("one rank exchanges nothing" in capsys.readouterr().out) is (WORLD.size == 1)
+
+
+def test_rows_appear_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a size are there when the next one begins; a table without a terminal needs no other sign of life."""
+    seen = list[int]()
+    monkeypatch.setattr("hpcoll.cli.output.progress", lambda *texts: seen.append(len(sizes_in(capsys))) if texts[0] else None)
+    assert bench("bcast", *QUICK) == 0
+    assert WORLD.rank or (seen, sizes_in(capsys)) == ([0, 2, 2], [6400, 6400])
+
+
+def sizes_in(capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """The sizes of the rows that were printed since it was last asked."""
+    return [int(line.split()[0]) for line in capsys.readouterr().out.splitlines() if line and not line.startswith("#")]
+
+
+def test_what_is_measured_beside_other_programs_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each size is measured for about a second, beside a process that spins on each core."""
+    with others():
+        assert bench("bcast", "-b", "8", "-e", "64", "-J", str(tmp_path / "result.json")) == 0
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert [line.endswith(" *") for line in out.splitlines() if line and not line.startswith("#")] == [True] * 4
+        (sentence,) = re.findall(r"^# (\* other programs used .* cores?) while this was measured", out, re.M)
+        found = json.loads((tmp_path / "result.json").read_text())
+        assert all(result["disturbed"] and result["others"] > 0.3 for result in found["results"])
+        assert found["notes"][-1].startswith(sentence)
 
 
 def test_time_of_which_rank() -> None:
@@ -274,7 +304,7 @@ def test_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     """Each call has its times, and one that is described anew takes longer than one that is recognised."""
     monkeypatch.setattr(calls, "_ROUNDS", 3)
     assert bench(CALLS) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
+    lines = [line.removesuffix(" *") for line in capsys.readouterr().out.splitlines() if not line.startswith(("#", "us, "))]
     texts = [text for text, _ in calls.cases(0, 1)] if WORLD.rank == 0 else []
     assert all(line.startswith(text) for line, text in zip(lines, texts, strict=True))
     times = [list(map(float, line.split()[-4:])) for line in lines if line.startswith(("Bcast(x)", "Allreduce(x, y)"))]

@@ -71,6 +71,7 @@ def test_each_rank_writes_its_sums_while_it_runs_and_at_the_end(tmp_path: Path, 
         assert said[rank] == ["same True", "ledger allreduce 5000 320000"]
         assert found["hpcoll_bytes_total", 'operation="allreduce",algorithm="direct"'] == 320000
         assert found["hpcoll_calls_total", 'operation="bcast",algorithm="binomial"'] == 3
+        assert found["hpcoll_timed_calls_total", 'operation="bcast",algorithm="binomial"'] == 3
         assert found["hpcoll_failures_total", 'error="PeerFailed"'] == 0
         assert any('operation="barrier"' in labels for _, labels in found), "the last calls, after the program went to another folder"
         assert found["hpcoll_compared_calls_total", ""] > 4000

@@ -13,21 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from tuned import AMPLE, QUICK, brief, table_in, tune
+from tuned import AMPLE, QUICK, brief, others, table_in, tune
 
 import hpcoll
+from hpcoll.base.busy import CoreUse
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli import INTERRUPTED
+from hpcoll.cli import INTERRUPTED, main
+from hpcoll.cli.bench.report import ResultRow, summarise
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.command import TuningProgress, configure, request
-from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run
+from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run, told
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
 from hpcoll.selection.choose import Need, candidates, fitting
-from hpcoll.selection.config import NATIVE
+from hpcoll.selection.config import NATIVE, Entry
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
 WORLD = MPI.COMM_WORLD
+QUIET, BUSY = (CoreUse(1.0, 2, 2, others, 0.0, 0.0) for others in (0.0, 0.9))
 
 
 @pytest.fixture
@@ -110,7 +114,7 @@ def test_a_wrong_answer_is_told_and_its_algorithm_not_picked(
 
     def bad(self: hpcoll.Communicator, sendbuf: Any, recvbuf: np.ndarray, *rest: Any, **extras: Any) -> None:
         good(self, sendbuf, recvbuf, *rest, **extras)
-        if extras["algorithm"] != "tree" and WORLD.rank == WORLD.size - 1:
+        if extras.get("algorithm", "tree") != "tree" and WORLD.rank == WORLD.size - 1:
             recvbuf[-1] += 1
 
     monkeypatch.setattr(hpcoll.Communicator, "Allreduce", bad)
@@ -122,6 +126,88 @@ def test_a_wrong_answer_is_told_and_its_algorithm_not_picked(
         assert "Wrong: allreduce f4 8 B: native, segment 8: 2 wrong elements\n" in out
 
 
+def test_no_table_is_written_of_what_others_disturbed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with others():
+        codes = WORLD.allgather(main(["tune", "--output", str(file), *QUICK, "--seconds", "1"]))
+    assert codes == [2] * WORLD.size
+    _one_line_of_rank_0("other programs used .*: no table is made of such times, nothing is written. .* with --busy$", capsys)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("at", ["the model", "allreduce f4 8 B", "allreduce f4"])
+def test_what_was_measured_before_others_came_is_kept(
+    at: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come while a part of the second column is measured, and stay."""
+    brief(monkeypatch)
+    monkeypatch.setattr(search, "LEAST_S", 0.01)
+    monkeypatch.setattr(search, "PATIENCE", 1e-5)
+    measured, present = search.Quiet.measured, list[str]()
+
+    def beside(self: search.Quiet, what: str, *rest: Any) -> Any:
+        present.extend([what] if what == at else [])
+        return measured(self, what, *rest)
+
+    monkeypatch.setattr(search.Quiet, "measured", beside)
+    monkeypatch.setattr(Watch, "look", lambda self: BUSY if present else QUIET)
+    codes = WORLD.allgather(main(["tune", "--output", str(file), *QUICK, *AMPLE, "--collectives", "barrier,allreduce"]))
+    out, err = capsys.readouterr()
+    assert codes == [2] * WORLD.size
+    if WORLD.rank == 0:
+        kept = f"{file} has what was measured before" if at != "the model" else "nothing is written"
+        assert re.search(f"error: other programs used 0.9 of 2 cores while {at} was .*, {kept}. End other programs", err)
+        lines = [line for line in out.splitlines() if " ranks share " not in line]
+        assert [line.split()[0] for line in lines] == ([] if at == "the model" else ["collective", "barrier"])
+    assert file.exists() is (at != "the model")
+    if file.exists():
+        assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
+
+
+@pytest.mark.parametrize(("looks", "found", "times"), [("q", 1, 1), ("bqq", 2, 2), ("bbbqq", 2, 2), ("bqbqb", None, 3), ("b" * 9, None, 1)])
+def test_what_others_disturb_is_measured_again(looks: str, found: int | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After they have gone, and a few times at most."""
+    monkeypatch.setattr(search, "LEAST_S", 0.01)
+    monkeypatch.setattr(search, "PATIENCE", 0.03)
+    left, measured = list(looks), list[int]()
+    watch = Watch(WORLD)
+    monkeypatch.setattr(Watch, "look", lambda self: {"b": BUSY, "q": QUIET}[left.pop(0)])
+    quiet = search.Quiet(WORLD, watch, TuneRequest((), (), (), 1.0))
+
+    def measure() -> int:
+        measured.append(1)
+        return len(measured)
+
+    assert quiet.measured("it", measure) == found
+    assert len(measured) == times
+    assert [use.disturbed for use in quiet.uses] == [False] * (found is not None)
+    assert ("other programs used 0.9 of 2 cores" in quiet.why) is (found is None)
+
+
+def test_a_table_that_was_written_nevertheless_says_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brief(monkeypatch)
+    monkeypatch.setattr(Watch, "look", lambda self: BUSY)
+    assert tune("--output", file, *QUICK, *AMPLE, "--collectives", "barrier") == 0
+    assert {entry.disturbed for entry in tuning.read(file).sections[0].collectives["barrier"]} == {True}
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert [line.endswith(" *") for line in out.splitlines() if line.startswith("barrier ")] == [True]
+        assert "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little\n" in out
+
+
+def test_times_are_those_of_the_second_measurement() -> None:
+    """Of calls that pick from the table, if they ran what was picked; entries for other calls keep theirs."""
+
+    def row(algorithm: str, ran: str, size: int, us: float) -> ResultRow:
+        side = summarise(np.full(3, us * 1e-6), size, 1.0, nwrong=0, native=None, batch=1)
+        return ResultRow(algorithm, ran, size, size, "uint8", "none", 0, side, None)
+
+    entries = [Entry(8, "chain", 8, 1.0, 9.0), Entry(8, "tree", 8, 1.5, 9.0), Entry(64, "tree", 64, 2.0, 9.0)]
+    rows = [row(NATIVE, NATIVE, 8, 5.0), row("auto", "chain", 8, 3.0), row(NATIVE, NATIVE, 64, 6.0), row("auto", "forced", 64, 4.0)]
+    assert told(entries, rows) == [Entry(8, "chain", 8, 3.0, 5.0), *entries[1:]]
+
+
 def test_about_the_time_given_is_taken(file: Path) -> None:
     """Time of its own: a machine that is busy with other things may let it wait, and then nothing at all is measured."""
     start = time.process_time()
@@ -131,7 +217,7 @@ def test_about_the_time_given_is_taken(file: Path) -> None:
 
 def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a test sets: it shows a thousandth of what passes, and 1.5 s more after the second cell began."""
-    wanted = TuneRequest(("allreduce", "bcast"), (8, 1 << 14), (np.dtype("float32"),), 1.0)
+    wanted = TuneRequest(("allreduce", "bcast"), (8, 1 << 14), (np.dtype("float32"),), 1.0, busy=True)
     steps, jumps = [], [0.0]
     brief(monkeypatch, scouts=3, rounds=8)
     monkeypatch.setattr(search, "perf_counter", lambda: time.perf_counter() / 1000 + sum(jumps))
@@ -140,7 +226,7 @@ def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyP
         steps.append(step)
         jumps.append(1.5 if step.done == 1 else 0)
 
-    findings = run(wanted, WORLD, slow)
+    findings = run(wanted, WORLD, Watch(WORLD), slow)
     assert findings.sections[0].collectives.keys() == {"allreduce"}
     assert findings.notes == ["bcast bytes"]
     assert [(step.done, step.total) for step in steps] == [(0, 4), (1, 4)]
@@ -168,7 +254,7 @@ def test_types_of_one_class_and_moved_data_have_one_column() -> None:
 
 def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
     def order(**times: float) -> list[str]:
-        results = [Winner(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
+        results = [Winner(Candidate(name, 1, []), us, 10.0, 10.0 / us, 0.1) for name, us in times.items()]
         return [result.candidate.algorithm for result in rank_results(results)]
 
     assert order(native=10.6, ring=10.4, tree=13) == [NATIVE, "ring", "tree"]

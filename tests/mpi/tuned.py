@@ -1,6 +1,10 @@
-"""``hpcoll tune`` on all ranks of a test, on a machine that may be busy with other things."""
+"""``hpcoll tune`` on all ranks of a test, on a machine that may be busy with other things, or is made so."""
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,8 @@ def table_in(folder: Path) -> Path:
 
 
 def tune(*arguments: Any) -> int:
-    """Exit code; equal on all ranks, or the test fails on all."""
-    codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
+    """Exit code; equal on all ranks, or the test fails on all. Other programs may use the cores."""
+    codes = WORLD.allgather(main(["tune", "--busy", *map(str, arguments)]))
     assert codes == codes[:1] * WORLD.size
     return codes[0]
 
@@ -32,9 +36,25 @@ def brief(patch: pytest.MonkeyPatch, *, scouts: int = 1, rounds: int = 1) -> Non
     """Let candidates have few turns, so that a run ends long before its time is over."""
     patch.setattr(search, "SCOUT_ROUNDS", scouts)
     patch.setattr(search, "MAX_ROUNDS", rounds)
+    patch.setattr(search, "AGAIN_S", 0.0)
     patch.setattr(search, "MODEL_S", 0.1)
 
 
 def patiently(attempt: Callable[[int], bool]) -> None:
     """Try with more and more seconds: a busy machine needs longer for the same measurement."""
     assert any(attempt(seconds) for seconds in PATIENCE_S)
+
+
+@contextmanager
+def others() -> Iterator[None]:
+    """Let a process of nobody's spin on each core that rank 0 may use; collective."""
+    code = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+    cores = sorted(os.sched_getaffinity(0)) if WORLD.rank == 0 else []
+    spinning = [subprocess.Popen([sys.executable, "-c", code, str(core)]) for core in cores]
+    try:
+        WORLD.Barrier()
+        yield
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()

@@ -1,14 +1,27 @@
 """The benchmark's arithmetic and formats: what needs no MPI."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hpcoll.base.busy import CoreUse
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.bench.messages import OPERATORS, PERIOD, combined, contribution, count_wrong, find_dtype, find_op, repeat, type_name
-from hpcoll.cli.bench.report import FORMATS, Report, ResultRow, as_json, as_nccl, average_bus_bandwidth, bus_factor, summarise, total_wrong
+from hpcoll.cli.bench.report import (
+    FORMATS,
+    Report,
+    ResultRow,
+    as_json,
+    as_nccl,
+    average_bus_bandwidth,
+    bus_factor,
+    rows_so_far,
+    summarise,
+    total_wrong,
+)
 
 NCCL_NAMES = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 TYPES = ["bool", "int8", "uint64", "half", "bfloat16", "float", "double", "complex64"]
@@ -49,11 +62,12 @@ def test_nccl_columns() -> None:
     assert "# a note" in lines
     assert [line for line in lines if line.startswith("# allreduce/")] == ["# allreduce/native", "# allreduce/ring"]
     header = next(line for line in lines if " size " in line)
-    assert header.split()[1:] == [*NCCL_NAMES.split(), "ratio", "ratio", "P90", "P90", "P99", "P99"]
+    assert rows_so_far(report(row("native", "native"), row())) == lines[: lines.index(header) + 4]
+    assert header.split()[1:] == [*NCCL_NAMES.split(), "ratio", "ratio", "P90", "P90", "P99", "P99", "algorithm"]
     table = [line for line in lines if not line.startswith("#")]
-    assert " ".join(table[0].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00 2.80 2.80 2.98 2.98"
-    assert " ".join(table[2].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 - 2.80 - 2.98 -"
-    assert len({len(line) for line in table} | {len(header)}) == 1
+    assert " ".join(table[0].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00 2.80 2.80 2.98 2.98 native"
+    assert " ".join(table[2].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 - 2.80 - 2.98 - ring"
+    assert {line.rindex(" ") for line in (*table, header)} == {header.rindex(" ")}
     assert lines.count("# Out of bounds values : 0 OK") == 2
     assert lines.count("# Avg bus bandwidth    : 3.072") == 2
 
@@ -82,6 +96,18 @@ def test_json_members() -> None:
     assert (result["root"], result["in_place"]) == ("    -1", None)
     assert {"time", "alg_bw", "bus_bw", "nwrong", "p50_us", "p90_us", "p95_us", "p99_us"} <= result["out_of_place"].keys()
     assert (document["version"], result["actual_iterations"], result["experiment_name"]) == (3, 3, "ring")
+
+
+def test_what_others_disturbed_is_marked_in_every_format() -> None:
+    quiet, busy = (replace(row(size=size), beside=CoreUse(1.0, 2, 2, others, 0.3, 0.0)) for size, others in ((8, 0.0), (64, 0.9)))
+    sentence = "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
+    lines = as_nccl(report(quiet, busy)).splitlines()
+    assert [line.split()[-2:] for line in lines if not line.startswith("#")] == [["2.98", "ring"], ["ring", "*"]]
+    assert f"# {sentence}" in lines
+    document = json.loads(as_json(report(quiet, busy, row(size=512))))
+    assert [(result["disturbed"], result["others"]) for result in document["results"]] == [(False, 0.0), (True, 0.9), (False, None)]
+    assert document["notes"] == ["a note", sentence]
+    assert "*" not in as_nccl(report(quiet))
 
 
 def test_every_format_takes_an_empty_report() -> None:

@@ -92,6 +92,14 @@ def test_title_axes_and_legend(tmp_path: Path) -> None:
     assert "in place" not in only
 
 
+def test_what_others_disturbed_is_crossed_out(tmp_path: Path) -> None:
+    told = "disturbed: other programs used the cores"
+    quiet, busy = document(report()), document(report())
+    busy["results"][4]["disturbed"] = True
+    assert [told in texts(drawn(tmp_path / "a.svg", one)) for one in (quiet, busy)] == [False, True]
+    assert [line.disturbed for line in plot.run_of(busy, "run").lines[2:4]] == [(False, True, False)] * 2
+
+
 def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     found = texts(drawn(tmp_path / "a.svg", document(report()), document(report(mpi=MPICH))))
     assert {"allreduce, 4 ranks, float32 sum", "Open MPI 5.0.11", "MPICH 5.0.2"} <= set(found)
@@ -245,9 +253,9 @@ def test_refused_flags(
 def test_overlap_adds_columns_to_every_format() -> None:
     blocking, overlap = report("native", "ring"), report("native", "ring", hidden=True)
     header, line = (next(line for line in as_nccl(overlap).splitlines() if key in line) for key in (" size ", " 512 "))
-    assert header.split()[-6:] == ["P99", "P99", *["hidden"] * 4]
-    assert line.split()[-4:] == ["75"] * 4
-    assert len(header) == len(line)
+    assert header.split()[-7:] == ["P99", "P99", *["hidden"] * 4, "algorithm"]
+    assert line.split()[-5:] == [*["75"] * 4, "native"]
+    assert header.rindex(" ") == line.rindex(" ")
     assert "hidden" not in as_nccl(blocking)
     sides = [document(one)["results"][0]["in_place"] for one in (overlap, blocking)]
     assert [(side["work_us"], side["both_us"], side["hidden"]) for side in sides] == [(2.0, 3.0, 0.75), (None, None, None)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hpcoll.base.busy import CoreUse
 from hpcoll.cli import main
 from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchResult, report
 
@@ -35,6 +36,14 @@ def test_report() -> None:
     assert rows[4] == ["all_reduce", "mean", "2.00", "2.00"]
     assert rows[6] == ["all", "mean", "1.26", "2.29"]
     assert lines[-1] == "# least ratio: blocking 0.50 (broadcast, 1 KiB), async 2.00 (all_reduce, 1 KiB); wrong elements: 3"
+
+
+def test_what_others_disturbed_is_marked() -> None:
+    busy = RESULTS[0]._replace(beside=CoreUse(1.0, 2, 2, 0.9, 0.3, 0.0))
+    lines = report([busy, RESULTS[1]], 2, "2.15.0", ["a note"])
+    assert [line.endswith(" *") for line in lines if line.startswith("all_reduce")] == [True, False, False]
+    assert "# a note" in lines
+    assert lines[-1] == "# * other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
 
 
 def test_report_of_one_rank() -> None:

@@ -34,14 +34,28 @@ def test_the_table() -> None:
     ledger.account("allreduce", "ring", "float32").ways.update(["direct", "host", "ipc", "mpi", "shm", "staged"])
     ledger.account("allreduce", "ring", "float32").note(4)
     head, *lines = str(ledger).splitlines()
-    assert head.split()[:7] == ["operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element"]
+    assert head.split()[:8] == ["operation", "algorithm", "calls", "timed", "bytes", "seconds", "us/call", "element"]
     assert all(len(line) < 140 for line in lines)
     assert [line.split()[1] for line in lines] == [longest, "native", "ring"]
     assert lines[0].endswith("  a type with a")  # cut
-    assert [line[68:77].strip() for line in lines[1:]] == ["-", "-"]  # their calls have no time
+    assert [line[head.index("timed") :].split()[0] for line in lines] == ["1", "0", "0"]
+    assert [line[77:86].strip() for line in lines[1:]] == ["-", "-"]  # their calls have no time
     assert ledger.rows()[0].element == "a type with a name that is long"
     assert lines[1].endswith("complex256     in flight before a blocking call")
     assert lines[2].endswith("float32        direct+host+ipc+mpi+shm+staged")
+
+
+def test_times_say_of_how_many_calls_they_are() -> None:
+    """Where all calls have a time, their number says it."""
+    ledger = Ledger()
+    account = ledger.account("allreduce", "ring", "float64")
+    account.note(8, 3000)
+    assert str(ledger).splitlines()[1].split() == ["allreduce", "ring", "1", "8", "B", "0.000", "3.0", "float64"]
+    for _ in range(900):
+        account.note(8)
+    head, line = str(ledger).splitlines()
+    assert head.split()[2:6] == ["calls", "timed", "bytes", "seconds"]
+    assert line.split() == ["allreduce", "ring", "901", "1", "7.04", "KiB", "0.000", "3.0", "float64"]
 
 
 def test_the_log_says_once_what_goes_to_the_library(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,11 +108,19 @@ def test_the_ledger() -> None:
             call(own, 5000)
             call(other, 5000)
         call(own, 2000)
-        assert ledger.regions() == ledger.regions() == [("step/halo", 1, pytest.approx(5e-6)), ("step", 2, pytest.approx(3e-6))]
+        assert ledger.regions() == ledger.regions() == [("step/halo", 1, pytest.approx(5e-6), 1), ("step", 2, pytest.approx(3e-6), 2)]
         call(own, 4000)
     call(own, 9)
-    assert ledger.regions()[0] == RegionRow("step", 3, pytest.approx(7e-6))
+    assert ledger.regions()[0] == RegionRow("step", 3, pytest.approx(7e-6), 3)
     assert [line.split() for line in str(ledger).splitlines()[-2:]] == [["step", "3", "0.000", "2.3"], ["step/halo", "1", "0.000", "5.0"]]
+    ledger.account("allreduce", "ring", "float64").note(8)  # in flight, and ended as it began
+    with HALO:
+        call(own, 0)
+    lines = [line.split() for line in str(ledger).splitlines()]
+    assert lines[0][:5] == ["operation", "algorithm", "calls", "timed", "bytes"]
+    assert lines[1] == ["allreduce", "ring", "1", "0", "8", "B", "-", "-", "float64"]
+    assert lines[-4:-2] == [["region", "calls", "timed", "seconds", "us/call"], ["step", "3", "3", "0.000", "2.3"]]
+    assert lines[-1] == ["halo", "1", "0", "-", "-"]
     ledger.clear()
     assert ledger.regions() == []
     assert "region" not in str(ledger)

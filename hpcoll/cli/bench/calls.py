@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.cli.bench.watch import Lines
 
 COUNT = 64  # doubles in a message or block
 _ROUNDS, _CALLS = 60, 8
@@ -52,9 +53,8 @@ def cases(rank: int, n: int) -> Iterator[tuple[str, Issue]]:
 
 def run(world: MPI.Intracomm) -> int:
     """Measure and print on rank 0; return 0. Collective."""
-    comms = world.Dup(), hpcoll.Communicator(world.Dup()), hpcoll.Communicator(world.Dup())
-    if world.rank == 0:
-        print(_LINE.format(*_HEAD), flush=True)
+    comms, lines = (world.Dup(), hpcoll.Communicator(world.Dup()), hpcoll.Communicator(world.Dup())), Lines(world, _LINE)
+    lines.say(*_HEAD)
     for text, issue in cases(world.rank, world.size):
         for comm in comms:
             for _ in range(3):
@@ -66,9 +66,9 @@ def run(world: MPI.Intracomm) -> int:
                 world.Barrier()
                 times[i] = min(times[i], _seconds(issue, comm))
         world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-        if world.rank == 0:
-            us = times * 1e6
-            print(_LINE.format(text, *(f"{value:.2f}" for value in (*us, us[2] - us[0]))), flush=True)
+        us = times * 1e6
+        lines.measured(text, *(f"{value:.2f}" for value in (*us, us[2] - us[0])))
+    lines.end()
     return 0
 
 

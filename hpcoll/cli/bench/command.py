@@ -13,7 +13,7 @@ from hpcoll.cli import figures
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
 from hpcoll.cli.bench.plot import draw, read_run
-from hpcoll.cli.bench.report import FORMATS
+from hpcoll.cli.bench.report import FORMATS, NCCL
 from hpcoll.registry.sources import READERS, read_file
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--spec", default=BARE, choices=(BARE, LIST), help="form of the buffers; list: [array, datatype]")
     add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls read and write, and compare with plain copies")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
-    add("--format", default="nccl", choices=tuple(FORMATS), help="nccl-tests' table, or its JSON with further keys; default nccl")
+    add("--format", default=NCCL, choices=tuple(FORMATS), help="nccl-tests' table, or its JSON with further keys; default nccl")
     add("--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal")
     add("-J", "--output_file", type=Path, dest="json", metavar="FILE", help="also write the JSON to FILE, as nccl-tests does")
     add("--plot", type=Path, metavar="FILE", help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib")

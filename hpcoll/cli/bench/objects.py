@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.cli.bench.watch import Lines
 
 _HEAD = "us, medians in turns", "mpi4py", "hpcoll", "ratio"
 _LINE = "{:<34} {:>10} {:>10} {:>6}"
@@ -35,22 +36,19 @@ def _first(one: object, other: object) -> object:
 
 def run(world: MPI.Intracomm) -> int:
     """Measure and print on rank 0; return 0. Collective."""
-    comms = world.Dup(), hpcoll.Communicator(world.Dup())
+    comms, lines = (world.Dup(), hpcoll.Communicator(world.Dup())), Lines(world, _LINE)
     for objects in (SHORT, ARRAYS):
         ratios = []
-        _print(world, *_HEAD)
+        lines.say(*_HEAD)
         for method, issue in CALLS.items():
             for what, obj in objects.items():
                 theirs, ours = _medians(world, comms, issue, obj)
                 ratios.append(theirs / ours)
-                _print(world, f"{method}, {what}", f"{theirs:.2f}", f"{ours:.2f}", f"{ratios[-1]:.2f}")
-        _print(world, "geometric mean; least", "", f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}")
+                lines.measured(f"{method}, {what}", f"{theirs:.2f}", f"{ours:.2f}", f"{ratios[-1]:.2f}")
+        lines.say("geometric mean", "", "", f"{geometric_mean(ratios):.2f}")
+        lines.say("least", "", "", f"{min(ratios):.2f}")
+    lines.end()
     return 0
-
-
-def _print(world: MPI.Intracomm, *columns: str) -> None:
-    if world.rank == 0:
-        print(_LINE.format(*columns), flush=True)
 
 
 def _medians(world: MPI.Intracomm, comms: tuple[Any, Any], issue: Issue, obj: Any) -> list[float]:

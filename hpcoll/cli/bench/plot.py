@@ -3,7 +3,8 @@
 The results come as JSON documents, which are checked, since others may have written them.
 
 Each algorithm has a colour, with its name at the curve's end; the MPI library's own is black and dashed. Thinner lines are calls
-in place; markers tell runs apart. Of many algorithms, those that are nowhere the fastest are faded, and not drawn in place.
+in place; markers tell runs apart, and a cross is on what other programs disturbed. Of many algorithms, those that are nowhere the
+fastest are faded, and not drawn in place.
 matplotlib's objects draw it: no display, no state of pyplot.
 """
 
@@ -38,6 +39,7 @@ _STYLES = {OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, IN_PLACE: {"line
 _LABELS = {TIME: "time per call (µs)", BANDWIDTH: "bus bandwidth (GB/s)", HIDDEN: "hidden by overlap (%)"}
 _FEW = 6  # algorithms that need no fading
 _FADED = {"alpha": 0.3, "linewidth": 1.0, "markersize": 2.2}
+_DISTURBED: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 9, "markeredgewidth": 1.0}
 _HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
 
 
@@ -49,6 +51,7 @@ class Line:
     side: str
     sizes: tuple[int, ...]
     values: Mapping[str, tuple[float, ...]]
+    disturbed: tuple[bool, ...] = ()  # at which sizes others disturbed the measurement
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ def _line(rows: Sequence[tuple[str, dict[str, Any]]], algorithm: str, side: str)
     found = [(f"{where}.{side}", member(one, side, dict, where)) for where, one in measured]
     kinds = [TIME, BANDWIDTH, *([HIDDEN] if found and found[0][1].get(HIDDEN) is not None else [])]
     values = {kind: tuple(number(one, kind, where, *_FITTING[kind]) for where, one in found) for kind in kinds}
-    return Line(algorithm, side, tuple(integer(one, "size", where, least=0) for where, one in measured), values)
+    sizes = tuple(integer(one, "size", where, least=0) for where, one in measured)
+    return Line(algorithm, side, sizes, values, tuple(one.get("disturbed") is True for _, one in measured))
 
 
 def _text(content: Any, key: str, where: str) -> str:
@@ -185,6 +189,8 @@ def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str, *, fa
     style = _FADED if faded else _STYLES[line.side]
     dashes: Any = (0, (4, 2)) if line.algorithm == NATIVE else "solid"
     axes.plot(line.sizes, values, color=colour, linestyle=dashes, marker=marker, zorder=top, **style)
+    disturbed = [i for i, one in enumerate(line.disturbed) if one]
+    axes.plot([line.sizes[i] for i in disturbed], [values[i] for i in disturbed], color=colour, zorder=top, **_DISTURBED)
     return values[-1]
 
 
@@ -226,11 +232,13 @@ def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
 
 
 def _legend(runs: Sequence[Run], labels: Sequence[str]) -> list[Any]:
-    """Return entries for the runs when there are several, then for the two sides."""
+    """Return entries for what was disturbed, for the runs when there are several, and for the two sides."""
     from matplotlib.lines import Line2D
 
     usual, thin = _STYLES.values()
     found = []
+    if any(any(line.disturbed) for run in runs for line in run.lines):
+        found.append(Line2D([], [], color="0.4", label="disturbed: other programs used the cores", **_DISTURBED))
     if len(runs) > 1:
         found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(cycle(_MARKERS), labels)]
     if len({line.side for run in runs for line in run.lines}) > 1:

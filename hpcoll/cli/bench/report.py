@@ -6,6 +6,7 @@ follows.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcoll.base.busy import MARK, CoreUse, verdict
 from hpcoll.base.text import LINE, format_nbytes, printable
 from hpcoll.selection.config import NATIVE
 
@@ -73,6 +75,12 @@ class ResultRow:
     root: int  # or -1
     out_of_place: Measured | None
     in_place: Measured | None
+    beside: CoreUse | None = None  # the use of the cores meanwhile
+
+    @property
+    def disturbed(self) -> bool:
+        """Others disturbed the measurement."""
+        return self.beside is not None and self.beside.disturbed
 
     @property
     def both(self) -> tuple[Measured | None, Measured | None]:
@@ -117,6 +125,11 @@ def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
+def uses_of(rows: Iterable[ResultRow]) -> list[CoreUse]:
+    """Return the uses of the cores while rows were measured, where they are known."""
+    return [row.beside for row in rows if row.beside is not None]
+
+
 def total_wrong(rows: Iterable[ResultRow]) -> int:
     """Return the number of wrong elements of all rows."""
     return sum(side.nwrong or 0 for row in rows for side in row.sides)
@@ -148,17 +161,29 @@ class _Columns(NamedTuple):
 
 
 def as_nccl(report: Report) -> str:
-    """Return one table per algorithm with the columns of nccl-tests."""
-    lines = [f"# {printable(text, LINE)}" for text in (*report.heading, *_METHOD, *report.notes)]
+    """Return a table with the columns of nccl-tests, then what it says of each algorithm."""
+    return "\n".join([*rows_so_far(report), *_end(report)]) + "\n"
+
+
+def rows_so_far(report: Report) -> list[str]:
+    """Return the lines of the table that are known: those of more rows are added to them."""
     pairs = _pairs(report.rows)
+    lines = [f"# {printable(text, LINE)}" for text in (*report.heading, *_METHOD, *report.notes)]
+    return [*lines, "#", *_header(pairs), *(_row(row, pairs) for row in report.rows)]
+
+
+def _end(report: Report) -> list[str]:
+    """Return the lines behind the table."""
+    lines = [f"# {text}" for text in verdict(uses_of(report.rows))]
     for name, rows in report.blocks():
-        lines += ["#", f"# {report.collective}/{name}{_picks(rows)}", *_header(pairs), *(_row(row, pairs) for row in rows)]
         wrong = total_wrong(rows)
         lines += [
+            "#",
+            f"# {report.collective}/{name}{_picks(rows)}",
             f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}",
             f"# {'Avg bus bandwidth':<20} : {average_bus_bandwidth(rows):g}",
         ]
-    return "\n".join([*lines, "#"]) + "\n"
+    return [*lines, "#"]
 
 
 def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
@@ -196,7 +221,7 @@ def _header(pairs: Sequence[_Columns]) -> list[str]:
         _ROW.format("size", "count", "type", "redop", "root") + 2 * _SIDE.format(*names),
         _ROW.format("(B)", "(elements)", "", "", "") + 2 * _SIDE.format(*units) + len(pairs) * _PAIR.format("(out)", "(in)"),
     ]
-    lines[1] += "".join(_PAIR.format(pair.name, pair.name) for pair in pairs)
+    lines[1] += "".join(_PAIR.format(pair.name, pair.name) for pair in pairs) + "  algorithm"
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
@@ -208,7 +233,7 @@ def _row(row: ResultRow, pairs: Sequence[_Columns]) -> str:
             wrong = "N/A" if side.nwrong is None else str(side.nwrong)
             cells = [_fitted(side.p50_us, 7), _fitted(side.alg_bw, 6), _fitted(side.bus_bw, 6), wrong]
         line += _SIDE.format(*cells)
-    return line + "".join(_PAIR.format(*pair.cells(row)) for pair in pairs)
+    return line + "".join(_PAIR.format(*pair.cells(row)) for pair in pairs) + f"  {row.algorithm}{f' {MARK}' if row.disturbed else ''}"
 
 
 def _fitted(value: float, width: int, digits: int = 2) -> str:
@@ -239,7 +264,7 @@ def document(report: Report) -> dict[str, Any]:
         "results": [_json_row(row) for row in report.rows],
         "out_of_bounds": {"count": wrong, "okay": str(wrong == 0).lower()},
         "average_bus_bandwidth": {"bandwidth": average_bus_bandwidth(report.rows), "okay": "unchecked", "algorithms": ours},
-        "notes": list(report.notes),
+        "notes": [*report.notes, *verdict(uses_of(report.rows))],
         "errors": [f"{wrong} wrong elements"] if wrong else [],
     }  # fmt: skip
 
@@ -253,7 +278,8 @@ def _json_row(row: ResultRow) -> dict[str, Any]:
     sides = [None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}} for side in row.both]
     return {
         **{key: getattr(row, key) for key in _CASE}, "root": f"{row.root:6}", **dict(zip(("out_of_place", "in_place"), sides)),
-        **_per_iteration(row),
+        **_per_iteration(row), "disturbed": row.disturbed,
+        "others": None if row.beside is None or math.isnan(row.beside.others) else row.beside.others,
         "actual_iterations": max((side.iterations for side in row.sides), default=0), "experiment_name": row.algorithm,
     }  # fmt: skip
 
@@ -270,4 +296,5 @@ def _per_iteration(row: ResultRow) -> dict[str, Any]:
     return found
 
 
-FORMATS = {"nccl": as_nccl, "json": as_json}
+NCCL = "nccl"
+FORMATS = {NCCL: as_nccl, "json": as_json}

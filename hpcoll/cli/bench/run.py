@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,10 +24,11 @@ from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, ORDINARY, SAME
 from hpcoll.cli.bench.plot import draw, run_of
-from hpcoll.cli.bench.report import AUTO, FORMATS, Report, as_json, document, total_wrong
+from hpcoll.cli.bench.report import AUTO, FORMATS, NCCL, Report, as_json, document, rows_so_far, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit
@@ -49,17 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         if world.rank:
             return ERROR
         raise
-    if world.size == 1:
-        print("hpcoll: note: only one rank runs; for more: mpirun -n 4 hpcoll bench ...", file=sys.stderr)
-    start = datetime.now()
+    start, watch = datetime.now(), Watch(world)
     with ending_all_ranks(world):
-        write = partial(_write_report, arguments, request, start, world)
-
-        def progress(text: str) -> None:
-            if world.rank == 0:
-                output.progress(text, f"hpcoll: {text}" if arguments.output and text else "")
-
-        report = write(measure(request, world, progress, write if arguments.output else None))
+        write = _Writer(arguments, request, start, world)
+        report = write.all(measure(request, world, watch, write.progress, write.so_far))
         if world.rank == 0 and arguments.json is not None:
             output.write(arguments.json, as_json(report))
         if world.rank == 0 and arguments.plot is not None:
@@ -124,25 +119,52 @@ def _check_files(arguments: argparse.Namespace) -> None:
         figures.check(arguments.plot)
 
 
-def _write_report(
-    arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings
-) -> Report:
-    """Write a report of the findings so far on rank 0; collective."""
-    report = _report(arguments, request, findings, start, world)
-    if world.rank == 0:
-        text = FORMATS[arguments.format](report)
+class _Writer:
+    """Writes the report on rank 0 while it comes: rows of the table to the terminal, or all of it so far to a file."""
+
+    def __init__(self, arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm) -> None:
+        self._arguments, self._world = arguments, world
+        self._report = partial(_report, arguments, request, start, world)
+        self._shows, self._nlines = arguments.output is None and arguments.format == NCCL, 0
+
+    def progress(self, text: str) -> None:
+        """Say what is measured now."""
+        if self._world.rank == 0:
+            output.progress(text, f"hpcoll: {text}" if text and not self._shows else "")
+
+    def so_far(self, findings: BenchFindings) -> None:
+        """Write what has been found so far; collective."""
+        report = self._report(findings)
+        if self._world.rank == 0 and self._shows:
+            output.progress("")
+            self._show(rows_so_far(report))
+        elif self._world.rank == 0 and self._arguments.output is not None:
+            self._save(FORMATS[self._arguments.format](report))
+
+    def all(self, findings: BenchFindings) -> Report:
+        """Write everything; collective."""
+        report = self._report(findings)
+        text = FORMATS[self._arguments.format](report)
+        if self._world.rank == 0 and self._arguments.output is not None:
+            self._save(text)
+        elif self._world.rank == 0:
+            self._show(text.splitlines())
+        return report
+
+    def _show(self, lines: Sequence[str]) -> None:
+        """Print the lines that were not printed before; launchers pass them on at once."""
+        print("\n".join(lines[self._nlines :]), flush=True)
+        self._nlines = len(lines)
+
+    def _save(self, text: str) -> None:
         try:
-            if arguments.output is not None:
-                output.write(arguments.output, text)
+            output.write(self._arguments.output, text)
         except ArgumentError:
             print(text, end="")  # what was measured is not lost
             raise
-        if arguments.output is None:
-            print(text, end="")
-    return report
 
 
-def _report(arguments: argparse.Namespace, request: BenchRequest, findings: BenchFindings, start: datetime, world: MPI.Intracomm) -> Report:
+def _report(arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings) -> Report:
     """Return the report, with facts about software and machine; collective."""
     options = (
         (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory"),

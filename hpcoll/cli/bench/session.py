@@ -17,6 +17,7 @@ from hpcoll.cli.bench.messages import type_name
 from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, hidden_share, in_mode, overlapped, work
 from hpcoll.cli.bench.report import AUTO, Measured, ResultRow, bus_factor, summarise
 from hpcoll.cli.bench.request import BenchRequest, cases_of, native_problem
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.comm.context.attach import context_of
 from hpcoll.comm.plans.ledger import LedgerRow
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -57,7 +58,11 @@ class _Candidate(NamedTuple):
 
 
 def run(
-    request: BenchRequest, world: MPI.Intracomm, progress: Callable[[str], None], so_far: Callable[[BenchFindings], object] | None = None
+    request: BenchRequest,
+    world: MPI.Intracomm,
+    watch: Watch,
+    progress: Callable[[str], None],
+    so_far: Callable[[BenchFindings], object] = lambda findings: None,
 ) -> BenchFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
@@ -67,13 +72,18 @@ def run(
     wanted = cases_of(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
-    setting, found = _Setting(request, world, contenders), BenchFindings([], contenders.notes, contenders.facts)
+    setting, found = _Setting(request, world, contenders), BenchFindings([], [*watch.notes, *contenders.notes], contenders.facts)
+    before = watch.look()
+    if before.disturbed:
+        found.notes.append(f"{before} before this began")
     if request.mode == OVERLAP:
         found.notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
     for index, case in enumerate(wanted):
         progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
-        found.rows.extend(_run_case(case, setting))
-        if so_far and index < len(wanted) - 1:
+        rows = _run_case(case, setting)
+        beside = watch.look()
+        found.rows.extend(replace(row, beside=beside) for row in rows)
+        if index < len(wanted) - 1:
             so_far(found)
     progress("")
     contenders.free()

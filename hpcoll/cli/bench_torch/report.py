@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from hpcoll.base.busy import MARK, CoreUse, verdict
 from hpcoll.base.text import counted, format_nbytes, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
@@ -23,21 +24,24 @@ class TorchResult(NamedTuple):
     size: int  # bytes of the whole message
     us: dict[tuple[str, str], float]  # per call, by backend and mode
     nwrong: int  # wrong elements on all ranks
+    beside: CoreUse | None = None  # the use of the cores meanwhile
 
     def ratio(self, mode: str) -> float:
         """Return gloo's time over hpcoll's."""
         return self.us[GLOO, mode] / self.us[HPCOLL, mode]
 
 
-def report(results: Sequence[TorchResult], nranks: int, version: str) -> list[str]:
+def report(results: Sequence[TorchResult], nranks: int, version: str, notes: Sequence[str] = ()) -> list[str]:
     """Return lines: a row per operation and size, then the means."""
-    header = ["operation", "size", *(f"{backend} {mode}" for mode in MODES for backend in (HPCOLL, GLOO)), *(f"ratio {m}" for m in MODES)]
+    times = [f"{backend} {mode}" for mode in MODES for backend in (HPCOLL, GLOO)]
+    header = ["operation", "size", *times, *(f"ratio {mode}" for mode in MODES), ""]
     rows = [
         [
             one.operation,
             format_nbytes(one.size),
             *(f"{one.us[backend, mode]:.1f}" for mode in MODES for backend in (HPCOLL, GLOO)),
             *(f"{one.ratio(mode):.2f}" for mode in MODES),
+            MARK if one.beside is not None and one.beside.disturbed else "",
         ]
         for one in results
     ]
@@ -46,14 +50,15 @@ def report(results: Sequence[TorchResult], nranks: int, version: str) -> list[st
     rows.append(_mean("all", results))
     wrong = sum(one.nwrong for one in results)
     return [
-        *(f"# {text}" for text in (f"torch {version}, {counted(nranks, 'rank')}", *_METHOD)),
+        *(f"# {text}" for text in (f"torch {version}, {counted(nranks, 'rank')}", *_METHOD, *notes)),
         *table(header, rows, _WIDTH, numbers=range(1, len(header))),
         f"# least ratio: {', '.join(_least(results, mode) for mode in MODES)}; wrong elements: {wrong}",
+        *(f"# {text}" for text in verdict(one.beside for one in results if one.beside is not None)),
     ]
 
 
 def _mean(name: str, results: Sequence[TorchResult]) -> list[str]:
-    return [name, "mean", *[""] * 4, *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES)]
+    return [name, "mean", *[""] * 4, *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES), ""]
 
 
 def _least(results: Sequence[TorchResult], mode: str) -> str:

@@ -15,6 +15,7 @@ from hpcoll.cli.all_ranks import ending_all_ranks
 from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure
 from hpcoll.cli.bench.request import check_memory
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchResult, report
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.torch.group import NAME  # the backend is registered with its package
@@ -66,10 +67,13 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
         here.Free()
         dist.init_process_group(NAME)
         groups = {HPCOLL: dist.group.WORLD, GLOO: dist.new_group(backend=GLOO)}
-        results = [measured(name, size, groups, pace, world) for name in names for size in sizes]
+        watch = Watch(world)
+        results = [
+            measured(name, size, groups, pace, world)._replace(beside=watch.look()) for name in names for size in sizes
+        ]
         dist.destroy_process_group()
     if world.rank == 0:
-        print("\n".join(report(results, world.size, torch.__version__)))
+        print("\n".join(report(results, world.size, torch.__version__, watch.notes)))
     return 1 if any(one.nwrong for one in results) else 0
 
 

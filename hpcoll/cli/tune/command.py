@@ -3,8 +3,8 @@
 import argparse
 import math
 import os
-import shutil
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.analysis.cost import NEVER
+from hpcoll.base.busy import MARK, verdict
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
@@ -21,6 +22,7 @@ from hpcoll.cli import ERROR, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import check_memory
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
 from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
@@ -29,14 +31,15 @@ from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection import tuning
-from hpcoll.selection.config import TUNING, read_config
-from hpcoll.selection.tuning import Document, Section
+from hpcoll.selection.config import TUNING, Entry, read_config
+from hpcoll.selection.tuning import Document
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
 MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0
 _TUNED = tuple(name for name in BY_COLLECTIVE if not COLLECTIVES[name].neighbours)  # those are for some graph
 QUIET_S = 10.0  # from one line of progress to the next in a file
-BAR, WIDTH = 20, 100  # columns of the bar, and at least of the report
+BAR = 20  # columns of the bar
+_LINE = "{:<14}  {:<5}  {:>8}  {:<21}  {:>8}  {:>8}  {:>9}  {:>6}  {}"
 MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
 MODEL_WIDTH = 140  # columns; none of it is ever cut
 
@@ -53,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--model", action="store_true", help="only fit the cost model's constants, by which hpcoll picks algorithms without a table")
     seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
     add("--seconds", type=float, metavar="S", help=seconds)
+    add("--busy", action="store_true", help="measure and write although other programs use the cores")
     add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to, after each collective; default {OUTPUT}")
 
 
@@ -71,20 +75,18 @@ def run(arguments: argparse.Namespace) -> int:
     problem = ""
     try:
         with ending_all_ranks(world):
+            watch = Watch(world)
             if old is None:
-                findings = measure(wanted, world, lambda step: None)
+                findings = measure(wanted, world, watch, lambda step: None)
             else:
-                write = partial(_write, arguments.output, old)
-                findings = measure(wanted, world, TuningProgress(), write)
-                problem = write(findings)
-                output.progress("")
+                report = _Report(arguments.output, old, watch.notes)
+                findings = measure(wanted, world, watch, TuningProgress(), report.so_far)
+                problem = report.ends(findings, wanted)
     finally:
         os.environ.update({TUNING: outer} if outer is not None else {})
     problem = world.bcast(problem)
     if problem and world.rank == 0:
         raise ArgumentError(problem)
-    if world.rank == 0:
-        _report(findings, wanted, arguments.output)
     return ERROR if problem else 1 if findings.wrong else 0
 
 
@@ -108,7 +110,7 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
         if working_dtype(dtype) != dtype:
             raise ArgumentError(f"types: {dtype.name} is combined as float32, which is what to tune")
         dtypes.setdefault(type_class(dtype), dtype)
-    return TuneRequest(() if arguments.model else names, sizes, tuple(dtypes.values()), time_s)
+    return TuneRequest(() if arguments.model else names, sizes, tuple(dtypes.values()), time_s, arguments.busy)
 
 
 def _old_document(path: Path) -> Document:
@@ -151,23 +153,50 @@ class TuningProgress:
             self._quiet_until = time.monotonic() + QUIET_S
 
 
-def _report(findings: TuneFindings, wanted: TuneRequest, path: Path) -> None:
-    """Print the picks, the constants, the collectives left out, and how to use the file."""
-    rows = [row for section in findings.sections for row in _rows(section)]
-    if rows:
-        header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio"]
-        print("\n".join(table(header, rows, max(WIDTH, shutil.get_terminal_size().columns), numbers=[2, 4, 5, 6, 7])))
-        print("\nTimes are those of the pick's worst case: out of place or in place, alone or back to back; ratio is native us / us.\n")
-    if findings.fits:
-        header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
-        print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))
-        print("\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages.")
-    if findings.notes:
-        print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")
-    for text in findings.wrong:
-        print(f"Wrong: {text}")
-    file = printable(str(path), LINE)
-    print(f"Written to {file}; use it with {TUNING}={file}")
+class _Report:
+    """Writes the table on rank 0, and prints its rows, while they come."""
+
+    def __init__(self, path: Path, old: Document, notes: Sequence[str]) -> None:
+        self._path, self._old, self._notes = path, old, notes
+        self._told = set[tuple[str, str]]()  # classes of types, and collectives
+
+    def so_far(self, findings: TuneFindings) -> str:
+        """Write the table with what was found, and print what is new; return why the table cannot be written."""
+        output.progress("")
+        if not self._told:
+            header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio", ""]
+            print(*self._notes, _LINE.format(*header).rstrip(), sep="\n", flush=True)
+        for section in findings.sections:
+            for collective, entries in section.collectives.items():
+                if (section.type_class, collective) not in self._told:
+                    self._told.add((section.type_class, collective))
+                    print(*_rows(section.type_class, collective, entries), sep="\n", flush=True)
+        return _write(self._path, self._old, findings)
+
+    def ends(self, findings: TuneFindings, wanted: TuneRequest) -> str:
+        """Write the table, and print the constants, what was left out, and how to use the file; return what is wrong."""
+        output.progress("")
+        problem = _write(self._path, self._old, findings)
+        file = printable(str(self._path), LINE)
+        if findings.ended:
+            kept = f"{file} has what was measured before" if findings.sections or findings.fits else "nothing is written"
+            return f"{findings.ended}: no table is made of such times, {kept}. End other programs, or write nevertheless with --busy"
+        if problem:
+            return problem
+        if self._told:
+            print("\nTimes are those of hpcoll bench with this table, out of place where there is that; ratio is native us / us.\n")
+        if findings.fits:
+            header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
+            print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))
+            print("\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages.")
+        for text in verdict(findings.uses):
+            print(text)
+        if findings.notes:
+            print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")
+        for text in findings.wrong:
+            print(f"Wrong: {text}")
+        print(f"Written to {file}; use it with {TUNING}={file}")
+        return ""
 
 
 def _model_row(one: Fit) -> list[str]:
@@ -180,12 +209,12 @@ def _model_row(one: Fit) -> list[str]:
     return [one.constants.level, ranks, *us, *speeds, eager, f"{1e6 * network.handshake:.3g}", cache, f"{network.spill:.3g}", *errors]
 
 
-def _rows(section: Section) -> list[list[str]]:
+def _rows(type_class: str, collective: str, entries: Sequence[Entry]) -> list[str]:
     rows = []
-    for collective, entries in section.collectives.items():
-        picks = {entry.nbytes: entry for entry in reversed(entries)}  # of one size the first
-        for nbytes, entry in sorted(picks.items()):
-            segment = "-" if entry.segment >= nbytes else format_nbytes(entry.segment)
-            times = [*(f"{us:.2f}" if us < 100 else f"{us:.0f}" for us in (entry.us, entry.native_us)), f"{entry.native_us / entry.us:.2f}"]
-            rows.append([collective, section.type_class, format_nbytes(nbytes), entry.algorithm, segment, *times])
+    picks = {entry.nbytes: entry for entry in reversed(entries)}  # of one size the first
+    for nbytes, entry in sorted(picks.items()):
+        segment = "-" if entry.segment >= nbytes else format_nbytes(entry.segment)
+        times = [*(f"{us:.2f}" if us < 100 else f"{us:.0f}" for us in (entry.us, entry.native_us)), f"{entry.native_us / entry.us:.2f}"]
+        mark = MARK if entry.disturbed else ""
+        rows.append(_LINE.format(collective, type_class, format_nbytes(nbytes), entry.algorithm, segment, *times, mark).rstrip())
     return rows

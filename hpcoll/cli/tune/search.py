@@ -4,32 +4,47 @@ A **cell** is one collective with one class of element types at one size; the ce
 a share of the time that is left. Each candidate is called, its answers are checked, and it takes a few turns with the MPI library;
 candidates clearly behind are dropped, and the rest of the share goes to turns of all others. When time is short, the candidates
 that the cost model likes least are left out. All ranks follow rank 0's clock.
+
+Of many candidates the one that looks best was lucky, too, and all of them pay for their keywords. So what a column has picked is measured
+once more, by ``hpcoll bench`` itself and as programs call: with the column as their table. These are the times that are told.
+
+What others disturb is measured again, after a wait until they have gone; where they stay, the search ends.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.busy import LEAST_S, CoreUse
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.ops import SUM
 from hpcoll.base.text import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
+from hpcoll.cli.bench.report import AUTO, ResultRow, total_wrong, uses_of
 from hpcoll.cli.bench.request import BenchRequest as Calls
 from hpcoll.cli.bench.request import cases_of
+from hpcoll.cli.bench.session import run as bench
+from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.context.attach import context_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, candidates, not_chosen
-from hpcoll.selection.config import NATIVE, Entry
+from hpcoll.selection.config import NATIVE, TUNING, Entry
 from hpcoll.selection.measured import site
-from hpcoll.selection.tuning import Section
+from hpcoll.selection.tuning import FORMAT, Document, Section, write
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
@@ -40,6 +55,10 @@ OVERTIME = 0.1  # of the whole time: for cells that get none because others took
 MAX_ROUNDS = 300
 MODEL_S, MODELLING = 5.0, 0.1  # seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
+AGAIN, AGAIN_S = 0.15, 1.0  # of a column's time, and seconds for each size at most: to measure what was picked once more
+TRIES, PATIENCE = 3, 0.1  # measurements of what others disturb; of the whole time: for waits until they have gone
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class TuneRequest:
     sizes: tuple[int, ...]  # bytes of the messages, ascending; a size is cut to whole elements and blocks
     dtypes: tuple[np.dtype, ...]  # element types of reductions, one per class. Moved data is measured once, as bytes
     seconds: float  # time for everything, planning and compiling included
+    busy: bool = False  # what others disturb counts
 
 
 class TuneStep(NamedTuple):
@@ -62,20 +82,30 @@ class TuneStep(NamedTuple):
 
 
 class TuneFindings(NamedTuple):
-    """New sections of the table; columns left out; algorithms left out because their answers were wrong; the model's constants."""
+    """New sections of the table; columns left out; algorithms left out because their answers were wrong; the model's constants.
+
+    ``ended``: why the search has ended early, because others disturbed it; ``uses``: the use of the cores while each part was measured.
+    """
 
     sections: tuple[Section, ...]
     notes: list[str]
     wrong: list[str]
     fits: tuple[Fit, ...]
+    ended: str
+    uses: list[CoreUse]
 
 
 class Column(NamedTuple):
     """All cells of one collective and class of element types."""
 
-    collective: str
+    calls: Calls
     type_class: str
     cases: list[Case]
+
+    @property
+    def collective(self) -> str:
+        """The collective."""
+        return self.calls.collective
 
 
 class Candidate(NamedTuple):
@@ -87,17 +117,13 @@ class Candidate(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """The result of a candidate: the times where it does worst among sides and batches."""
+    """The result of a candidate; times are those of calls out of place and nearly alone, where there are such."""
 
     candidate: Candidate
     us: float
     native_us: float  # of the MPI library
+    ratio: float  # of the library's time to the candidate's, where that does worst among sides and batches
     cost_s: float  # seconds that it took to find out
-
-    @property
-    def ratio(self) -> float:
-        """The MPI library's time over the candidate's."""
-        return self.native_us / self.us
 
 
 class _Clock:
@@ -111,6 +137,54 @@ class _Clock:
         return float(self._world.bcast(self._end - perf_counter()))
 
 
+class Quiet:
+    """Measures until others do not disturb that, within limits; every use is collective.
+
+    Attributes:
+        uses: The use of the cores during all that counts.
+        why: What others did; empty where the limits sufficed.
+    """
+
+    def __init__(self, world: MPI.Intracomm, watch: Watch, request: TuneRequest) -> None:
+        self._world, self._watch, self._busy = world, watch, request.busy
+        self._patience = PATIENCE * request.seconds
+        self.uses, self.why = list[CoreUse](), ""
+
+    def comes(self, what: str) -> bool:
+        """Wait until others leave the cores alone; say whether they do."""
+        while not self._busy:
+            time.sleep(LEAST_S)
+            use = self._watch.look()
+            if not use.disturbed:
+                break
+            self._patience -= LEAST_S
+            if self._patience <= 0:
+                self.why = f"{use} {what}"
+                return False
+        return True
+
+    def measured(self, what: str, measure: Callable[[], T], uses: Callable[[T], list[CoreUse]] | None = None) -> T | None:
+        """Return what was measured while others left the cores alone; None where they did not.
+
+        Args:
+            what: In words, for the error.
+            measure: The measurement, which may be made several times.
+            uses: Returns the use of the cores meanwhile; None: it is looked at afterwards.
+        """
+        for attempt in range(TRIES):
+            found = measure()
+            self.uses += (beside := uses(found) if uses else [self._watch.look()])
+            disturbed = [one for one in beside if one.disturbed]
+            if self._busy or not disturbed:
+                self.why = ""
+                return found
+            del self.uses[-len(beside) :]
+            self.why = f"{disturbed[0]} while {what} was measured"
+            if attempt < TRIES - 1 and not self.comes(f"while {what} was to be measured again"):
+                break
+        return None
+
+
 class _Stage(NamedTuple):
     world: MPI.Intracomm
     comm: Communicator
@@ -120,6 +194,7 @@ class _Stage(NamedTuple):
 def run(
     request: TuneRequest,
     world: MPI.Intracomm,
+    watch: Watch,
     progress: Callable[[TuneStep], None],
     keep: Callable[[TuneFindings], object] = lambda findings: None,
 ) -> TuneFindings:
@@ -127,18 +202,22 @@ def run(
 
     ``progress`` is called before each cell, ``keep`` after each column with the findings so far: a run may be stopped from outside.
     """
-    clock = _Clock(world, request.seconds)
+    quiet, clock = Quiet(world, watch, request), _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
     wanted = columns(request, world.Get_rank(), world.Get_size())
     place = _place(world)
     work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
     done, total = 0, sum(len(column.cases) for column in wanted)
     model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
-    found = TuneFindings((), [], [], fit_levels(world, model_s))
+    fits = quiet.measured("the model", lambda: fit_levels(world, model_s)) if quiet.comes("before this began") else None
+    found = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.uses)
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
+        if found.ended:
+            break
         stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
         entries: list[Entry] = []
+        again_s = AGAIN * max(0.0, clock.left()) * sum(_work(_need(place, case, column.type_class)) for case in column.cases) / work
         for case in column.cases:
             left = clock.left()
             if left <= -OVERTIME * request.seconds:  # half a column would speak for sizes that it does not know
@@ -148,15 +227,65 @@ def run(
             progress(TuneStep(title, done, total, max(0.0, left)))
             need = _need(place, case, column.type_class)
             effort = _work(need)
-            ranked, wrong = _measure_cell(stage, case, need, max(0.0, left) * effort / work)
-            entries += _entries(need, ranked)
+            cell = quiet.measured(title, partial(_measure_cell, stage, case, need, (1 - AGAIN) * max(0.0, left) * effort / work))
+            if cell is None:
+                found = found._replace(ended=quiet.why)
+                break
+            ranked, wrong = cell
+            entries += [one._replace(disturbed=quiet.uses[-1].disturbed) for one in _entries(need, ranked)]
             found.wrong.extend(f"{title}: {name}" for name in wrong)
             work, done = work - effort, done + 1
         else:
-            sections.setdefault(column.type_class, {})[column.collective] = tuple(entries)
-            found = found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
-            keep(found)
+            picked = Section(here, column.type_class, {column.collective: tuple(entries)})
+            pace = Pace(budget_s=min(AGAIN_S, again_s / len(column.cases)))
+            rows = quiet.measured(f"{column.collective} {column.type_class}", partial(_again, stage, watch, column, picked, pace), uses_of)
+            if rows is None:
+                found = found._replace(ended=quiet.why)
+            else:
+                wrong = [row.ran for row in rows if total_wrong([row])]
+                found.wrong.extend(f"{column.collective} {column.type_class} with this table: {name}" for name in wrong)
+                sections.setdefault(column.type_class, {})[column.collective] = tuple(told(entries, rows))
+                found = found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+                keep(found)
         stage.comm.Free()
+    return found
+
+
+def _again(stage: _Stage, watch: Watch, column: Column, table: Section, pace: Pace) -> list[ResultRow]:
+    """Return the rows of a benchmark of calls that pick from a table."""
+    comm = stage.world.Dup()
+    with _in_use(stage.world, table):
+        rows = bench(replace(column.calls, algorithms=(AUTO,), pace=pace), comm, watch, lambda text: None).rows
+    comm.Free()
+    return rows
+
+
+@contextmanager
+def _in_use(world: MPI.Intracomm, table: Section) -> Iterator[None]:
+    """Let communicators that are made meanwhile pick from a table; collective."""
+    with tempfile.TemporaryDirectory() as folder:  # rank 0 reads the file
+        path = world.bcast(Path(folder, "table.json"))
+        if world.rank == 0:
+            write(path, Document(FORMAT, "", (table,)))
+        os.environ[TUNING] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[TUNING]
+
+
+def told(entries: Sequence[Entry], rows: Sequence[ResultRow]) -> list[Entry]:
+    """Return entries of which the first of each size has the times with which it was measured again, if that ran."""
+    native = {row.size: row.sides[0].p50_us for row in rows if row.algorithm == NATIVE}
+    again = {(row.size, row.ran): row for row in rows if row.algorithm == AUTO}
+    found, sizes = [], set[int]()
+    for entry in entries:
+        row = None if entry.nbytes in sizes else again.get((entry.nbytes, entry.algorithm))
+        sizes.add(entry.nbytes)
+        if row is not None:
+            us, native_us = round(row.sides[0].p50_us, 3), round(native.get(row.size, entry.native_us), 3)
+            entry = entry._replace(us=us, native_us=native_us, disturbed=entry.disturbed or row.disturbed)
+        found.append(entry)
     return found
 
 
@@ -168,7 +297,7 @@ def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
         op = SUM if meaning.reduces and not meaning.idempotent else None
         for dtype in request.dtypes if op else (np.dtype(np.uint8),):
             calls = Calls(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
-            found.append(Column(collective, type_class(dtype if op else None), cases_of(calls, rank, nranks)))
+            found.append(Column(calls, type_class(dtype if op else None), cases_of(calls, rank, nranks)))
     return found
 
 
@@ -258,7 +387,10 @@ def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> 
     """Return results from times of the library and, after it, of candidates."""
     us = 1e6 * np.median(seconds, axis=2)
     worst = (us[0] / us).argmin(axis=1)[1:]
-    return [Winner(one, float(mine[side]), float(us[0, side]), cost_s) for one, mine, side in zip(running, us[1:], worst)]
+    alone = us[:, 0].tolist()
+    return [
+        Winner(one, alone[i], alone[0], float(us[0, side] / us[i, side]), cost_s) for i, (one, side) in enumerate(zip(running, worst), 1)
+    ]
 
 
 def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:

@@ -23,12 +23,13 @@ class LedgerRow(NamedTuple):
         algorithm: Catalogue name, or ``native``: the MPI library's own collective.
         calls: Number of calls; each start of a persistent request is one.
         nbytes: Sum over calls of the bytes of this rank's message; 0 where only the MPI library understands the arguments.
-        seconds: Sum over calls of this rank's time.
+        seconds: Sum over ``timed`` calls of this rank's time.
         element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
         why: Reason for which the MPI library served the calls, or ``order='rank'``; else empty.
         ways: Routes of messages to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages), for GPU
             arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
-        timed: Number of calls that have a time; those in flight have none that end as they begin, or that the MPI library serves.
+        timed: Number of calls that have a time; those in flight have none that end as they begin, or that the MPI library serves. The
+            table has this column where it is less than ``calls`` somewhere.
     """
 
     operation: str
@@ -48,12 +49,14 @@ class RegionRow(NamedTuple):
     Attributes:
         region: Names of the region and of those around it, outermost first, joined by ``/``.
         calls: Number of calls that have ended. Those that the MPI library serves have no region.
-        seconds: Sum over calls of this rank's time.
+        seconds: Sum over ``timed`` calls of this rank's time.
+        timed: Number of calls that have a time, as in `LedgerRow`.
     """
 
     region: str
     calls: int
     seconds: float
+    timed: int
 
 
 class Account:
@@ -89,7 +92,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
-        self._regions = defaultdict[str, np.ndarray](partial(np.zeros, 2, np.int64))  # calls and nanoseconds
+        self._regions = defaultdict[str, np.ndarray](partial(np.zeros, 3, np.int64))  # calls, nanoseconds, calls with a time
         self._logs: Callable[[], Sequence[CallLog]] = tuple
         self._seen: dict[CallLog, int] = {}  # the last call of each log that was counted by its region
 
@@ -114,9 +117,9 @@ class Ledger:
             self._add(regions[counted], took[counted])
 
     def _add(self, regions: np.ndarray, took: np.ndarray) -> None:
-        ncalls, nanoseconds = np.bincount(regions), np.bincount(regions, took)
+        ncalls, nanoseconds, ntimed = (np.bincount(regions, weights) for weights in (None, took, took > 0))
         for region in np.flatnonzero(ncalls).tolist():
-            self._regions[region_text(region)] += ncalls[region], int(nanoseconds[region])
+            self._regions[region_text(region)] += ncalls[region], int(nanoseconds[region]), int(ntimed[region])
 
     def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
         """Return the running sums of a line; arguments as in `LedgerRow`."""
@@ -150,7 +153,8 @@ class Ledger:
     def regions(self) -> list[RegionRow]:
         """Return the lines of the table of regions, largest time first."""
         self.count_regions()
-        rows = (RegionRow(region, int(ncalls), 1e-9 * int(ns)) for region, (ncalls, ns) in self._regions.items())
+        sums = ((region, *numbers.tolist()) for region, numbers in self._regions.items())
+        rows = (RegionRow(region, ncalls, 1e-9 * ns, ntimed) for region, ncalls, ns, ntimed in sums)
         return sorted(rows, key=lambda row: -row.seconds)
 
     def clear(self) -> None:
@@ -161,16 +165,24 @@ class Ledger:
             account.sums[:] = 0
 
     def __str__(self) -> str:
-        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why native"
-        lines = [_LINE.format(*heads)]
-        for row in self.rows():
-            per_call = f"{1e6 * row.seconds / row.timed:.1f}" if row.timed else "-"
-            sums = row.calls, format_nbytes(row.nbytes) if row.nbytes else "-", f"{row.seconds:.3f}", per_call
-            lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, ", ".join(filter(None, (row.ways, row.why)))))
-        regions = self.regions()
-        lines += ["", _REGION.format("region", "calls", "seconds", "us/call")] if regions else []
-        lines += [_REGION.format(one.region, one.calls, f"{one.seconds:.3f}", f"{1e6 * one.seconds / one.calls:.1f}") for one in regions]
+        rows, regions = self.rows(), self.regions()
+        every: list[LedgerRow | RegionRow] = [*rows, *regions]
+        timed = f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"  # else the number of calls says it
+        heads = "calls", timed.format("timed"), "bytes", "seconds", "us/call", "element", "way, or why native"
+        lines = [_LINE.format("operation", "algorithm", *heads)]
+        for row in rows:
+            ncalls, *times = _numbers(row, timed)
+            nbytes, why = format_nbytes(row.nbytes) if row.nbytes else "-", ", ".join(filter(None, (row.ways, row.why)))
+            lines.append(_LINE.format(row.operation, row.algorithm, row.calls, ncalls, nbytes, *times, row.element, why))
+        lines += ["", _REGION.format("region", "calls", timed.format("timed"), "seconds", "us/call")] if regions else []
+        lines += [_REGION.format(one.region, one.calls, *_numbers(one, timed)) for one in regions]
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _numbers(row: LedgerRow | RegionRow, timed: str) -> tuple[str, str, str]:
+    """Return the cells of the calls that have a time, of their seconds, and of the microseconds of one."""
+    times = (f"{row.seconds:.3f}", f"{1e6 * row.seconds / row.timed:.1f}") if row.timed else ("-", "-")
+    return timed.format(str(row.timed)), *times
 
 
 def named(operation: str, element: object) -> str:
@@ -178,5 +190,6 @@ def named(operation: str, element: object) -> str:
     return f"{operation} of {element}" if element != "" else operation
 
 
-_LINE = "{:<16} {:<20} {:>8} {:>10} {:>9} {:>9}  {:<14.14} {}"
-_REGION = "{:<37} {:>8} {:>20} {:>9}"  # numbers below those of their kind
+_TIMED = 9  # columns of the numbers of calls with a time, where some have none
+_LINE = "{:<16} {:<20} {:>8}{} {:>10} {:>9} {:>9}  {:<14.14} {}"
+_REGION = "{:<37} {:>8}{} {:>20} {:>9}"  # numbers below those of their kind

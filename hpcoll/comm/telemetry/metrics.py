@@ -30,7 +30,7 @@ _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _PACKAGE = __name__.partition(".")[0]
 
 Labels: TypeAlias = Mapping[str, object]
-_Sums: TypeAlias = dict[tuple[str, str], tuple[int, int, float]]  # calls, bytes and seconds by operation and algorithm
+_Sums: TypeAlias = dict[tuple[str, str], tuple[int, int, float, int]]  # calls, bytes, seconds, timed calls by operation and algorithm
 
 
 class Family(NamedTuple):
@@ -152,7 +152,8 @@ class Metrics:
             Family("hpcoll_info", "The process, always 1.", [(self._about, 1)]),
             Family("hpcoll_calls_total", "Collectives called.", by_algorithm(0)),
             Family("hpcoll_bytes_total", "Bytes of this rank's messages.", by_algorithm(1)),
-            Family("hpcoll_call_seconds_total", "Seconds in collectives, waiting and moving.", by_algorithm(2)),
+            Family("hpcoll_timed_calls_total", "Collectives of which it is known how long they took.", by_algorithm(3)),
+            Family("hpcoll_call_seconds_total", "Seconds in these, waiting and moving.", by_algorithm(2)),
             *_of_waits(),
             Family(
                 "hpcoll_failures_total", "Communicators closed because a call failed, by the error that ranks raised.",
@@ -163,8 +164,8 @@ class Metrics:
 
 def _add(sums: _Sums, ledger: Ledger) -> None:
     for row in ledger.rows():
-        calls, nbytes, seconds = sums.get((row.operation, row.algorithm), (0, 0, 0.0))
-        sums[row.operation, row.algorithm] = calls + row.calls, nbytes + row.nbytes, seconds + row.seconds
+        calls, nbytes, seconds, timed = sums.get((row.operation, row.algorithm), (0, 0, 0.0, 0))
+        sums[row.operation, row.algorithm] = calls + row.calls, nbytes + row.nbytes, seconds + row.seconds, timed + row.timed
 
 
 def _of_waits() -> list[Family]:

@@ -1,0 +1,73 @@
+"""The watch on other programs while ranks are measured; `hpcoll.base.busy` has what is looked at on each machine."""
+
+import os
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpcoll.base.busy import LEAST_S, MARK, CoreUse, Usage, core_use, crowds, ncores_of, usage, verdict
+from hpcoll.base.machine import read
+from hpcoll.base.text import counted
+from hpcoll.cli.doctor.probes import cpu_quota
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # the same on hosts that are emulated on one machine, and share its cores
+
+
+class Watch:
+    """Looks at the cores of all ranks now and then. Made collectively, as is every look.
+
+    Attributes:
+        notes: Sentences about the ranks: that they have too few cores, or that a single one exchanges nothing.
+    """
+
+    def __init__(self, world: MPI.Intracomm) -> None:
+        mine = frozenset(os.sched_getaffinity(0))
+        places = world.allgather((read(_BOOT) or MPI.Get_processor_name(), mine))
+        self._world, self._crowds = world, crowds(places)
+        self._cores = next(cores for ranks, cores in self._crowds if world.rank in ranks)
+        self._ncores = world.allgather(ncores_of(self._cores))
+        self._samples = [world.allgather(usage(self._cores))]
+        most = world.allreduce(cpu_quota(), MPI.MIN)
+        crowded = [(len(ranks), min(len(cores), most)) for ranks, cores in self._crowds if len(ranks) > min(len(cores), most)]
+        self.notes = [f"{n} ranks share {counted(ncores, 'core')}: most of a time is waiting for one" for n, ncores in crowded[:1]]
+        if world.size == 1:
+            self.notes.append("one rank exchanges nothing: these are costs of calls alone; for more ranks: mpirun -n 4 hpcoll ...")
+
+    def look(self) -> CoreUse:
+        """Return the use, since the last look but for `LEAST_S` at least, of the cores that others disturbed most; equal on all ranks."""
+        now = self._world.allgather(usage(self._cores))
+        since = next((one for one in reversed(self._samples) if now[0].clock - one[0].clock >= LEAST_S), self._samples[0])
+        self._samples = [*self._samples[self._samples.index(since) :], now]
+        return max((self._use(ranks, since, now) for ranks, _ in self._crowds), key=lambda one: (one.disturbed, one.taken))
+
+    def _use(self, ranks: list[int], since: list[Usage], now: list[Usage]) -> CoreUse:
+        return core_use([since[rank] for rank in ranks], [now[rank] for rank in ranks], self._ncores[ranks[0]])
+
+
+class Lines:
+    """A table that rank 0 prints line by line, with a mark behind what others disturbed. Made collectively.
+
+    Args:
+        line: Format of a line.
+    """
+
+    def __init__(self, world: MPI.Intracomm, line: str) -> None:
+        self._line, self._rank, self._watch, self._uses = line, world.rank, Watch(world), list[CoreUse]()
+        self._print(*(f"# {text}" for text in self._watch.notes))
+
+    def _print(self, *lines: str) -> None:
+        for line in lines if self._rank == 0 else ():
+            print(line.rstrip(), flush=True)
+
+    def say(self, *cells: str) -> None:
+        """Print a line of what was not measured just now."""
+        self._print(self._line.format(*cells))
+
+    def measured(self, *cells: str) -> None:
+        """Print a line of what was measured since the last one; collective."""
+        self._uses.append(self._watch.look())
+        self._print(self._line.format(*cells) + (f" {MARK}" if self._uses[-1].disturbed else ""))
+
+    def end(self) -> None:
+        """Say once what the marks mean."""
+        self._print(*(f"# {text}" for text in verdict(self._uses)))
