@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import RankMemory, Values
 from hpcoll.base.canonical import fold
-from hpcoll.base.errors import ScheduleError
+from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
@@ -103,6 +103,8 @@ class Machine:
                         break
                 else:
                     channel.ended = True
+            except ArgumentError:
+                raise
             except ValueError as error:
                 raise self._refusal(channel, str(error)) from None
             if channel.followers and (channel.pc > start or channel.ended):

@@ -1,8 +1,9 @@
 """A lane that is being written: its steps, its scratch memory, and its messages on their way."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from hpcoll.base.budget import CELLS, Budget
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cells_of
@@ -14,13 +15,14 @@ class LaneScratch:
     A **kind** numbers the size of a chunk: chunks of one kind have one size on all ranks.
     """
 
-    def __init__(self, schedule: Schedule, meaning: Collective) -> None:
+    def __init__(self, schedule: Schedule, meaning: Collective, budget: Budget) -> None:
         self.nkinds = schedule.nchunks // schedule.nranks if meaning.blocks else schedule.nchunks
-        self.blocks, self.kinds = meaning.blocks, list[int]()
+        self.blocks, self.kinds, self._budget = meaning.blocks, list[int](), budget
 
-    def take(self, kinds: Iterable[int]) -> Chunk:
+    def take(self, kinds: Sequence[int]) -> Chunk:
         """Allocate cells of these kinds."""
         first = len(self.kinds)
+        self._budget.spend(len(kinds), CELLS)
         self.kinds += kinds
         return Chunk(Buffer.SCRATCH, first, len(self.kinds) - first)
 
@@ -70,7 +72,7 @@ class Lane:
             raise self.error(f"{run} holds chunks that do not follow one another")
         if run.buffer is Buffer.SCRATCH:
             if difference not in self.images:
-                image = self.scratch.take((index + difference) % nkinds for index in range(len(self.schedule.scratch)))
+                image = self.scratch.take([(index + difference) % nkinds for index in range(len(self.schedule.scratch))])
                 self.images[difference] = image.index
             found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
             self.places.update(zip(cells_of(run), cells_of(found)))

@@ -20,6 +20,7 @@ from itertools import groupby
 
 from hpcoll.analysis.programs.lane import Lane, LaneMessage, LaneScratch
 from hpcoll.analysis.programs.parts import program_parts
+from hpcoll.base.budget import Budget
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
@@ -171,7 +172,8 @@ def in_lanes(schedules: Sequence[Schedule], meaning: Collective | None = None, *
     who = [(s.rank, s.nranks, s.root, s.nchunks) for s in schedules]
     pairs = [meaning.aliases(*one) if in_place and meaning.aliases else [] for one in who]
     schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
-    scratch = [LaneScratch(s, meaning) for s in schedules]
+    budget = Budget()
+    scratch = [LaneScratch(s, meaning, budget) for s in schedules]
     found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
     parts = [[Lane(*one) for one in zip(schedules, part, scratch, strict=True)] for part in found]
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
