@@ -139,7 +139,7 @@ def _schedules(row: Algorithm, nranks: int, root: int, nchunks: int, nodes: Node
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes = ()) -> Proof:
     """Prove the schedules of all ranks of a row, which are for that placement, as `prove`."""
     proofs = []
-    for in_place in reversed(modes(row)):  # a proof in place is one of both, unless a step tells them apart
+    for in_place in reversed(modes(row.collective)):  # a proof in place is one of both, unless a step tells them apart
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
@@ -154,9 +154,9 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
     return found
 
 
-def modes(row: Algorithm) -> tuple[bool, ...]:
-    """Return the values of ``in_place`` for which a row's schedules run."""
-    collective = COLLECTIVES[row.collective]
+def modes(name: str) -> tuple[bool, ...]:
+    """Return the values of ``in_place`` for which schedules of a collective run."""
+    collective = COLLECTIVES[name]
     if collective.always_in_place:
         return (True,)
     return (False, True) if collective.aliases else (False,)

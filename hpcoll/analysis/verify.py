@@ -204,19 +204,33 @@ class Machine:
     def _check_ended(self) -> None:
         stuck = [channel for channel in self.channels if not channel.ended]
         if stuck:
-            stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first, because they wait for slots
-            raise self._refusal(stuck[0], "deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])))
+            # first sends, which wait for slots, then what must not overwrite a message
+            stuck.sort(key=lambda channel: (channel.steps[channel.pc].op is not _SEND, not channel.held_up))
+            raise self._refusal(stuck[0], f"deadlock: {self._cause(stuck[0], stuck)}")
         for (src, dst, channel), link in self.links.items():
             if link.messages:
                 raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
 
+    def _cause(self, channel: ChannelRun, stuck: Sequence[ChannelRun]) -> str:
+        """Say why a channel waits for ever, and what helps; ``stuck``: the channels that have not ended."""
+        rank, (op, peer, dst, *_) = channel.rank, channel.steps[channel.pc]
+        if dst is not None and channel.held_up:
+            cells = range(*rank.span(dst, channel.index).indices(len(rank.values)))
+            reader = next(
+                to for (source, to, _), link in self.links.items() if source == rank.rank
+                for _, sent, *_ in link.messages if sent.start < cells.stop and cells.start < sent.stop
+            )  # fmt: skip
+            what, verb = ("what is received", "receive") if op <= _RECV_REDUCE else ("the result", "write it")
+            in_place = "in place, " if rank.are_shared(cells) else ""
+            return f"{in_place}{what} overwrites what is still being sent to rank {reader}: {verb} into scratch"
+        theirs = next((self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended")
+        if op is _SEND:
+            taken = self.links[rank.rank, peer, channel.link].slots
+            return f"rank {peer} has {taken} messages that it has not used, and {theirs}: let ranks receive between their sends"
+        return f"no message comes: {theirs}"
+
     def _whereabouts(self, channel: ChannelRun) -> str:
-        rank, step = channel.rank.rank, channel.steps[channel.pc]
-        where = f"rank {rank} at step {channel.pc}: {step}"
-        if step.op is not _SEND:
-            return where
-        link = self.links[rank, step.peer, channel.link]
-        return f"{where}, {link.slots} message(s) to rank {step.peer} in channel {channel.index} are not used yet"
+        return f"rank {channel.rank.rank} waits at step {channel.pc}: {channel.steps[channel.pc]}"
 
     def judge(self) -> Proof:
         """Compare every chunk of OUTPUT with what the collective wants."""

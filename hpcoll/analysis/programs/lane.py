@@ -1,7 +1,7 @@
 """A lane that is being written: its steps, its scratch memory, and its messages on their way."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpcoll.base.budget import CELLS, Budget
 from hpcoll.base.errors import ScheduleError
@@ -46,8 +46,11 @@ class Lane:
     An **image** is a copy of the old scratch memory in the new one. Each difference between kinds and indices has an image of its own.
     """
 
-    def __init__(self, schedule: Schedule, channels: Sequence[int], scratch: LaneScratch) -> None:
-        self.schedule, self.rank, self.channels, self.scratch = schedule, schedule.rank, channels, scratch
+    def __init__(
+        self, schedule: Schedule, channels: Sequence[int], scratch: LaneScratch, shared: Mapping[tuple[Buffer, int], tuple[Buffer, int]]
+    ) -> None:
+        """``shared``: by chunk of OUTPUT the chunk of INPUT that may be the same memory."""
+        self.schedule, self.rank, self.channels, self.scratch, self.shared = schedule, schedule.rank, channels, scratch, shared
         self.steps: list[list[Step]] = []  # a send may become two steps
         self.images: dict[int, int] = {}  # difference -> first new cell
         self.places: dict[tuple[Buffer, int], tuple[Buffer, int]] = {}  # of the scratch cells that have been written
@@ -79,8 +82,9 @@ class Lane:
         elif difference:
             raise self.error(f"{run} holds another chunk for a while, whose size may differ")
         for cell in cells_of(found):
-            for message in self.lent.pop(cell, ()):
-                message.copy()
+            for one in (cell, self.shared.get(cell, cell)):
+                for message in self.lent.pop(one, ()):
+                    message.copy()
         return found
 
     def kinds_of(self, run: Chunk) -> list[int]:

@@ -225,6 +225,12 @@ class _Program(Machine):
         error.rank, error.step = channel.rank.rank, channel.pc
         return error
 
+    def _cause(self, channel: ChannelRun, stuck: Sequence[ChannelRun]) -> str:
+        step = channel.steps[channel.pc]
+        if step.op is not Op.AFTER:
+            return super()._cause(channel, stuck)
+        return f"it waits for another thread block: {self._whereabouts(self.of[channel.rank.rank, step.after[0]])}"
+
     def _whereabouts(self, channel: ChannelRun) -> str:
         return f"{self.where(channel.rank.rank, channel.index, channel.pc)} waits at {channel.steps[channel.pc]}"
 
