@@ -23,6 +23,7 @@ from hpcoll.schedules.row import Algorithm, schedule
 
 NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven for all roots
 MANY_CHUNKS = (8, 21, 40)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
+MOST_FEWER = 17  # ranks up to which the fewest are looked for on which a row is wrong
 EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
 
 
@@ -154,6 +155,17 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
     return found
 
 
+def fewest_wrong(row: Algorithm, nranks: int, error: ScheduleError) -> tuple[int, ScheduleError]:
+    """Return the fewest ranks on which a row is wrong, and its error there, where it is wrong on ``nranks`` with that error."""
+    fewer = [n for n in (row.serves or range(2, MOST_FEWER)) if n < nranks] if row.graph is None else []
+    for one in fewer:
+        try:
+            prove(row, one, *row.roots[:1])
+        except ScheduleError as found:
+            return one, found
+    return nranks, error
+
+
 def modes(name: str) -> tuple[bool, ...]:
     """Return the values of ``in_place`` for which schedules of a collective run."""
     collective = COLLECTIVES[name]
@@ -209,7 +221,11 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
-    proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
+    try:
+        proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
+    except ScheduleError as error:
+        nranks, found = fewest_wrong(job.row, job.nranks, error)
+        raise ScheduleError(f"{job.row.key} on {nranks} ranks: {found}") from None
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
     found = in_all(proofs)
     canonical = sum(proof.canonical for proof in proofs)
