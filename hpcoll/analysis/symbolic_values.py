@@ -110,7 +110,13 @@ class RankMemory:
             self.users[cell] = channel if self.users[cell] in (_NOBODY, channel) else _SEVERAL
             self.written[cell] |= write
             if self.written[cell] and self.users[cell] == _SEVERAL:
-                raise ValueError(f"{chunk} is used by several channels and one of them writes it")
+                raise ValueError(f"{chunk} is used by channels {self._users(cell)} and one of them writes it")
+
+    def _users(self, cell: int) -> list[int]:
+        def uses(run: Chunk) -> bool:
+            return 0 <= cell - self.bases[run.buffer] - run.index < run.n
+
+        return [c for c, steps in enumerate(self.schedule.channels) if any(map(uses, (run for step in steps for run in step.runs)))]
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
         """Return the values of cells; refuse those that nothing was written to."""

@@ -25,12 +25,14 @@ from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import RankMemory, Values
 from hpcoll.base.canonical import fold
 from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
 _INPUT = Buffer.INPUT
+_HINT = "; a size is named by a chunk that has it: w.scratch(1) is as large as chunk 1, which may be shorter than chunk 0"
 
 
 class Proof(NamedTuple):
@@ -105,7 +107,7 @@ class Machine:
                     channel.ended = True
             except ArgumentError:
                 raise
-            except ValueError as error:
+            except (ValueError, TypeError) as error:  # TypeError: an index is no integer
                 raise self._refusal(channel, str(error)) from None
             if channel.followers and (channel.pc > start or channel.ended):
                 self.ready.extend(channel.followers)
@@ -145,7 +147,8 @@ class Machine:
         for src in srcs:
             found = rank.span(src, channel.index)
             if rank.extents[found] != extents:
-                raise ValueError("source and destination differ in size")
+                sizes = f"{src} has {rank.extents[found]}, {dst} has {extents}"
+                raise ValueError(f"source and destination differ in size: {sizes}{_HINT}")
             operands.append(rank.read(found, src))
         if link:
             operands.insert(0 if received_first else 1, self._receive(channel, link, extents))
@@ -182,7 +185,7 @@ class Machine:
     def _receive(self, channel: ChannelRun, link: Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()
         if sender.rank.extents[cells] != extents:
-            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
+            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}{_HINT}")
         for cell in range(cells.start, cells.stop):
             sender.rank.in_use[cell] -= 1
         channel.received.append((sender, link))
@@ -226,8 +229,8 @@ class Machine:
         theirs = next((self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended")
         if op is _SEND:
             taken = self.links[rank.rank, peer, channel.link].slots
-            return f"rank {peer} has {taken} messages that it has not used, and {theirs}: let ranks receive between their sends"
-        return f"no message comes: {theirs}"
+            return f"{counted(taken, 'message')} to rank {peer} not used yet, while {theirs}: let ranks receive between their sends"
+        return f"no message comes, since {theirs}"
 
     def _whereabouts(self, channel: ChannelRun) -> str:
         return f"rank {channel.rank.rank} waits at step {channel.pc}: {channel.steps[channel.pc]}"

@@ -21,7 +21,7 @@ def my_ring(w):
     for t in range(p - 1):
         sent, combined = (r - t - 1) % p, (r - t - 2) % p
         w.send((r + 1) % p, outputs(sent) if t else inputs(sent))
-        w.recv_reduce((r - 1) % p, outputs(combined), inputs(combined))
+        w.recv_reduce((r - 1) % p, inputs(combined), outputs(combined))
     for t in range(p - 1):
         w.send((r + 1) % p, outputs((r - t) % p))
         w.recv((r - 1) % p, outputs((r - t - 1) % p))
