@@ -6,7 +6,7 @@ This module chooses the proofs and spreads them over the cores; `hpcoll.analysis
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from random import Random
@@ -139,6 +139,8 @@ def _schedules(row: Algorithm, nranks: int, root: int, nchunks: int, nodes: Node
 
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes = ()) -> Proof:
     """Prove the schedules of all ranks of a row, which are for that placement, as `prove`."""
+    if row.builder is not None:
+        _check_scratch(schedules)
     proofs = []
     for in_place in reversed(modes(row.collective)):  # a proof in place is one of both, unless a step tells them apart
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
@@ -153,6 +155,22 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
         if wrong:
             raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
     return found
+
+
+def _check_scratch(schedules: Sequence[Schedule]) -> None:
+    """Refuse scratch cells of sizes that no chunk of any rank has."""
+    if not any(s.scratch for s in schedules):
+        return
+    known: set[Hashable] = set()
+    for s in schedules:
+        who, meaning = (s.rank, s.nranks, s.root, s.nchunks), s.meaning
+        known.update(meaning.input_extent(s.rank, i) for i in range(meaning.ninputs(*who)))
+        known.update(meaning.output_extent(s.rank, i) for i in range(meaning.noutputs(*who)))
+    for s in schedules:
+        for extent in s.scratch:
+            if extent not in known:
+                why = "names the size of a chunk that there is not: a cell is as large as the chunk, or block, of that index"
+                raise ScheduleError(f"w.scratch({extent}) {why}", rank=s.rank)
 
 
 def fewest_wrong(row: Algorithm, nranks: int, error: ScheduleError) -> tuple[int, ScheduleError]:

@@ -72,9 +72,8 @@ def _ways(program: FileProgram) -> Iterator[tuple[Callable[[], Sequence[Schedule
     if not any(s.links for s in schedules):
         yield lambda: schedules, ""
     yield lambda: in_lanes(schedules, meaning, in_place=not program.out_of_place), ""
-    if program.in_place and program.out_of_place:
-        yield lambda: in_lanes(schedules, meaning, shared=True), "messages are sent from copies where results would overwrite them in place"
     if program.out_of_place:
+        yield lambda: in_lanes(schedules, meaning, shared=True), "messages are sent from copies where results would overwrite them in place"
         yield lambda: _on_copies(program), "the input is copied first, because results in place would overwrite it"
 
 
