@@ -178,7 +178,7 @@ def fewest_wrong(row: Algorithm, nranks: int, error: ScheduleError) -> tuple[int
     fewer = [n for n in (row.serves or range(2, MOST_FEWER)) if n < nranks] if row.graph is None else []
     for one in fewer:
         try:
-            prove(row, one, *row.roots[:1])
+            prove(row, one, (row.roots or (0,))[0])
         except ScheduleError as found:
             return one, found
     return nranks, error
@@ -242,8 +242,8 @@ def _prove_job(job: _Job) -> Summary:
     try:
         proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
     except ScheduleError as error:
-        nranks, found = fewest_wrong(job.row, job.nranks, error)
-        raise ScheduleError(f"{job.row.key} on {nranks} ranks: {found}") from None
+        nranks, first = fewest_wrong(job.row, job.nranks, error)
+        raise ScheduleError(f"{job.row.key} on {nranks} ranks: {first}") from None
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
     found = in_all(proofs)
     canonical = sum(proof.canonical for proof in proofs)

@@ -30,7 +30,7 @@ CLOCKS = Cost("messages and waits for so many thread blocks", 1)
 
 
 class Budget:
-    """What is left for a file.
+    """The memory and work that are left for a file.
 
     Args:
         refused: Makes the error of a file that needs more, of a text.
