@@ -60,7 +60,8 @@ def plan(*blocks: list[dict[str, Any]], **of_gpu: Any) -> str:
     """Return a plan of two gpus; the first has thread blocks with these operations."""
     gpu = {"input_chunks": 1, "output_chunks": 1, "scratch_chunks": 0, "channels": [], "threadblocks": [], **of_gpu}
     mine = [{"id": number, "ops": ops, "channels": []} for number, ops in enumerate(blocks)]
-    return json.dumps({"name": "x", "collective": "allreduce", "inplace": True, "gpus": [gpu | {"id": 0, "threadblocks": mine}, gpu | {"id": 1}]})
+    gpus = [gpu | {"id": 0, "threadblocks": mine}, gpu | {"id": 1}]
+    return json.dumps({"name": "x", "collective": "allreduce", "inplace": True, "gpus": gpus})
 
 
 def loops() -> str:

@@ -121,7 +121,8 @@ def round_about(w: Writer) -> None:
 def test_a_deadlock_round_three_ranks() -> None:
     schedules = made("bcast", round_about, nranks=3, nchunks=5)
     assert slots_needed(schedules, in_place=True) == 5
-    with pytest.raises(ScheduleError, match=r"rank 0, step 4 .* 4 messages to rank 1 not used yet, while rank 1 waits at step 0: recv\(peer 2"):
+    text = r"rank 0, step 4 .* 4 messages to rank 1 not used yet, while rank 1 waits at step 0: recv\(peer 2"
+    with pytest.raises(ScheduleError, match=text):
         prove_schedules(CATALOGUE["bcast/chain"], schedules)
 
 

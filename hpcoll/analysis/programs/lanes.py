@@ -166,7 +166,8 @@ def in_lanes(
         schedules: The schedules in rank order.
         meaning: The meaning, whose ``aliases`` name the chunks that are one memory in place; None: that of the schedules' collective.
         in_place: The program is of calls in place. The new schedules are of any call: they copy INPUT first.
-        shared: The program is of calls out of place, and maybe of others: chunks of INPUT are sent from copies where those of OUTPUT would overwrite them in place.
+        shared: The program is of calls out of place, and maybe of others: chunks of INPUT are sent from copies where those of OUTPUT would
+            overwrite them in place.
 
     Raises:
         ScheduleError: chunks of different sizes have one place in turn, so that the program cannot run on messages of any count.
