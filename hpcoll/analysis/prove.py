@@ -6,7 +6,7 @@ This module chooses the proofs and spreads them over the cores; `hpcoll.analysis
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from random import Random
@@ -23,6 +23,7 @@ from hpcoll.schedules.row import Algorithm, schedule
 
 NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven for all roots
 MANY_CHUNKS = (8, 21, 40)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
+MOST_FEWER = 17  # ranks up to which the fewest are looked for on which a row is wrong
 EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
 
 
@@ -138,8 +139,10 @@ def _schedules(row: Algorithm, nranks: int, root: int, nchunks: int, nodes: Node
 
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes = ()) -> Proof:
     """Prove the schedules of all ranks of a row, which are for that placement, as `prove`."""
+    if row.builder is not None:
+        _check_scratch(schedules)
     proofs = []
-    for in_place in reversed(modes(row)):  # a proof in place is one of both, unless a step tells them apart
+    for in_place in reversed(modes(row.collective)):  # a proof in place is one of both, unless a step tells them apart
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
@@ -154,9 +157,36 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
     return found
 
 
-def modes(row: Algorithm) -> tuple[bool, ...]:
-    """Return the values of ``in_place`` for which a row's schedules run."""
-    collective = COLLECTIVES[row.collective]
+def _check_scratch(schedules: Sequence[Schedule]) -> None:
+    """Refuse scratch cells of sizes that no chunk of any rank has."""
+    if not any(s.scratch for s in schedules):
+        return
+    known: set[Hashable] = set()
+    for s in schedules:
+        who, meaning = (s.rank, s.nranks, s.root, s.nchunks), s.meaning
+        known.update(meaning.input_extent(s.rank, i) for i in range(meaning.ninputs(*who)))
+        known.update(meaning.output_extent(s.rank, i) for i in range(meaning.noutputs(*who)))
+    for s in schedules:
+        for extent in s.scratch:
+            if extent not in known:
+                why = "names the size of a chunk that there is not: a cell is as large as the chunk, or block, of that index"
+                raise ScheduleError(f"w.scratch({extent}) {why}", rank=s.rank)
+
+
+def fewest_wrong(row: Algorithm, nranks: int, error: ScheduleError) -> tuple[int, ScheduleError]:
+    """Return the fewest ranks on which a row is wrong, and its error there, where it is wrong on ``nranks`` with that error."""
+    fewer = [n for n in (row.serves or range(2, MOST_FEWER)) if n < nranks] if row.graph is None else []
+    for one in fewer:
+        try:
+            prove(row, one, (row.roots or (0,))[0])
+        except ScheduleError as found:
+            return one, found
+    return nranks, error
+
+
+def modes(name: str) -> tuple[bool, ...]:
+    """Return the values of ``in_place`` for which schedules of a collective run."""
+    collective = COLLECTIVES[name]
     if collective.always_in_place:
         return (True,)
     return (False, True) if collective.aliases else (False,)
@@ -209,7 +239,11 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
-    proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
+    try:
+        proofs = [proof for row in job.rows for proof in _prove_instances(row, job)]
+    except ScheduleError as error:
+        nranks, first = fewest_wrong(job.row, job.nranks, error)
+        raise ScheduleError(f"{job.row.key} on {nranks} ranks: {first}") from None
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
     found = in_all(proofs)
     canonical = sum(proof.canonical for proof in proofs)

@@ -7,6 +7,7 @@ from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
 NOTHING = 0  # the value of an unwritten cell
+_NOBODY, _SEVERAL = -1, -2  # in place of the only channel that uses a cell
 _INPUT, _SCRATCH = Buffer.INPUT, Buffer.SCRATCH  # looking up members of an enum is slow
 
 
@@ -78,7 +79,7 @@ class RankMemory:
         self.values, self.in_use = [NOTHING] * total, [0] * total
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
-        self.touched, self.written = [0] * total, [0] * total  # bit masks of channels
+        self.users, self.written = [_NOBODY] * total, bytearray(total)  # the channel that uses a cell; whether one writes it
         self.values[first : first + nin] = values.leaves([c.input_item(s.rank, i) for i in range(nin)], s.rank)
         if not uniform:
             names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
@@ -99,13 +100,23 @@ class RankMemory:
             self._check_channels(range(first, first + n), channel, write, chunk)
         return slice(first, first + n)
 
+    def are_shared(self, cells: range) -> bool:
+        """Say whether some of these cells are both of INPUT and of OUTPUT."""
+        inside = [range(first, first + n) for first, n in zip(self.bases[:2], self.counts)]
+        return any(cell in inside[0] and cell in inside[1] for cell in cells)
+
     def _check_channels(self, cells: range, channel: int, write: bool, chunk: Chunk) -> None:
         for cell in cells:
-            self.touched[cell] |= 1 << channel
-            self.written[cell] |= write << channel
-            if self.written[cell] and self.touched[cell] & (self.touched[cell] - 1):
-                users = [c for c in range(len(self.schedule.channels)) if self.touched[cell] >> c & 1]
-                raise ValueError(f"{chunk} is used by channels {users} and one of them writes it")
+            self.users[cell] = channel if self.users[cell] in (_NOBODY, channel) else _SEVERAL
+            self.written[cell] |= write
+            if self.written[cell] and self.users[cell] == _SEVERAL:
+                raise ValueError(f"{chunk} is used by channels {self._users(cell)} and one of them writes it")
+
+    def _users(self, cell: int) -> list[int]:
+        def uses(run: Chunk) -> bool:
+            return 0 <= cell - self.bases[run.buffer] - run.index < run.n
+
+        return [c for c, steps in enumerate(self.schedule.channels) if any(map(uses, (run for step in steps for run in step.runs)))]
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
         """Return the values of cells; refuse those that nothing was written to."""

@@ -24,13 +24,15 @@ from typing import ClassVar, NamedTuple
 from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import RankMemory, Values
 from hpcoll.base.canonical import fold
-from hpcoll.base.errors import ScheduleError
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
 _INPUT = Buffer.INPUT
+_HINT = "; a size is named by a chunk that has it: w.scratch(1) is as large as chunk 1, which may be shorter than chunk 0"
 
 
 class Proof(NamedTuple):
@@ -103,7 +105,9 @@ class Machine:
                         break
                 else:
                     channel.ended = True
-            except ValueError as error:
+            except ArgumentError:
+                raise
+            except (ValueError, TypeError) as error:  # TypeError: an index is no integer
                 raise self._refusal(channel, str(error)) from None
             if channel.followers and (channel.pc > start or channel.ended):
                 self.ready.extend(channel.followers)
@@ -143,7 +147,8 @@ class Machine:
         for src in srcs:
             found = rank.span(src, channel.index)
             if rank.extents[found] != extents:
-                raise ValueError("source and destination differ in size")
+                sizes = f"{src} has {rank.extents[found]}, {dst} has {extents}"
+                raise ValueError(f"source and destination differ in size: {sizes}{_HINT}")
             operands.append(rank.read(found, src))
         if link:
             operands.insert(0 if received_first else 1, self._receive(channel, link, extents))
@@ -180,7 +185,7 @@ class Machine:
     def _receive(self, channel: ChannelRun, link: Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()
         if sender.rank.extents[cells] != extents:
-            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
+            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}{_HINT}")
         for cell in range(cells.start, cells.stop):
             sender.rank.in_use[cell] -= 1
         channel.received.append((sender, link))
@@ -202,19 +207,33 @@ class Machine:
     def _check_ended(self) -> None:
         stuck = [channel for channel in self.channels if not channel.ended]
         if stuck:
-            stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first, because they wait for slots
-            raise self._refusal(stuck[0], "deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])))
+            # first sends, which wait for slots, then what must not overwrite a message
+            stuck.sort(key=lambda channel: (channel.steps[channel.pc].op is not _SEND, not channel.held_up))
+            raise self._refusal(stuck[0], f"deadlock: {self._cause(stuck[0], stuck)}")
         for (src, dst, channel), link in self.links.items():
             if link.messages:
                 raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
 
+    def _cause(self, channel: ChannelRun, stuck: Sequence[ChannelRun]) -> str:
+        """Say why a channel waits for ever, and what helps; ``stuck``: the channels that have not ended."""
+        rank, (op, peer, dst, *_) = channel.rank, channel.steps[channel.pc]
+        if dst is not None and channel.held_up:
+            cells = range(*rank.span(dst, channel.index).indices(len(rank.values)))
+            reader = next(
+                to for (source, to, _), link in self.links.items() if source == rank.rank
+                for _, sent, *_ in link.messages if sent.start < cells.stop and cells.start < sent.stop
+            )  # fmt: skip
+            what, verb = ("what is received", "receive") if op <= _RECV_REDUCE else ("the result", "write it")
+            in_place = "in place, " if rank.are_shared(cells) else ""
+            return f"{in_place}{what} overwrites what is still being sent to rank {reader}: {verb} into scratch"
+        theirs = next((self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended")
+        if op is _SEND:
+            taken = self.links[rank.rank, peer, channel.link].slots
+            return f"{counted(taken, 'message')} to rank {peer} not used yet, while {theirs}: let ranks receive between their sends"
+        return f"no message comes, since {theirs}"
+
     def _whereabouts(self, channel: ChannelRun) -> str:
-        rank, step = channel.rank.rank, channel.steps[channel.pc]
-        where = f"rank {rank} at step {channel.pc}: {step}"
-        if step.op is not _SEND:
-            return where
-        link = self.links[rank, step.peer, channel.link]
-        return f"{where}, {link.slots} message(s) to rank {step.peer} in channel {channel.index} are not used yet"
+        return f"rank {channel.rank.rank} waits at step {channel.pc}: {channel.steps[channel.pc]}"
 
     def judge(self) -> Proof:
         """Compare every chunk of OUTPUT with what the collective wants."""

@@ -5,15 +5,17 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from hpcoll.analysis.prove import modes
 from hpcoll.analysis.verify import Proof
-from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
 from hpcoll.base.text import LINE, counted, printable
 from hpcoll.cli import ERROR, line_of, output
 from hpcoll.formats.advice import advice
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, read_conditions
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import prove_program, read_program, slots_of
-from hpcoll.formats.rows import row_of
+from hpcoll.formats.rows import row_of, runnable
+from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS
 from hpcoll.schedules.row import Algorithm
 
@@ -94,5 +96,21 @@ def _verdict(program: FileProgram, proof: Proof, arguments: argparse.Namespace) 
         operators = "any operator" if proof.ordered else "operators that are commutative"
         canonical = ", those of the canonical expression" * proof.canonical
         yield f"  {operators}; {'the same' if proof.reproducible else 'not the same'} bits on all gpus{canonical}"
+    yield f"  {_in_hpcoll(program, arguments)}"
     if arguments.advice:
         yield from (f"  advice: {line}" for line in advice(program, proof))
+
+
+def _in_hpcoll(program: FileProgram, arguments: argparse.Namespace) -> str:
+    """Say whether hpcoll can run a program that was proven, and in which calls."""
+    if program.collective not in COLLECTIVES:
+        return f"does not run in hpcoll, which has no such collective as {program.collective}"
+    try:
+        if slots_of(program) < slots_of(program, arguments.slots):
+            prove_program(program)
+        found, besides = runnable(program)
+    except HpcollError as error:
+        return f"does not run in hpcoll: {error}"
+    calls = "in place and out of place" if len(modes(program.collective)) > 1 or found[0].meaning.aliases is None else "in place"
+    how = "; this needs its conditions: show --write makes a file that says them" if arguments.conditions else ""
+    return f"runs in hpcoll on {counted(program.nranks, 'rank')}, {calls}" + (f": {besides}" if besides else "") + how

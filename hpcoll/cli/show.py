@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
@@ -77,6 +77,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     from hpcoll.analysis.render_svg import render_svg
     from hpcoll.analysis.render_text import render_text
     from hpcoll.formats.write import program_of
+    from hpcoll.registry.proof import refusal
 
     if arguments.chunks is not None and not row.chunked:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
@@ -86,12 +87,16 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     nranks, graph = grid_of(arguments, row.collective, NRANKS, MAX_BUILT)
     nodes = parse_nodes(arguments.ranks_per_node or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
     drawing = draw(row._replace(graph=graph or row.graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
+    wrong = refusal(row._replace(graph=graph or row.graph), nranks, arguments.root, nodes)
+    if wrong and (arguments.svg or arguments.write):
+        raise ScheduleError(wrong)
     if arguments.svg:
         output.write(arguments.svg, render_svg(drawing))
     if arguments.write:
         _write(arguments, program_of(row, drawing.schedules))
     if not arguments.svg and not arguments.write:
         print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+        print_lines(["", f"refused: {wrong}"] if wrong else [])
 
 
 def _write(arguments: argparse.Namespace, program: FileProgram) -> None:

@@ -85,7 +85,7 @@ def _texts(summary: Summary) -> list[str]:
     collective = COLLECTIVES[CATALOGUE[summary.key].collective]
     reduces = collective.reduces and not collective.idempotent
     facts = ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
-    some = f"{summary.canonical} of them" if summary.canonical else "no"
+    some = f"in {summary.canonical:,} of {summary.instances:,}" if summary.canonical else "no"
     facts.append(("yes" if summary.canonical == summary.instances else some) if reduces else "")
     return [summary.key, f"{summary.instances:,}", f"{summary.messages:,}", *facts, f"{summary.seconds:.1f}"]
 
@@ -95,6 +95,6 @@ def _conclusion(summaries: Sequence[Summary], arguments: argparse.Namespace, sec
     ranks = f"1 to {arguments.max_nranks}" + "".join(f", {nranks}" for nranks in arguments.extra)
     return (
         f"\n{len(summaries)} algorithms on {ranks} ranks: {instances:,} instances, {messages:,} messages, all correct ({seconds:.1f} s).\n"
-        "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once;\n"
-        f"so too where a send waits while {RING_SLOTS} messages to its peer have not been used."
+        "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once.\n"
+        f"This holds on one node, too, where at most {RING_SLOTS} messages between two ranks may wait to be used."
     )

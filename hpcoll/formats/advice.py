@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from hpcoll.analysis.programs.proof import needless_waits
 from hpcoll.analysis.verify import Proof
+from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted
 from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.ir import Buffer, Op, cells_of
 
 UNBALANCED = 1.25  # times the mean, from which on a gpu or a channel is named
 MOST_PLACES = 3  # that a line names
-MAX_CLOCKS = 1 << 27  # channels times messages and dependencies, up to which dependencies are looked at
 # Bytes that the busiest gpu sends at least, as fractions of m; formulas of p gpus.
 _LEAST_SENT = {
     "allreduce": lambda p: 2 * (p - 1) / p, "allgather": lambda p: (p - 1) / p, "reduce_scatter": lambda p: (p - 1) / p,
@@ -43,14 +43,21 @@ def advice(program: FileProgram, proof: Proof) -> Iterator[str]:
     if fewest and proof.rounds > fewest:
         yield f"{proof.rounds} rounds, {fewest} would do where a gpu has as many peers at once; that matters in short messages"
     yield from _balance(program)
-    steps = [step for s in program.schedules for steps in s.channels for step in steps]
-    waits = sum(step.op is Op.AFTER for step in steps)
-    if (waits + proof.messages) * sum(len(s.channels) for s in program.schedules) > MAX_CLOCKS:
+    yield from _needless(program)
+    yield from _scratch(program)
+
+
+def _needless(program: FileProgram) -> Iterator[str]:
+    """Return lines on dependencies that others imply."""
+    waits = sum(step.op is Op.AFTER for s in program.schedules for steps in s.channels for step in steps)
+    try:
+        needless = needless_waits(program.schedules, program.meaning, in_place=program.modes[0])
+    except ArgumentError:
         yield f"{waits} dependencies are too many to say which of them are needless"
-    elif needless := needless_waits(program.schedules, program.meaning, in_place=program.modes[0]):
+        return
+    if needless:
         places = "; ".join(program.where(*place) for place in needless[:MOST_PLACES])
         yield f"of {waits} dependencies others imply {len(needless)}: {places}{'; ...' * (len(needless) > MOST_PLACES)}"
-    yield from _scratch(program)
 
 
 def _balance(program: FileProgram) -> Iterator[str]:

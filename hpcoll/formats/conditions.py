@@ -10,13 +10,14 @@ A file of conditions is a JSON object. It has a standard ``collective``, or ``in
 ``i`` of the input is chunk ``i + shift`` of the output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcoll.base.budget import CELLS, Budget
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.json_fields import integer, member, read_json, refused
-from hpcoll.base.text import quoted
+from hpcoll.base.json_fields import MAX_INTEGER, integer, member, read_json, refused
+from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 
 NAMES = {
@@ -73,10 +74,15 @@ def _conditions(content: Any) -> Conditions:
         if collective and collective not in NAMES:
             raise refused("collective", " or ".join(NAMES), collective)
         return Conditions(collective, in_place, root)
-    inputs = tuple(tuple(_name(chunk, f"inputs[{gpu}]") for chunk in chunks) for gpu, chunks in _lists(content, "inputs"))
+    budget = Budget()
+    inputs = tuple(tuple(_name(chunk, f"inputs[{gpu}]") for chunk in chunks) for gpu, chunks in _lists(content, "inputs", budget))
+    owners: dict[str | int, int] = {}  # name -> bit mask of the gpus that have it
+    for gpu, names in enumerate(inputs):
+        for name in names:
+            owners[name] = owners.get(name, 0) | 1 << gpu
     outputs = tuple(
-        tuple(_wanted(chunk, inputs, f"outputs[{gpu}][{index}]") for index, chunk in enumerate(chunks))
-        for gpu, chunks in _lists(content, "outputs")
+        tuple(_wanted(chunk, owners, len(inputs), f"outputs[{gpu}][{index}]") for index, chunk in enumerate(chunks))
+        for gpu, chunks in _lists(content, "outputs", budget)
     )
     if len(inputs) != len(outputs):
         raise ArgumentError(f"field outputs: expected lists for {len(inputs)} gpus as in inputs, got {len(outputs)}")
@@ -89,33 +95,35 @@ def _conditions(content: Any) -> Conditions:
     return Conditions("custom", in_place, root, inputs, outputs, tuple(shifts))
 
 
-def _lists(content: Any, key: str) -> list[tuple[int, list[Any]]]:
+def _lists(content: Any, key: str, budget: Budget) -> list[tuple[int, list[Any]]]:
     lists = member(content, key, list, "")
+    if len(lists) > MAX_BUILT:
+        raise ArgumentError(f"field {key}: expected lists for at most {MAX_BUILT} gpus, got {len(lists)}")
     for gpu, chunks in enumerate(lists):
         if not isinstance(chunks, list):
             raise refused(f"{key}[{gpu}]", "a list of chunks", chunks)
+        budget.spend(len(chunks), CELLS)
     return list(enumerate(lists))
 
 
 def _name(chunk: Any, where: str) -> str | int:
-    if type(chunk) not in (str, int):
-        raise refused(where, "names of data, texts or integers", chunk)
+    if type(chunk) is not str and (type(chunk) is not int or abs(chunk) > MAX_INTEGER):
+        raise refused(where, "names of data, texts or integers of 64 bits", chunk)
     return chunk
 
 
-def _wanted(chunk: Any, inputs: Sequence[Sequence[Any]], where: str) -> tuple[Any, int]:
+def _wanted(chunk: Any, owners: Mapping[str | int, int], ngpus: int, where: str) -> tuple[Any, int]:
     if chunk is None:
         return None, 0
     if isinstance(chunk, dict):
         name, gpus = _name(chunk.get("item"), f"{where}.item"), member(chunk, "gpus", list, where)
-        if not gpus or not all(type(gpu) is int and 0 <= gpu < len(inputs) for gpu in gpus):
-            raise refused(f"{where}.gpus", f"gpus below {len(inputs)}", gpus)
-    else:
-        name = _name(chunk, where)
-        gpus = [gpu for gpu, chunks in enumerate(inputs) if name in chunks]
-        if not gpus:
-            raise refused(where, "the name of data that a gpu has", chunk)
-    return name, sum(1 << gpu for gpu in set(gpus))
+        if not gpus or not all(type(gpu) is int and 0 <= gpu < ngpus for gpu in gpus):
+            raise refused(f"{where}.gpus", f"gpus below {ngpus}", gpus)
+        return name, sum(1 << gpu for gpu in set(gpus))
+    name = _name(chunk, where)
+    if name not in owners:
+        raise refused(where, "the name of data that a gpu has", chunk)
+    return name, owners[name]
 
 
 def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks: int, root: int) -> Named:

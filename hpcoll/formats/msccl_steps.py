@@ -5,6 +5,8 @@ that it has done a step only where that step has ``hasdep="1"``, and a later one
 to the next step. Messages of two gpus in one channel of the file are received in the order in which they are sent.
 """
 
+from bisect import bisect_left
+from collections import defaultdict
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -86,8 +88,7 @@ class _GpuWriter:
             for i, step in enumerate(channel.steps):
                 if step.op is Op.AFTER:
                     channel.steps[i] = step._replace(after=self._awaited(channels, numbers, step.after, channel.places[i]))
-        while any(_is_idle(step) for channel in channels for step in channel.steps):
-            _drop_idle(channels)
+        _drop_idle(channels)
         return channels or [_WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])], self.cells
 
     def _check_connections(self) -> None:
@@ -107,7 +108,7 @@ class _GpuWriter:
         for s, step in enumerate(block.steps):
             place = FilePlace(step.line, self.gpu.id, block.id, s)
             if step.depid == block.id:
-                self._check_own_wait(step, block, place)
+                self._check_own_wait(step, channel, place)
             elif step.depid >= 0:
                 waits.append((Step(Op.AFTER, -1, None, (), after=(step.depid, step.deps)), place))
             if step.type == "nop":
@@ -166,14 +167,15 @@ class _GpuWriter:
         block, step = wait
         if block not in numbers:
             raise self._refused(place, f"it waits for thread block {block}, which gpu {self.gpu.id} does not have")
-        done = [done for s, done in channels[numbers[block]].signals if s >= step]
-        if not done:
+        signals = channels[numbers[block]].signals
+        first = bisect_left(signals, (step, 0))
+        if first == len(signals):
             raise self._refused(place, f"it waits for step {step} of thread block {block}, which never says that it is done (hasdep)")
-        return numbers[block], done[0]
+        return numbers[block], signals[first][1]
 
-    def _check_own_wait(self, step: Instruction, block: ThreadBlock, place: FilePlace) -> None:
+    def _check_own_wait(self, step: Instruction, channel: _WrittenBlock, place: FilePlace) -> None:
         """Refuse a wait for the same thread block, unless for what it has done."""
-        if not any(earlier.hasdep and earlier.type != "nop" for earlier in block.steps[step.deps : place.step]):
+        if not channel.signals or channel.signals[-1][0] < step.deps:
             raise self._refused(place, f"it waits for step {step.deps} of its own thread block, which is not done by then")
 
     def _chunk(self, buffer: str, offset: int, n: int) -> Chunk:
@@ -194,16 +196,30 @@ class _GpuWriter:
         return ScheduleError(f"{self.file.path}, {place}: {cause}")
 
 
-def _is_idle(step: Step) -> bool:
-    """Say whether a step waits for nothing: what it waited for was a copy onto itself."""
-    return step.op is Op.AFTER and not step.after[1]
-
-
 def _drop_idle(channels: list[_WrittenBlock]) -> None:
-    """Drop the steps that wait for nothing, and count those that others wait for anew."""
-    kept = [[0, *accumulate(not _is_idle(step) for step in channel.steps)] for channel in channels]
-    for channel in channels:
-        places = [place for place, step in zip(channel.places, channel.steps) if not _is_idle(step)]
-        steps = [step for step in channel.steps if not _is_idle(step)]
+    """Drop the steps that wait for nothing, because what they wait for is a copy onto itself; count those that others wait for anew."""
+    idle = _idle_at_start(channels)
+    keeps = [[step.op is not Op.AFTER or step.after[1] > idle[step.after[0]] for step in channel.steps] for channel in channels]
+    kept = [[0, *accumulate(mine)] for mine in keeps]
+    for channel, mine in zip(channels, keeps):
+        places = [place for place, keep in zip(channel.places, mine) if keep]
+        steps = [step for step, keep in zip(channel.steps, mine) if keep]
         channel.places[:] = places
         channel.steps[:] = [s._replace(after=(s.after[0], kept[s.after[0]][s.after[1]])) if s.op is Op.AFTER else s for s in steps]
+
+
+def _idle_at_start(channels: list[_WrittenBlock]) -> list[int]:
+    """Return how many steps at the start of each channel wait for nothing, or for such steps only."""
+    found, left = [0] * len(channels), list(range(len(channels)))
+    waiting: dict[int, list[int]] = defaultdict(list)  # channel -> those whose next step waits for it
+    while left:
+        index = left.pop()
+        steps, before = channels[index].steps, found[index]
+        while found[index] < len(steps) and (step := steps[found[index]]).op is Op.AFTER:
+            if step.after[1] > found[step.after[0]]:
+                waiting[step.after[0]].append(index)
+                break
+            found[index] += 1
+        if found[index] > before:
+            left += waiting.pop(index, [])
+    return found

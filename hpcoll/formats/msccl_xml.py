@@ -1,7 +1,10 @@
 """Reader of MSCCL XML: elements and attributes, checked one by one; `hpcoll.formats.msccl_steps` says what they mean.
 
-A file is not trusted. Doctypes and entities are refused, and so is what is larger than the limits below: a file that is read takes less
-than a gigabyte of memory. Errors name file, line, gpu, thread block and step.
+A file is not trusted. Doctypes and entities are refused, and so is what is larger than the limits below and its budget: a file that is
+read takes less than a gigabyte of memory. Errors name file, line, gpu, thread block and step.
+
+A gpu may have elements ``copy``, which TACCL and TE-CCL write for chunks of INPUT that OUTPUT holds, too. MSCCL does not run them, so they
+mean nothing.
 """
 
 from collections.abc import Mapping
@@ -9,20 +12,19 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
+from hpcoll.base.budget import CELLS, CHANNELS, NAMED, STEPS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, format_nbytes, printable, quoted
 from hpcoll.formats.program import FilePlace
 
 MAX_NBYTES, MAX_ELEMENT = 64 << 20, 1 << 20  # of a file, and of one of its elements or comments
-MAX_BLOCKS, MAX_STEPS = 4096, 1 << 18  # of a file
-MAX_CLOCKS = 1 << 27  # thread blocks times dependencies: each step that others wait for has a clock
-MAX_CELLS = 1 << 21  # chunks of the buffers of all gpus
-MAX_MOVED = 1 << 22  # chunks that all steps name
+MAX_IDS = 1 << 16  # of thread blocks and channels
 TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
 BUFFERS = ("i", "o", "s")
 _PIECE = 1 << 16  # bytes that are parsed at once
-_DIGITS = 18  # of a number
-_PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
+_DIGITS = 20  # of a number
+_ANY = 2**63 - 1  # bytes from which on a file is for messages of any length
+_PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "copy": "gpu", "step": "tb"}
 
 
 class Instruction(NamedTuple):
@@ -100,7 +102,8 @@ class _Reader:
 
     def __init__(self, path: str) -> None:
         self.path, self._open = path, [""]
-        self._fed = self._last = self._nblocks = self._nsteps = self._nwaits = self._ncells = self._nmoved = 0
+        self._fed = self._last = 0
+        self._budget = Budget(self._refused)
         self._algo: XmlFile | None = None
         self._gpus: dict[int, XmlGpu] = {}
         self._block: ThreadBlock | None = None
@@ -129,9 +132,6 @@ class _Reader:
         missing = [rank for rank in range(self._algo.nranks) if rank not in self._gpus]
         if missing:
             raise ArgumentError(f"{self.path}: expected {self._algo.nranks} gpus, got none with id {missing[0]}")
-        if self._nblocks * self._nwaits > MAX_CLOCKS:
-            most = f"at most {MAX_CLOCKS:,} times a thread block and a dependency"
-            raise ArgumentError(f"{self.path}: expected {most}, got {self._nblocks:,} thread blocks and {self._nwaits:,} dependencies")
         return self._algo._replace(gpus=[self._gpus[rank] for rank in range(self._algo.nranks)])
 
     def _declared(self, *_: object) -> NoReturn:
@@ -145,7 +145,9 @@ class _Reader:
         if _PARENTS.get(name) != self._open[-1]:
             expected = [child for child, parent in _PARENTS.items() if parent == self._open[-1]] or ["no element"]
             raise self._refused(f"expected {expected[0]} in {self._open[-1] or 'the file'}, got {quoted(name)}")
-        {"algo": self._start_algo, "gpu": self._start_gpu, "tb": self._start_block, "step": self._start_step}[name](attributes)
+        start = {"algo": self._start_algo, "gpu": self._start_gpu, "tb": self._start_block, "step": self._start_step}.get(name)
+        if start:
+            start(attributes)
         self._open.append(name)
 
     def _end(self, name: str) -> None:
@@ -158,11 +160,12 @@ class _Reader:
         inplace, outofplace = (
             bool(self._integer(attributes, key, 0, 1)) if key in attributes else None for key in ("inplace", "outofplace")
         )
+        least, most = (self._integer(attributes, key, 0, 2**64 - 1, 0) for key in ("minBytes", "maxBytes"))
         self._algo = XmlFile(
             self.path, printable(attributes.get("name", "")), attributes.get("coll", ""),
             self._integer(attributes, "ngpus", 1, MAX_BUILT), self._integer(attributes, "nchunksperloop", 1, MAX_CHUNKS),
             self._integer(attributes, "root", 0, MAX_BUILT - 1, 0), inplace, outofplace,
-            self._integer(attributes, "minBytes", 0, default=0), self._integer(attributes, "maxBytes", 0, default=0), [],
+            least, most if most < _ANY else 0, [],
         )  # fmt: skip
 
     def _start_gpu(self, attributes: dict[str, str]) -> None:
@@ -171,9 +174,7 @@ class _Reader:
         if rank in self._gpus:
             raise self._refused(f"expected one gpu with id {rank}, got a second")
         i, o, s = (self._integer(attributes, f"{buffer}_chunks", 0, MAX_CHUNKS) for buffer in BUFFERS)
-        self._ncells += max(i + o + s, 2 * self._algo.nchunks)
-        if self._ncells > MAX_CELLS:
-            raise self._refused(f"expected at most {MAX_CELLS:,} chunks in the buffers of all gpus, got more")
+        self._budget.spend(max(i + o + s, 2 * self._algo.nchunks), CELLS)
         self._gpus[rank] = XmlGpu(self._parser.CurrentLineNumber, rank, i, o, s, {})
 
     def _start_block(self, attributes: dict[str, str]) -> None:
@@ -182,11 +183,9 @@ class _Reader:
         last = self._algo.nranks - 1
         number, send, recv, chan = (
             self._integer(attributes, key, least, most)
-            for key, least, most in (("id", 0, MAX_BLOCKS), ("send", -1, last), ("recv", -1, last), ("chan", -1, MAX_BLOCKS))
+            for key, least, most in (("id", 0, MAX_IDS), ("send", -1, last), ("recv", -1, last), ("chan", -1, MAX_IDS))
         )
-        self._nblocks += 1
-        if self._nblocks > MAX_BLOCKS:
-            raise self._refused(f"expected at most {MAX_BLOCKS:,} thread blocks of all gpus, got more")
+        self._budget.spend(1, CHANNELS)
         if number in gpu.blocks:
             raise self._refused(f"expected one thread block with id {number}, got a second")
         if gpu.id in (send, recv):
@@ -206,11 +205,8 @@ class _Reader:
         depid = self._integer(attributes, "depid", -1)
         deps = self._integer(attributes, "deps", -1 if depid < 0 else 0)
         hasdep = bool(self._integer(attributes, "hasdep", 0, 1))
-        self._nsteps += 1
-        self._nmoved += cnt
-        self._nwaits += depid >= 0
-        if self._nsteps > MAX_STEPS or self._nmoved > MAX_MOVED:
-            raise self._refused(f"expected at most {MAX_STEPS:,} steps that name {MAX_MOVED:,} chunks, got more")
+        self._budget.spend(1, STEPS)
+        self._budget.spend(cnt, NAMED)
         line = self._parser.CurrentLineNumber
         steps.append(Instruction(line, kind, buffers[0], srcoff, buffers[1], dstoff, cnt, depid, deps, hasdep))
 
@@ -219,14 +215,14 @@ class _Reader:
             raise self._refused(f"expected {key} to be one of {', '.join(wanted)}, got {'none' if text is None else quoted(text)}")
         return wanted[wanted.index(text)]  # one object for all
 
-    def _integer(self, attributes: Mapping[str, str], key: str, least: int, most: int = 2**63 - 1, default: int | None = None) -> int:
+    def _integer(self, attributes: Mapping[str, str], key: str, least: int, most: int = _ANY, default: int | None = None) -> int:
         text = attributes.get(key)
         if text is None and default is not None:
             return default
         digits = (text or "").removeprefix("-")
         if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS and least <= (number := int(text or "")) <= most:
             return number
-        expected = f"{least}" if least == most else f"an integer from {least}" + (f" to {most}" if most < 2**63 - 1 else "")
+        expected = f"{least}" if least == most else f"an integer from {least}" + (f" to {most}" if most < _ANY else "")
         raise self._refused(f"expected {key} to be {expected}, got {'none' if text is None else quoted(text)}")
 
     def _refused(self, text: str) -> ArgumentError:

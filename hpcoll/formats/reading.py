@@ -52,6 +52,7 @@ def prove_program(program: FileProgram, slots: int = 0) -> Proof:
         The properties that hold in all of these calls.
 
     Raises:
+        ArgumentError: The proof would take more than the budget of a file.
         ScheduleError: The program is wrong; the text names file, line, gpu, thread block and step.
     """
     proofs = []
@@ -61,6 +62,8 @@ def prove_program(program: FileProgram, slots: int = 0) -> Proof:
                 program.schedules, program.meaning, in_place=in_place, slots=slots_of(program, slots), where=program.where
             )
             proofs.append(found)
+        except ArgumentError as error:
+            raise ArgumentError(f"{program.path}: {error}") from None
         except ScheduleError as error:
             call = "in place" if in_place else "out of place"
             raise ScheduleError(f"{program.path}, {error}" + (f", in a call {call}" if len(program.modes) > 1 else "")) from None

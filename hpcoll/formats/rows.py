@@ -1,10 +1,11 @@
 """A row of the catalogue that runs the program of a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from hpcoll.analysis.programs.lanes import in_lanes
+from hpcoll.analysis.prove import modes
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.private_input import on_private_input
@@ -29,8 +30,7 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
 
     @cache
     def schedules() -> Sequence[Schedule]:
-        found = independent(program)
-        return found if program.in_place or _runs_in_place(found, program.uniform or collective.blocks) else _on_copies(program)
+        return runnable(program)[0]
 
     def builder(writer: Writer) -> None:
         own = schedules()[writer.rank]
@@ -46,14 +46,35 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
     )  # fmt: skip
 
 
-def _runs_in_place(schedules: Sequence[Schedule], uniform: bool) -> bool:
-    if not schedules[0].meaning.aliases:
-        return True
-    try:
-        verify_schedules(schedules, in_place=True, uniform=uniform)
-    except ScheduleError:
-        return False
-    return True
+def runnable(program: FileProgram) -> tuple[Sequence[Schedule], str]:
+    """Return schedules of a proven program that run in all calls of its collective, and in words what they do besides.
+
+    Raises:
+        ArgumentError: It would take more than the budget of a file.
+        ScheduleError: The program cannot run.
+    """
+    uniform, first = program.uniform or COLLECTIVES[program.collective].blocks, None
+    for make, besides in _ways(program):
+        try:
+            found = make()
+            for in_place in modes(program.collective):
+                verify_schedules(found, in_place=in_place, uniform=uniform)
+            return found, besides
+        except ScheduleError as error:
+            first = first or error
+    assert first
+    raise first
+
+
+def _ways(program: FileProgram) -> Iterator[tuple[Callable[[], Sequence[Schedule]], str]]:
+    """Return ways to make a program run, from the cheapest on, and what is done besides."""
+    schedules, meaning = program.schedules, program.meaning
+    if not any(s.links for s in schedules):
+        yield lambda: schedules, ""
+    yield lambda: in_lanes(schedules, meaning, in_place=not program.out_of_place), ""
+    if program.out_of_place:
+        yield lambda: in_lanes(schedules, meaning, shared=True), "messages are sent from copies where results would overwrite them in place"
+        yield lambda: _on_copies(program), "the input is copied first, because results in place would overwrite it"
 
 
 def _on_copies(program: FileProgram) -> Sequence[Schedule]:
@@ -63,12 +84,3 @@ def _on_copies(program: FileProgram) -> Sequence[Schedule]:
         ninputs = program.meaning.ninputs(s.rank, s.nranks, s.root, s.nchunks)
         found.append(on_private_input(s, places, ninputs, ())[0] if ninputs else s)
     return in_lanes(found, program.meaning)
-
-
-def independent(program: FileProgram) -> Sequence[Schedule]:
-    """Return schedules whose channels do not depend on one another: those of the program, or where it says links, one lane."""
-    if any(s.links for s in program.schedules):
-        return in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place)
-    for in_place in program.modes:
-        verify_schedules(program.schedules, in_place=in_place, uniform=program.uniform)
-    return program.schedules

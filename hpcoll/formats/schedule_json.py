@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hpcoll.base.budget import CELLS, CHANNELS, NAMED, STEPS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import refused
 from hpcoll.base.json_schema import check
 from hpcoll.base.text import LINE, printable
-from hpcoll.formats.msccl_xml import MAX_CELLS, MAX_MOVED
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
 from hpcoll.schedules.graph import Graph
@@ -150,15 +150,13 @@ def _program(document: dict[str, Any], path: str) -> FileProgram:
 
 def _check_sizes(schedules: Sequence[Schedule]) -> None:
     """Refuse what a proof would need much memory for."""
-    cells = moved = 0
+    budget = Budget()
     for s in schedules:
         who = (s.rank, s.nranks, s.root, s.nchunks)
-        cells += s.meaning.ninputs(*who) + s.meaning.noutputs(*who) + len(s.scratch)
-        moved += sum(run.n for steps in s.channels for step in steps for run in step.runs)
-    if cells > MAX_CELLS or moved > MAX_MOVED:
-        raise ArgumentError(
-            f"expected at most {MAX_CELLS:,} chunks of all ranks, of which steps name {MAX_MOVED:,}, got {cells:,} and {moved:,}"
-        )
+        budget.spend(s.meaning.ninputs(*who) + s.meaning.noutputs(*who) + len(s.scratch), CELLS)
+        budget.spend(len(s.channels), CHANNELS)
+        budget.spend(sum(map(len, s.channels)), STEPS)
+        budget.spend(sum(run.n for steps in s.channels for step in steps for run in step.runs), NAMED)
 
 
 def _read_step(step: dict[str, Any], where: str) -> Step:

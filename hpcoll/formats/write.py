@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from hpcoll.analysis.programs.lanes import in_lanes
 from hpcoll.analysis.prove import modes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.formats.goal import goal_text
 from hpcoll.formats.msccl_write import Written, msccl_text
 from hpcoll.formats.program import FileProgram
-from hpcoll.formats.rows import independent
 from hpcoll.formats.schedule_json import schedule_text
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.row import Algorithm
@@ -18,7 +18,7 @@ SUFFIXES = (".xml", ".goal", ".json")
 
 def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
     """Return the schedules of all ranks of a catalogue row as a program."""
-    first, ways = schedules[0], modes(row)
+    first, ways = schedules[0], modes(row.collective)
     return FileProgram(
         row.key, row.name, row.collective, first.meaning, first.nranks, first.root, tuple(schedules), (), True in ways, False in ways,
         row.uniform,
@@ -39,7 +39,9 @@ def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> 
     """
     check_suffix(suffix)
     if suffix == ".xml":
-        return msccl_text(program._replace(schedules=tuple(independent(program))) if _has_signals(program) else program)
+        if _has_signals(program):
+            program = program._replace(schedules=in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place))
+        return msccl_text(program)
     return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc))
 
 

@@ -23,6 +23,7 @@ from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
 CHUNKS = (1, 2, 3, 5)  # for which rows that take any number are compared between ranks
+MOST_RANKS = 64  # for which commands that draw or simulate a row prove it first
 _SAYS = "hpcoll: proving {} on {} ranks before its first use"
 
 
@@ -43,9 +44,23 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
         disk_cache.kept(f"proof-{found}", verdict, _SAYS.format(row.key, nranks))
         return found
     except ScheduleError as error:
-        refused = ScheduleError(f"{row.key} is refused on {nranks} ranks before any message leaves: {error}")
-        refused.rank, refused.step, refused.op = error.rank, error.step, error.op
+        fewest, first = prove.fewest_wrong(row, nranks, error)
+        fewer = f"; {fewest} ranks are the fewest on which it is wrong" if fewest < nranks else ""
+        refused = ScheduleError(f"{row.key} is refused on {nranks} ranks before any message leaves{fewer}: {first}")
+        refused.rank, refused.step, refused.op = first.rank, first.step, first.op
         raise refused from None
+
+
+def refusal(row: Algorithm, nranks: int, root: int = 0, nodes: Nodes = ()) -> str:
+    """Return why calls on so many ranks would refuse a row; empty: they would not, or more ranks than `MOST_RANKS` were not proven."""
+    if row.builder is None or nranks > MOST_RANKS:
+        return ""
+    try:
+        for nchunks in CHUNKS if row.chunked else (1,):
+            proven(row, nranks, root, nchunks, nodes if row.placed else ())
+    except ScheduleError as error:
+        return str(error)
+    return ""
 
 
 def program_proof(program: FileProgram, content: bytes) -> Proof:

@@ -196,7 +196,7 @@ class Node:
             contributions[peer] = w.scratch(*range(own.index, own.index + own.n))
             w.recv(peer, contributions[peer])
         result = into(own)
-        w.reduce(result, *(contributions[peer] for peer in sorted(self.mates)))
+        w.reduce(*(contributions[peer] for peer in sorted(self.mates)), dst=result)
         return result
 
     def spread(self, stripe_of: Callable[[int], Chunk], but: int = -1) -> None:

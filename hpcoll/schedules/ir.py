@@ -8,10 +8,12 @@ it has.
 
 from collections.abc import Hashable
 from enum import IntEnum
+from operator import index as integer
 from typing import Any, NamedTuple
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.sizes import least
+from hpcoll.base.text import quoted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -162,28 +164,47 @@ class Writer:
         self._steps.append(step)
 
     def scratch(self, *extents: Hashable) -> Chunk:
-        """Allocate consecutive cells of SCRATCH, one for each extent: the index of the chunk, or block, whose size it has."""
+        """Allocate consecutive cells of SCRATCH, one for each extent: the index of the chunk, or block, whose size it has.
+
+        ``w.scratch(0, 0)`` are two cells, each as large as chunk 0.
+        """
         self.extents.extend(extents)
         return _new(Chunk, (_SCRATCH, len(self.extents) - len(extents), len(extents)))
 
     def send(self, peer: int, src: Chunk, *, put: bool = False) -> None:
         """Append a SEND of ``src`` to ``peer``, which does not block the channel."""
+        if type(src) is not Chunk or type(peer) is not int:
+            peer = _checked("send(peer, src)", src, peer=peer)
         self._steps.append(_new(Step, (_SEND, peer, None, (src,), False, put, _NONE)))
 
     def recv(self, peer: int, dst: Chunk, *, put: bool = False) -> None:
         """Append a RECV into ``dst`` from ``peer``."""
+        if type(dst) is not Chunk or type(peer) is not int:
+            peer = _checked("recv(peer, dst)", dst, peer=peer)
         self._steps.append(_new(Step, (_RECV, peer, dst, (), False, put, _NONE)))
 
-    def recv_reduce(self, peer: int, dst: Chunk, src: Chunk | None = None, *, received_first: bool = False) -> None:
-        """Append a RECV_REDUCE: ``dst = src op received``, or ``received op src``; ``src`` defaults to ``dst``."""
-        self._steps.append(_new(Step, (_RECV_REDUCE, peer, dst, (src or dst,), received_first, False, _NONE)))
+    def recv_reduce(self, peer: int, src: Chunk, dst: Chunk | None = None, *, received_first: bool = False) -> None:
+        """Append a RECV_REDUCE: ``dst = src op received``, or ``received op src``; ``dst`` defaults to ``src``."""
+        if type(src) is not Chunk or type(peer) is not int or type(dst) is not Chunk:
+            dst = src if dst is None else dst
+            peer = _checked("recv_reduce(peer, src, dst)", src, dst, peer=peer)
+        if dst[0] is _INPUT:
+            raise ArgumentTypeError(f"recv_reduce(peer, src, dst) has its source first, as copy has, and cannot write {dst}")
+        self._steps.append(_new(Step, (_RECV_REDUCE, peer, dst, (src,), received_first, False, _NONE)))
 
     def copy(self, src: Chunk, dst: Chunk) -> None:
         """Append a local ``dst = src``."""
+        if type(src) is not Chunk or type(dst) is not Chunk:
+            _checked("copy(src, dst)", src, dst)
         self._steps.append(_new(Step, (_COPY, -1, dst, (src,), False, False, _NONE)))
 
-    def reduce(self, dst: Chunk, *srcs: Chunk) -> None:
+    def reduce(self, *srcs: Chunk, dst: Chunk | None = None) -> None:
         """Append a local ``dst = srcs[0] op srcs[1] op ...``, the canonical expression (`hpcoll.base.canonical`) of the sources."""
+        if dst is None:
+            raise ArgumentTypeError("reduce(*srcs, dst=...) has its sources first, and names its destination")
+        for src in (*srcs, dst):
+            if type(src) is not Chunk:
+                _checked("reduce(*srcs, dst=...)", src)
         self._steps.append(_new(Step, (_REDUCE, -1, dst, srcs, False, False, _NONE)))
 
     def after(self, channel: int, steps: int) -> None:
@@ -193,6 +214,18 @@ class Writer:
     def peer(self, vrank: int) -> int:
         """Return the rank of a vrank, taken modulo nranks."""
         return (vrank + self.root) % self.nranks
+
+
+def _checked(name: str, *runs: Any, peer: Any = 0) -> int:
+    """Return a peer as an integer; ArgumentTypeError: it is none, or some chunks are none."""
+    for run in runs:
+        if type(run) is not Chunk:
+            what = f"{run.__name__} without an index" if run in (inputs, outputs) else quoted(run)
+            raise ArgumentTypeError(f"{name} needs chunks such as inputs(0), outputs(2) or those of w.scratch(0), got {what}")
+    try:
+        return integer(peer)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} needs the rank of its peer, an integer, got {quoted(peer)}") from None
 
 
 def inputs(index: int, n: int = 1) -> Chunk:

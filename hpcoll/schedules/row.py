@@ -2,12 +2,14 @@
 
 import importlib
 import math
+import traceback
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from hpcoll.base.errors import HpcollError, ScheduleError
+from hpcoll.base.errors import ArgumentTypeError, HpcollError, ScheduleError
 from hpcoll.base.text import LINE, printable
+from hpcoll.schedules import ir
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.derived import Costs, derived
 from hpcoll.schedules.graph import Graph, ring
@@ -15,6 +17,7 @@ from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.patterns.bundles import GraphTraffic, graph_traffic
 from hpcoll.schedules.placement import Nodes, are_aligned, members
 
+_DEEP = 5  # innermost calls of an exception, among which its place is looked for
 DERIVED = Costs._fields  # costs of a row that are derived from its schedules where it has an empty text
 
 
@@ -236,18 +239,16 @@ def _build(row: Algorithm, writer: Writer) -> None:
     try:
         row.build(writer)
     except Exception as error:
-        if row.builder is None or isinstance(error, HpcollError):
+        if row.builder is None or (isinstance(error, HpcollError) and not isinstance(error, ArgumentTypeError)):
             raise
         what = f"{row.key} on {writer.nranks} ranks: its builder raised {exception_in_words(error)}"
         raise ScheduleError(printable(what, LINE), rank=writer.rank) from error
 
 
 def exception_in_words(error: BaseException) -> str:
-    """Return kind, place and text of an exception."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    """Return kind, place and text of an exception; the place is a line that calls the writer, not one of the writer."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-_DEEP) if frame.filename != ir.__file__]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {error}"
 
 

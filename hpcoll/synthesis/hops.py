@@ -126,7 +126,7 @@ class _Pen:
                 self.writers[sender].send(receiver, source)
             for sender, receiver, _, target, old in messages:
                 writer = self.writers[receiver]
-                writer.recv_reduce(sender, target, old) if backwards else writer.recv(sender, target)
+                writer.recv_reduce(sender, old, target) if backwards else writer.recv(sender, target)
 
     def _message(
         self, link: _Link, items: list[Hashable], targets: Mapping[tuple[int, Hashable], Chunk], backwards: bool

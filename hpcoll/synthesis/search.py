@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from hpcoll.base.budget import TURNS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.synthesis.hops import Demand, Hop, Task
 from hpcoll.synthesis.topologies import FAR, Edge, Fabric
@@ -145,6 +146,8 @@ def _lower(demands: Sequence[Demand], fabric: Fabric) -> Bounds:
 def _through_cuts(demands: Sequence[Demand], fabric: Fabric) -> int:
     """Return the rounds that the links into some set of ranks need: the most of all sets."""
     most = 0
+    shared = sum(len(edges) for edges, _ in fabric.groups)
+    Budget().spend((len(demands) + len(fabric.links) + shared) << fabric.nranks, TURNS)
     masks = Counter((1 << source, sum(1 << target for target in targets)) for _, source, targets in demands)
     for inside in range(1, (1 << fabric.nranks) - 1):
         needed = sum(n for (source, targets), n in masks.items() if not source & inside and targets & inside)

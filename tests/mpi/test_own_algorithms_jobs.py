@@ -21,7 +21,7 @@ def my_ring(w):
     for t in range(p - 1):
         sent, combined = (r - t - 1) % p, (r - t - 2) % p
         w.send((r + 1) % p, outputs(sent) if t else inputs(sent))
-        w.recv_reduce((r - 1) % p, outputs(combined), inputs(combined))
+        w.recv_reduce((r - 1) % p, inputs(combined), outputs(combined))
     for t in range(p - 1):
         w.send((r + 1) % p, outputs((r - t) % p))
         w.recv((r - 1) % p, outputs((r - t - 1) % p))
@@ -33,7 +33,23 @@ GPU = """<gpu id="{0}" i_chunks="2" o_chunks="2" s_chunks="0"><tb id="0" send="{
 <step s="1" type="rrc" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="2" depid="-1" deps="-1" hasdep="0"/>
 </tb></gpu>
 """
+# Ranks swap inputs and reduce into outputs: in place each would overwrite what it is still sending.
+EXCHANGE = XML.replace("swap", "exchange").replace('inplace="0"', 'inplace="1"')
+EXCHANGE_IN_PYTHON = """
+import hpcoll
+from hpcoll import inputs, outputs
+
+@hpcoll.algorithm("allreduce", chunks="1")
+def exchange_in_python(w):
+    d = 1
+    while d < w.nranks:
+        mine = inputs(0) if d == 1 else outputs(0)
+        w.send(w.rank ^ d, mine)
+        w.recv_reduce(w.rank ^ d, mine, outputs(0))
+        d *= 2
+"""
 PROGRAM = """
+import sys
 import numpy as np
 from mpi4py import MPI
 import hpcoll
@@ -43,7 +59,7 @@ comm.Allreduce(x, y)
 assert np.array_equal(y, comm.size * np.arange(1000.0) + comm.size * (comm.size - 1) / 2)
 comm.Allreduce(MPI.IN_PLACE, x)
 assert np.array_equal(x, y)
-print("rank", comm.rank, *{row.algorithm for row in comm.ledger.rows()}, flush=True)
+sys.stdout.write(f"rank {comm.rank} {' '.join({row.algorithm for row in comm.ledger.rows()})}\\n")  # in one piece
 """
 
 
@@ -51,15 +67,29 @@ print("rank", comm.rank, *{row.algorithm for row in comm.ledger.rows()}, flush=T
 def files(tmp_path: Path) -> Path:
     """A folder with an algorithm as a builder, and one as MSCCL XML."""
     (tmp_path / "mine.py").write_text(RING)
-    (tmp_path / "swap.xml").write_text(XML.format(GPU.format(0, 1) + GPU.format(1, 0)))
+    for name, text in (("swap", XML), ("exchange", EXCHANGE)):
+        (tmp_path / f"{name}.xml").write_text(text.format(GPU.format(0, 1) + GPU.format(1, 0)))
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["my_ring", "swap"])
+@pytest.mark.parametrize("name", ["my_ring", "swap", "exchange"])
 def test_an_unmodified_program_runs_an_algorithm_of_a_file(files: Path, name: str) -> None:
-    variables = {"HPCOLL_ALGORITHMS": f"{files / 'mine.py'}:{files / 'swap.xml'}", "HPCOLL_ALLREDUCE": name}
+    named = ":".join(str(files / one) for one in ("mine.py", "swap.xml", "exchange.xml"))
+    variables = {"HPCOLL_ALGORITHMS": named, "HPCOLL_ALLREDUCE": name}
     done = finished(command(NRANKS, PROGRAM, head=""), variables)
     assert spoken(NRANKS, done.stdout) == {rank: [name] for rank in range(NRANKS)}
+
+
+def test_an_algorithm_that_overwrites_what_it_sends_is_refused_with_the_cause(files: Path) -> None:
+    """All ranks name the fewest ranks on which it fails, one step, and what to write."""
+    (files / "exchange.py").write_text(EXCHANGE_IN_PYTHON)
+    variables = {"HPCOLL_ALGORITHMS": str(files / "exchange.py"), "HPCOLL_ALLREDUCE": "exchange_in_python"}
+    done = finished(command(4, PROGRAM, head=""), variables)
+    assert done.returncode != 0
+    cause = "in place, what is received overwrites what is still being sent to rank 1: receive into scratch"
+    step = f"rank 0, step 1 (recv_reduce(peer 1, input[0] -> output[0])): deadlock: {cause}"
+    fewest = "is refused on 4 ranks before any message leaves; 2 ranks are the fewest on which it is wrong"
+    assert f"allreduce/exchange_in_python {fewest}: {step}" in done.stderr
 
 
 def test_ranks_whose_files_differ_are_told(files: Path) -> None:

@@ -32,7 +32,7 @@ def refusal(
 def exchange(w: Writer) -> None:
     """The shortest allreduce of two ranks; right out of place only."""
     w.send(1 - w.rank, inputs(0))
-    w.recv_reduce(1 - w.rank, outputs(0), inputs(0))
+    w.recv_reduce(1 - w.rank, inputs(0), outputs(0))
 
 
 def associating(w: Writer, *, alike: bool) -> None:
@@ -44,7 +44,7 @@ def associating(w: Writer, *, alike: bool) -> None:
         w.recv(peer, cell(received, slot))
     a, b, c = [inputs(0) if rank == w.rank else cell(received, others.index(rank)) for rank in range(3)]
     if alike or w.rank < 2:
-        w.reduce(outputs(0), a, b, c)
+        w.reduce(a, b, c, dst=outputs(0))
     else:
-        w.reduce(outputs(0), b, c)
-        w.reduce(outputs(0), a, outputs(0))
+        w.reduce(b, c, dst=outputs(0))
+        w.reduce(a, outputs(0), dst=outputs(0))

@@ -76,7 +76,7 @@ def folding(w: Writer) -> None:
     slots = w.scratch(0, 0, 0)
     for peer in (1, 2, 3):
         w.recv(peer, cell(slots, peer - 1))
-    w.reduce(outputs(0), inputs(0), *(cell(slots, i) for i in range(3)))
+    w.reduce(inputs(0), *(cell(slots, i) for i in range(3)), dst=outputs(0))
 
 
 def swapped(schedules: list[Schedule], i: int, k: int) -> list[Schedule]:
@@ -103,7 +103,7 @@ def test_rank_order_alone_is_not_enough() -> None:
     def line(w: Writer) -> None:
         if w.rank == 0:
             for peer in (1, 2, 3):
-                w.recv_reduce(peer, outputs(0), inputs(0) if peer == 1 else outputs(0))
+                w.recv_reduce(peer, inputs(0) if peer == 1 else outputs(0), outputs(0))
         else:
             w.send(0, inputs(0))
 

@@ -54,7 +54,7 @@ def fan(w: Writer) -> None:
     cells = {rank: run._replace(index=run.index + i, n=1) for i, rank in enumerate(others)}
     for rank in others:
         w.recv(rank, cells[rank])
-    w.reduce(outputs(0), *(inputs(0) if rank == w.rank else cells[rank] for rank in range(w.nranks)))
+    w.reduce(*(inputs(0) if rank == w.rank else cells[rank] for rank in range(w.nranks)), dst=outputs(0))
 
 
 def late_fault(w: Writer) -> None:

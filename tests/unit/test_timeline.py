@@ -114,7 +114,7 @@ def test_channels_share_one_processor() -> None:
     def two_sums(w: Writer) -> None:
         for channel in range(2):
             w.channel(channel)
-            w.reduce(outputs(channel), inputs(channel), inputs(channel))
+            w.reduce(inputs(channel), inputs(channel), dst=outputs(channel))
 
     timeline = simulate(written(1, two_sums, 2, "allreduce"), 200, Network(alpha=1.0, gamma=0.01))
     assert [(event.start, event.end) for event in timeline.events[0]] == [(0.0, 1.0), (1.0, 2.0)]

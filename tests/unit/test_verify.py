@@ -20,7 +20,7 @@ def exchange_beside(w: Writer) -> None:
     received = w.scratch(0)
     w.send(1 - w.rank, inputs(0))
     w.recv(1 - w.rank, received)
-    w.reduce(outputs(0), *((inputs(0), received) if w.rank == 0 else (received, inputs(0))))
+    w.reduce(*((inputs(0), received) if w.rank == 0 else (received, inputs(0))), dst=outputs(0))
 
 
 # --- what a step may be
@@ -90,7 +90,7 @@ def test_read_of_a_run_that_is_half_filled() -> None:
 def test_contribution_counted_twice() -> None:
     def build(w: Writer) -> None:
         exchange(w)
-        w.reduce(outputs(0), outputs(0), inputs(0))
+        w.reduce(outputs(0), inputs(0), dst=outputs(0))
 
     assert "counts the contribution of rank 1 twice" in str(refusal("allreduce", build))
 
@@ -98,13 +98,13 @@ def test_contribution_counted_twice() -> None:
 def test_contribution_that_comes_twice_is_fine_for_a_barrier() -> None:
     def build(w: Writer) -> None:
         exchange(w)
-        w.reduce(outputs(0), outputs(0), inputs(0))
+        w.reduce(outputs(0), inputs(0), dst=outputs(0))
 
     assert verify_schedules(made("barrier", build), in_place=False).reproducible
 
 
 def test_data_of_different_places() -> None:
-    error = refusal("allreduce", lambda w: w.reduce(outputs(0), inputs(0), inputs(1)), nchunks=2, uniform=True)
+    error = refusal("allreduce", lambda w: w.reduce(inputs(0), inputs(1), dst=outputs(0)), nchunks=2, uniform=True)
     assert "combines data of different places: 0 and 1" in str(error)
 
 
@@ -157,13 +157,13 @@ def test_message_in_the_wrong_channel() -> None:
 
 def test_receive_without_a_message() -> None:
     error = refusal("allreduce", lambda w: w.recv(1 - w.rank, outputs(0)))
-    assert "deadlock: rank 0 at step 0: recv(peer 1 -> output[0]); rank 1 at step 0" in str(error)
+    assert "deadlock: no message comes, since rank 1 waits at step 0: recv(peer 0 -> output[0])" in str(error)
     assert error.rank == 0
 
 
 def test_everybody_receives_first() -> None:
     def build(w: Writer) -> None:
-        w.recv_reduce(1 - w.rank, outputs(0), inputs(0))
+        w.recv_reduce(1 - w.rank, inputs(0), outputs(0))
         w.send(1 - w.rank, inputs(0))
 
     assert "deadlock" in str(refusal("allreduce", build))
@@ -172,7 +172,10 @@ def test_everybody_receives_first() -> None:
 def test_chunk_in_use_deadlocks_under_rendezvous() -> None:
     """In place, each rank would overwrite what the other has yet to fetch, and fetches only after that."""
     assert verify_schedules(made("allreduce", exchange), in_place=False).messages == 2
-    assert "deadlock" in str(refusal("allreduce", exchange, in_place=True))
+    cause = "in place, what is received overwrites what is still being sent to rank 1: receive into scratch"
+    assert f"rank 0, step 1 (recv_reduce(peer 1, input[0] -> output[0])): deadlock: {cause}" in str(
+        refusal("allreduce", exchange, in_place=True)
+    )
     assert verify_schedules(made("allreduce", exchange_beside), in_place=True).messages == 2
 
 
@@ -187,7 +190,7 @@ def test_chunk_in_use_holds_its_writer_up_until_the_message_is_received() -> Non
         else:
             kept = w.scratch(0)
             w.copy(inputs(0), kept)
-            w.recv_reduce(0, outputs(0), kept, received_first=True)
+            w.recv_reduce(0, kept, outputs(0), received_first=True)
             w.send(0, outputs(0))
 
     assert verify_schedules(made("allreduce", build), in_place=False) == Proof(2, 2, True, True, 1, canonical=True)
@@ -241,6 +244,6 @@ def test_channels_may_read_the_same_chunk() -> None:
             received = w.scratch(0)
             w.send(1 - w.rank, inputs(0))
             w.recv(1 - w.rank, received)
-        w.reduce(outputs(0), inputs(0), received)
+        w.reduce(inputs(0), received, dst=outputs(0))
 
     assert verify_schedules(made("allreduce", build), in_place=False).messages == 4

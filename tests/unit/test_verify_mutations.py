@@ -90,7 +90,7 @@ def equivalent(row: Algorithm, s: Schedule, mutant: Mutant) -> str:
         return "local step twice, its result not among its operands"
     if mutant.kind == "swap":
         b = mutant.touched[1]
-        if all(independent(a, b, aliases_of(s, in_place)) for in_place in modes(row)):
+        if all(independent(a, b, aliases_of(s, in_place)) for in_place in modes(row.collective)):
             return "swapped steps independent"
         if not row.ordered and a.op == b.op == Op.RECV_REDUCE and a.peer != b.peer and a.dst == b.dst == a.srcs[0] == b.srcs[0]:
             return "commutative contributions in another order"
@@ -164,7 +164,7 @@ class Interpreter:
 
 
 def data_right(row: Algorithm, schedules: Sequence[Schedule]) -> bool:
-    for in_place in modes(row):
+    for in_place in modes(row.collective):
         for seed in range(3):
             interpreter = Interpreter(schedules, in_place, random.Random(seed))
             interpreter.run()

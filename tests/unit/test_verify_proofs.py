@@ -43,7 +43,7 @@ def test_output_that_is_not_asked_for_may_hold_anything() -> None:
 def test_order_of_operands(received_first: bool, ordered: bool) -> None:
     def build(w: Writer) -> None:
         w.send(1 - w.rank, inputs(0))
-        w.recv_reduce(1 - w.rank, outputs(0), inputs(0), received_first=received_first and w.rank == 1)
+        w.recv_reduce(1 - w.rank, inputs(0), outputs(0), received_first=received_first and w.rank == 1)
 
     proof = verify_schedules(made("allreduce", build), in_place=False)
     assert (proof.ordered, proof.reproducible) == (ordered, True)
@@ -101,7 +101,7 @@ def test_what_only_one_kind_of_call_does_is_not_proven_by_the_other(sent: Chunk,
         if w.rank == 0 or not late:
             w.send(1 - w.rank, sent)
         w.recv(1 - w.rank, w.scratch(0))
-        w.reduce(outputs(0), inputs(0), Chunk(Buffer.SCRATCH, 0))
+        w.reduce(inputs(0), Chunk(Buffer.SCRATCH, 0), dst=outputs(0))
         if w.rank == 1 and late:
             w.send(0, sent)
 

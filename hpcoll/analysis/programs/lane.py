@@ -1,8 +1,9 @@
 """A lane that is being written: its steps, its scratch memory, and its messages on their way."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
+from hpcoll.base.budget import CELLS, Budget
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cells_of
@@ -14,13 +15,14 @@ class LaneScratch:
     A **kind** numbers the size of a chunk: chunks of one kind have one size on all ranks.
     """
 
-    def __init__(self, schedule: Schedule, meaning: Collective) -> None:
+    def __init__(self, schedule: Schedule, meaning: Collective, budget: Budget) -> None:
         self.nkinds = schedule.nchunks // schedule.nranks if meaning.blocks else schedule.nchunks
-        self.blocks, self.kinds = meaning.blocks, list[int]()
+        self.blocks, self.kinds, self._budget = meaning.blocks, list[int](), budget
 
-    def take(self, kinds: Iterable[int]) -> Chunk:
+    def take(self, kinds: Sequence[int]) -> Chunk:
         """Allocate cells of these kinds."""
         first = len(self.kinds)
+        self._budget.spend(len(kinds), CELLS)
         self.kinds += kinds
         return Chunk(Buffer.SCRATCH, first, len(self.kinds) - first)
 
@@ -44,8 +46,11 @@ class Lane:
     An **image** is a copy of the old scratch memory in the new one. Each difference between kinds and indices has an image of its own.
     """
 
-    def __init__(self, schedule: Schedule, channels: Sequence[int], scratch: LaneScratch) -> None:
-        self.schedule, self.rank, self.channels, self.scratch = schedule, schedule.rank, channels, scratch
+    def __init__(
+        self, schedule: Schedule, channels: Sequence[int], scratch: LaneScratch, shared: Mapping[tuple[Buffer, int], tuple[Buffer, int]]
+    ) -> None:
+        """``shared``: by chunk of OUTPUT the chunk of INPUT that may be the same memory."""
+        self.schedule, self.rank, self.channels, self.scratch, self.shared = schedule, schedule.rank, channels, scratch, shared
         self.steps: list[list[Step]] = []  # a send may become two steps
         self.images: dict[int, int] = {}  # difference -> first new cell
         self.places: dict[tuple[Buffer, int], tuple[Buffer, int]] = {}  # of the scratch cells that have been written
@@ -70,15 +75,16 @@ class Lane:
             raise self.error(f"{run} holds chunks that do not follow one another")
         if run.buffer is Buffer.SCRATCH:
             if difference not in self.images:
-                image = self.scratch.take((index + difference) % nkinds for index in range(len(self.schedule.scratch)))
+                image = self.scratch.take([(index + difference) % nkinds for index in range(len(self.schedule.scratch))])
                 self.images[difference] = image.index
             found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
             self.places.update(zip(cells_of(run), cells_of(found)))
         elif difference:
             raise self.error(f"{run} holds another chunk for a while, whose size may differ")
         for cell in cells_of(found):
-            for message in self.lent.pop(cell, ()):
-                message.copy()
+            for one in (cell, self.shared.get(cell, cell)):
+                for message in self.lent.pop(one, ()):
+                    message.copy()
         return found
 
     def kinds_of(self, run: Chunk) -> list[int]:

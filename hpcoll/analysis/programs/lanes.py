@@ -20,6 +20,7 @@ from itertools import groupby
 
 from hpcoll.analysis.programs.lane import Lane, LaneMessage, LaneScratch
 from hpcoll.analysis.programs.parts import program_parts
+from hpcoll.base.budget import Budget
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
@@ -156,24 +157,31 @@ class _Run:
             self.push(channel, self.now)
 
 
-def in_lanes(schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False) -> tuple[Schedule, ...]:
+def in_lanes(
+    schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False, shared: bool = False
+) -> tuple[Schedule, ...]:
     """Return the schedules of a program that `verify_program` has proven, with one channel for each part.
 
     Args:
         schedules: The schedules in rank order.
         meaning: The meaning, whose ``aliases`` name the chunks that are one memory in place; None: that of the schedules' collective.
         in_place: The program is of calls in place. The new schedules are of any call: they copy INPUT first.
+        shared: The program is of calls out of place, and maybe of others: chunks of INPUT are sent from copies where those of OUTPUT would
+            overwrite them in place.
 
     Raises:
         ScheduleError: chunks of different sizes have one place in turn, so that the program cannot run on messages of any count.
     """
     meaning = meaning or schedules[0].meaning
     who = [(s.rank, s.nranks, s.root, s.nchunks) for s in schedules]
-    pairs = [meaning.aliases(*one) if in_place and meaning.aliases else [] for one in who]
+    aliases = [meaning.aliases(*one) if meaning.aliases else [] for one in who]
+    pairs = [mine if in_place else [] for mine in aliases]
+    same = [{(Buffer.OUTPUT, o): (Buffer.INPUT, i) for i, o in (mine if shared else ())} for mine in aliases]
     schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
-    scratch = [LaneScratch(s, meaning) for s in schedules]
+    budget = Budget()
+    scratch = [LaneScratch(s, meaning, budget) for s in schedules]
     found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
-    parts = [[Lane(*one) for one in zip(schedules, part, scratch, strict=True)] for part in found]
+    parts = [[Lane(*one) for one in zip(schedules, part, scratch, same, strict=True)] for part in found]
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
         _copy_in(s, mine, lanes)
     for lanes in parts:

@@ -13,6 +13,7 @@ steps, so the same pairs are ordered in every run, and one run finds every race.
     channel 1                      after 2 steps of 0   send a   (2, 2): ordered; without the AFTER (0, 1): a race
 """
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from hpcoll.analysis.symbolic_values import RankMemory, Values
 from hpcoll.analysis.verify import ChannelRun, Link, Machine, Proof
+from hpcoll.base.budget import CLOCKS, TURNS, Budget
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
@@ -54,11 +56,14 @@ class _Program(Machine):
         self.of = {(channel.rank.rank, channel.index): channel for channel in self.channels}
         for channel in self.channels:
             channel.used_at = list(range(len(channel.steps)))
-        self.clocks = np.zeros((len(self.channels), len(self.channels)), np.int32)
-        self.carried: dict[int, list[np.ndarray]] = {}  # id of a link -> clocks of the messages on it
-        waited_for = {(rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c if step.op is Op.AFTER}
+        self.budget = Budget()
+        kind = np.dtype(np.uint16 if max(len(channel.steps) for channel in self.channels) < 1 << 16 else np.int32)
+        self.budget.spend(len(self.channels) ** 2 * kind.itemsize, CLOCKS)
+        self.clocks = np.zeros((len(self.channels), len(self.channels)), kind)
+        self.carried: dict[int, deque[np.ndarray]] = defaultdict(deque)  # id of a link -> clocks of the messages on it
+        self.awaited = Counter((rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c)
         # clocks, and lengths of chains of messages, behind steps that others wait for
-        self.kept: dict[tuple[int, int, int], tuple[np.ndarray, int] | None] = dict.fromkeys(waited_for)
+        self.kept: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
         self.needless: list[tuple[int, int, int]] | None = None  # a list: rank, channel and step of waits that others imply
         self.before: dict[int, np.ndarray] = {}  # clocks of channels before the waits that they are at
 
@@ -79,9 +84,13 @@ class _Program(Machine):
                 if step.dst is not None:
                     self._touch(channel, step.dst, write=True)
         place = rank.rank, channel.index, channel.pc + 1
-        if done and place in self.kept:
-            self.kept[place] = clock.copy(), channel.depth
+        if done and place in self.awaited:
+            self.kept[place] = self._copied(clock), channel.depth
         return done
+
+    def _copied(self, clock: np.ndarray) -> np.ndarray:
+        self.budget.spend(clock.nbytes, CLOCKS)
+        return clock.copy()
 
     def _follow(self, channel: ChannelRun, clock: np.ndarray, index: int, steps: int) -> bool:
         """Take the clock behind steps of another channel; return False, and let the channel follow it, while they are not done."""
@@ -89,12 +98,16 @@ class _Program(Machine):
         other = self.of.get((rank, index))
         if other is None or other is channel or not 0 < steps <= len(other.steps):
             raise ValueError(f"waits for {steps} steps of channel {index}, which has {len(other.steps) if other else 'none'}")
-        found = self.kept[rank, index, steps]
+        found = self.kept.get((rank, index, steps))
         if found is None:
             other.followers.append(channel)
             return False
+        self.awaited[rank, index, steps] -= 1
         if self.needless is not None:
             self.needless += self._needless_at(channel, clock)
+        elif not self.awaited[rank, index, steps]:
+            del self.kept[rank, index, steps]
+            self.budget.free(clock.nbytes, CLOCKS)
         np.maximum(clock, found[0], out=clock)
         channel.depth = max(channel.depth, found[1])
         return True
@@ -103,7 +116,7 @@ class _Program(Machine):
         """Return, at the last of consecutive waits, those that the others, or what the channel knew before, imply."""
         rank, number, steps, end = channel.rank.rank, self.numbers[channel], channel.steps, channel.pc + 1
         if end == 1 or steps[end - 2].op is not Op.AFTER:
-            self.before[number] = clock.copy()
+            self.before[number] = self._copied(clock)
         if end < len(steps) and steps[end].op is Op.AFTER:
             return []
         first = end
@@ -111,15 +124,17 @@ class _Program(Machine):
             first -= 1
         latest = {steps[at].after[0]: at for at in sorted(range(first, end), key=lambda at: steps[at].after[1])}  # of each channel
         left = {at: (rank, *steps[at].after) for at in latest.values()}
+        self.budget.spend(len(left) ** 2, TURNS)
         for at, wait in list(left.items()):
-            known = [self.before[number], *(kept[0] for one in left.values() if one is not wait and (kept := self.kept[one]))]
+            known = [self.before[number], *(self.kept[one][0] for one in left.values() if one is not wait)]
             if any(found[self.numbers[self.of[wait[:2]]]] >= wait[2] for found in known):
                 del left[at]
         return [(rank, channel.index, at) for at in range(first, end) if at not in left]
 
     def _meet(self, channel: ChannelRun, link: Link, step: Step) -> None:
         """Take the clock of the next message; where its sender wrote this rank's memory, look whether it was free then."""
-        clock = self.carried[id(link)].pop(0)
+        clock = self.carried[id(link)].popleft()
+        self.budget.free(clock.nbytes, CLOCKS)
         self.sent_by = self._sender(link, clock)
         assert step.dst is not None
         if step.put:
@@ -158,7 +173,7 @@ class _Program(Machine):
             channel.held_up = True
             return False
         link.slots += counts
-        self.carried.setdefault(id(link), []).append(self.clocks[self.numbers[channel]].copy())
+        self.carried[id(link)].append(self._copied(self.clocks[self.numbers[channel]]))
         self._deliver(channel, link, cells, src)
         return True
 
@@ -209,6 +224,12 @@ class _Program(Machine):
         error = ScheduleError(f"{self.where(channel.rank.rank, channel.index, channel.pc)}: {text}")
         error.rank, error.step = channel.rank.rank, channel.pc
         return error
+
+    def _cause(self, channel: ChannelRun, stuck: Sequence[ChannelRun]) -> str:
+        step = channel.steps[channel.pc]
+        if step.op is not Op.AFTER:
+            return super()._cause(channel, stuck)
+        return f"it waits for another thread block: {self._whereabouts(self.of[channel.rank.rank, step.after[0]])}"
 
     def _whereabouts(self, channel: ChannelRun) -> str:
         return f"{self.where(channel.rank.rank, channel.index, channel.pc)} waits at {channel.steps[channel.pc]}"

@@ -17,6 +17,7 @@ from hpcoll.cli.simulate import arrivals
 from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, SimulateRequest, comes_of, place_of, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
 from hpcoll.formats.reading import is_program
+from hpcoll.registry.proof import refusal
 from hpcoll.registry.sources import read_all
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.row import Algorithm
@@ -109,7 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for number, row in enumerate(rows, 1):
-        found = predict_cells(row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}"))
+        found = refusal(row, arguments.nranks, arguments.root, place.nodes) or predict_cells(
+            row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}")
+        )
         if isinstance(found, str):
             result.left_out[row.name] = found
         else:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from hpcoll.base.budget import CHANNELS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, refused
 from hpcoll.base.text import MAX_CHUNKS
@@ -40,7 +41,7 @@ class PlanGpu:
         blocks: The thread blocks, as they stand in the file.
     """
 
-    def __init__(self, content: Any, rank: int, nranks: int) -> None:
+    def __init__(self, content: Any, rank: int, nranks: int, budget: Budget) -> None:
         """Read a gpu but for its thread blocks; ArgumentError: a field is missing or wrong."""
         integer(content, "id", "", rank, rank)
         self.rank, self.new = rank, "input_chunks" in content
@@ -53,6 +54,7 @@ class PlanGpu:
             for peer in integers(entry, "connected_to" if self.new else "connectedTo", nranks) if kind != "switch" else ():
                 if peer == rank:
                     raise ArgumentError(f"expected channels to other gpus, got one to gpu {rank} itself")
+                budget.spend(1, CHANNELS)
                 self.channels[key].append(PlanPeer(kind, peer, numbers[kind, peer]))
                 numbers[kind, peer] += 1
         remotes = entries(content, "remote_buffers", needed=False)

@@ -16,14 +16,13 @@ thread blocks: a last channel waits for them, and uses what OUTPUT must hold, wh
 
 from collections.abc import Sequence
 
+from hpcoll.base.budget import CHANNELS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.formats.mscclpp.channels import Action, ChannelMark, Direction, MemoryRun, OpenChannel, finished
 from hpcoll.formats.mscclpp.waits import Waits
 from hpcoll.formats.program import FilePlace
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
 
-MAX_CHANNELS = 8192  # of all gpus, agents among them
-MAX_CLOCKS = 1 << 28  # numbers in all clocks of a proof: each channel, message and step that others wait for may have one for each channel
 _SIGNAL = Chunk(Buffer.SCRATCH, 0, 0)
 
 
@@ -35,8 +34,9 @@ class Translation:
     """
 
     def __init__(
-        self, path: str, blocks: Sequence[Sequence[Sequence[Action]]], cells: Sequence[int], results: Sequence[Sequence[Chunk]]
-    ) -> None:
+        self, path: str, blocks: Sequence[Sequence[Sequence[Action]]], cells: Sequence[int], results: Sequence[Sequence[Chunk]],
+        budget: Budget,
+    ) -> None:  # fmt: skip
         """Translate.
 
         Args:
@@ -44,12 +44,13 @@ class Translation:
             blocks: The actions of each thread block of each gpu.
             cells: Chunks of each gpu's scratch.
             results: Chunks of OUTPUT that each gpu must have in the end.
+            budget: What is left for the file.
 
         Raises:
             ArgumentError: The program is not understood, or too large.
             ScheduleError: A signal, a barrier or packets miss their counterpart.
         """
-        self.path, self.cells, self._waits, self._nlinks = path, list(cells), Waits(path), 0
+        self.path, self.cells, self._waits, self._nlinks, self._budget = path, list(cells), Waits(path, budget), 0, budget
         self._channels: list[list[OpenChannel]] = [[] for _ in blocks]
         self._agents: dict[tuple[int, int], OpenChannel] = {}  # (link of its client, gpu)
         self._ports: dict[Direction, OpenChannel] = {}
@@ -65,15 +66,6 @@ class Translation:
             end.wait([channel.mark() for pair in pairs[gpu] for channel in pair], place)
             for run in runs:
                 end.add(Op.COPY, place, -1, run, run)
-
-        self._check_size()
-
-    def _check_size(self) -> None:
-        channels = [channel for of_gpu in self._channels for channel in of_gpu]
-        clocks = sum(not isinstance(item, Step) or item.op is Op.SEND for channel in channels for item, _ in channel.items)
-        if len(channels) * (len(channels) + clocks) > MAX_CLOCKS:
-            uses = f"{len(channels):,} thread blocks and gpus that each of them uses"
-            raise ArgumentError(f"{self.path}: too large: {clocks:,} messages and waits of {uses}")
 
     def _start(self) -> None:
         """Begin each gpu's call with a signal, so that whatever waits for a channel of thread blocks waits for a step."""
@@ -101,9 +93,8 @@ class Translation:
     def _channel(self, gpu: int, link: int = -1) -> OpenChannel:
         if link < 0:
             link, self._nlinks = self._nlinks, self._nlinks + 1
+        self._budget.spend(1, CHANNELS)
         self._channels[gpu].append(OpenChannel(gpu, len(self._channels[gpu]), link))
-        if sum(map(len, self._channels)) > MAX_CHANNELS:
-            raise ArgumentError(f"{self.path}: expected at most {MAX_CHANNELS:,} thread blocks and gpus that each of them uses, got more")
         return self._channels[gpu][-1]
 
     def _agent(self, client: OpenChannel, gpu: int) -> OpenChannel:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
+from hpcoll.base.budget import TURNS, Budget
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member
 from hpcoll.base.text import MAX_CHUNKS, quoted
@@ -72,9 +73,9 @@ class _Part(NamedTuple):
 class PlanBlock:
     """A thread block of a plan: what the numbers in its operations stand for."""
 
-    def __init__(self, gpu: PlanGpu, content: Any, factor: int) -> None:
+    def __init__(self, gpu: PlanGpu, content: Any, factor: int, budget: Budget) -> None:
         """Read a thread block but for its operations; ``factor``: chunks into which one of the file is divided."""
-        self.gpu, self.factor = gpu, factor
+        self.gpu, self.factor, self._budget = gpu, factor, budget
         self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(list)
         for entry in entries(content, "channels"):
             kind, key = gpu.key(entry, "channel_type" if gpu.new else "ctype", "src", "dst")
@@ -92,8 +93,10 @@ class PlanBlock:
             yield from self._actions(op, place, _Part(-1, *_part(op)))
             return
         units = integer(member(op, "iter_context", dict, ""), "num_chunks", "iter_context", 1, MAX_CHUNKS) * self.factor
+        ops = entries(op, "ops")
+        self._budget.spend(units * max(1, len(ops)), TURNS)
         for unit in range(units):
-            for inner in entries(op, "ops"):
+            for inner in ops:
                 if member(inner, "name", str, "") == "pipeline" or "tbg_info" in inner:
                     raise ArgumentError("a pipeline or a group of thread blocks in a pipeline is not understood")
                 yield from self._actions(inner, place, _Part(unit))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcoll.base.budget import CELLS, NAMED, STEPS, Budget
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.json_fields import integer, member, refused
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, printable
@@ -17,8 +18,7 @@ from hpcoll.formats.private_input import with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
-MAX_ACTIONS, MAX_MOVED = 1 << 18, 1 << 22  # of a file: operations with all repetitions, and chunks that they name
-MAX_CELLS = 1 << 21  # chunks of the buffers of all gpus
+_STEPS = 2  # of an action, at least
 _ANY = 2**64 - 1  # the largest message of a file for any
 
 
@@ -49,7 +49,7 @@ class _Plan:
 
     def __init__(self, path: str, content: Any, conditions: Conditions) -> None:
         self.path, self.content, self.conditions, self.place = path, content, conditions, ""
-        self.nactions = self.nmoved = 0
+        self.budget = Budget()
 
     def program(self) -> FileProgram:
         """Return the program."""
@@ -61,15 +61,14 @@ class _Plan:
         self.gpus = [gpu for rank, found in enumerate(gpus) for gpu in self._gpu(found, rank, len(gpus))]
         self.factor = self._factor()
         self.sizes = [tuple(n * self.factor for n in gpu.sizes) for gpu in self.gpus]
-        if sum(map(sum, self.sizes)) > MAX_CELLS:
-            raise ArgumentError(f"expected at most {MAX_CELLS:,} chunks in the buffers of all gpus, got more")
+        self.budget.spend(sum(map(sum, self.sizes)), CELLS)
         nchunks = max(1, *(n for sizes in self.sizes for n in sizes[:2]))
         named = self._named(nchunks)
         shifts = named.shifts if in_place else None
         blocks = [[self._actions(gpu, content, shifts) for content in gpu.blocks] for gpu in self.gpus]
         self.place = ""
         results = [list(_results(named, rank, len(gpus))) for rank in range(len(gpus))]
-        translation = Translation(self.path, blocks, [size[2] for size in self.sizes], results)
+        translation = Translation(self.path, blocks, [size[2] for size in self.sizes], results, self.budget)
         schedules, places = [], []
         for rank in range(len(gpus)):
             channels, its, links = translation.written(rank)
@@ -94,7 +93,7 @@ class _Plan:
 
     def _gpu(self, content: Any, rank: int, nranks: int) -> Iterator[PlanGpu]:
         self.place = f"gpu {rank}"
-        yield PlanGpu(content, rank, nranks)
+        yield PlanGpu(content, rank, nranks, self.budget)
         self.place = ""
 
     def _factor(self) -> int:
@@ -135,15 +134,13 @@ class _Plan:
 
     def _actions(self, gpu: PlanGpu, content: Any, shifts: list[int] | None) -> list[Action]:
         """Return the actions of a thread block; in place, chunks of INPUT that are chunks of OUTPUT are those."""
-        block, found = PlanBlock(gpu, content, self.factor), []
+        block, found = PlanBlock(gpu, content, self.factor, self.budget), []
         for op in self._ops(gpu, content):
             for action in block.actions(op, self.step):
                 srcs, dsts = (tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts))
                 found.append(action._replace(srcs=srcs, dsts=dsts))
-                self.nactions += 1
-                self.nmoved += sum(run.chunk.n for run in srcs + dsts)
-                if self.nactions > MAX_ACTIONS or self.nmoved > MAX_MOVED:
-                    raise ArgumentError(f"expected at most {MAX_ACTIONS:,} operations that name {MAX_MOVED:,} chunks, got more")
+                self.budget.spend(_STEPS, STEPS)
+                self.budget.spend(sum(run.chunk.n for run in srcs + dsts), NAMED)
         return found
 
     def _run(self, run: MemoryRun, shifts: list[int] | None) -> MemoryRun:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import NamedTuple, NoReturn
 
+from hpcoll.base.budget import TURNS, WAITS, Budget
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.mscclpp.channels import Action, ChannelMark, Direction, Local, MemoryRun, OpenChannel
 
@@ -28,9 +29,9 @@ class _Done(NamedTuple):
 class Waits:
     """All waits of a program, and what they wait for."""
 
-    def __init__(self, path: str) -> None:
-        """``path``: the file, for errors."""
-        self.path = path
+    def __init__(self, path: str, budget: Budget) -> None:
+        """``path``: the file, for errors; ``budget``: what is left for it."""
+        self.path, self._budget = path, budget
         self._done: dict[_Name, list[_Done]] = defaultdict(list)
         self._waits: dict[_Name, list[_OpenWait]] = defaultdict(list)
         self._arrived: dict[_Name, dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]] = defaultdict(lambda: defaultdict(list))
@@ -82,6 +83,11 @@ class Waits:
         channel.wait(waiting.marks, action.place)
         return waiting
 
+    def _order(self, waiting: _OpenWait, marks: list[ChannelMark]) -> None:
+        """Let a wait wait for marks."""
+        self._budget.spend(len(marks), WAITS)
+        waiting.marks.extend(marks)
+
     def _match(self, name: _Name) -> None:
         """Match signals and waits, or releases and acquires, which must be as many."""
         waits, done = self._waits[name], self._done[name]
@@ -103,24 +109,26 @@ class Waits:
         for release in done:
             released[release.mark.channel].append(release.mark)
         for number, waiting in enumerate(waits, 1):
+            self._budget.spend(len(released), TURNS)
             for marks in released.values():
                 least = number - waiting.action.count - (len(done) - len(marks))
                 if least > 0:
-                    waiting.marks.append(marks[least - 1])
+                    self._order(waiting, [marks[least - 1]])
 
     def _meet(self, name: _Name, arrived: dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]) -> None:
         """Let each thread block at a barrier wait for the others."""
         times = {channel: len(meetings) for channel, meetings in arrived.items()}
+        most = max(times.values())
         for channel, meetings in arrived.items():
             for number, (_, waiting) in enumerate(meetings):
-                if waiting.action.count != len(arrived) or times[channel] != max(times.values()):
+                if waiting.action.count != len(arrived) or times[channel] != most:
                     expected = f"{waiting.action.count} thread blocks as often as one another"
                     self._refuse(
                         waiting.action, f"deadlock: {name} is for {expected}, and {len(arrived)} come {sorted(times.values())} times"
                     )
-                waiting.marks.extend(
-                    others[number][0] for other, others in arrived.items() if other is not channel and number < times[other]
-                )
+                self._budget.spend(len(arrived), TURNS)
+                marks = [others[number][0] for other, others in arrived.items() if other is not channel and number < times[other]]
+                self._order(waiting, marks)
 
     def _see(self, waiting: _OpenWait, gpu: int, cell: int) -> None:
         """Let a read of packets wait for their write; were there two, nobody would know which the flag speaks of."""
@@ -128,7 +136,7 @@ class Waits:
         where = f"it waits for the packets of scratch[{cell}] of gpu {gpu}, which are written {len(written)} times"
         if len(written) != 1:
             self._refuse(waiting.action, f"{'race' if written else 'deadlock'}: {where}")
-        waiting.marks.extend(written)
+        self._order(waiting, written)
 
     def _refuse(self, action: Action, text: str) -> NoReturn:
         raise ScheduleError(f"{self.path}, {action.place}: {text}")

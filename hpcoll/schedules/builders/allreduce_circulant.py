@@ -26,7 +26,7 @@ def allreduce_circulant(w: Writer) -> None:
         for first, n in cyclic_runs(r + near, far - near, p):
             w.send((r + near) % p, have(first, n))
         for first, n in cyclic_runs(r, far - near, p):
-            w.recv_reduce((r - near) % p, outputs(first, n), have(first, n))
+            w.recv_reduce((r - near) % p, have(first, n), outputs(first, n))
         have = outputs
     for near, far in levels:
         for first, n in cyclic_runs(r, far - near, p):

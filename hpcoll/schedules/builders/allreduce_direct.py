@@ -18,4 +18,4 @@ def allreduce_direct(w: Writer) -> None:
         peer = (r - t) % p
         contributions[peer] = w.scratch(0)
         w.recv(peer, contributions[peer])
-    w.reduce(outputs(0), *(contributions[rank] for rank in range(p)))
+    w.reduce(*(contributions[rank] for rank in range(p)), dst=outputs(0))

@@ -31,5 +31,5 @@ def allreduce_dual_root(w: Writer) -> None:
         own, received = outputs(0) if children else inputs(0), w.scratch(0)
         w.send(other, own)
         w.recv(other, received)
-        w.reduce(outputs(0), *((received, own) if other < w.rank else (own, received)))
+        w.reduce(*((received, own) if other < w.rank else (own, received)), dst=outputs(0))
     distribute(w, node)

@@ -22,13 +22,13 @@ def allreduce_rabenseifner(w: Writer) -> None:
         w.recv(place.host, outputs(lo, n))
         return
     if place.guest is not None:
-        w.recv_reduce(place.guest, outputs(lo, n), inputs(lo, n), received_first=True)
+        w.recv_reduce(place.guest, inputs(lo, n), outputs(lo, n), received_first=True)
         have = outputs
     for k, peer in enumerate(place.peers):
         n //= 2
         keep, give = (lo + n, lo) if place.vertex >> k & 1 else (lo, lo + n)
         w.send(peer, have(give, n))
-        w.recv_reduce(peer, outputs(keep, n), have(keep, n), received_first=peer < w.rank)
+        w.recv_reduce(peer, have(keep, n), outputs(keep, n), received_first=peer < w.rank)
         lo, have = keep, outputs
     for peer in reversed(place.peers):
         w.send(peer, outputs(lo, n))

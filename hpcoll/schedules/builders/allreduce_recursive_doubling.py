@@ -31,7 +31,7 @@ def exchange(w: Writer, bits: int) -> None:
         return
     partial = inputs(0)
     if place.guest is not None:
-        w.recv_reduce(place.guest, outputs(0), partial, received_first=True)
+        w.recv_reduce(place.guest, partial, outputs(0), received_first=True)
         partial = outputs(0)
     dimensions = len(place.peers)
     borders = [0, *range(dimensions % bits or bits, dimensions + 1, bits)]
@@ -44,7 +44,7 @@ def exchange(w: Writer, bits: int) -> None:
         for i, peer in enumerate(peers):
             partials[peer] = cell(slots[turn % 2], i)
             w.recv(peer, partials[peer])
-        w.reduce(outputs(0), *(partials[rank] for rank in sorted(partials)))
+        w.reduce(*(partials[rank] for rank in sorted(partials)), dst=outputs(0))
         partial = outputs(0)
     if place.guest is not None:
         w.send(place.guest, outputs(0))

@@ -19,7 +19,7 @@ def allreduce_ring(w: Writer) -> None:
     for t in range(p - 1):
         sent, combined = (r - t - 1) % p, (r - t - 2) % p
         w.send(right, outputs(sent) if t else inputs(sent))
-        w.recv_reduce(left, outputs(combined), inputs(combined))
+        w.recv_reduce(left, inputs(combined), outputs(combined))
     for t in range(p - 1):
         w.send(right, outputs((r - t) % p))
         w.recv(left, outputs((r - t - 1) % p))

@@ -33,7 +33,7 @@ def combine_at(w: Writer, owners: list[int]) -> None:
         for peer in reversed(others):
             contributions[peer] = w.scratch(mine)
             w.recv(peer, contributions[peer])
-        w.reduce(outputs(mine), *(contributions[rank] for rank in range(p)))
+        w.reduce(*(contributions[rank] for rank in range(p)), dst=outputs(mine))
         for peer in others:
             w.send(peer, outputs(mine), put=True)
     for peer in reversed(others):

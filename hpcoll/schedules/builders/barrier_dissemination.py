@@ -17,6 +17,6 @@ def barrier_dissemination(w: Writer) -> None:
     known = inputs(0)
     for k in range(rounds):
         w.send((r + (1 << k)) % p, known)
-        w.recv_reduce((r - (1 << k)) % p, cell(heard, k), known)
+        w.recv_reduce((r - (1 << k)) % p, known, cell(heard, k))
         known = cell(heard, k)
     w.copy(known, outputs(0))

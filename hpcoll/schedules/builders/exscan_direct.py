@@ -22,4 +22,4 @@ def exscan_direct(w: Writer) -> None:
         below.insert(0, w.scratch(0))
         w.recv(peer, below[0])
     if below:
-        w.reduce(outputs(0), *below)
+        w.reduce(*below, dst=outputs(0))

@@ -31,24 +31,24 @@ def exscan_recursive_doubling(w: Writer) -> None:
             received = next(slots) if prefix or total == inputs(0) else into
             w.recv(peer, received)
             grown = next(totals)
-            w.reduce(grown, received, total)
+            w.reduce(received, total, dst=grown)
             _add(w, into, received, prefix)
             total, prefix = grown, into
         elif peer < w.rank:
             if prefix:
-                w.recv_reduce(peer, into, prefix, received_first=True)
+                w.recv_reduce(peer, prefix, into, received_first=True)
             else:
                 w.recv(peer, into)
             prefix = into
         elif receives:
             grown = next(totals)
-            w.recv_reduce(peer, grown, total)
+            w.recv_reduce(peer, total, grown)
             total = grown
 
 
 def _add(w: Writer, into: Chunk, received: Chunk, prefix: Chunk | None) -> None:
     """Write a lower partner's total before a prefix, or as its begin."""
     if prefix:
-        w.reduce(into, received, prefix)
+        w.reduce(received, prefix, dst=into)
     elif received != into:
         w.copy(received, into)

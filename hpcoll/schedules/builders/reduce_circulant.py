@@ -26,4 +26,4 @@ def reduce_circulant(w: Writer) -> None:
             partial = partials.get(chunk, inputs(chunk))
             if chunk not in partials:
                 partials[chunk] = w.scratch(chunk) if w.vrank else outputs(chunk)
-            w.recv_reduce(w.peer(turn.right), partials[chunk], partial)
+            w.recv_reduce(w.peer(turn.right), partial, partials[chunk])

@@ -16,4 +16,4 @@ def reduce_direct(w: Writer) -> None:
         peer = w.peer(vrank)
         contributions[peer] = w.scratch(0)
         w.recv(peer, contributions[peer])
-    w.reduce(outputs(0), *(contributions[rank] for rank in range(w.nranks)))
+    w.reduce(*(contributions[rank] for rank in range(w.nranks)), dst=outputs(0))

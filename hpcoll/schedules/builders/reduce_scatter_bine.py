@@ -25,7 +25,7 @@ def reduce_scatter_bine(w: Writer) -> None:
         for peer in range(paired):
             w.send(peer, inputs(peer))
         for peer in range(paired):
-            w.recv_reduce(peer, outputs(0), outputs(0) if peer else inputs(last))
+            w.recv_reduce(peer, outputs(0) if peer else inputs(last), outputs(0))
         return
     if paired == last:
         w.send(last, inputs(last))

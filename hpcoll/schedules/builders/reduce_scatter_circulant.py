@@ -27,9 +27,9 @@ def reduce_scatter_circulant(w: Writer) -> None:
     if p % 2 and p > 5:
         w.copy(middle, cell(partial, half - 1))
     for first, n in cyclic_runs(r, p - half, p):
-        w.recv_reduce((r - half) % p, cell(partial, (first - r) % p, n), inputs(first, n))
+        w.recv_reduce((r - half) % p, inputs(first, n), cell(partial, (first - r) % p, n))
     for near, far in reversed(list(pairwise(skip[:-1]))):
         alone = p in (3, 5) and far == half  # then the middle is the whole message: no copy
         w.send((r + near) % p, middle if alone else cell(partial, near, far - near))
         run = cell(partial, 0, far - near)
-        w.recv_reduce((r - near) % p, run if near > 1 else outputs(0), run)
+        w.recv_reduce((r - near) % p, run, run if near > 1 else outputs(0))

@@ -17,4 +17,4 @@ def reduce_scatter_direct(w: Writer) -> None:
     blocks = [cell(received, peer - (peer > r)) if peer != r else inputs(r) for peer in range(p)]
     for t in range(1, p):
         w.recv((r - t) % p, blocks[(r - t) % p])
-    w.reduce(outputs(0), *blocks)
+    w.reduce(*blocks, dst=outputs(0))

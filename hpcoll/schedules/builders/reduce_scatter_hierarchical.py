@@ -31,7 +31,7 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
         found[peer] = w.scratch(block)
         w.recv(peer, found[peer])
         if len(found) == len(node.mates):
-            w.reduce(into[block], *(found[rank] for rank in sorted(found)))
+            w.reduce(*(found[rank] for rank in sorted(found)), dst=into[block])
 
     node.exchange(lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add)
     if not node.owner:

@@ -32,10 +32,10 @@ def combine(w: Writer, blocks: Sequence[int], turns: Sequence[Turn], into: Chunk
         w.send(turn.source, cell(places, *turn.received))
         runs = [cell(places, *run) for run in turn.sent]
         if len(runs) == 1:
-            w.recv_reduce(turn.target, (into or runs[0]) if turn is turns[0] else runs[0], runs[0])
+            w.recv_reduce(turn.target, runs[0], (into or runs[0]) if turn is turns[0] else runs[0])
             continue
         packed = w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
         w.recv(turn.target, packed)
         for at, run in zip(accumulate((run.n for run in runs), initial=0), runs):
-            w.reduce(run, run, cell(packed, at, run.n))
+            w.reduce(run, cell(packed, at, run.n), dst=run)
     return places

@@ -19,4 +19,4 @@ def reduce_scatter_ring(w: Writer) -> None:
     partial = w.scratch(*((r - t - 2) % p for t in range(p - 2)))
     for t in range(p - 1):
         w.send(right, cell(partial, t - 1) if t else inputs((r - 1) % p))
-        w.recv_reduce(left, cell(partial, t) if t < p - 2 else outputs(0), inputs((r - t - 2) % p))
+        w.recv_reduce(left, inputs((r - t - 2) % p), cell(partial, t) if t < p - 2 else outputs(0))

@@ -30,7 +30,7 @@ def combine(w: Writer, node: TreeNode, chunk: int = 0, into: Chunk | None = None
     into = outputs(chunk) if node.parent is None else into
     for child in reversed(node.children):
         into = into or w.scratch(chunk)
-        w.recv_reduce(child, into, partial, received_first=child < w.rank)
+        w.recv_reduce(child, partial, into, received_first=child < w.rank)
         partial = into
     if node.parent is not None:
         w.send(node.parent, partial)

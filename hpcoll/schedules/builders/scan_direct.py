@@ -17,6 +17,6 @@ def scan_direct(w: Writer) -> None:
         below.insert(0, w.scratch(0))
         w.recv(peer, below[0])
     if below:
-        w.reduce(outputs(0), *below, inputs(0))
+        w.reduce(*below, inputs(0), dst=outputs(0))
     else:
         w.copy(inputs(0), outputs(0))

@@ -34,17 +34,17 @@ def scan_recursive_doubling(w: Writer) -> None:
             received = next(slots)
             w.recv(peer, received)
             grown = next(totals)
-            w.reduce(grown, received, total)
-            w.reduce(outputs(0), received, prefix)
+            w.reduce(received, total, dst=grown)
+            w.reduce(received, prefix, dst=outputs(0))
             total, prefix = grown, outputs(0)
         elif peer < w.rank:  # a total as long as the prefix is the same
             last = 2 * (w.rank - peer) > w.rank
             total = outputs(0) if last or not grows else next(prefixes)
-            w.recv_reduce(peer, total, prefix, received_first=True)
+            w.recv_reduce(peer, prefix, total, received_first=True)
             prefix = total
         elif receives:
             grown = next(totals)
-            w.recv_reduce(peer, grown, total)
+            w.recv_reduce(peer, total, grown)
             total = grown
 
 
