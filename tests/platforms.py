@@ -159,7 +159,7 @@ def make_library(library: Library) -> None:
         (NAMES / "libmpi.so.12").unlink(missing_ok=True)
         (NAMES / "libmpi.so.12").symlink_to(library.file)
     if not library.of_debian and not library.file.exists():
-        fetch(sys.executable, [library.release], "--prefix", library.folder)
+        fetch(sys.executable, [library.release], "--ignore-installed", "--prefix", library.folder)
 
 
 def make_software(name: str, built: Mapping[str, Path]) -> Path:
