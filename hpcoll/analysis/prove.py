@@ -239,9 +239,11 @@ def prover() -> None:
     """Prove the jobs that come on stdin, and answer each on stdout; the whole program of another process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     gc.disable()  # schedules hold no cycles, and looking for some would take half of the time
-    while sys.stdin.buffer.peek(1):
+    while True:
         try:
             found: Summary | Exception = _prove_job(pickle.load(sys.stdin.buffer))
+        except EOFError:
+            return
         except Exception as error:
             found = error
         pickle.dump(found, sys.stdout.buffer)

@@ -15,14 +15,14 @@ from knobs import ROOT, Knobs
 from parts import Parts
 
 sys.path.append(str(ROOT / "tests"))
-from lock import entries, locked, normal  # noqa: E402
+from lock import entries, locked, normal  # type: ignore[import-not-found]  # noqa: E402
 
 _ALL_S, _ONE_S = 100.0, 40.0
 _NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy")
 # What comes with a package that is fetched, because its release asks for theirs.
 _WITH = {
-    "pytest": ("iniconfig", "packaging", "pluggy", "pygments", "exceptiongroup", "tomli", "typing-extensions"), "pytest-xdist": ("execnet",),
-    "numba": ("llvmlite",),
+    "pytest": ("iniconfig", "packaging", "pluggy", "pygments", "exceptiongroup", "tomli", "typing-extensions"),
+    "pytest-xdist": ("execnet",), "numba": ("llvmlite",),
 }  # fmt: skip
 _THERE = "from importlib.metadata import distributions\nprint(*{str(one.metadata['Name']) for one in distributions()}, sep='\\n')"
 _FINDER = """

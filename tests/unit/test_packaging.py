@@ -57,7 +57,8 @@ def test_what_needs_three_ranks_is_in_the_short_run() -> None:
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients") and not lock.apart}  # files that go together
+# Files that go together.
+INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients") and not lock.apart}
 ENTRY = re.compile(r"[a-z\d-]+==[\w.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[\da-f]{64})+\n")
 
 
