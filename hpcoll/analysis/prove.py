@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from random import Random
 from typing import NamedTuple, TypeAlias
@@ -207,14 +207,21 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
     todo = [job for job in todo if job.row.builder is None]
     idle: _Idle = SimpleQueue()
     with ThreadPoolExecutor(jobs) as threads, ExitStack() as ends:
-        ends.callback(threads.shutdown, wait=False, cancel_futures=True)
         for _ in range(jobs):  # no forks, because this process may have threads, or MPI
             prover = subprocess.Popen(python(_PROVER), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            ends.enter_context(prover)
-            ends.callback(prover.kill)
+            ends.callback(_end, prover)
             idle.put(prover)
+        ends.callback(threads.shutdown, wait=False, cancel_futures=True)
         for future in as_completed([threads.submit(_proven_elsewhere, idle, job) for job in todo]):
             yield future.result()
+
+
+def _end(prover: "subprocess.Popen[bytes]") -> None:
+    prover.kill()
+    prover.wait()
+    for pipe in filter(None, (prover.stdin, prover.stdout)):
+        with suppress(BrokenPipeError):  # a thread has sent half of a job
+            pipe.close()
 
 
 def _proven_elsewhere(idle: _Idle, job: _Job) -> Summary:
