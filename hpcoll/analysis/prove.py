@@ -5,15 +5,21 @@ This module chooses the proofs and spreads them over the cores; `hpcoll.analysis
 
 import gc
 import os
+import pickle
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from queue import SimpleQueue
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hpcoll.analysis.verify import Proof, in_all, verify_schedules
-from hpcoll.base.errors import ScheduleError
+from hpcoll.base.children import python
+from hpcoll.base.errors import HpcollError, ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched, ring
@@ -25,6 +31,8 @@ NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven
 MANY_CHUNKS = (8, 21, 40)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
 MOST_FEWER = 17  # ranks up to which the fewest are looked for on which a row is wrong
 EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
+_PROVER = "from hpcoll.analysis.prove import prover; prover()"
+_Idle: TypeAlias = "SimpleQueue[subprocess.Popen[bytes]]"
 
 
 class Summary(NamedTuple):
@@ -225,16 +233,58 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
     if jobs == 1:
         yield from map(_prove_job, todo)
         return
-    # spawn, because this process may have threads, or MPI. Schedules hold no cycles, and looking for some would take half of the time.
     yield from (_prove_job(job) for job in todo if job.row.builder is not None)  # which other processes may not be able to import
     todo = [job for job in todo if job.row.builder is None]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.disable) as pool:
-        futures = [pool.submit(_prove_job, job) for job in todo]
+    idle: _Idle = SimpleQueue()
+    with ThreadPoolExecutor(jobs) as threads, ExitStack() as ends:
+        for _ in range(jobs):  # no forks, because this process may have threads, or MPI
+            prover = subprocess.Popen(python(_PROVER), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            ends.callback(_end, prover)
+            idle.put(prover)
+        ends.callback(threads.shutdown, wait=False, cancel_futures=True)
+        for future in as_completed([threads.submit(_proven_elsewhere, idle, job) for job in todo]):
+            yield future.result()
+
+
+def _end(prover: "subprocess.Popen[bytes]") -> None:
+    prover.kill()
+    prover.wait()
+    for pipe in filter(None, (prover.stdin, prover.stdout)):
+        with suppress(BrokenPipeError):  # a thread has sent half of a job
+            pipe.close()
+
+
+def _proven_elsewhere(idle: _Idle, job: _Job) -> Summary:
+    """Have a job proven by one of the processes that are idle."""
+    prover = idle.get()
+    assert prover.stdin is not None
+    assert prover.stdout is not None
+    try:
+        pickle.dump(job, prover.stdin)
+        prover.stdin.flush()
+        found: Summary | Exception = pickle.load(prover.stdout)
+    except (EOFError, OSError):
+        raise HpcollError(f"process {prover.pid} has ended while it proved {job.row.key} on {job.nranks} ranks") from None
+    finally:
+        idle.put(prover)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def prover() -> None:
+    """Prove the jobs that come on stdin, and answer each on stdout; the whole program of another process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    gc.disable()  # schedules hold no cycles, and looking for some would take half of the time
+    while True:
         try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+            found: Summary | Exception = _prove_job(pickle.load(sys.stdin.buffer))
+        except EOFError:
+            return
+        except Exception as error:
+            found = error
+        pickle.dump(found, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
 def _prove_job(job: _Job) -> Summary:

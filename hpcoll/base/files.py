@@ -1,12 +1,14 @@
-"""Files that are written as a whole or not at all, and folders that only this user, or root, can write to.
+"""Files that are written as a whole or not at all, files that are read, and folders that only this user, or root, can write to.
 
-Other users may write to the folders around. So temporary files have names that cannot be guessed, links are not followed, and the files
-of an owned folder are opened relative to its descriptor. Imports nothing of hpcoll.
+Other users may write to the folders around. So temporary files have names that cannot be guessed, links are not followed where something
+is written, pipes are not waited for, and the files of an owned folder are opened relative to its descriptor. A process that is killed
+while it writes leaves its temporary file, which a later one removes.
 """
 
 import errno
 import fcntl
 import os
+import re
 import stat
 import struct
 import time
@@ -14,16 +16,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import source_hash
 from pathlib import Path
+from typing import BinaryIO
+
+from hpcoll.base.launchers import local_rank
 
 _STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose entries are written in place, because nothing can replace them
-_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # follows no link, and does not wait for a pipe's other end
+_AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for a pipe's other end
+_SAFE = os.O_NOFOLLOW | _AT_ONCE  # and follows no link
 _HEAD = struct.Struct("<8sQ8s")  # of a file in an owned folder: format, bytes of the content, digest of name and content
 _FORMAT = b"hpcoll 1"
 _TICK_S = 0.02  # between tries for another process's lock
+_TEMPORARY = ".hpcoll-"  # begins the names of temporary files; 16 hexadecimal digits follow
+_LEFT_AFTER_S = 3600.0  # no process writes a file for so long
+_swept: set[tuple[int, int]] = set()  # folders in which this process has looked for temporary files that others have left
 
 
 class UntrustedError(OSError):
     """A file or folder is refused because another user may have written it; the text says why."""
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; a pipe or device is refused, and not waited for, since another user may have put it there.
+
+    Streams such as ``/dev/stdin`` are read as they are. OSError: there is no such file, or it is no regular one.
+    """
+    flags = os.O_RDONLY if _is_stream(Path(path)) else os.O_RDONLY | _AT_ONCE
+    with open(os.open(path, flags), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if flags & _AT_ONCE and not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        yield file
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -116,11 +141,8 @@ class OwnedFolder:
 
     @contextmanager
     def _file(self, name: str, flags: int) -> Iterator[int]:
-        descriptor = _opened(self._path / name, flags, stat.S_ISREG, self._descriptor)
-        try:
+        with _closed(_opened(self._path / name, flags, stat.S_ISREG, self._descriptor)) as descriptor:
             yield descriptor
-        finally:
-            os.close(descriptor)
 
 
 def _opened(path: Path, flags: int, fits: Callable[[int], bool], folder: int | None = None) -> int:
@@ -165,7 +187,13 @@ def _is_stream(path: Path) -> bool:
 @contextmanager
 def _searched(folder: Path) -> Iterator[int]:
     """Yield a folder's descriptor for naming its files, which needs no right to list them."""
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _closed(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def _closed(descriptor: int) -> Iterator[int]:
+    """Yield a descriptor, and close it afterwards."""
     try:
         yield descriptor
     finally:
@@ -174,14 +202,40 @@ def _searched(folder: Path) -> Iterator[int]:
 
 def _temporary(folder: int, mode: int) -> tuple[str, int]:
     """Create a file with a random name; return name and descriptor."""
-    name = f".hpcoll-{os.urandom(8).hex()}"
+    name = f"{_TEMPORARY}{os.urandom(8).hex()}"
     return name, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, mode, dir_fd=folder)
 
 
+def _sweep(folder: int) -> None:
+    """Remove old temporary files of this user that no process of this node has open for writing; once per process and folder.
+
+    Of a node's ranks the first one does, so that many ranks of a job do not all list the folder.
+    """
+    found = os.fstat(folder)
+    if local_rank(os.environ) or (found.st_dev, found.st_ino) in _swept:
+        return
+    _swept.add((found.st_dev, found.st_ino))
+    with suppress(OSError), _closed(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)) as listed:
+        for name in os.listdir(listed):
+            if re.fullmatch(rf"{re.escape(_TEMPORARY)}[0-9a-f]{{16}}", name):
+                _remove_left(listed, name)
+
+
+def _remove_left(folder: int, name: str) -> None:
+    with suppress(OSError), _closed(os.open(name, os.O_RDWR | _SAFE, dir_fd=folder)) as file:
+        found = os.fstat(file)
+        old = time.time() - found.st_mtime > _LEFT_AFTER_S
+        if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and _try_lock(file):
+            os.unlink(name, dir_fd=folder)
+
+
 def _replace(folder: int, name: str, content: bytes, mode: int) -> None:
+    _sweep(folder)
     temporary, descriptor = _temporary(folder, mode)
     try:
         with open(descriptor, "wb") as file:
+            with suppress(OSError):  # a file system without locks
+                _try_lock(descriptor)  # while this process lives
             file.write(content)
             file.flush()
             os.fsync(descriptor)

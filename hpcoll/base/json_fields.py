@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, VALUE, format_nbytes, printable
 
 MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
@@ -19,7 +20,7 @@ def read_json(file: str | Path, subject: str) -> Any:
     """Return the content of a JSON file; ArgumentError calls it ``subject`` where it cannot be read, is too large, or is no JSON."""
     subject = printable(subject, LINE)
     try:
-        with open(file, "rb") as opened:
+        with reading(file) as opened:
             found = opened.read(MAX_NBYTES + 1)
     except OSError as error:
         raise ArgumentError(f"cannot read {subject}: {error.strerror}") from None

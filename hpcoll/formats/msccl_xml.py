@@ -14,6 +14,7 @@ from xml.parsers import expat
 
 from hpcoll.base.budget import CELLS, CHANNELS, NAMED, STEPS, Budget
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, format_nbytes, printable, quoted
 from hpcoll.formats.program import FilePlace
 
@@ -84,7 +85,7 @@ def read_xml(path: Path) -> XmlFile:
     """Return the content of a file; ArgumentError: it cannot be read, is too large, is not well-formed, or not of this format."""
     reader = _Reader(printable(str(path), LINE))
     try:
-        with open(path, "rb") as file:
+        with reading(path) as file:
             while piece := file.read(_PIECE):
                 reader.feed(piece)
         reader.end()

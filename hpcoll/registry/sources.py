@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, printable
 from hpcoll.schedules.catalogue import CATALOGUE, register, registered
 from hpcoll.schedules.ir import Writer
@@ -70,11 +71,13 @@ def shown(path: Path) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _MOST_NBYTES:
-            raise ArgumentError(f"{shown(path)}: expected at most {_MOST_NBYTES >> 20} MiB")
-        return path.read_bytes()
+        with reading(path) as file:
+            found = file.read(_MOST_NBYTES + 1)
     except OSError as error:
         raise ArgumentError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
+    if len(found) > _MOST_NBYTES:
+        raise ArgumentError(f"{shown(path)}: expected at most {_MOST_NBYTES >> 20} MiB")
+    return found
 
 
 def _digest(content: bytes) -> str:

@@ -4,18 +4,17 @@ Wrong settings are an error like any other where a program catches it. Where non
 than its text, which stands for the environment and not for a place in the program: so one rank of the node prints that text.
 """
 
-import errno
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.base.disk_cache import lock_folder
 from hpcoll.base.errors import ArgumentError, SettingsError
 from hpcoll.base.text import LINE, printable
 from hpcoll.runtime.telemetry.status_page import launcher
@@ -23,7 +22,7 @@ from hpcoll.selection.config import Config, closest, log, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about
-_speaking: list[socket.socket] = []  # names that this process has taken, until it ends
+_until_the_end = ExitStack()  # keeps the lock by which the other ranks of the node know that this one has spoken
 
 
 def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
@@ -71,16 +70,14 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 def _first_of_node() -> bool:
-    """Say whether this rank is the first of its node to ask; a name, which the system frees at its end, tells the others."""
+    """Say whether this rank is the first of its node to ask, by a lock; each one is where no folder for locks can be had."""
     if MPI.COMM_WORLD.size == 1:
         return True
-    name = socket.socket(socket.AF_UNIX)
     try:
-        name.bind(f"\0hpcoll-settings-{os.getuid()}-{launcher()}")
-    except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    _speaking.append(name)  # while this rank waits for the others in MPI_Finalize
-    return True
+        folder = _until_the_end.enter_context(closing(lock_folder()))
+        return _until_the_end.enter_context(folder.lock(f"settings-{launcher()}"))
+    except OSError:
+        return True
 
 
 def _check(found: Sequence[tuple[str, dict[str, Any], Process]]) -> None:

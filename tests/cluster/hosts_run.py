@@ -34,13 +34,10 @@ def say(*words):
 
 @cache
 def missing() -> str:
-    """Why this machine cannot emulate hosts; empty where it can. Installs iproute2 where that is allowed and enough."""
-    if not shutil.which("tc", path=PATH) and os.geteuid() == 0 and shutil.which("apt-get"):
-        for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "iproute2"]):
-            subprocess.run(["apt-get", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=90, check=False)
+    """Why this machine cannot emulate hosts; empty where it can."""
     absent = [tool for tool in TOOLS if not shutil.which(tool, path=PATH)]
     if absent:
-        return f"the tools {', '.join(absent)}"
+        return f"the tools {', '.join(absent)} (of iproute2 and util-linux)"
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", *user, "sh", "-c", NEEDED]
     environment = os.environ | {"PATH": PATH}

@@ -4,7 +4,7 @@
 #   tests/cluster/slurm.sh bash                     a shell on the head node: sinfo, srun -N 2 hostname, sbatch ...
 #   tests/cluster/slurm.sh srun -N 2 hostname
 #
-# Real daemons (munged, slurmctld, two slurmd) from Debian's packages, which root's first call installs. Each node has a host name, a
+# Real daemons (munged, slurmctld, two slurmd) from Debian's packages, which INSTALL=yes lets root's call install. Each node has a host name, a
 # network, processes, /dev/shm and /run/local (TMPDIR) of its own; a bridge connects the nodes. What they keep is in memory, on the /run
 # of their own mount namespace. All are children of one "unshare --kill-child": when the command ends, or this process is killed in any
 # way, nothing is left. Each node promises two GPUs that are not there, so that Slurm takes jobs which ask for some.
@@ -30,12 +30,12 @@ broken() {
     exit 1
 }
 
-need() { # the programs, from packages where root can install them
+need() { # the programs; their packages are installed where the caller says so
     local program missing=()
     for program in munged slurmctld slurmd srun ip; do command -v "$program" >/dev/null || missing+=("$program"); done
     [ -e /usr/include/pmix.h ] || [ -n "$(find /usr/lib -path '*pmix*' -name pmix.h -print -quit)" ] || missing+=(libpmix-dev)
     [ ${#missing[@]} -gt 0 ] || return 0
-    command -v apt-get >/dev/null || skip "no ${missing[*]}, and no apt-get to install them"
+    [ "${INSTALL-}" = yes ] || skip "no ${missing[*]}: apt-get install $PACKAGES, or let this script do it with INSTALL=yes"
     # shellcheck disable=SC2086  # a list
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $PACKAGES; } >&2 </dev/null ||
         skip "no ${missing[*]}, and apt-get could not install $PACKAGES"

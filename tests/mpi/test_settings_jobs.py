@@ -3,6 +3,9 @@
 Each test starts a job of its own, so they run once: where this one has a single rank.
 """
 
+import os
+from pathlib import Path
+
 import pytest
 from launching import STARTS_JOBS, command, finished, spoken
 
@@ -30,6 +33,27 @@ def test_wrong_value_ends_with_a_line(use: str) -> None:
     said = [line for line in done.stderr.splitlines() if "HPCOLL_TIMEOUT" in line]
     assert [line for line in said if line == f"hpcoll: error: rank 0: {TEXT}"] == said != []
     assert len(said) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("taken", ["name", "folder"])
+def test_a_stranger_cannot_silence_it(taken: str, tmp_path: Path) -> None:
+    """Who knows the launcher could take an abstract name of a socket; who is first in /tmp can take a name there."""
+    script = """
+import os, socket
+from hpcoll.runtime.telemetry.status_page import launcher
+stranger = socket.socket(socket.AF_UNIX)
+try:
+    stranger.bind(f"\\0hpcoll-settings-{os.getuid()}-{launcher()}")
+except OSError:
+    pass
+MPI.COMM_WORLD.Barrier()
+use()
+"""
+    if taken == "folder":
+        os.mkfifo(tmp_path / f"hpcoll-{os.geteuid()}")
+    done = finished(command(NRANKS, script, head=HEAD), {"HPCOLL_TIMEOUT": "abc", "TMPDIR": str(tmp_path)})
+    assert f"hpcoll: error: rank 0: {TEXT}" in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
 
 

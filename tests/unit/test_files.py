@@ -1,20 +1,25 @@
 """Files that are written whole or not at all, and folders of which nobody else's files are read."""
 
+import fcntl
 import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from fuzz_formats import FORMATS
 
 from hpcoll.base import files
-from hpcoll.base.files import OwnedFolder, UntrustedError, check_writable, write_file
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import OwnedFolder, UntrustedError, check_writable, reading, write_file
+from hpcoll.registry.sources import read_file
 
 NAME = "kept"
+LEFT = f".hpcoll-{'0' * 16}"  # a temporary file that a process has left
 
 
 @contextmanager
@@ -191,3 +196,78 @@ def test_a_lock_that_is_let_go_of_is_had_at_once(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(files.time, "sleep", lambda seconds: first.__exit__(None, None, None))
         with other.lock("lock", 60.0) as second:
             assert second
+
+
+@pytest.mark.parametrize("what", sorted(FORMATS.keys() - {"environments", "status pages"}))
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [tmp_path / f"{i}.json" for i in range(len(FORMATS[what].samples()[0]))]
+    for name in names:
+        os.mkfifo(name)
+    assert FORMATS[what].reads(names, 0) == 2
+    assert "it is a pipe or a device, not a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".py", ".xml", ".json"])
+def test_a_pipe_in_place_of_an_algorithm(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"one{suffix}")
+    with pytest.raises(ArgumentError, match="it is a pipe or a device"):
+        read_file(tmp_path / f"one{suffix}")
+
+
+def test_streams_are_read_as_they_are() -> None:
+    program = "from hpcoll.base.files import reading\nwith reading('/dev/stdin') as file: print(file.read())"
+    assert subprocess.run([sys.executable, "-c", program], input=b"text", capture_output=True, check=True).stdout == b"b'text'\n"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError), reading(tmp_path):
+        pass
+
+
+def test_what_killed_processes_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that writes is killed; the file stays as long as it may be anyone's who still writes."""
+    monkeypatch.setattr(files, "_swept", set())
+    program = "import sys, pathlib; from hpcoll.base.files import *; write_file(pathlib.Path(sys.argv[1]), 'text')"
+    killed = f"import os, signal; os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n{program}"
+    for command in (killed, program):  # the second finds a file that is young
+        subprocess.run([sys.executable, "-c", command, str(tmp_path / "result")], check=False)
+    (left,) = tmp_path.glob(".hpcoll-*")
+    for name in ("mine", ".hpcoll-mine", f"{LEFT}0"):
+        (tmp_path / name).touch()
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, 0))
+    write_file(tmp_path / "result", "text")
+    assert not left.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["result", "mine", ".hpcoll-mine", f"{LEFT}0"])
+
+
+@pytest.mark.parametrize("whose", ["a process that writes", "a link", "a pipe", "another user"])
+def test_what_is_not_left_stays(whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_swept", set())
+    path, private = tmp_path / LEFT, tmp_path / "private"
+    private.touch()
+    if whose == "a link":
+        path.symlink_to(private)
+    elif whose == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+    os.utime(path, (0, 0), follow_symlinks=False)
+    if whose == "another user":
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with path.open("r+") if whose == "a process that writes" else nullcontext() as file:
+        if file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        write_file(tmp_path / "result", "text")
+    assert path.lstat().st_mtime == 0
+    assert private.exists()
+
+
+def test_only_the_first_rank_of_a_node_lists_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_swept", set())
+    (tmp_path / LEFT).touch()
+    os.utime(tmp_path / LEFT, (0, 0))
+    for rank, there in (("1", True), ("0", False)):
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", rank)
+        write_file(tmp_path / "result", "text")
+        assert (tmp_path / LEFT).exists() is there

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,25 @@ def test_what_is_installed_in_it_comes_first(python: Path, tmp_path: Path) -> No
         assert answer(python, "import numpy; print(numpy.where)", tmp_path) == ["inner"]
     finally:
         (packages / "numpy.py").unlink()
+
+
+def test_what_the_index_gives_is_locked(tmp_path: Path, python: Path) -> None:
+    """By hash, and no package beside those of the lock files; a folder of wheels is the caller's."""
+    import install
+    from knobs import Knobs
+
+    knobs = replace(Knobs(), wheels="", work=tmp_path, venv=python.parents[1], python=sys.executable)
+    for cuda in ("12", "13"):
+        of_cuda = replace(knobs, cuda=cuda)
+        asked = install.packages(of_cuda)
+        words = install.pip(of_cuda, [*asked, *install.every(of_cuda)])
+        assert {"--require-hashes", "--no-deps"} <= {*words}
+        text = Path(words[-1]).read_text()
+        assert [name for name in asked if f"{install.normal(name)}==" not in text] == []
+        assert "--no-index" in install.pip(replace(of_cuda, wheels="wheels"), asked)
+    lacks = install.lacking(knobs, ["numpy", "pytest", "numba-cuda[cu13]", "no-such-package"])
+    assert "numpy" not in lacks
+    assert {"pytest", "pluggy", "no-such-package"} <= {*lacks}
 
 
 _WITHOUT_OTHERS = """

@@ -162,7 +162,7 @@ def asked() -> bool:
     return cuda_aware.takes_gpu_memory(gpu_of(0))
 
 
-ANSWERS = {"takes": ("echo takes", True), "takes not": ("echo takes not", False), "fails": ("echo takes; exit 1", False)}
+ANSWERS = {"arrives": ("echo arrives", True), "does not": ("echo does not arrive", False), "fails": ("echo arrives; exit 1", False)}
 
 
 @pytest.mark.parametrize("what", ANSWERS)
@@ -193,7 +193,7 @@ def test_one_that_hangs_is_ended_with_what_it_started_and_not_tried_again(
 
 @pytest.mark.parametrize("what", ["settings", "driver", "library", "host"])
 def test_other_circumstances_are_tried(what: str, double: Double, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(folder, monkeypatch, "echo takes")
+    trials = Trials(folder, monkeypatch, "echo arrives")
     asked()
     if what == "settings":
         monkeypatch.setenv("UCX_TLS", "tcp")

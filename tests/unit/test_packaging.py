@@ -4,6 +4,7 @@ import ast
 import configparser
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import environments
 import platforms
 import pytest
 from clients.table import CLIENTS, TOOLS
-from lock import FILES, HEADER, LOCKS, entries, locked
+from lock import FILES, HEADER, LOCKS, PLATFORMS, entries, locked
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,8 @@ def test_what_needs_three_ranks_is_in_the_short_run() -> None:
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients")}  # files that go together
+# Files that go together.
+INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients") and not lock.apart}
 ENTRY = re.compile(r"[a-z\d-]+==[\w.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[\da-f]{64})+\n")
 
 
@@ -120,7 +122,30 @@ def test_the_oldest_releases_that_are_let_in_are_tried() -> None:
     """`tests/run.sh platforms` has an environment of them: where a bound moves, so must the release."""
     lower = {one.name: re.findall(r">=([\d.]+)", str(one.specifier))[0] for one in wanted(())}
     oldest = dict(one.split("==") for one in platforms.SOFTWARE["oldest"].packages)
-    assert {name: f"{bound}.0" for name, bound in lower.items()} == oldest
+    assert {name: f"{bound}.0" for name, bound in lower.items()} == {name: oldest[name] for name in oldest if name != "llvmlite"}
+
+
+def test_what_platforms_install_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hash, and nothing besides: pip looks for no dependencies, and builds with what is there."""
+    ran = list[tuple[str, ...]]()
+    monkeypatch.setattr(platforms, "FOLDER", tmp_path)
+    monkeypatch.setattr(platforms, "LIBRARIES", {"Open MPI 5": platforms.LIBRARIES["Open MPI 5"]})
+    monkeypatch.setattr(platforms, "interpreter", lambda python: sys.executable)
+    monkeypatch.setattr(platforms, "command", lambda *words, **variables: ran.append(tuple(map(str, words))))
+    asked = [*platforms.BUILDERS, *platforms.NEEDED, *platforms.PYTEST, *PLATFORMS]
+    asked += [one.release for one in platforms.LIBRARIES.values() if not one.of_debian]
+    asked += [one for software in platforms.SOFTWARE.values() for one in software.packages]
+    assert [one for one in asked if not locked([one], platforms.LOCKED)] == []
+    built = {"wheel": tmp_path / "hpcoll.whl", "sdist": tmp_path / "hpcoll.tar.gz"}
+    for name in ("oldest", "newest from the sdist"):
+        (tmp_path / "environments" / name.replace(" ", "_")).mkdir(parents=True)
+        platforms.make_software(name, built)
+    installs = [words for words in ran if "pip" in words]
+    assert len(installs) == 6
+    for words in installs:
+        assert {"install", "--no-deps"} <= {*words}
+        assert "--require-hashes" in words or {*map(str, built.values())} & {*words}
+        assert "--no-build-isolation" in words or "--no-binary" not in words
 
 
 def test_what_clients_need_is_locked() -> None:

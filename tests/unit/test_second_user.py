@@ -110,3 +110,37 @@ def test_planted_links_lead_nowhere(shared: Path) -> None:
     write_file(shared / "rank0.json", "record")
     assert (private / "key").read_text() == "private"
     assert ((shared / "rank0.json").read_text(), (shared / "rank0.json").is_symlink()) == ("record", False)
+
+
+PAGE = """
+import json, os, sys, time
+from hpcoll.runtime.telemetry.status_page import Identity, StatusPage
+os.setuid(int(sys.argv[1]))
+page = StatusPage()
+page.introduce(Identity(os.getpid(), 0, 1, "job", os.uname().nodename, 1.0, {}, []))
+page.write({"left": "has ended\\x1b[2J\\n" + sys.argv[1]})
+print("ready", flush=True)
+time.sleep(60)
+"""
+ENDS = """
+import os
+from mpi4py import MPI
+from hpcoll.comm.status import early_exit
+os.environ["PMIX_NAMESPACE"] = "job"
+print([how for _, how in early_exit.ends()])
+"""
+
+
+def test_a_rank_that_another_user_says_has_ended_is_not_believed() -> None:
+    """Ranks of root can read the status pages of all users. What this user's pages say is printable."""
+    planted = [subprocess.Popen([sys.executable, "-c", PAGE, user], stdout=subprocess.PIPE) for user in ("0", "65534")]
+    try:
+        for one in planted:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"ready\n"
+        done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True, timeout=slowed(60))
+    finally:
+        for one in planted:
+            one.kill()
+            one.communicate()
+    assert done.stdout == "['has ended?[2J 0']\n", done.stderr

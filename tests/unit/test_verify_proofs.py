@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 from handmade import associating, exchange, made, refusal
 
+from hpcoll.analysis import prove as prove_module
 from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
 from hpcoll.analysis.verify import Proof, verify_schedules
-from hpcoll.base.errors import ScheduleError
+from hpcoll.base.errors import HpcollError, ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, inputs, outputs
 from hpcoll.schedules.row import schedule
@@ -172,6 +173,12 @@ def test_sweep_passes_a_refusal_on() -> None:
     with pytest.raises(ScheduleError, match="is said to be ordered") as caught:
         prove_catalogue(3, jobs=2, extra=(), rows=[CATALOGUE["allreduce/ring"]._replace(ordered=True)])
     assert caught.value.rank == -1
+
+
+def test_sweep_names_what_was_proven_when_a_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_module, "_PROVER", "import os; os._exit(9)")
+    with pytest.raises(HpcollError, match=r"process \d+ has ended while it proved allreduce/ring on \d ranks"):
+        prove_catalogue(3, jobs=2, extra=(), rows=[CATALOGUE["allreduce/ring"]])
 
 
 Steps = list[Step]

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import hpcoll
+from hpcoll.base.children import python
 from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named
@@ -77,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _in_child(local: list[Finding]) -> DoctorReport:
     """Run `_with_mpi` in another process; where that fails, report what is known without it."""
     page = os.memfd_create("hpcoll-doctor", 0)  # the child inherits it, and whatever the launcher handed to this process
-    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.command import child; child({page})"
-    command = [sys.executable, "-c", program]
+    command = python(f"from hpcoll.cli.doctor.command import child; child({page})")
     try:
         done = subprocess.run(command, input=json.dumps(local), text=True, close_fds=False, timeout=START_LIMIT_S, check=False)
         how = f"ended the process with {'signal' if done.returncode < 0 else 'status'} {abs(done.returncode)}"

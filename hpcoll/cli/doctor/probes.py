@@ -9,7 +9,6 @@ import os
 import platform
 import resource
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +17,7 @@ from typing import Any
 
 import hpcoll
 from hpcoll.base import disk_cache
+from hpcoll.base.children import python
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import OwnedFolder
 from hpcoll.base.machine import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes, read
@@ -124,8 +124,7 @@ def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
 
 def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
     """Report driver, GPUs, Python packages and compiler for CUDA; a process of its own asks the driver."""
-    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.gpus import main; main()"
-    command = [sys.executable, "-c", program]
+    command = python("from hpcoll.cli.doctor.gpus import main; main()")
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CUDA_LIMIT_S, check=False)
         answer: Any = json.loads(done.stdout) if done.returncode == 0 else {"error": f"asking it ended with status {done.returncode}"}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from mpi4py import MPI
 
 from hpcoll.base.machine import PROC, how_it_ends
+from hpcoll.base.text import LINE, printable
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
 
 
@@ -33,13 +34,13 @@ def find(ranks: Sequence[int]) -> tuple[int, str] | None:
 
 
 def ends() -> Iterator[tuple[Identity, str]]:
-    """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended."""
+    """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended; of this user only."""
     mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
     for folder in PROC.glob("[0-9]*"):
         try:
-            who, notice = page_of(folder) or (None, {})
+            who, notice = page_of(folder, own=True) or (None, {})
         except (OSError, ValueError):  # not ours, gone, or being written
             continue
-        left = notice.get("left", "")
+        left = printable(str(notice.get("left", "")), LINE)
         if who is not None and left and (who.launcher, who.host, who.nranks) == mine:
             yield who, left

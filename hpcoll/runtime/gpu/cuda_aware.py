@@ -9,17 +9,17 @@ import hashlib
 import os
 import platform
 import signal
-import sys
 import tempfile
 from contextlib import suppress
 from functools import lru_cache
 
+from hpcoll.base.children import python
 from hpcoll.base.disk_cache import kept
 from hpcoll.base.launchers import PREFIXES
 from hpcoll.runtime.gpu.device import Gpu
 
 _LIMIT_S = 15
-_TAKES, _NOT = b"takes", b"takes not"
+_TAKES, _NOT = b"arrives", b"does not arrive"
 _TEXT = "hpcoll: trying whether the MPI library takes GPU memory, once"
 # Beginnings of variables by which users pick libraries and transports; none of them differs from job to job.
 _SETTINGS = (
@@ -45,7 +45,7 @@ def trial(nbytes):
 
 found = driver()
 found("cuCtxSetCurrent", found.primary_context(int(sys.argv[1])))
-print("takes" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "takes not")
+print("arrives" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "does not arrive")
 """
 
 
@@ -73,11 +73,11 @@ def _tried(ordinal: int) -> bytes:
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-    command = [sys.executable, "-c", _TRIAL, str(ordinal)]
     with tempfile.TemporaryFile() as said:  # no pipe, which something that it started might hold
         try:
             one = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True
+                python(_TRIAL, str(ordinal)), env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )  # fmt: skip
         except OSError:
             return _NOT

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.base.files import memory_file
+from hpcoll.base.files import memory_file, reading
 
 NAME = "hpcoll-live"
 LINK = f"/memfd:{NAME} (deleted)"  # what the system calls it
@@ -132,13 +132,16 @@ def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
     return who, notice
 
 
-def page_of(folder: Path) -> tuple[Identity, dict[str, Any]] | None:
-    """Return the contents of a process's status page; None where it has none, or only its parent's."""
+def page_of(folder: Path, *, own: bool = False) -> tuple[Identity, dict[str, Any]] | None:
+    """Return the contents of a process's status page; None where it has none, or only its parent's.
+
+    With ``own`` a page that another user has made is refused: PermissionError.
+    """
     for name in os.listdir(folder / "fd"):
         try:
             if os.readlink(folder / "fd" / name) != LINK:
                 continue
-            who, notice = _read(folder / "fd" / name)
+            who, notice = _read(folder / "fd" / name, own)
             if who.pid == _own_pid(folder):
                 return who, notice
         except FileNotFoundError:
@@ -146,22 +149,21 @@ def page_of(folder: Path) -> tuple[Identity, dict[str, Any]] | None:
     return None
 
 
-def _read(file: Path) -> tuple[Identity, dict[str, Any]]:
+def _read(file: Path, own: bool) -> tuple[Identity, dict[str, Any]]:
     """Return the contents of a page, read anew while it is not whole."""
     for _ in range(_AGAIN):
         with contextlib.suppress(ValueError):
-            who, notice = contents(_text(file))
+            who, notice = contents(_text(file, own))
             if notice:
                 return who, notice
-    return contents(_text(file))
+    return contents(_text(file, own))
 
 
-def _text(file: Path) -> bytes:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, NBYTES + 1)
-    finally:
-        os.close(descriptor)
+def _text(file: Path, own: bool) -> bytes:
+    with reading(file) as page:
+        if own and os.fstat(page.fileno()).st_uid != os.geteuid():
+            raise PermissionError(f"{file} is another user's")
+        return page.read(NBYTES + 1)
 
 
 def _own_pid(folder: Path) -> int:

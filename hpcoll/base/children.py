@@ -1,0 +1,26 @@
+"""Processes of Python that hpcoll starts: none imports from the working directory, where other users may have put modules.
+
+``python -c`` looks there first. From Python 3.11 on ``-P`` forbids that: there Python itself may import before the program begins. Python
+3.10 has no such option, and imports nothing before. Imports nothing of hpcoll.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+_OWN = [str(Path(file).resolve().parents[above]) for file, above in ((__file__, 2), (os.__file__, 0))]  # folders of hpcoll and of Python
+
+
+def python(program: str, *arguments: str) -> list[str]:
+    """Return the command of a process of this Python that runs the text of a program; it imports from `trusted`."""
+    safely = ("-P",) if sys.version_info >= (3, 11) else ()
+    return [sys.executable, *safely, "-c", f"import sys; sys.path[:] = {trusted()!r}\n{program}", *arguments]
+
+
+def trusted() -> list[str]:
+    """Return the folders from which this process imports, without the working directory and what is relative to it.
+
+    Where hpcoll or Python lies in the working directory, that comes last.
+    """
+    found = [one for one in sys.path if os.path.isabs(one) and not (os.path.isdir(one) and os.path.samefile(one, os.curdir))]
+    return [*found, *(one for one in _OWN if one not in found)]
