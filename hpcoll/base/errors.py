@@ -105,3 +105,8 @@ class DeviceError(HpcollError):
 
 class KernelError(HpcollError):
     """Numba could not compile a reduction operator for an element type; the text has Numba's reason."""
+
+
+_PUBLIC = (ArgumentError, CollectiveTimeout, DeviceError, GradientError, HpcollError, KernelError, MismatchError, PeerFailed)
+for _public in (*_PUBLIC, ScheduleError, TransportError):
+    _public.__module__ = __name__.partition(".")[0]  # where programs find it

@@ -144,16 +144,19 @@ def difference_text(known: PeerState, nranks: int, number: int, title: str) -> s
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
     which = known.numbered(number)
-    return tabled(f"ranks do not call the same{which and f', in {which},'} on {title}", rows)
+    return tabled(f"ranks do not call the same{which and f', in {which}'} on {title}", rows)
 
 
 def _as_made(known: PeerState, rank: int, number: int) -> str:
-    """Return the call of a rank with a number, as the program wrote it; of a rank that has gone on, where it is now."""
+    """Return the call of a rank with a number, as the program wrote it; of a rank that has ended it, in which one it waits now."""
     found, waits = known.past_call(rank, number), known.blocked_call(rank, number)
-    if found is None or (waits is not None and waits.what):
-        return waits.what if waits is not None and waits.what else activity_text(known, rank, number)
-    now, text = other_call(known, rank, number), written(found.signature.text(found.ncounted), known.form)
-    return f"{text}, and waits now in {now.what}" if now is not None and known.has_ended(rank, number) else text
+    if waits is not None and waits.what:
+        return waits.what
+    if found is None:
+        return activity_text(known, rank, number)
+    status, text = known.status(rank), written(found.signature.text(found.ncounted), known.form)
+    later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
+    return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 
 
 def _clock(seconds: float) -> str:

@@ -105,7 +105,7 @@ class CollectiveOwner(CallOwner):
         if isinstance(error, MemoryError):
             raise MemoryError(f"{where}: {text}") from None
         if isinstance(error, TransportError) and error.rank >= 0:
-            raise error
+            raise error from None
         if isinstance(error, DeviceError | TransportError):
             raise type(error)(f"{where}: {text}", code=error.code) from None
 

@@ -49,13 +49,12 @@ def install() -> None:
 @contextmanager
 def _shortened(error: BaseException | None, trace: TracebackType | None) -> Iterator[bool]:
     """Take out of an error, and of those before it, what nobody needs to see, for a while; say whether there was any."""
-    chain, before = list[BaseException](), error
-    while before is not None and before not in chain:
-        chain.append(before)
-        before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
-    if os.environ.get(TRACEBACK) == FULL:
-        chain.clear()
-    kept = [(one, one.__traceback__, shown(one, trace if one is error else one.__traceback__)) for one in chain]
+    kept, one, refused = list[tuple[BaseException, TracebackType | None, TracebackType | None]](), error, False
+    while one is not None and not _shows_all() and one not in [before for before, *_ in kept]:
+        refused = refused or _on_purpose(one)  # what it was raised from is told, too: its text says why
+        kept.append((one, one.__traceback__, shown(trace if one is error else one.__traceback__, on_purpose=refused)))
+        refused = refused and one.__cause__ is not None
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     try:
         for one, _, shorter in kept:
             one.__traceback__ = shorter
@@ -65,8 +64,26 @@ def _shortened(error: BaseException | None, trace: TracebackType | None) -> Iter
             one.__traceback__ = whole
 
 
-def shown(error: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """Return what is to be seen of a traceback: all but frames of hpcoll and what it calls, and of what has started the program."""
+def briefly(error: BaseException) -> BaseException:
+    """Return an error that mpi4py is to print, without its traceback."""
+    return error if _shows_all() else error.with_traceback(None)
+
+
+def _shows_all() -> bool:
+    return os.environ.get(TRACEBACK) == FULL
+
+
+def _on_purpose(error: BaseException) -> bool:
+    return isinstance(error, HpcollError) or (error.__suppress_context__ and isinstance(error.__context__, HpcollError))
+
+
+def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | None:
+    """Return what is to be seen of a traceback: all but frames of hpcoll and what it calls, and of what has started the program.
+
+    Args:
+        trace: The traceback.
+        on_purpose: hpcoll raises the error, and its text says why; else all is to be seen where hpcoll, or what it calls, has raised it.
+    """
     places = list[TracebackType]()
     while trace is not None:
         places.append(trace)
@@ -76,7 +93,6 @@ def shown(error: BaseException, trace: TracebackType | None) -> TracebackType | 
         package = _module(one.tb_frame).partition(".")[0]
         ours = package == _PACKAGE or (ours and package in _LIBRARIES)
         hidden.append(ours)
-    on_purpose = isinstance(error, HpcollError) or (error.__suppress_context__ and isinstance(error.__context__, HpcollError))
     if True not in hidden or (ours and not on_purpose):
         return places[0] if places else None
     seen: TracebackType | None = None
