@@ -183,7 +183,7 @@ def test_functions_that_differ(rows: Communicator) -> None:
         call = Call("allreduce", 0, 0, 8, np.dtype("f8"), ops[rank == 3])
         rows.begin(rank, Signature.of(call, "ring", 1), ended=True, count=8)
     text = difference_text(rows.known(), NRANKS, 1, "rows")
-    found = re.search(r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*; rank 3: .*op=a function \((\w{4})\)\)", text)
+    found = re.search(r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*\n  rank 3: .*op=a function \((\w{4})\)\)", text)
     assert found, text
     assert found[1] != found[2]
 
@@ -221,7 +221,7 @@ def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch:
     rows.on.team.processes = [SimpleNamespace(host="node")] * NRANKS
     rows.on.settled = None
     rows.logs[0].set_abort_flag(2)
-    with pytest.raises(PeerFailed, match=r"^rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
+    with pytest.raises(PeerFailed, match=r"^rank 0: rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
         Watchdog(rows.on, None).raise_remote_failure()
     assert [one.kind for one in rows.known().failures()] == ["PeerFailed"]
 

@@ -107,7 +107,7 @@ def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
     what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
     return LiveWait(
         rank, (str(one["key"]), str(_number(one["lane"])), number), tuple(map(_number, one.get("for", ()))),
-        f"{what or 'a call'}, {ordinal(number)} call on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
+        f"{what or 'a call'} on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
         what, on, {_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
         printable(str(one.get("kind", ""))),
     )  # fmt: skip

@@ -74,7 +74,8 @@ class Watchdog:
     @property
     def _numbered(self) -> str:
         """The call as the program wrote it, where, and its number as the program counts."""
-        which = self._known.numbered(self._number)
+        ours = self._what and self._engine  # the program does not make it
+        which = "" if ours else self._known.numbered(self._number)
         return f"{self._call}, {which and f'{which} '}on {self._on.title},"
 
     def _blocked(self) -> BlockedCall:

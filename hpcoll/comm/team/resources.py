@@ -112,7 +112,12 @@ class Resources(ContextPool):
         return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
 
     def numbered(self, lane: int, number: int, *, after: bool = False) -> str:
-        """Return which call of the program's one is, as it counts blocking calls and calls in flight; empty where that is not known.
+        """Return `counted` in words; empty where it is not known."""
+        count = self.counted(lane, number, after=after)
+        return "" if not count else f"blocking call {count}" if self.form(lane) == "blocking" else f"call {count} in flight"
+
+    def counted(self, lane: int, number: int, *, after: bool = False) -> int:
+        """Return which call of the program's one is, as it counts blocking calls, and calls in flight; 0 where that is not known.
 
         Args:
             lane: Index of a message context.
@@ -121,13 +126,12 @@ class Resources(ContextPool):
         """
         place = next((place for place, one in enumerate(self.message_contexts) if one.index == lane), None)
         if place is None or self.has_gpus:
-            return ""
+            return 0
         log = self.message_contexts[place].log
         if place == 0:
-            count = log.counted(number, after=after)
-            return f"blocking call {count}" if count > 0 else ""
+            return max(log.counted(number, after=after), 0)
         turn = (number - log.before - 1) * IN_FLIGHT + place
-        return f"call {turn - (turn - 1) // EVERY} in flight" if self.counts_in_flight and turn > 0 else ""
+        return turn - (turn - 1) // EVERY if self.counts_in_flight and turn > 0 else 0
 
     @contextmanager
     def alone(self, purpose: Purpose, what: str = "") -> Iterator[None]:
