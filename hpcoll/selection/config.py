@@ -247,8 +247,9 @@ VARIABLES = (
         "nothing is written", "metrics", _file_name,
     ),
     Variable(
-        TRACEBACK, f"`{FULL}`", "errors that a program does not catch are printed with hpcoll's own frames, and on each rank with their table",
-        "hpcoll's frames are left out, and one rank of each node prints the table", "traceback", partial(_one_of, (FULL,)),
+        TRACEBACK, f"`{FULL}`",
+        "errors that a program does not catch are printed with hpcoll's own frames, and on each rank with who called what",
+        "hpcoll's frames are left out, and one rank of each node prints who called what", "traceback", partial(_one_of, (FULL,)),
     ),
     Variable(
         SITE, f"folders, with `{os.pathsep}` between them",

@@ -272,7 +272,8 @@ def test_records(tmp_path: Path) -> None:
     shown = subprocess.run([sys.executable, "-m", "hpcoll", "inspect", *tmp_path.iterdir()], capture_output=True, text=True, check=False)
     assert shown.returncode == 1, shown.stderr
     last = shown.stdout.rstrip().rpartition("\n\n")[2].replace("\n  ", " ")
-    assert re.fullmatch(r"rank 1 called Bcast where the others called Allreduce, their \d+th blocking call on MPI_COMM_WORLD", last), shown.stdout
+    told = r"rank 1 called Bcast where the others called Allreduce, their \d+th blocking call on MPI_COMM_WORLD"
+    assert re.fullmatch(told, last), shown.stdout
     assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
 
 

@@ -14,7 +14,6 @@ from hpcoll.analysis.wait_for_graph import Wait
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.machine import GONE, PROC, cpu_s, stat_fields, state_of
 from hpcoll.base.text import MAX_RANKS, printable
-from hpcoll.cli.inspect.wording import ordinal
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one

@@ -72,7 +72,8 @@ def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) 
     for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
         wait = next((one for one in waits if one.number == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
-            "seq": number, "lane": lane, "counted": on.counted(found.index, number), "begun": _time(begun), "ended": _time(ended) if ended else None,
+            "seq": number, "lane": lane, "counted": on.counted(found.index, number),
+            "begun": _time(begun), "ended": _time(ended) if ended else None,
             "state": "ended" if ended else "waiting", "step": wait.step if wait else "", "awaits": list(wait.awaits) if wait else [],
             "caller": call_parts(wait.what)[1] if wait else place_text(names >> f.PLACE_AT), "region": region_text(names & f.REGION_BITS),
         })  # fmt: skip
