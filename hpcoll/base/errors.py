@@ -71,11 +71,12 @@ class TransportError(HpcollError):
         rank: Rank of the communicator on which it is raised, which the text names first; -1 where that is not known.
         call: This rank's call as the program wrote it, with file and line; empty where it had begun none.
         rows: The table: what each rank called, or does. Empty where there is none.
+        failure: A name of the failure that is alike on all ranks; empty where it has none.
     """
 
     def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "") -> None:
         super().__init__(f"rank {rank}: {message}" if rank >= 0 else message)
-        self.code, self.rank, self.call = code, rank, call
+        self.code, self.rank, self.call, self.failure = code, rank, call, ""
         self.rows = tuple(message.split(ROW)[1:])
 
 

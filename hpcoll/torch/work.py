@@ -108,6 +108,7 @@ class Work(dist.Work):
         named.__context__ = error
         named.__suppress_context__ = True
         named.rows = getattr(error, "rows", ())
+        named.failure = getattr(error, "failure", "")
         return named
 
     def _end_with(self, error: Exception | None) -> None:

@@ -117,7 +117,8 @@ def _print_once(error: BaseException) -> None:
         error.args = (f"{sentence}; another rank of this node shows more",)
         part = "".join(format_exception(error))
         error.args = given
-        whole = whole if first_of_node(f"table-{crc32(repr(rows).encode())}") else part
+        name = getattr(error, "failure", "") or repr(rows)
+        whole = whole if first_of_node(f"table-{crc32(name.encode())}") else part
     _print(whole)
 
 

@@ -41,7 +41,7 @@ class Revoked(TransportError, MPI.Exception):
     def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "") -> None:
         MPI.Exception.__init__(self, MPI.ERR_REVOKED)
         self.args, self.code = (f"rank {rank}: {message}" if rank >= 0 else message,), code or MPI.ERR_REVOKED
-        self.rank, self.call, self.rows = rank, call, ()
+        self.rank, self.call, self.rows, self.failure = rank, call, (), ""
 
     def __int__(self) -> int:
         return self.code
