@@ -102,9 +102,8 @@ class Work(dist.Work):
 
     def _as_torch(self, error: Exception) -> Exception:
         """Return an error as torch has it; hpcoll's own is its context, and what that says of ranks is in ``rows``, too."""
-        text, rank = str(error), self._what.partition(": ")[0]
-        whole = text.startswith(self._what) or getattr(error, "rank", -1) >= 0
-        named = dist.DistBackendError(text if whole else f"{self._what}: {text.removeprefix(f'{rank}: ')}")
+        text = str(error).removeprefix(f"{self._what}: ").removeprefix(f"{self._what.partition(': ')[0]}: ")
+        named = dist.DistBackendError(f"{self._what}: {text}")
         named.__context__ = error
         named.__suppress_context__ = True
         named.rows = getattr(error, "rows", ())

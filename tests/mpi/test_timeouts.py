@@ -160,7 +160,7 @@ def test_where_calls_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None
     blocking(comm, 60)
     MPI.COMM_WORLD.Barrier()
     error, seconds = given_up(blocking, comm, LIMIT_S, late=late)
-    assert wrong(error, seconds, r".* in 0\.3 s.*", late=late) == []
+    assert wrong(error, seconds, r"(?s).* in 0\.3 s.*", late=late) == []
 
 
 @pytest.mark.parametrize("timeout", [60, "5m", 0.5e3])
