@@ -74,9 +74,9 @@ class TransportError(HpcollError):
         failure: A name of the failure that is alike on all ranks; empty where it has none.
     """
 
-    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "") -> None:
+    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = "") -> None:
         super().__init__(f"rank {rank}: {message}" if rank >= 0 else message)
-        self.code, self.rank, self.call, self.failure = code, rank, call, ""
+        self.code, self.rank, self.call, self.failure = code, rank, call, failure
         self.rows = tuple(message.split(ROW)[1:])
 
 

@@ -20,31 +20,33 @@ x, y = np.ones(8), np.empty(8)
 comm.Barrier()
 """
 CALLS = "if comm.rank:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, y)\n"
+IN_FLIGHT = "(comm.Ibarrier() if comm.rank else comm.Iallreduce(x, y)).Wait()"
 TABLES = {
     "blocking": (CALLS, "in blocking call 2 on", "Allreduce(float64[8], op=SUM)", "Bcast(float64[8], root=0)"),
-    "in flight": ("(comm.Ibarrier() if comm.rank else comm.Iallreduce(x, y)).Wait()", "in call 1 in flight on", "Iallreduce(", "Ibarrier()"),
+    "in flight": (IN_FLIGHT, "in call 1 in flight on", "Iallreduce(float64[8], op=SUM)", "Ibarrier()"),
     "of objects": ("comm.bcast('x') if comm.rank else comm.allgather(1)", "in blocking call 2 on", "allgather(obj)", "bcast(obj, root=0)"),
 }
 OTHERS = {  # what ranks print, besides frames of hpcoll
     "a rank that does not come": (
         "if comm.rank:\n    time.sleep(3)\ncomm.Barrier(timeout=1)",
-        [r"CollectiveTimeout: rank \d: Barrier\(\) at \S+, blocking call 2 on MPI_COMM_WORLD, did not end in 1 s:\n  rank 0 waits for rank 1\n"],
+        [r"CollectiveTimeout: rank \d: Barrier\(\) at \S+, blocking call 2 on \S+ did not end in 1 s:\n  rank 0 waits for rank 1\n"],
     ),
     "a rank that has ended": (
         "if comm.rank:\n    raise ValueError('mine')\ncomm.Barrier()",
         [r"ValueError: mine\n", r"PeerFailed: rank 0: Barrier\(\) at \S+: rank 1 \(process \d+ on .*\) was ended by ValueError: mine\n"],
     ),
-    "an argument": ("comm.Allreduce(x, y[1:])", [r"hpcoll\.ArgumentError: rank \d: recvbuf needs 8 elements of float64, got 7 of float64\n"]),
+    "an argument": ("comm.Allreduce(x, y[1:])", [r"hpcoll\.ArgumentError: rank \d: recvbuf needs 8 elements of float64, got 7 of "]),
     "an operator": (
         "def mine(a, b):\n    return a['x']\ncomm.allreduce(1, op=mine)",
-        [r"comm\.allreduce\(1, op=mine\)\n.*\n* *File .*, in mine\n    return a\['x'\]\n(.*\n)?TypeError: 'int' object is not subscriptable\n"],
+        [r"comm\.allreduce\(1, op=mine\)\n.*\n* *File .*, in mine\n    return a\['x'\]\n(.*\n)?TypeError: 'int' object is not"],
     ),
     "a pickled object": (
         "class A:\n    def __reduce__(self):\n        raise KeyError('not me')\ncomm.bcast(A())",
         [r"in __reduce__\n    raise KeyError\('not me'\)\nKeyError: 'not me'\n"],
     ),
     "an operator that does not compile": (
-        "comm.Allreduce(x, y, op=hpcoll.reduce_op(lambda a, b: a.foo(b), name='f'))", [r"Unknown attribute 'foo'", r"hpcoll\.KernelError: "],
+        "comm.Allreduce(x, y, op=hpcoll.reduce_op(lambda a, b: a.foo(b), name='f'))",
+        [r"Unknown attribute 'foo'", r"hpcoll\.KernelError: "],
     ),
     "in a thread": (
         "one = threading.Thread(target=lambda: comm.Allreduce(x, y[1:]))\none.start()\none.join()\nsys.exit(1)",
@@ -80,9 +82,8 @@ def test_one_rank_says_what_each_called(case: str, nranks: int, options: tuple[s
     text = printed(tmp_path, script, nranks, options)
     assert of_hpcoll(text) == []
     assert "runpy" not in text
-    tables = re.findall(
-        rf"hpcoll\.MismatchError: rank \d: ranks do not call the same, {which} MPI_COMM_WORLD:\n  rank 0: (.*)\n  ranks? 1[^:]*: (.*)\n", text
-    )
+    sentence = rf"hpcoll\.MismatchError: rank \d: ranks do not call the same, {which} MPI_COMM_WORLD:\n"
+    tables = re.findall(rf"{sentence}  rank 0: (.*)\n  ranks? 1[^:]*: (.*)\n", text)
     assert len(tables) == 1
     for row, call in zip(tables[0], (first, second), strict=True):
         assert row.startswith(call)
@@ -112,16 +113,15 @@ def test_all_of_it_where_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_bugs_of_hpcoll_keep_their_frames(tmp_path: Path) -> None:
     """An exception that it does not mean to raise."""
-    script = "from hpcoll.comm.context.context import Context\ndef check(*_):\n    assert comm.rank < 0\nContext.check = check\n"
-    text = printed(tmp_path, script.replace("def check(*_):\n    assert comm.rank < 0\n", "check = None\n") + "comm.Allreduce(x, y)")
+    text = printed(tmp_path, "from hpcoll.comm.context.context import Context\nContext.check = None\ncomm.Allreduce(x, y)")
     assert "TypeError: 'NoneType' object is not callable" in text
     assert len(of_hpcoll(text)) >= 2
 
 
 def test_a_hook_of_the_program_gets_the_error_whole(tmp_path: Path) -> None:
     """Set after hpcoll's, it is called in its place."""
-    script = "sys.excepthook = lambda kind, error, trace: print('hook', error.rank, error.call, len(error.rows), error.rows[1], file=sys.stderr)\n"
-    text = printed(tmp_path, script + CALLS)
+    told = "'hook', error.rank, error.call, len(error.rows), error.rows[1]"
+    text = printed(tmp_path, f"sys.excepthook = lambda kind, error, trace: print({told}, file=sys.stderr)\n{CALLS}")
     assert re.search(r"hook 1 Bcast\(float64\[8\], root=0\) at \S+:\d+ 2 rank 1: Bcast\(", text)
 
 
@@ -142,7 +142,8 @@ def differ(one):
 def differ_in_flight(one):
     (one.Ibarrier() if one.rank else one.Iallreduce(x, y)).Wait()
 cases = (
-    [blocks, differ], [native, native, blocks, differ], [agreed, agreed, differ], [flies, flies, pickles, differ], [blocks, flies, agreed, differ],
+    [blocks, differ], [native, native, blocks, differ], [agreed, agreed, differ], [flies, flies, pickles, differ],
+    [blocks, flies, agreed, differ],
     [flies, flies, flies, flies, flies, differ_in_flight], [blocks, pickles, flies, differ_in_flight], [blocks, blocks, differ_in_flight],
 )
 for calls in cases:

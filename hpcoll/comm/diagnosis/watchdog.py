@@ -171,9 +171,8 @@ class Watchdog:
     def _raise(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise an error with the call of this rank, which the texts of other kinds have."""
         text = f"{self._call}: {text}" if kind is PeerFailed and self._call else text
-        error = kind(text, code=self._code, rank=self._on.rank, call=self._call)
-        error.failure = next((f"{first.key} {first.at}" for first in self._known.failures()), "")
-        raise error
+        failure = next((f"{first.key} {first.at}" for first in self._known.failures()), "")
+        raise kind(text, code=self._code, rank=self._on.rank, call=self._call, failure=failure)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""

@@ -105,7 +105,10 @@ class CollectiveOwner(CallOwner):
         if isinstance(error, MemoryError):
             raise MemoryError(f"{where}: {text}") from None
         if isinstance(error, TransportError) and error.rank >= 0:
-            raise error from None
+            try:
+                raise error from None
+            finally:
+                del error  # whose traceback has this frame
         if isinstance(error, DeviceError | TransportError):
             raise type(error)(f"{where}: {text}", code=error.code) from None
 

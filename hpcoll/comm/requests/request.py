@@ -34,7 +34,10 @@ def query(status: MPI.Status, operation: Operation) -> None:
         return
     except (DeviceError, TransportError) as error:
         told = failed(error)
-    raise told
+    try:
+        raise told
+    finally:
+        del told  # whose traceback has this frame
 
 
 def failed(error: BaseException) -> BaseException:
