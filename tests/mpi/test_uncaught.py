@@ -82,6 +82,7 @@ def test_one_rank_says_what_each_called(case: str, nranks: int, options: tuple[s
     text = printed(tmp_path, script, nranks, options)
     assert of_hpcoll(text) == []
     assert "runpy" not in text
+    assert "mpi4py" not in text
     sentence = rf"hpcoll\.MismatchError: rank \d: ranks do not call the same, {which} MPI_COMM_WORLD:\n"
     tables = re.findall(rf"{sentence}  rank 0: (.*)\n  ranks? 1[^:]*: (.*)\n", text)
     assert len(tables) == 1

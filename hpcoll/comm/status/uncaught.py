@@ -103,7 +103,9 @@ def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | N
 
 
 def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+    """Return the module of a frame, by the name under which it would be imported: of what ``python -m`` runs, too."""
+    spec = frame.f_globals.get("__spec__")
+    return str(frame.f_globals.get("__name__", "") if spec is None else spec.name)
 
 
 def _print_once(error: BaseException) -> None:
