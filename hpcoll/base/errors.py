@@ -4,6 +4,7 @@ An `ArgumentError` is raised before any message leaves, and the communicator sta
 failed half-way, and the communicator is suspect. Imports nothing.
 """
 
+ROW = "\n  "  # begins each row of a table in the text of an error
 
 class HpcollError(Exception):
     """Base class of all errors of hpcoll."""
@@ -62,13 +63,21 @@ class GradientError(HpcollError, ArithmeticError):
 class TransportError(HpcollError):
     """A call failed half-way. The communicator is suspect, and its later calls raise, too.
 
+    Args:
+        message: The text; a table follows its first line, if it has one.
+
     Attributes:
         code: MPI error code, or 0.
+        rank: Rank of the communicator on which it is raised, which the text names first; -1 where that is not known.
+        call: This rank's call as the program wrote it, with file and line; empty where it had begun none.
+        rows: The table: what each rank called, or does. Empty where there is none.
+        failure: A name of the failure that is alike on all ranks; empty where it has none.
     """
 
-    def __init__(self, message: str, *, code: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = "") -> None:
+        super().__init__(f"rank {rank}: {message}" if rank >= 0 else message)
+        self.code, self.rank, self.call, self.failure = code, rank, call, failure
+        self.rows = tuple(message.split(ROW)[1:])
 
 
 class CollectiveTimeout(TransportError):
@@ -97,3 +106,8 @@ class DeviceError(HpcollError):
 
 class KernelError(HpcollError):
     """Numba could not compile a reduction operator for an element type; the text has Numba's reason."""
+
+
+_PUBLIC = (ArgumentError, CollectiveTimeout, DeviceError, GradientError, HpcollError, KernelError, MismatchError, PeerFailed)
+for _public in (*_PUBLIC, ScheduleError, TransportError):
+    _public.__module__ = __name__.partition(".")[0]  # where programs find it

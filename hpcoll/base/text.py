@@ -7,7 +7,7 @@ that a terminal obeys, marks that turn the direction of what follows, megabytes.
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ROW, ArgumentError
 
 NAME, VALUE, LINE = 200, 100, 4000  # most characters of a name, of a refused value, of a line that quotes some
 MAX_RANKS = 2**31 - 1  # of MPI
@@ -32,6 +32,15 @@ def printable(text: str, most: int = NAME) -> str:
     if not line.isprintable():
         line = "".join(letter if letter.isprintable() else "?" for letter in line)
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def in_a_line(text: str) -> str:
+    """Return the text of an error as one line, its table too.
+
+    >>> in_a_line("calls differ:\\n  rank 0: a\\n  rank 1: b")
+    'calls differ: rank 0: a; rank 1: b'
+    """
+    return text.replace(f":{ROW}", ": ").replace(ROW, "; ")
 
 
 def quoted(value: object) -> str:

@@ -9,14 +9,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from types import TracebackType
 from typing import Any
 
 from mpi4py import MPI
 
 from hpcoll.base.disk_cache import lock_folder
 from hpcoll.base.errors import ArgumentError, SettingsError
-from hpcoll.base.text import LINE, printable
+from hpcoll.base.text import printable
 from hpcoll.runtime.telemetry.status_page import launcher
 from hpcoll.selection.config import Config, closest, log, read_config
 from hpcoll.selection.topology import Process
@@ -52,30 +51,20 @@ def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = 
 
 @contextmanager
 def _said_once() -> Iterator[None]:
-    """Make a refusal a `SettingsError`, which ends a program that does not catch it with one line; a hook of the program's own stays."""
+    """Make a refusal a `SettingsError`, which ends a program that does not catch it with one line (`hpcoll.comm.status.uncaught`)."""
     try:
         yield
     except ArgumentError as error:
-        if sys.excepthook is sys.__excepthook__:
-            sys.excepthook = _end
         raise SettingsError(str(error)) from None
 
 
-def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Say why the program ends, in place of ``sys.excepthook``."""
-    if not isinstance(error, SettingsError):
-        sys.__excepthook__(kind, error, trace)
-    elif _first_of_node():
-        print(printable(f"hpcoll: error: {error}", LINE), file=sys.stderr, flush=True)
-
-
-def _first_of_node() -> bool:
-    """Say whether this rank is the first of its node to ask, by a lock; each one is where no folder for locks can be had."""
+def first_of_node(what: str) -> bool:
+    """Say whether this rank is the first of its node to say something, by a lock; each one is where no folder for locks can be had."""
     if MPI.COMM_WORLD.size == 1:
         return True
     try:
         folder = _until_the_end.enter_context(closing(lock_folder()))
-        return _until_the_end.enter_context(folder.lock(f"settings-{launcher()}"))
+        return _until_the_end.enter_context(folder.lock(f"{what}-{launcher()}"))
     except OSError:
         return True
 

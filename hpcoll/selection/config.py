@@ -27,6 +27,7 @@ NATIVE = "native"  # the MPI library's own collective, a candidate like any othe
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 PREFIX = "HPCOLL_"
 TUNING = f"{PREFIX}TUNING"
+TRACEBACK, FULL = f"{PREFIX}TRACEBACK", "full"  # all of an uncaught error is printed
 DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # routes of GPU arrays
 _NONE: Mapping[str, Any] = {}
 
@@ -77,6 +78,7 @@ class Config(NamedTuple):
     record: str | None = None
     trace: Tracing | None = None
     metrics: str | None = None
+    traceback: str | None = None
     summary: bool | None = None
     cache: str | None = None
     levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
@@ -244,6 +246,11 @@ VARIABLES = (
     Variable(
         "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds",
         "nothing is written", "metrics", _file_name,
+    ),
+    Variable(
+        TRACEBACK, f"`{FULL}`",
+        "errors that a program does not catch are printed with hpcoll's own frames, and on each rank with who called what",
+        "hpcoll's frames are left out, and one rank of each node prints who called what", "traceback", partial(_one_of, (FULL,)),
     ),
     Variable(
         SITE, f"folders, with `{os.pathsep}` between them",

@@ -137,7 +137,7 @@ class Group(dist.ProcessGroup):
         return self._under_way(what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths)
 
     def _under_way(self, what: str, limit_s: float, tensors: Tensors, *rest: Any) -> Work:
-        work = Work(f"rank {self._me.rank}: {what}, {self._me.nranks} ranks", limit_s, tensors, *rest)
+        work = Work(f"rank {self._me.rank}: {what}", limit_s, tensors, *rest)
         if self._started is not None:
             self._started.append(work)
         return work

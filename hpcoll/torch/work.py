@@ -98,10 +98,17 @@ class Work(dist.Work):
         self._end_with(None)
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, TransportError | MPI.Exception):
-            text = str(error)
-            error = dist.DistBackendError(text if text.startswith(self._what) else f"{self._what}: {text}")
-        self._end_with(error)
+        self._end_with(self._as_torch(error) if isinstance(error, TransportError | MPI.Exception) else error)
+
+    def _as_torch(self, error: Exception) -> Exception:
+        """Return an error as torch has it; hpcoll's own is its context, and what that says of ranks is in ``rows``, too."""
+        text = str(error).removeprefix(f"{self._what}: ").removeprefix(f"{self._what.partition(': ')[0]}: ")
+        named = dist.DistBackendError(f"{self._what}: {text}")
+        named.__context__ = error
+        named.__suppress_context__ = True
+        named.rows = getattr(error, "rows", ())
+        named.failure = getattr(error, "failure", "")
+        return named
 
     def _end_with(self, error: Exception | None) -> None:
         self._error, self._requests, self._stores, self._done = error, [], (), True
@@ -111,7 +118,8 @@ class Work(dist.Work):
         end = time.monotonic() + timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else self._end
         while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
             if time.monotonic() > end:
-                raise dist.DistBackendError(f"{self._what}: it did not end within the timeout of {timeout.total_seconds():g} s")
+                text = f"{self._what}: it did not end within the timeout of {timeout.total_seconds():g} s"
+                raise self._as_torch(CollectiveTimeout(text))
         if self._error is not None:
             raise self._error
         return True

@@ -59,7 +59,7 @@ for name, call in CASES.items():
     try:
         call(comm.rank == comm.size - 1)
     except hpcoll.MismatchError as error:
-        say(name, f"{time.monotonic() - begun:.2f}", str(error).partition(" ranks: ")[2])
+        say(name, f"{time.monotonic() - begun:.2f}", str(error).partition(": ")[2])
     else:
         say(name, "NOT NOTICED")
     one.recover()

@@ -34,7 +34,8 @@ comm = hpcoll.Communicator(world)
 node, nrings = comm._context.resources.node, sum(one.rings is not None for one in comm._context.resources.message_contexts)
 def say(*words):
     with open(os.environ.get("SAID", 1), "a", closefd="SAID" in os.environ) as file:
-        file.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
+        words = " ".join(map(str, ("rank", comm.rank, *words)))
+        file.write(words.replace(":\\n  ", ": ").replace("\\n  ", "; ") + "\\n")  # errors may have tables
 """
 
 

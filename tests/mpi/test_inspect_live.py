@@ -63,7 +63,7 @@ def shows(folder: Path, victim: str, row: str, ends: str) -> None:
 
 def test_a_rank_that_computes(tmp_path: Path) -> None:
     """Since when, and after which call."""
-    doing = r"in no collective since \d\d:\d\d:\d\d, after call 3 on MPI_COMM_WORLD"
+    doing = r"in no collective since \d\d:\d\d:\d\d, after blocking call 3 on MPI_COMM_WORLD"
     shows(tmp_path, SLEEPS, rf"running \d+ % {doing}", f"is {doing}")
 
 

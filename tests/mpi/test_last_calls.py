@@ -8,9 +8,9 @@ from launching import MESSAGES, STARTS_JOBS, command, finished
 
 pytestmark = STARTS_JOBS
 
-BOTH_ROOTS = "comm.Bcast(x, root=comm.rank)", "rank 0: Bcast(float64[3], root=0); rank 1: Bcast(float64[3], root=1)"
-ONE_MORE = "comm.rank or comm.Bcast(x)", "rank 0: Bcast(float64[3], root=0); rank 1: "
-IN_FLIGHT = "comm.Ibcast(x, root=comm.rank).Wait()", "rank 0: Ibcast(float64[3], root=0); rank 1: Ibcast(float64[3], root=1)"
+BOTH_ROOTS = "comm.Bcast(x, root=comm.rank)", "  rank 0: Bcast(float64[3], root=0)\n  rank 1: Bcast(float64[3], root=1)"
+ONE_MORE = "comm.rank or comm.Bcast(x)", "  rank 0: Bcast(float64[3], root=0)\n  rank 1: "
+IN_FLIGHT = "comm.Ibcast(x, root=comm.rank).Wait()", "  rank 0: Ibcast(float64[3], root=0)\n  rank 1: Ibcast(float64[3], root=1)"
 BEFORE = "x = np.ones(3)\ncomm.Bcast(x)\ncomm.Allreduce(x, np.zeros(3))\n"
 
 

@@ -132,7 +132,7 @@ def test_a_name_that_would_drive_a_terminal(way: str) -> None:
     comm = made(way)
     comm.Set_name("rows\x1b]0;mine\x07\u202e\nof others")
     text, _ = caught(comm, lambda: blocking(comm, *(("Bcast", (x(8),)) if comm.rank else ("Allreduce", (x(8), x(8))))))
-    assert agreed([] if "on rows?]0;mine?? of others: " in text and text.isprintable() else [text]) == []
+    assert agreed([] if "on rows?]0;mine?? of others:\n" in text and text.replace("\n", "").isprintable() else [text]) == []
 
 
 @pytest.mark.parametrize("root", [0, pytest.param(1, marks=pytest.mark.once)])
@@ -172,7 +172,7 @@ def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way
     mine, whole = x(sizes[comm.rank]), x(2 * comm.size)
     text, seconds = caught(comm, lambda: form(comm, method, (whole, mine, sizes) if method == "Reduce_scatter" else (mine, [whole, sizes])))
     init = "_init" if form is persistent else ""
-    right = re.search(rf"; rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE)
+    right = re.search(rf"\n  rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE)
     right = right and len(set(re.findall(r", blocks of other sizes \((\w{4})\)", text))) == 2
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 

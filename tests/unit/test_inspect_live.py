@@ -86,7 +86,7 @@ def test_across_calls(machine: Machine) -> None:
     barrier, allreduce = stories(job, NOW)
     assert barrier == "Barrier() at /home/me/train.py:12 on rows waits for 60 s: rank 1 waits for rank 2; rank 2 waits in no collective"
     assert allreduce.endswith(
-        "rank 0 waits for rank 1; rank 1 waits in Barrier() at /home/me/train.py:12, 3rd call on rows, for rank 2; "
+        "rank 0 waits for rank 1; rank 1 waits in Barrier() at /home/me/train.py:12 on rows, for rank 2; "
         "rank 2 waits in no collective"
     )
 
@@ -126,7 +126,7 @@ def test_a_circle_ends(machine: Machine) -> None:
     machine.rank(2, call([1]))
     (job,) = look(machine.folder).jobs
     allreduce, _ = stories(job, NOW)
-    assert allreduce.endswith("3rd call on MPI_COMM_WORLD, for rank 2; rank 2 waits for rank 1; ranks 1 and 2 wait for each other")
+    assert allreduce.endswith("train.py:12 on MPI_COMM_WORLD, for rank 2; rank 2 waits for rank 1; ranks 1 and 2 wait for each other")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> Fligh
         groups.setdefault(spelled(call, algorithms), []).append(rank)
     most = max(groups.values(), key=len)
     odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
-    which = numbered(lane, seq, communicator.label)
+    which = numbered(next(iter(calls.values())), communicator.label)
     heading, sentence = f"the {which}: calls differ", f"{_contrast(groups, calls, communicator)}, their {which}"
     rows, begun = first_rows(_rows(calls, algorithms)), min(call.begun for call in calls.values())
     return FlightFinding(DIFFERS, heading, sentence, runs_of(odd), begun, communicator.label, lane, seq, rows)
@@ -92,13 +92,13 @@ def _not_begun(
 ) -> FlightFinding:
     inside = sorted(rank for rank, call in calls.items() if call.state != ENDED)
     call = calls[inside[0]]
-    which = numbered(call.lane, call.seq, communicator.label)
+    which = numbered(call, communicator.label)
     ranks = tuple(record.rank for record in absent)
     groups: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
     for record in absent:
         part = record.parts.get(communicator.id)
         before = part.last_ended if part else None
-        text = f"{spelled(before)}, the {ordinal(before.seq)}" if before else ""
+        text = f"{spelled(before)}, the {ordinal(before.counted or before.seq)}" if before else ""
         age = record.written - (before.ended or 0.0) if before else 0.0
         groups.setdefault((text, doing(flight, record.rank), record.why), []).append((record.rank, age))
     remarks = []

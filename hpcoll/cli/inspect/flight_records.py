@@ -42,6 +42,7 @@ class RecordedCall:
     step: str  # the row of its program that it came to, in words
     awaits: tuple[int, ...]  # ranks that it waits for, `ELSEWHERE` among them for ranks of another program
     caller: str  # file and line
+    counted: int = 0  # which of the program's blocking calls it is, or of its calls in flight; 0 where that is not known
     region: str = ""  # names of regions, outermost first, joined by ``/``
 
 
@@ -180,6 +181,7 @@ def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
         count=_if_any(content, "count", where, 0), root=_if_any(content, "root", where, _LOWEST), begun=_time(content, "begun", where),
         ended=_time(content, "ended", where) if content.get("ended") is not None else None,
         region=_text(content, "region", where) if "region" in content else "",
+        counted=integer(content, "counted", where, least=0) if "counted" in content else 0,
         awaits=tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))})),
     )  # fmt: skip
     if call.state not in (ENDED, WAITING, FAILED):

@@ -94,7 +94,7 @@ def _lateness(flight: Flight) -> Iterator[FlightFinding]:
     communicator, calls = max(shared, key=lambda pair: _spread(pair[1]))
     last = max(calls, key=lambda rank: (calls[rank].begun, -rank))
     call, spread = calls[last], duration(_spread(calls))
-    which = numbered(call.lane, call.seq, communicator.label)
+    which = numbered(call, communicator.label)
     order = sorted(late, key=lambda rank: (-median(late[rank]), rank))
     rows = [["", "calls", "median lateness", "largest"]]
     rows += [[ranges([rank]), str(len(late[rank])), duration(median(late[rank])), duration(max(late[rank]))] for rank in order[:MAX_ROWS]]

@@ -169,7 +169,7 @@ def _of_rank(job: Job, rank: Rank, shares: Used, now: float) -> dict[str, Any]:
     number = rank.who.rank
     waits = [
         {
-            "what": wait.what, "communicator": wait.on, "call": wait.call[2], "step": wait.step, "seconds": now - wait.since,
+            "what": wait.what, "communicator": wait.on, "step": wait.step, "seconds": now - wait.since,
             "awaits": list(wait.awaits),
         }
         for wait in rank.waits

@@ -14,7 +14,6 @@ from hpcoll.analysis.wait_for_graph import Wait
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.machine import GONE, PROC, cpu_s, stat_fields, state_of
 from hpcoll.base.text import MAX_RANKS, printable
-from hpcoll.cli.inspect.wording import ordinal
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
@@ -107,7 +106,7 @@ def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
     what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
     return LiveWait(
         rank, (str(one["key"]), str(_number(one["lane"])), number), tuple(map(_number, one.get("for", ()))),
-        f"{what or 'a call'}, {ordinal(number)} call on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
+        f"{what or 'a call'} on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
         what, on, {_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
         printable(str(one.get("kind", ""))),
     )  # fmt: skip

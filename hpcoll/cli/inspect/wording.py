@@ -47,7 +47,7 @@ def spelled(call: RecordedCall, algorithm: bool = False) -> str:
 
 def named(call: RecordedCall, label: str) -> str:
     """Return a call and its number on a communicator: ``Barrier(), 41st call on MPI_COMM_WORLD``."""
-    return f"{spelled(call)}, {numbered(call.lane, call.seq, label)}"
+    return f"{spelled(call)}, {numbered(call, label)}"
 
 
 def where(call: RecordedCall) -> str:
@@ -55,9 +55,11 @@ def where(call: RecordedCall) -> str:
     return " ".join(filter(None, (call.caller, call.region and f"in region {call.region}")))
 
 
-def numbered(lane: str, seq: int, label: str) -> str:
-    """Return the number of a call on a communicator: ``41st call on MPI_COMM_WORLD``."""
-    return f"{ordinal(seq)} call on {label}" + (f" (lane {lane!r})" if lane != BLOCKING else "")
+def numbered(call: RecordedCall, label: str) -> str:
+    """Return the number of a call on a communicator, as the program counts: ``41st blocking call on MPI_COMM_WORLD``; else of its lane."""
+    if call.counted:
+        return f"{ordinal(call.counted)} {'blocking call' if call.lane == BLOCKING else 'call in flight'} on {label}"
+    return f"{ordinal(call.seq)} call on {label}" + (f" (lane {call.lane!r})" if call.lane != BLOCKING else "")
 
 
 def ordinal(number: int) -> str:

@@ -18,6 +18,7 @@ from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, install
 from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_progress_thread
 from hpcoll.comm.requests.pending import PendingStarts
+from hpcoll.comm.status import uncaught
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
@@ -42,6 +43,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 hard_exit.install()
+uncaught.install()
 install(Diagnosis())  # without this line calls run all the same, and nobody says why one does not end
 
 

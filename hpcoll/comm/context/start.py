@@ -28,7 +28,6 @@ from hpcoll.comm.requests.pending import PendingStarts, defer
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.team.team import IN_FLIGHT
-from hpcoll.comm.telemetry.exchange import EVERY
 from hpcoll.comm.telemetry.regions import Region, regions
 from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
 from hpcoll.runtime.engine.entry import run_cached
@@ -36,6 +35,7 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.runtime.telemetry.call_log import EVERY
 from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, name_of, read_config
@@ -103,6 +103,7 @@ def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, 
             _issued(context)
             return _to_self(None, _NOBODY)
     if status == NO_CALL:
+        context.resources.counts_in_flight = False
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
     request = None if status == MISS else _under_way(context, table, method, status, arguments, asked[-1])
@@ -155,6 +156,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
         theirs = arguments_of(context, row, prepared if prepared.arguments is not arguments else prepared._replace(arguments=meant))
         if all(map(operator.is_, theirs, given)):
             enter_native(context.planner, table, method, meant, (send, recv), prepared._replace(plan=plan))
+        context.resources.counts_in_flight = False
         plan.account.note(ledger_nbytes(call, context.nranks))
         request = _IN_MPI[method](context.resources.native, *theirs)
         if make is None:

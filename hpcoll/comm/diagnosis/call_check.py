@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import MismatchError, TransportError
-from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS, row_of
+from hpcoll.comm.diagnosis.report import call_rows, tabled
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.comm.status.blocked_call import call_text
@@ -90,13 +90,13 @@ def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     different = [one["call"] for at, one in enumerate(calls) if one["call"] not in [other["call"] for other in calls[:at]]]
     if all(_alike(one, other) for one in different for other in different):
         return
-    only_how, found = len({one["what"] for one in calls}) == 1, dict[str, list[int]]()
+    only_how = len({one["what"] for one in calls}) == 1
     how = differing([one["how"] if only_how else None for one in calls])
-    for rank, one in enumerate(calls):
-        found.setdefault(", ".join([call_text(one["what"], one["where"], one["region"]), *how[rank]]), []).append(rank)
-    each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in found.items())
+    made = [call_text(one["what"], one["where"], one["region"]) for one in calls]
+    rows = call_rows([", ".join([text, *how[rank]]) for rank, text in enumerate(made)])
     context.close("ranks did not call the same")
-    raise MismatchError(f"rank {context.rank}: ranks do not call the same on {context.resources.title}: {each}")
+    text = tabled(f"ranks do not call the same on {context.resources.title}", rows)
+    raise MismatchError(text, rank=context.rank, call=made[context.rank])
 
 
 def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:

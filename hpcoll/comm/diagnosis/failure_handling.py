@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
+from hpcoll.base.text import in_a_line
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import row_of
 from hpcoll.comm.diagnosis.last_calls import compare, compare_all
@@ -87,7 +88,7 @@ class Diagnosis(CallHooks):
             broadcast_failure(on, Revoked, str(error))
             return
         kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
-        text = f"{type(error).__name__}: {str(error).removeprefix(f'rank {on.rank}: ')}"
+        text = f"{type(error).__name__}: {in_a_line(str(error)).removeprefix(f'rank {on.rank}: ')}"
         broadcast_failure(on, kind, f"rank {on.rank} gave up: {text}")
         if on.config.record is not None:
             from hpcoll.comm.diagnosis.flight_recorder import write_record

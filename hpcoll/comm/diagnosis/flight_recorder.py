@@ -56,7 +56,7 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
     calls, dropped = list[dict[str, Any]](), 0
     for place, one in enumerate(on.every_message_context()):
         lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
-        found = _of_log(one.log, lane, RANK_STATUS.waits_of(on.key, one.index))
+        found = _of_log(on, one.log, lane, RANK_STATUS.waits_of(on.key, one.index))
         calls += found
         dropped += one.log.ncalls - len(found)
     return {
@@ -65,14 +65,15 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_log(found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
+def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
     calls = []
     first, records = found.records()
     for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
         wait = next((one for one in waits if one.number == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
-            "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,
+            "seq": number, "lane": lane, "counted": on.counted(found.index, number),
+            "begun": _time(begun), "ended": _time(ended) if ended else None,
             "state": "ended" if ended else "waiting", "step": wait.step if wait else "", "awaits": list(wait.awaits) if wait else [],
             "caller": call_parts(wait.what)[1] if wait else place_text(names >> f.PLACE_AT), "region": region_text(names & f.REGION_BITS),
         })  # fmt: skip

@@ -44,6 +44,16 @@ class Progress(NamedTuple):
     when: float
 
 
+class LatestCall(NamedTuple):
+    """The latest call of a rank: index of its message context, whether the rank is inside, and the rest as of `Progress`."""
+
+    lane: int
+    inside: bool
+    begun: int
+    ended: int
+    when: float
+
+
 class PastCall(NamedTuple):
     """A call as a rank has made it.
 
@@ -165,20 +175,23 @@ class PeerState:
         progress = self.progress(rank)
         return progress is not None and progress.ended >= number
 
-    def total_progress(self, rank: int) -> Progress | None:
-        """Return how many calls a rank has made on all message contexts of the communicator; None where that is not known."""
+    def latest(self, rank: int) -> LatestCall | None:
+        """Return the call in which a rank is, or that it ended last, on whatever message context; None where that is not known."""
         if rank not in self._on.near:
-            return Progress(*self._latest_anywhere(rank)["overall"]) if "overall" in self._latest_anywhere(rank) else None
-        logs = {one.log.index: one.log for one in self._on.every_message_context()} | {self.lane: self.log}
-        found = [one for one in (PeerState(self._on, log).progress(rank) for log in logs.values()) if one is not None]
-        return Progress(sum(one.begun for one in found), sum(one.ended for one in found), max((one.when for one in found), default=0.0))
+            found = self._latest_anywhere(rank).get("latest")
+            return None if found is None else LatestCall(*found)
+        logs = {log.index: log for log in (self._on.log, self.log, *(one.log for one in self._on.every_message_context()))}
+        every, waits = ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items()), (self._on.log.index, self.lane)
+        calls = [LatestCall(lane, lane in waits and one.begun > one.ended, *one) for lane, one in every if one is not None]
+        return max(calls, key=lambda one: (one.inside, one.ended > 0, one.when), default=None)
 
-    def in_blocking_call(self, rank: int) -> bool:
-        """Say whether a rank is known to be in a blocking call, which no other message context tells."""
-        if rank not in self._on.near:
-            return bool(self._latest_anywhere(rank).get("blocking"))
-        progress = PeerState(self._on, self._on.log).progress(rank)
-        return progress is not None and progress.begun > progress.ended
+    def numbered(self, number: int) -> str:
+        """Return which call of the program's one is, as `Resources.numbered`."""
+        return self._on.numbered(self.lane, number)
+
+    def in_words(self, latest: LatestCall) -> str:
+        """Return the latest call of a rank as `numbered`: the one in which it is, or the one that it ended last."""
+        return self._on.numbered(latest.lane, latest.begun if latest.inside else latest.ended, after=not latest.inside)
 
     def in_library(self, rank: int) -> InLibrary | None:
         """Return how far a rank is with blocking collectives of the MPI library's own; None where that is not known."""
@@ -242,12 +255,12 @@ class PeerState:
         import json  # what ranks of one node do not need
 
         status, state = self.status(rank), RUNNING if rank == self._on.rank else self.process_state(rank)
-        progress, total = self.progress(rank), self.total_progress(rank)  # after its status: it may have left once this call had ended
+        progress, latest = self.progress(rank), self.latest(rank)  # after its status: it may have left once this call had ended
         assert progress is not None
         numbers = range(max(1, progress.begun - f.REMEMBERED + 1), progress.begun + 1)
         found: list[tuple[int, Any]] = [(number, self.past_call(rank, number)) for number in numbers]
         return {
-            "rank": rank, "state": state, "begun": progress, "overall": total, "blocking": self.in_blocking_call(rank),
+            "rank": rank, "state": state, "begun": progress, "latest": latest,
             "notice": json.loads(fitting(status.as_json())),  # as that of others is, which is read where it has little room
             "library": self.in_library(rank), "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
         }  # fmt: skip

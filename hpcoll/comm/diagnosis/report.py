@@ -1,10 +1,11 @@
 """Reports in words: what each rank of a communicator calls, what it does, and who waits for whom."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hpcoll.analysis.wait_for_graph import shortened
+from hpcoll.base.errors import ROW
 from hpcoll.base.machine import RUNNING
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import written
@@ -43,12 +44,15 @@ def _activity(known: PeerState, rank: int, number: int) -> str:
     if call is not None:
         on = "" if call.key == known.key else f" on {call.on}"
         return f"waits in {call.what}{on} since {_clock(call.since)}"
-    here, (begun, ended, when) = known.progress(rank), known.total_progress(rank) or (0, 0, 0.0)
-    if known.in_blocking_call(rank) or (here is not None and here.begun > here.ended):
-        return f"is in call {begun}"
+    latest = known.latest(rank)
+    which = "" if latest is None else known.in_words(latest)
+    if latest is not None and latest.inside:
+        return f"is in {which or 'a collective'}"
     if known.library_call(rank):
         return f"is in {known.library_call(rank)}"
-    return f"is in no collective since {_clock(when)}, after call {ended}" if ended else "has called no collective yet"
+    if latest is None or not latest.ended:
+        return "has called no collective yet"
+    return f"is in no collective since {_clock(latest.when)}{which and f', after {which}'}"
 
 
 def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
@@ -64,9 +68,22 @@ def _runs(known: PeerState, rank: int) -> bool:
     return known.process_state(rank) in (RUNNING, "") and not known.is_silent(rank)
 
 
-def wait_chain_text(known: PeerState, rank: int, number: int) -> str:
+def wait_chain(known: PeerState, rank: int, number: int) -> list[str]:
     """Return who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
-    return "; ".join(shortened(list(_links(known, rank, number))))
+    return shortened(list(_links(known, rank, number)))
+
+
+def tabled(sentence: str, rows: Iterable[str]) -> str:
+    """Return the text of an error: a sentence, and a table below it."""
+    return ROW.join([f"{sentence}:", *rows])
+
+
+def call_rows(calls: Sequence[str]) -> list[str]:
+    """Return the rows of a table of what each rank calls; ranks that call the same share one."""
+    alike: dict[str, list[int]] = {}
+    for rank, text in enumerate(calls):
+        alike.setdefault(text, []).append(rank)
+    return [f"{ranks_in_words(ranks)}: {text}" for text, ranks in alike.items()]
 
 
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
@@ -121,18 +138,25 @@ def first_difference(known: PeerState, nranks: int, number: int) -> int:
 
 
 def difference_text(known: PeerState, nranks: int, number: int, title: str) -> str:
-    """Return what each rank called as the call with a number."""
-    calls: dict[str, list[int]] = {}
+    """Return what each rank called as the call with a number, and where those are now that have ended it."""
     past = [known.past_call(rank, number) for rank in range(nranks)]
     only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
-    for rank, found in enumerate(past):
-        call = known.blocked_call(rank, number)
-        text = call.what if call else ""
-        text = text or (written(found.signature.text(found.ncounted), known.form) if found else activity_text(known, rank, number))
-        calls.setdefault(", ".join([text, *told[rank]]), []).append(rank)
-    each = "; ".join(f"{ranks_in_words(ranks)}: {text}" for text, ranks in calls.items())
-    return f"ranks do not call the same, in call {number} on {title}: {each}"
+    rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
+    which = known.numbered(number)
+    return tabled(f"ranks do not call the same{which and f', in {which}'} on {title}", rows)
+
+
+def _as_made(known: PeerState, rank: int, number: int) -> str:
+    """Return the call of a rank with a number, as the program wrote it; of a rank that has ended it, in which one it waits now."""
+    found, waits = known.past_call(rank, number), known.blocked_call(rank, number)
+    if waits is not None and waits.what:
+        return waits.what
+    if found is None:
+        return activity_text(known, rank, number)
+    status, text = known.status(rank), written(found.signature.text(found.ncounted), known.form)
+    later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
+    return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 
 
 def _clock(seconds: float) -> str:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcoll.analysis.wait_for_graph import shortest_path
-from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.diagnosis.peer_state import PeerState
-from hpcoll.comm.diagnosis.report import activity_text
+from hpcoll.comm.diagnosis.report import activity_text, call_rows, tabled
 from hpcoll.comm.status.blocked_call import IN_LIBRARY, BlockedCall
 from hpcoll.comm.status.call_site import COMMUNICATOR, PROCESS
 from hpcoll.comm.team.resources import Resources, live_contexts
@@ -58,15 +57,13 @@ def deadlock_text(circle: list[BlockedRank]) -> str:
     """Return what each rank of the communicator calls, or where there are several, each that waits."""
     on = circle[0].on
     if any(one.on is not on for one in circle):
-        each = "; ".join(f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle)
-        return f"ranks wait for each other, each in a call to which the next one has yet to come: {each}"
-    calls, known = dict[str, list[int]](), PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
+        each = (f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle)
+        return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
+    calls, known = list[str](), PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
     for rank in range(on.nranks):
         theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]
-        what = next((one.what for one in theirs if one.key == on.key), "") or activity_text(known, rank, 0)
-        calls.setdefault(what, []).append(rank)
-    each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in calls.items())
-    return f"ranks do not call the same on {on.title}: {each}"
+        calls.append(next((one.what for one in theirs if one.key == on.key), "") or activity_text(known, rank, 0))
+    return tabled(f"ranks do not call the same on {on.title}", call_rows(calls))
 
 
 def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:

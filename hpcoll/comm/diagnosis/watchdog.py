@@ -73,8 +73,10 @@ class Watchdog:
 
     @property
     def _numbered(self) -> str:
-        """The call as the program wrote it, where, and its number on its message context."""
-        return f"{self._call}, call {self._number} on {self._on.title},"
+        """The call as the program wrote it, where, and its number as the program counts."""
+        ours = self._what and self._engine  # the program does not make it
+        which = "" if ours else self._known.numbered(self._number)
+        return f"{self._call}, {which and f'{which} '}on {self._on.title},"
 
     def _blocked(self) -> BlockedCall:
         """The record of the call."""
@@ -111,14 +113,13 @@ class Watchdog:
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
             self._find_absent()
-        at = f" at {call.step}" if call.step else ""
         if self._limit_s is not None and now - self._since > self._limit_s:
-            self._fail(CollectiveTimeout, f"{self._numbered} did not end in {self._limit_s:g} s{at}: {self._wait_chain()}")
+            self._fail(CollectiveTimeout, report.tabled(f"{self._numbered} did not end in {self._limit_s:g} s", self._wait_chain()))
         warn = self._on.config.warn
         if warn and now - self._since > warn and not self._warned:
             self._warned = True
             if not any(rank < self._on.rank and self._known.blocked_call(rank, self._number) for rank in self._known.known_ranks()):
-                log.warning("%s waits for %.0f s%s: %s", self._numbered, now - self._since, at, self._wait_chain())
+                log.warning("%s has waited for %.0f s: %s", self._numbered, now - self._since, "; ".join(self._wait_chain()))
 
     def _ask(self, now: float, call: BlockedCall) -> None:
         """Ask the ranks that share no memory and know why this one waits."""
@@ -152,7 +153,7 @@ class Watchdog:
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise an error, and tell the others; what some rank had told before is raised on all."""
         if self._on.settled is not None:
-            raise self._on.settled[0](self._on.settled[1], code=self._code)
+            self._raise(*self._on.settled)
         self._channel.serve()
         if not self._known.failures():
             broadcast_failure(self._on, kind, text, self._blocked(), self._known)
@@ -165,7 +166,13 @@ class Watchdog:
             self._on.settled = kind, text  # which all calls in flight raise, too
         if kind is Revoked and may_call() and not is_revoked(self._on.native):
             self._on.native.Revoke()  # for calls that the library serves, where it has not heard of it
-        raise kind(text, code=self._code)
+        self._raise(kind, text)
+
+    def _raise(self, kind: type[TransportError], text: str) -> NoReturn:
+        """Raise an error with the call of this rank, which the texts of other kinds have."""
+        text = f"{self._call}: {text}" if kind is PeerFailed and self._call else text
+        failure = next((f"{first.key} {first.at}" for first in self._known.failures()), "")
+        raise kind(text, code=self._code, rank=self._on.rank, call=self._call, failure=failure)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""
@@ -234,8 +241,8 @@ class Watchdog:
     def _activity(self, rank: int) -> str:
         return report.activity_text(self._known, rank, self._number) if self._known.is_known(rank) else ""
 
-    def _wait_chain(self) -> str:
-        return report.wait_chain_text(self._known, self._on.rank, self._number)
+    def _wait_chain(self) -> list[str]:
+        return report.wait_chain(self._known, self._on.rank, self._number)
 
 
 def broadcast_failure(

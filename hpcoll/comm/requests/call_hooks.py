@@ -96,7 +96,7 @@ class CollectiveOwner(CallOwner):
         """Close the communicator after a collective that stopped half-way, which leaves messages under way.
 
         Raises:
-            TransportError, DeviceError, MemoryError: ``error``, with rank and call, where it is one of these.
+            TransportError, DeviceError, MemoryError: ``error``, with rank and call, where it is one of these; as it is where it has them.
         """
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
         text = str(error).removeprefix(f"rank {self.rank}: ")
@@ -104,6 +104,11 @@ class CollectiveOwner(CallOwner):
         hooks().fails(self, error)
         if isinstance(error, MemoryError):
             raise MemoryError(f"{where}: {text}") from None
+        if isinstance(error, TransportError) and error.rank >= 0:
+            try:
+                raise error from None
+            finally:
+                del error  # whose traceback has this frame
         if isinstance(error, DeviceError | TransportError):
             raise type(error)(f"{where}: {text}", code=error.code) from None
 

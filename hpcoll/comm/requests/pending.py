@@ -72,7 +72,7 @@ def _query(status: MPI.Status, start: PendingStart) -> None:
         query(status, start.operation)
     elif start.error is not None:
         error, start.error = start.error, None
-        raise failed(error) from error
+        raise failed(error)
 
 
 class PendingRequest(Request):

@@ -12,6 +12,7 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CallOwner
 from hpcoll.comm.requests.operation import Operation, abandon
+from hpcoll.comm.status.uncaught import briefly
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
@@ -30,13 +31,22 @@ def query(status: MPI.Status, operation: Operation) -> None:
     (operation.call.report or say_nothing)(status)
     try:
         operation.finish()
+        return
     except (DeviceError, TransportError) as error:
-        raise failed(error) from error
+        told = failed(error)
+    try:
+        raise told
+    finally:
+        del told  # whose traceback has this frame
 
 
-def failed(error: BaseException) -> MPI.Exception:
-    """Return the error as the MPI library is told it: a code alone."""
-    return MPI.Exception((error.code if isinstance(error, TransportError) else 0) or MPI.ERR_OTHER)
+def failed(error: BaseException) -> BaseException:
+    """Return an error for mpi4py, which prints it, and tells the MPI library a code alone: the error's, or that of any other error."""
+    if not isinstance(error, TransportError) or not error.code:
+        return briefly(error)
+    told = MPI.Exception(error.code)
+    told.__cause__ = briefly(error)
+    return told
 
 
 def nothing(*arguments: object) -> None:

@@ -16,8 +16,8 @@ from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
-from hpcoll.comm.team.team import Team
-from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.comm.team.team import IN_FLIGHT, Team
+from hpcoll.runtime.telemetry.call_log import EVERY, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, failed_ranks, is_revoked, may_call, tells_of_failure, title_of
 
 _AT_ONCE, _MOST_AT_ONCE = 4, 16  # message contexts for persistent requests; the second where requests come and go
@@ -62,6 +62,7 @@ class Resources(ContextPool):
         lock: 1 while a thread is inside a blocking collective.
         met: Diagnosis has looked at its first call.
         life: Number of the communicators that they have served, alike on all ranks.
+        counts_in_flight: hpcoll has run all calls in flight, so that it knows their numbers.
         settled: Kind and text of the error that all ranks raise since a call has failed; None before that is known here.
     """
 
@@ -89,6 +90,9 @@ class Resources(ContextPool):
         """Belong to a communicator; collective."""
         self.native, self.life = plain(comm), self.life + 1
         self._title, self._has_name = title_of(comm), True
+        self.counts_in_flight = not self.has_gpus  # calls on GPU arrays have message contexts of their own
+        for one in self.message_contexts:
+            one.log.serve()
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts, graph=graph_of(self.native))
 
     @property
@@ -106,6 +110,28 @@ class Resources(ContextPool):
         """Return the form in which a program calls what runs on a message context."""
         place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
         return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
+
+    def numbered(self, lane: int, number: int, *, after: bool = False) -> str:
+        """Return `counted` in words; empty where it is not known."""
+        count = self.counted(lane, number, after=after)
+        return "" if not count else f"blocking call {count}" if self.form(lane) == "blocking" else f"call {count} in flight"
+
+    def counted(self, lane: int, number: int, *, after: bool = False) -> int:
+        """Return which call of the program's one is, as it counts blocking calls, and calls in flight; 0 where that is not known.
+
+        Args:
+            lane: Index of a message context.
+            number: Number of the call there.
+            after: It has ended: of a service collective the program's call before it is told, else the one that it is for.
+        """
+        place = next((place for place, one in enumerate(self.message_contexts) if one.index == lane), None)
+        if place is None or self.has_gpus:
+            return 0
+        log = self.message_contexts[place].log
+        if place == 0:
+            return max(log.counted(number, after=after), 0)
+        turn = (number - log.before - 1) * IN_FLIGHT + place
+        return turn - (turn - 1) // EVERY if self.counts_in_flight and turn > 0 else 0
 
     @contextmanager
     def alone(self, purpose: Purpose, what: str = "") -> Iterator[None]:

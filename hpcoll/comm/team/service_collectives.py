@@ -123,6 +123,7 @@ class ServiceCollectives:
             kept = call, self._run(call, purpose, what())
         else:
             call, engine = kept
+            self._message_context.log.note_service()
             status = call_compiled(RUN, engine.address, call.send, call.recv, AS_BEFORE)
             if status != DONE:
                 self._end(call, engine, status, purpose, what())
@@ -207,6 +208,7 @@ class ServiceCollectives:
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
         plan, call = self._plans[key], call._replace(purpose=purpose)
+        self._message_context.log.note_service()
         engine, status = plan.run(self._message_context, call)
         self._end(call, engine, status, purpose, what, limit_s)
         return engine

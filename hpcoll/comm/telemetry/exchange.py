@@ -25,9 +25,9 @@ from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
+from hpcoll.runtime.telemetry.call_log import EVERY
 from hpcoll.schedules.collectives import COLLECTIVES
 
-EVERY = 4096  # calls, a power of two, fewer than records are kept
 _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
 _TICKS = (1 << w.TICK_BITS) - 1

@@ -3,6 +3,7 @@
 `hpcoll.runtime.engine.compiled.checks` writes it. Ranks that wait read it, and flight records are made of it.
 """
 
+from collections import deque
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
 _TOOK_LONG_NS = 200_000
 NEVER = (1 << 63) - 1
+EVERY = 4096  # calls, a power of two, fewer than records are kept: then ranks tell each other when each came
 PROCESS = np.zeros(f.PROCESS_NFIELDS, np.int64)  # the words of this process (`hpcoll.runtime.program.fields`)
 _process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
 
@@ -47,6 +49,8 @@ class CallLog:
         self.fields[f.RECORDED], self.fields[f.PROCESS] = self._records.ctypes.data, PROCESS.ctypes.data
         self.fields[f.DUE], self.fields[f.LONG] = NEVER, _TOOK_LONG_NS
         self.steps: np.ndarray | None = None
+        self.before = self._library_before = self._nservices = 0  # calls of earlier communicators; service collectives of this one
+        self._services = deque[int](maxlen=f.REMEMBERED)  # the numbers of the last ones
         self._words, self._numbers = memoryview(self.fields), memoryview(self._records.reshape(-1))  # type: ignore[arg-type]
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
 
@@ -54,6 +58,26 @@ class CallLog:
     def ncalls(self) -> int:
         """The number of calls so far."""
         return self._words[f.CALLS]
+
+    def serve(self) -> None:
+        """Count the calls of another communicator from now on."""
+        self.before, self._library_before, self._nservices = self.ncalls, self._own[f.LIBRARY_BEGUN], 0
+        self._services.clear()
+
+    def note_service(self) -> None:
+        """Note that the next call is a service collective, which the program does not make."""
+        self._services.append(self.ncalls + 1)
+        self._nservices += 1
+
+    def counted(self, number: int, *, after: bool = False) -> int:
+        """Return which blocking call of the program a call is, 0: not known; of a service collective the call that it is for.
+
+        With ``after``, return how many blocking calls of the program have ended when it has.
+        """
+        library = self._own[f.LIBRARY_BEGUN] - self._library_before
+        if library and number != self.ncalls:  # nobody knows how many the library had served by then
+            return 0
+        return number + library - self.before - self._nservices + sum(one >= number + after for one in self._services)
 
     def note_steps(self) -> None:
         """Let engines that are bound from now on note their steps."""

@@ -34,13 +34,14 @@ class Revoked(TransportError, MPI.Exception):
 
     __str__, __repr__ = BaseException.__str__, BaseException.__repr__  # not the library's text of the class
 
-    def __new__(cls, message: str, *, code: int = 0) -> "Revoked":
+    def __new__(cls, message: str, **facts: Any) -> "Revoked":
         """Make it as the library's own."""
         return MPI.Exception.__new__(cls, MPI.ERR_REVOKED)
 
-    def __init__(self, message: str, *, code: int = 0) -> None:
+    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = "") -> None:
         MPI.Exception.__init__(self, MPI.ERR_REVOKED)
-        self.args, self.code = (message,), code or MPI.ERR_REVOKED
+        self.args, self.code = (f"rank {rank}: {message}" if rank >= 0 else message,), code or MPI.ERR_REVOKED
+        self.rank, self.call, self.rows, self.failure = rank, call, (), failure
 
     def __int__(self) -> int:
         return self.code
