@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mpi4py import MPI
 
@@ -34,12 +35,16 @@ def find(ranks: Sequence[int]) -> tuple[int, str] | None:
 
 def ends() -> Iterator[tuple[Identity, str]]:
     """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended."""
+    return ((who, notice["left"]) for who, notice in pages() if notice.get("left"))
+
+
+def pages() -> Iterator[tuple[Identity, dict[str, Any]]]:
+    """Yield what the status pages of this job's ranks have, on this node."""
     mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
     for folder in PROC.glob("[0-9]*"):
         try:
             who, notice = page_of(folder) or (None, {})
         except (OSError, ValueError):  # not ours, gone, or being written
             continue
-        left = notice.get("left", "")
-        if who is not None and left and (who.launcher, who.host, who.nranks) == mine:
-            yield who, left
+        if who is not None and (who.launcher, who.host, who.nranks) == mine:
+            yield who, notice

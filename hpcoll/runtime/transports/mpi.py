@@ -180,7 +180,7 @@ def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
         return []
     end = time.monotonic() + limit_s
     while True:
-        failed, mine = comm.Get_failed(), comm.Get_group()
+        failed, mine = comm.Get_failed(), group_of(comm)
         ranks = MPI.Group.Translate_ranks(failed, None, mine)
         failed.Free()
         mine.Free()
@@ -230,9 +230,26 @@ def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 
+def group_of(comm: MPI.Comm) -> MPI.Group:
+    """Return the group of a communicator's ranks, to be freed.
+
+    MPICH 5.0.2 says that a grid or graph of fewer ranks has all ranks of the communicator of which it was made. Those that it has come first.
+
+    Raises:
+        TransportError: The group has another process at the place of this rank.
+    """
+    group, nranks = comm.Get_group(), comm.Get_size()
+    if group.Get_size() != nranks:
+        whole, group = group, group.Incl(range(nranks))
+        whole.Free()
+    if group.Get_rank() != comm.Get_rank():
+        raise TransportError(f"rank {comm.Get_rank()}: the MPI library's group of {title_of(comm)} has this process as {group.Get_rank()}")
+    return group
+
+
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     """Return a communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    group, world = group_of(comm), MPI.COMM_WORLD.Get_group()
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
     world.Free()
