@@ -15,11 +15,12 @@ from mpi4py import MPI
 
 from hpcoll.base.machine import PROC, how_it_ends
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
+from hpcoll.runtime.transports.mpi import why_unusable
 
 
 def say(how: str = "") -> None:
     """Say that this process ends, and how, if it has made no communicator, and others may wait for it."""
-    if StatusPage.made or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+    if StatusPage.made or why_unusable() or MPI.COMM_WORLD.size == 1:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
         page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()

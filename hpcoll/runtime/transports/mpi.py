@@ -11,15 +11,19 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from math import isqrt
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
+from hpcoll.base.launchers import is_fork, rank_above
 from hpcoll.base.text import printable
 from hpcoll.runtime.program.fields import OPERANDS, STATUS
 
+FORK = "this process is a fork: MPI belongs to its parent"
+_CHILD = "children of multiprocessing use no MPI; mpi4py.futures has pools of processes that do"
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
@@ -78,6 +82,27 @@ def library() -> Library:
         raise TransportError(f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address")
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
     return Library(isend, irecv, test, iprobe, get_count, complete, sizes[1], *handles)
+
+
+def why_unusable() -> str:
+    """Return why this process cannot use MPI, in words; empty where it can."""
+    if is_fork():
+        return FORK
+    if MPI.Is_finalized():
+        return "MPI is finalised"
+    if not MPI.Is_initialized():
+        return "MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
+    return _why_a_child_cannot()
+
+
+@lru_cache(maxsize=1)
+def _why_a_child_cannot() -> str:
+    """Return the same of a child of a rank, whose MPI takes it for that rank, or is a copy of the one of that rank."""
+    rank = MPI.COMM_WORLD.size > 1 and rank_above()
+    with contextlib.suppress(OSError):
+        if rank and MPI.__file__ in Path(f"/proc/{rank}/maps").read_text():
+            return f"this process is a child of rank {MPI.COMM_WORLD.rank} (process {rank}), which MPI takes it for: {_CHILD}"
+    return ""
 
 
 @lru_cache(maxsize=1)
