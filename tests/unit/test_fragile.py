@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import linecache
 import os
 import re
 import subprocess
