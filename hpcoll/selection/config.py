@@ -219,7 +219,8 @@ VARIABLES = (
         "messages of what hpcoll runs itself carry a check of their call", "check", partial(_one_of, (EVERY_CALL,)),
     ),
     Variable(
-        "HPCOLL_WARN", f"{_DURATION}; `0` for never", "after how long a collective that does not end is warned about: who waits for whom; messages are not watched",
+        "HPCOLL_WARN", f"{_DURATION}; `0` for never",
+        "after how long a collective that does not end is warned about: who waits for whom; messages are not watched",
         "`60s`", "warn", parse_seconds,
     ),
     Variable(

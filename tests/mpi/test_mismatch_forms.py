@@ -4,7 +4,6 @@ One blocking and one in flight or persistent, one that makes an array, one with 
 """
 
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable

@@ -14,8 +14,8 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.requests.operation import Operation
-from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
 from hpcoll.comm.requests.replaced import start_all
+from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED, START

@@ -17,7 +17,7 @@ _startall = MPI.Prequest.Startall
 _waiting: dict[int, Sequence[Any]] = {}  # by thread
 
 
-def start_all(kind: type[MPI.Prequest], requests: Sequence[MPI.Prequest]) -> None:
+def start_all(kind: type[MPI.Prequest], requests: list[MPI.Prequest]) -> None:
     """Start persistent requests; those of a class of hpcoll's one after another, with all others among them."""
     if all(type(one) is MPI.Prequest for one in requests):
         return _startall(requests)
@@ -56,7 +56,7 @@ _REPLACED: dict[type, dict[str, Any]] = {
 
 def install() -> bool:
     """Replace the methods, and say whether they are; the classes let nobody set their attributes."""
-    found = {kind: next(iter(gc.get_referents(vars(kind))), None) for kind in _REPLACED}
+    found: dict[type, Any] = {kind: next(iter(gc.get_referents(vars(kind))), None) for kind in _REPLACED}
     for kind, methods in _REPLACED.items():
         if type(found[kind]) is not dict or any(found[kind].get(name) is not vars(kind)[name] for name in methods):
             return False

@@ -1,6 +1,6 @@
 """The first use of a communicator: collectives of the MPI library's own, in which ranks find out what all of them have for it.
 
-They are watched, as calls are: a rank that waits says so, gives up in time, names those that have not come, and hears of ranks that are gone.
+They are watched, as calls are: a rank that waits says so, gives up in time, names who has not come, and hears of ranks that are gone.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class PrivateComm(MPI.Intracomm):
     _named, _what = "", ""
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm, title: str, what: str) -> "PrivateComm":
+    def of(cls, comm: Any, title: str, what: str) -> "PrivateComm":
         """Return it over a communicator that the program does not know; title and call are for texts."""
         made = cls(comm)
         made._named, made._what = title, what

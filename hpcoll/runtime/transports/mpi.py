@@ -258,7 +258,7 @@ def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
 def group_of(comm: MPI.Comm) -> MPI.Group:
     """Return the group of a communicator's ranks, to be freed.
 
-    MPICH 5.0.2 says that a grid or graph of fewer ranks has all ranks of the communicator of which it was made. Those that it has come first.
+    MPICH 5.0.2 says that a grid or graph of fewer ranks has all of the communicator of which it was made. Its own are the first of these.
 
     Raises:
         TransportError: The group has another process at the place of this rank.
