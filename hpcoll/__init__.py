@@ -10,7 +10,6 @@ where neither is installed. ``__all__`` is the public face.
 """
 
 import atexit
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from hpcoll.base.errors import (
     ScheduleError,
     TransportError,
 )
+from hpcoll.base.launchers import is_fork
 from hpcoll.base.ops import AVG, EXACT_SUM, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.cartesian import dims_create
@@ -100,13 +100,10 @@ _LATER = {
 }
 
 
-_pid = os.getpid()
-
-
 @atexit.register
 def _ending() -> None:
     """Tell the other ranks, where no communicator of this one has anything to tell; not of a fork."""
-    if "mpi4py.MPI" in sys.modules and os.getpid() == _pid:
+    if "mpi4py.MPI" in sys.modules and not is_fork():
         import_module("hpcoll.comm.status.early_exit").say()
 
 

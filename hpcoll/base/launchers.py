@@ -1,6 +1,8 @@
 """Environment variables by which launchers of MPI programs tell a process its rank, the number of ranks, and both on its node."""
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -9,6 +11,9 @@ from hpcoll.base.text import is_count
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families of MPI libraries
 # Prefixes of all their variables. A child process without any is an MPI program of its own, with one rank.
 PREFIXES = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA_", "HYDI_", "PALS_", "ALPS_", "FLUX_")
+
+
+_PID = os.getpid()
 
 
 class Variables(NamedTuple):
@@ -74,6 +79,17 @@ def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int
         if (text == "0" or is_count(text)) and (nranks is None or environment.get(one.nranks) in (None, str(nranks))):
             return int(text)
     return None
+
+
+def is_fork() -> bool:
+    """Say whether this process is a fork of the one that imported hpcoll."""
+    return os.getpid() != _PID
+
+
+def rank_above() -> int:
+    """Return the process id of the rank whose child of ``multiprocessing`` this process is; 0: it is none, or no launcher started that."""
+    parent = "multiprocessing.process" in sys.modules and sys.modules["multiprocessing.process"].parent_process()
+    return parent.pid if parent and local_rank(os.environ) is not None else 0
 
 
 def gives_cores_away(environment: Mapping[str, str]) -> bool:

@@ -23,7 +23,7 @@ from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.context.stragglers import WithStragglers
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.point_to_point import Messages
-from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
+from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures, why_unusable
 
 _NULL: Any = object()  # no argument
 
@@ -52,8 +52,7 @@ class Communicator(
     def __new__(cls, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> "Communicator":
         """Make the object over ``comm``'s handle, or over a null handle, as mpi4py does for the result of ``Idup``."""
         if comm is not None:
-            if not MPI.Is_initialized() or MPI.Is_finalized():
-                raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
+            _refuse_without_mpi()
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
             kind = _kind(comm)
@@ -103,6 +102,7 @@ class Communicator(
         cls, group: MPI.Group, stringtag: str = "org.mpi4py", info: MPI.Info = MPI.INFO_NULL, errhandler: MPI.Errhandler | None = None
     ) -> "Communicator":
         """Return the communicator of a group, which only its members call; arguments as in mpi4py."""
+        _refuse_without_mpi()
         return _typed(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
 
     def free(self) -> None:
@@ -243,6 +243,11 @@ class Intercommunicator(MPI.Intercomm):
 
 
 _KINDS: dict[int, type[Communicator]] = {MPI.CART: CartCommunicator, MPI.GRAPH: GraphCommunicator, MPI.DIST_GRAPH: DistGraphCommunicator}
+
+
+def _refuse_without_mpi() -> None:
+    if why := why_unusable():
+        raise ArgumentError(f"Communicator cannot be made: {why}")
 
 
 def _kind(comm: MPI.Intracomm) -> type[Communicator]:

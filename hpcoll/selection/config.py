@@ -222,7 +222,8 @@ VARIABLES = (
         "messages of what hpcoll runs itself carry a check of their call", "check", partial(_one_of, (EVERY_CALL,)),
     ),
     Variable(
-        "HPCOLL_WARN", f"{_DURATION}; `0` for never", "after how long a collective that does not end is warned about: who waits for whom",
+        "HPCOLL_WARN", f"{_DURATION}; `0` for never",
+        "after how long a collective that does not end is warned about: who waits for whom; messages are not watched",
         "`60s`", "warn", parse_seconds,
     ),
     Variable(
@@ -235,7 +236,7 @@ VARIABLES = (
         "nothing is written", "record", _file_name,
     ),
     Variable(
-        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where",
+        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where; at Ctrl-C what it knows alone",
         "nothing is printed", "summary", _switch,
     ),
     Variable(

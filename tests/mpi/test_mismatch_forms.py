@@ -4,7 +4,6 @@ One blocking and one in flight or persistent, one that makes an array, one with 
 """
 
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -108,7 +107,6 @@ def test_a_root_without_room(way: str) -> None:
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the source of what a frame executes is known from Python 3.11 on")
 @either_way
 @pytest.mark.parametrize("form", ["in flight", "persistent"])
 def test_waitall(form: str, way: str) -> None:

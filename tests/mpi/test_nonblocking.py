@@ -215,6 +215,27 @@ def test_mixed_with_the_librarys_requests(function: str, number: int) -> None:
     free(requests)
 
 
+@pytest.mark.twice
+@pytest.mark.parametrize("beside", ["null", "ended", "not started"])
+@pytest.mark.parametrize("function", [*FINISH, "waitall"])
+def test_beside_requests_of_which_nothing_is_left(function: str, beside: str) -> None:
+    """The last rank comes later, so that ours has not ended as the others look; MPICH 5.0.2 ends programs that do so in `Waitall`."""
+    comm = communicator()
+    total, other = np.zeros(3), np.zeros(3)
+    nothing = MPI.REQUEST_NULL
+    if beside != "null":
+        nothing = comm.Iallreduce(np.ones(3), other) if beside == "ended" else comm.Allreduce_init(np.ones(3), other)
+        nothing.Wait()
+    comm.Barrier()
+    if comm.rank == comm.size - 1:
+        sleep(0.1)
+    request = comm.Iallreduce(np.ones(3), total)
+    requests = [request, nothing] if comm.rank % 2 else [nothing, request]
+    (FINISH | {"waitall": MPI.Request.waitall})[function](requests)
+    assert agreed([] if (total == comm.size).all() and request == MPI.REQUEST_NULL else [(function, beside, total)]) == []
+    free([one for one in (nothing,) if isinstance(one, MPI.Prequest)])
+
+
 def test_beside_other_calls() -> None:
     """Blocking collectives, point to point and a second communicator while collectives of both are in flight."""
     comm, other = communicator(), communicator("reversed")

@@ -10,6 +10,7 @@ from reference import agreed, communicator, fresh, raised, works
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.transports.mpi import group_of
 
 pytestmark = pytest.mark.mpi
 
@@ -106,3 +107,31 @@ def test_of_a_group() -> None:
         pytest.skip("the MPI library has no MPI_Comm_create_from_group")
     assert agreed([] if type(made) is hpcoll.Communicator and works(made) else [made]) == []
     made.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_of_fewer_ranks() -> None:
+    """Grids and graphs that leave ranks out, and what is made of them; MPICH 5.0.2 says that all ranks are in their groups."""
+    comm = communicator()
+    nranks, nodes = comm.size - 1, [0] * (comm.size - 1)
+    made = [comm.Create_cart([nranks], [True]), comm.Create_cart([nranks], [True], reorder=True), comm.Create_graph(nodes, [])]
+    plain = MPI.Intracomm(comm).Create_cart([1])
+    made += [comm.Create_cart([1]), plain if plain == MPI.COMM_NULL else hpcoll.Communicator(plain)]
+    if made[0] != MPI.COMM_NULL:
+        grid = made[0]
+        made += [grid.Dup(), grid.Sub([True]), grid.Split(0, -grid.rank), grid.Split_type(MPI.COMM_TYPE_SHARED), grid.Create_cart([1])]
+        made += [hpcoll.Communicator(MPI.Intracomm(grid).Dup()), grid.Create_group(group_of(grid))]
+    used = [one for one in made if one != MPI.COMM_NULL]
+    wrong = [one.name for one in used if not works(one)]
+    for one in used:
+        found = one.zeros(3)
+        found[:] = one.rank
+        one.Allreduce(MPI.IN_PLACE, found)
+        wrong += [] if found[0] == one.size * (one.size - 1) / 2 else [one.size]
+    if made[0] != MPI.COMM_NULL:
+        around = np.zeros((2, 1))
+        made[0].Neighbor_allgather(np.full(1, float(made[0].rank)), around)
+        wrong += [] if around.ravel().tolist() == [(made[0].rank - 1) % nranks, (made[0].rank + 1) % nranks] else ["neighbours"]
+    for one in used:
+        one.Free()
+    assert agreed(wrong) == []

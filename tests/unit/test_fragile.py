@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import linecache
 import os
 import re
 import subprocess
@@ -20,7 +19,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
 from hpcoll.comm.objects import serializer
-from hpcoll.comm.requests import startall, waitall_frames
+from hpcoll.comm.requests import replaced
 from hpcoll.comm.status import call_site
 from hpcoll.comm.team import hard_exit
 from hpcoll.kernels import machine_code, object_code
@@ -225,37 +224,13 @@ def test_a_fork_leaves_by_the_real_exit(monkeypatch: pytest.MonkeyPatch) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-class Library:
-    """In the place of MPI.Request: tells which requests the caller waits for, by its frame."""
-
-    @staticmethod
-    def Waitall(requests: list[Any]) -> list[Any]:
-        return waitall_frames._requests(sys._getframe(1))
-
-
-def waits(requests: list[Any]) -> list[Any]:
-    return Library.Waitall(requests)
-
-
-def waits_for_a_copy(requests: list[Any]) -> list[Any]:
-    return Library.Waitall(list(requests))
-
-
-@guards("hpcoll/comm/requests/waitall_frames.py (`waited_for`)")
-def test_requests_are_unknown_where_the_source_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waits([1]) == ([1] if sys.version_info >= (3, 11) else [])
-    assert waits_for_a_copy([1]) == []
-    monkeypatch.setattr(linecache, "getlines", lambda *_: ["    return Library.Waitall(others )\n"] * 400)
-    assert waits([1]) == []
-
-
-@guards("hpcoll/comm/requests/startall.py (`install`)")
+@guards("hpcoll/comm/requests/replaced.py (`install`)")
 @pytest.mark.parametrize("found", [[], [()], [{"Startall": None}]])
-def test_a_class_without_such_a_dictionary_keeps_its_method(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
-    monkeypatch.setattr(startall.gc, "get_referents", lambda *_: found)
-    before = MPI.Prequest.Startall
-    assert not startall.install()
-    assert before == MPI.Prequest.Startall
+def test_classes_without_such_dictionaries_keep_their_methods(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
+    monkeypatch.setattr(replaced.gc, "get_referents", lambda *_: found)
+    before = MPI.Prequest.Startall, MPI.Request.Waitall
+    assert not replaced.install()
+    assert before == (MPI.Prequest.Startall, MPI.Request.Waitall)
 
 
 @guards("hpcoll/comm/status/call_site.py (`left_alone`)")

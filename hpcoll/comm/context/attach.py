@@ -24,9 +24,7 @@ from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
 from hpcoll.comm.telemetry.regions import Region, regions
 from hpcoll.comm.telemetry.start import begins, ends, leaves
-from hpcoll.runtime.transports.mpi import Revoked, handle
-
-_FORK = "this process is a fork: MPI belongs to its parent"
+from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, why_unusable
 
 _registry = TeamCache()
 _making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
@@ -35,9 +33,9 @@ _making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  
 def _after_fork() -> None:
     _registry.forget()
     RANK_STATUS.forget()
-    Operation.over = _FORK
+    Operation.over = FORK
     for context in list(live_contexts):
-        context.close(_FORK)
+        context.close(FORK)
     live_contexts.clear()
 
 
@@ -106,7 +104,9 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, the communicator was freed, or the
             settings differ between ranks.
     """
-    if comm == MPI.COMM_NULL and MPI.Is_initialized() and not MPI.Is_finalized():
+    if why := why_unusable():
+        raise ArgumentError(f"this communicator cannot be used: {why}")
+    if comm == MPI.COMM_NULL:
         raise ArgumentError(f"rank {MPI.COMM_WORLD.rank}: this communicator cannot be used: the communicator was freed")
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))

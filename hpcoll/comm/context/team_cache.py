@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.comm.context.context import Parts, free
-from hpcoll.comm.team.bootstrap import allreduce_in_time, together
+from hpcoll.comm.team.bootstrap import FIRST_USE, allreduce_in_time, together
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.team import FINALIZE_COMMS, Team, step_aside
 from hpcoll.registry.sources import content, of_program
@@ -27,8 +27,6 @@ from hpcoll.selection.topology import Process, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
 _MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
-
-_FIRST = "the first collective of hpcoll's"
 
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD in order, mixed, settings
@@ -51,11 +49,11 @@ class _Offer(NamedTuple):
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         """Return the offers of all ranks, combined; collective, errors as of `allreduce_in_time`."""
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
+        allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, FIRST_USE)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
         if found.limited:  # others may have given up before this rank came
-            allreduce_in_time(comm, bytearray(1), MPI.BAND, _FIRST)
+            allreduce_in_time(comm, bytearray(1), MPI.BAND, FIRST_USE)
         return found
 
 
@@ -80,7 +78,7 @@ class TeamCache:
             PeerFailed: a rank has ended, or failed.
         """
         native = MPI.Intracomm(comm)
-        with together(native, _FIRST):
+        with together(native, FIRST_USE):
             return self._join(native, _key_of(comm, mixed))
 
     def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:

@@ -14,15 +14,14 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.requests.operation import Operation
+from hpcoll.comm.requests.replaced import start_all
 from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
-from hpcoll.comm.requests.startall import install, start_all
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED, START
 from hpcoll.runtime.transports.mpi import handle
 
 _NULL = handle(MPI.REQUEST_NULL)
-install()
 
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:

@@ -12,12 +12,15 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CallOwner
 from hpcoll.comm.requests.operation import Operation, abandon
+from hpcoll.comm.requests.replaced import install
 from hpcoll.comm.status.uncaught import briefly
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import FAILED, PENDING, START
 from hpcoll.runtime.transports.mpi import handle
+
+install()
 
 
 def say_nothing(status: MPI.Status) -> None:

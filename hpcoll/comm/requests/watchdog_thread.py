@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcoll.comm.requests.replaced import waited_for
 from hpcoll.selection.config import log
 
 _FIRST_S, _EVERY_S = 0.2, 0.05  # until the first look at what is new, and between looks
@@ -82,8 +83,6 @@ class WatchdogThread:
 
     def _looks(self) -> bool:
         """Look at what has been in flight for long; return whether there is any."""
-        from hpcoll.comm.requests.waitall_frames import waited_for  # parses source, for calls that take long alone
-
         old = [one for one in self._operations() if time.monotonic() - one.begun > _FIRST_S]
         requests = waited_for() if old else []
         for one in old:

@@ -9,17 +9,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mpi4py import MPI
 
 from hpcoll.base.machine import PROC, how_it_ends
 from hpcoll.base.text import LINE, printable
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
+from hpcoll.runtime.transports.mpi import why_unusable
 
 
 def say(how: str = "") -> None:
     """Say that this process ends, and how, if it has made no communicator, and others may wait for it."""
-    if StatusPage.made or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+    if StatusPage.made or why_unusable() or MPI.COMM_WORLD.size == 1:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
         page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()
@@ -34,13 +36,18 @@ def find(ranks: Sequence[int]) -> tuple[int, str] | None:
 
 
 def ends() -> Iterator[tuple[Identity, str]]:
-    """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended; of this user only."""
+    """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended."""
+    said = ((who, printable(str(notice.get("left", "")), LINE)) for who, notice in pages())
+    return (one for one in said if one[1])
+
+
+def pages() -> Iterator[tuple[Identity, dict[str, Any]]]:
+    """Yield what the status pages of this job's ranks have, on this node; those of this user alone."""
     mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
     for folder in PROC.glob("[0-9]*"):
         try:
             who, notice = page_of(folder, own=True) or (None, {})
         except (OSError, ValueError):  # not ours, gone, or being written
             continue
-        left = printable(str(notice.get("left", "")), LINE)
-        if who is not None and left and (who.launcher, who.host, who.nranks) == mine:
-            yield who, left
+        if who is not None and (who.launcher, who.host, who.nranks) == mine:
+            yield who, notice

@@ -1,21 +1,24 @@
-"""The first use of a communicator: a short collective of the MPI library's own, in which ranks find out what all of them have for it.
+"""The first use of a communicator: collectives of the MPI library's own, in which ranks find out what all of them have for it.
 
-It is watched, as calls are: a rank that waits says so, gives up in time, and hears of ranks that are gone.
+They are watched, as calls are: a rank that waits says so, gives up in time, names who has not come, and hears of ranks that are gone.
 """
 
 import contextlib
 import os
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from dataclasses import replace
+from itertools import accumulate, count, pairwise
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
-from hpcoll.base.text import parse_seconds
+from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed, TransportError
+from hpcoll.base.launchers import local_nranks
+from hpcoll.base.text import parse_seconds, ranks_in_words
 from hpcoll.comm.status import early_exit
-from hpcoll.comm.status.blocked_call import BlockedCall
+from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import (
@@ -29,6 +32,8 @@ from hpcoll.runtime.transports.mpi import (
     world_ranks,
 )  # fmt: skip
 from hpcoll.selection.config import PREFIX, Config, log
+
+FIRST_USE = "the first collective of hpcoll's"  # for texts
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
@@ -57,21 +62,90 @@ def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -
     _refuse_revoked(comm, what)
     if _GIVEN_UP and (before := comm.Get_attr(_GIVEN_UP[0])) is not None:
         raise ArgumentError(f"rank {comm.rank}: this communicator cannot be used: not all ranks came to {before}")
-    request, begun = comm.Iallreduce(MPI.IN_PLACE, buffer, op), time.monotonic()
+    _end_in_time(comm, comm.Iallreduce(MPI.IN_PLACE, buffer, op), buffer, what)
+
+
+def _end_in_time(comm: MPI.Intracomm, request: MPI.Request, memory: object, what: str) -> None:
+    """Wait for a request of a collective; ``memory`` is what it works on. Raises as `allreduce_in_time`."""
+    begun = time.monotonic()
     try:
         if not _ended_soon(request, begun):
             _Waiting(comm, what, begun).end(request)
     except BaseException:
-        _left.append((request, buffer))
-        if not _GIVEN_UP:
-            _GIVEN_UP.append(MPI.Comm.Create_keyval())
-        comm.Set_attr(_GIVEN_UP[0], what)
+        _left.append((request, memory))
         raise
+
+
+class PrivateComm(MPI.Intracomm):
+    """A communicator of hpcoll's own, whose collectives are watched. Errors are told in codes."""
+
+    _named, _what = "", ""
+
+    @classmethod
+    def of(cls, comm: Any, title: str, what: str) -> "PrivateComm":
+        """Return it over a communicator that the program does not know; title and call are for texts."""
+        made = cls(comm)
+        made._named, made._what = title, what
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        return made
+
+    def _end(self, request: MPI.Request, *memory: object) -> None:
+        _end_in_time(self, request, memory, self._what)
+
+    def Get_name(self) -> str:
+        """Return the title, for texts."""
+        return self._named
+
+    def Barrier(self) -> None:
+        """Return when all ranks have come."""
+        self._end(self.Ibarrier())
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce as mpi4py's method does."""
+        self._end(self.Iallreduce(sendbuf, recvbuf, op), sendbuf, recvbuf)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Broadcast as mpi4py's method does."""
+        self._end(self.Ibcast(buf, root), buf)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather as mpi4py's method does."""
+        self._end(self.Iallgather(sendbuf, recvbuf), sendbuf, recvbuf)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Return every rank's object."""
+        mine, lengths = bytearray(MPI.pickle.dumps(sendobj)), array("i", bytes(4 * self.size))
+        self.Allgather(array("i", [len(mine)]), lengths)
+        every = bytearray(sum(lengths))
+        self._end(self.Iallgatherv([mine, MPI.BYTE], [every, lengths, None, MPI.BYTE]), mine, every, lengths)
+        ends = [*accumulate(lengths, initial=0)]
+        return [MPI.pickle.loads(every[first:end]) for first, end in pairwise(ends)]
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Return the root's object."""
+        return self.allgather(obj if self.rank == root else None)[root]
+
+    def Dup(self, info: MPI.Info | None = None) -> "PrivateComm":
+        """Return a duplicate."""
+        self.Barrier()
+        return PrivateComm.of(super().Dup(info), self._named, self._what)
+
+    def Split(self, color: int = 0, key: int = 0) -> "PrivateComm":
+        """Return the communicator of the ranks with this rank's color."""
+        self.Barrier()
+        return PrivateComm.of(super().Split(color, key), f"ranks of {self._named}", self._what)
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> "PrivateComm":
+        """Return the communicator of the ranks that share a property with this rank."""
+        self.Barrier()
+        return PrivateComm.of(super().Split_type(split_type, key, info), f"ranks of {self._named}", self._what)
 
 
 @contextlib.contextmanager
 def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
     """Make calls of the MPI library's own on a communicator: where one tells of a rank that has failed, all ranks end.
+
+    A communicator on which one has failed half-way is refused from then on.
 
     Args:
         comm: Communicator of the ranks; where one has failed it can only be shrunk.
@@ -82,7 +156,10 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
     """
     try:
         yield
+    except ArgumentError:
+        raise
     except PeerFailed:
+        _give_up(comm, what)
         if knows_failures():
             comm.Revoke()
         raise
@@ -93,6 +170,16 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
         gone = _gone(comm, KNOWN_S) or "one of them has failed, says the MPI library"
         text = f"rank {comm.rank}: not all ranks come to {what}, on {title_of(comm)} at {in_words(place_of_caller())}: {gone}"
         raise PeerFailed(text, code=error.Get_error_code()) from None
+    except BaseException:
+        _give_up(comm, what)
+        raise
+
+
+def _give_up(comm: MPI.Intracomm, what: str) -> None:
+    """Refuse further use of a communicator."""
+    if not _GIVEN_UP:
+        _GIVEN_UP.append(MPI.Comm.Create_keyval())
+    comm.Set_attr(_GIVEN_UP[0], what)
 
 
 def _refuse_revoked(comm: MPI.Intracomm, what: str) -> None:
@@ -150,20 +237,27 @@ class _Waiting:
                 time.sleep(_NAP_S)
                 waited = time.monotonic() - self._begun
                 if limit and waited > limit:
-                    raise CollectiveTimeout(f"{self._who}: not all of {self._comm.size} ranks came to {self._called} in {limit:g} s")
+                    text = f"not all of {self._comm.size} ranks came to {self._called} in {limit:g} s: {self._who_came()}"
+                    raise CollectiveTimeout(f"{self._who}: {text}")
                 if self._begun + waited > next_look:
                     next_look += _LOOK_S
                     self._look()
                 if warn and waited > warn:
                     warn = None
                     self._warn(waited)
+        except TransportError as error:  # others that give up later read that this one has come
+            RANK_STATUS.fail(type(error).__name__, str(error), replace(self._call, key=self._what + self._title))
+            raise
         finally:
             RANK_STATUS.end(self)
 
+    @property
+    def _call(self) -> BlockedCall:
+        return BlockedCall("", -1, 0, f"{self._what} at {self._where}", self._title, since=self._begun, holds=holds())
+
     def _look(self) -> None:
         """Say what this rank waits in, and see whether others are gone, or have revoked the communicator."""
-        what = f"{self._what} at {self._where}"
-        RANK_STATUS.wait(self, BlockedCall("", -1, 0, what, self._title, since=self._begun, holds=holds()))
+        RANK_STATUS.wait(self, self._call)
         gone = _gone(self._comm) or self._early()
         if not gone:
             _refuse_revoked(self._comm, self._what)
@@ -181,8 +275,23 @@ class _Waiting:
         return self._ended_early
 
     def _warn(self, waited: float) -> None:
-        if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits is not known
-            log.warning("%s waits for %.0f s: not all of %d ranks have come to %s", self._who, waited, self._comm.size, self._called)
+        if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits may not be known
+            size, called = self._comm.size, self._called
+            log.warning("%s waits for %.0f s: not all of %d ranks have come to %s: %s", self._who, waited, size, called, self._who_came())
+
+    def _who_came(self) -> str:
+        """Return which ranks have come, and what others wait in, as far as their status pages say; they are found on this node alone."""
+        world, mine = world_ranks(self._comm), self._comm.rank
+        pages = {who.rank: Status.from_json(notice) for who, notice in early_exit.pages()}
+        calls = {rank: pages[place].waits + pages[place].failed for rank, place in enumerate(world) if place in pages and rank != mine}
+        here = {rank for rank, found in calls.items() if any(self._is_this(one) for one in found)} | {mine}
+        everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
+        others = set(range(len(world))) - here
+        told = [f"{ranks_in_words(here)} came", f"{ranks_in_words(others)} did not" if everywhere else "other nodes' ranks are not seen"]
+        return "; ".join(told + [f"rank {rank} waits in {printable(calls[rank][-1].what, LINE)}" for rank in sorted(others) if calls.get(rank)])
+
+    def _is_this(self, call: BlockedCall) -> bool:
+        return call.on == self._title and call.what.startswith(f"{self._what} at ")
 
 
 def _seconds(name: str, default: float | None) -> float | None:

@@ -23,6 +23,7 @@ from hpcoll.analysis.cost import NEVER, levels_between
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team.bootstrap import FIRST_USE, PrivateComm
 from hpcoll.comm.team.channel import Channel
 from hpcoll.runtime.engine.wait_policy import wait_policy
 from hpcoll.runtime.gpu import cuda
@@ -31,7 +32,7 @@ from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
-from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once
+from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once, title_of
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.runtime.transports.window import FOLDER, whole_pages
 from hpcoll.selection.agreement import agree
@@ -95,8 +96,8 @@ class Team:
         self._waiting: list[int] = []  # communicators that want to be `alone`
         self.channel = Channel()
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
-        self.comm = duplicate(comm)
-        self._comms = [self.comm]
+        self.comm = PrivateComm.of(comm.Dup(), title_of(comm), FIRST_USE)
+        self._comms: list[MPI.Intracomm] = [self.comm]
         with revoking(self._comms):
             try:
                 self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
@@ -143,7 +144,7 @@ class Team:
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         if not self.one_node and not may_part and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size)):
-            FINALIZE_COMMS[self.number, self.world_ranks] = duplicate(self.comm)
+            FINALIZE_COMMS[self.number, self.world_ranks] = self.comm.Dup()
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
         self.levels = levels_between(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
@@ -175,7 +176,7 @@ class Team:
         ncontexts, first = tags_at_once(MAX_WINDOW)
         at, place = divmod(index, ncontexts)
         if at == len(self._comms):
-            self._comms.append(duplicate(self.comm))
+            self._comms.append(self.comm.Dup())
         made = MessageContext(index, rings, handle(self._comms[at]), first._replace(first=place * MAX_WINDOW))
         if self.config.trace and self.config.trace.steps:
             made.log.note_steps()
@@ -230,13 +231,6 @@ class Team:
         for comm in self._comms:
             comm.Free()
         return True
-
-
-def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a duplicate whose errors are told in codes; collective."""
-    made = comm.Dup()
-    made.Set_errhandler(MPI.ERRORS_RETURN)
-    return made
 
 
 def step_aside() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hpcoll.comm.team.resources import CommunicatorCalls
-from hpcoll.comm.telemetry import metrics, trace
+from hpcoll.comm.telemetry import interrupted, metrics, trace
 
 _begun = set[str]()
 _traces: list[trace.Trace] = []  # at most one
@@ -19,6 +19,9 @@ def begins(context: CommunicatorCalls) -> None:
     if config.metrics and "metrics" not in _begun:
         _begun.add("metrics")
         _metrics.append(metrics.Metrics(config.metrics, context.resources))
+    if config.summary and "summary" not in _begun:
+        _begun.add("summary")
+        interrupted.begin()
 
 
 def leaves(context: CommunicatorCalls) -> None:

@@ -11,15 +11,19 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from math import isqrt
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
+from hpcoll.base.launchers import is_fork, rank_above
 from hpcoll.base.text import printable
 from hpcoll.runtime.program.fields import OPERANDS, STATUS
 
+FORK = "this process is a fork: MPI belongs to its parent"
+_CHILD = "children of multiprocessing use no MPI; mpi4py.futures has pools of processes that do"
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
@@ -79,6 +83,27 @@ def library() -> Library:
         raise TransportError(f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address")
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
     return Library(isend, irecv, test, iprobe, get_count, complete, sizes[1], *handles)
+
+
+def why_unusable() -> str:
+    """Return why this process cannot use MPI, in words; empty where it can."""
+    if is_fork():
+        return FORK
+    if MPI.Is_finalized():
+        return "MPI is finalised"
+    if not MPI.Is_initialized():
+        return "MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
+    return _why_a_child_cannot()
+
+
+@lru_cache(maxsize=1)
+def _why_a_child_cannot() -> str:
+    """Return the same of a child of a rank, whose MPI takes it for that rank, or is a copy of the one of that rank."""
+    rank = MPI.COMM_WORLD.size > 1 and rank_above()
+    with contextlib.suppress(OSError):
+        if rank and MPI.__file__ in Path(f"/proc/{rank}/maps").read_text():
+            return f"this process is a child of rank {MPI.COMM_WORLD.rank} (process {rank}), which MPI takes it for: {_CHILD}"
+    return ""
 
 
 @lru_cache(maxsize=1)
@@ -181,7 +206,7 @@ def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
         return []
     end = time.monotonic() + limit_s
     while True:
-        failed, mine = comm.Get_failed(), comm.Get_group()
+        failed, mine = comm.Get_failed(), group_of(comm)
         ranks = MPI.Group.Translate_ranks(failed, None, mine)
         failed.Free()
         mine.Free()
@@ -231,9 +256,26 @@ def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 
+def group_of(comm: MPI.Comm) -> MPI.Group:
+    """Return the group of a communicator's ranks, to be freed.
+
+    MPICH 5.0.2 says that a grid or graph of fewer ranks has all of the communicator of which it was made. Its own are the first of these.
+
+    Raises:
+        TransportError: The group has another process at the place of this rank.
+    """
+    group, nranks = comm.Get_group(), comm.Get_size()
+    if group.Get_size() != nranks:
+        whole, group = group, group.Incl(range(nranks))
+        whole.Free()
+    if group.Get_rank() != comm.Get_rank():
+        raise TransportError(f"rank {comm.Get_rank()}: the MPI library's group of {title_of(comm)} has this process as {group.Get_rank()}")
+    return group
+
+
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     """Return a communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    group, world = group_of(comm), MPI.COMM_WORLD.Get_group()
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
     world.Free()
