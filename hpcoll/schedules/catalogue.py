@@ -1,7 +1,7 @@
 """The catalogue of algorithms: use, source, costs and restrictions of each. `hpcoll.schedules.row.Algorithm` explains the fields."""
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
+from hpcoll.base.text import one_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm, OnGpu
 
@@ -259,17 +259,17 @@ def algorithms_of_form(form: str) -> tuple[str, ...]:
 def algorithms(collective: str) -> tuple[str, ...]:
     """Return the names of a collective's algorithms, in the catalogue's order; ArgumentError where there is no such collective."""
     if collective not in COLLECTIVES:
-        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
+        raise ArgumentError(f"collective must be {one_of(sorted(COLLECTIVES), collective)}")
     return tuple(row.name for row in CATALOGUE.values() if row.collective == collective)
 
 
-def find(collective: str, algorithm: str) -> Algorithm:
-    """Return a row of the catalogue.
+def find(collective: str, algorithm: str, others: tuple[str, ...] = ()) -> Algorithm:
+    """Return a row of the catalogue; ``others``: further names that its place takes, for the text of the error.
 
     Raises:
         ArgumentError: no such collective, or no such algorithm of it.
     """
     names = algorithms(collective)
     if algorithm not in names:
-        raise ArgumentError(f"{collective} algorithm must be one of {', '.join(names)}, got {quoted(algorithm)}")
+        raise ArgumentError(f"{collective} algorithm must be {one_of((*names, *others), algorithm)}")
     return CATALOGUE[f"{collective}/{algorithm}"]

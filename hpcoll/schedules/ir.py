@@ -34,6 +34,9 @@ class Chunk(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index
     n: int = 1
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         last = f"..{self.index + self.n - 1}" if self.n > 1 else ""
         return f"{self.buffer.name.lower()}[{self.index}{last}]"
@@ -150,6 +153,10 @@ class Writer:
         self.channels: list[list[Step]] = [[]]
         self.extents: list[Hashable] = []
         self._steps = self.channels[0]
+
+    def __repr__(self) -> str:
+        nsteps = sum(map(len, self.channels))
+        return f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {self.nchunks} chunks, {nsteps} steps so far>"
 
     def channel(self, index: int) -> None:
         """Append the following steps to channel ``index``."""

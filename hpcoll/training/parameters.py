@@ -180,7 +180,7 @@ def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) ->
         if name not in have:
             return f"lacks parameter {name!r}"
         if name not in need:
-            return f"has parameter {name!r}, which there is not: {', '.join(need)}"
+            return f"has a parameter that must be {one_of(need, name)}"
         if have[name] != need[name]:
             one, other = need[name], have[name]
             return f"of parameter {name!r} needs {one.dtype} of shape {one.shape}, got {other.dtype} of shape {other.shape}"
