@@ -113,7 +113,8 @@ class Stragglers(NamedTuple):
     def __repr__(self) -> str:
         return f"<hpcoll.Stragglers: {self.verdict}>"
 
-    _repr_html_ = as_html
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def __str__(self) -> str:
         size = f"{counted(self.calls, 'call')} of {counted(len(self.rows), 'rank')} compared, {duration(self.run_s)}"

@@ -30,8 +30,8 @@ KEY = (
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
     "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
     "with neighbours: d blocks of m, the most that a rank sends or receives, b blocks that the busiest rank sends, in all messages",
-    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: for some numbers of ranks or all the bits of the "
-    "canonical expression; e: equal blocks only",
+    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: combines as order=\"rank\" asks, for some "
+    "numbers of ranks or all; e: equal blocks only",
 )
 
 

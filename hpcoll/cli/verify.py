@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress("")
         print(f"refused: {error}")
         return 1
-    header = ["algorithm", "instances", "messages", "any op", "same bits", "canonical", "CPU s"]
+    header = ["algorithm", "instances", "messages", "any op", "same bits", 'order="rank"', "CPU s"]
     print("\n".join(table(header, [_texts(summary) for summary in summaries], columns(), numbers=[1, 2, 6])))
     print(_conclusion(summaries, arguments, time.perf_counter() - start))
     return 0
@@ -85,7 +85,7 @@ def _texts(summary: Summary) -> list[str]:
     collective = COLLECTIVES[CATALOGUE[summary.key].collective]
     reduces = collective.reduces and not collective.idempotent
     facts = ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
-    some = f"{summary.canonical} of them" if summary.canonical else "no"
+    some = f"{summary.canonical} of {summary.instances}" if summary.canonical else "no"
     facts.append(("yes" if summary.canonical == summary.instances else some) if reduces else "")
     return [summary.key, f"{summary.instances:,}", f"{summary.messages:,}", *facts, f"{summary.seconds:.1f}"]
 
@@ -96,5 +96,5 @@ def _conclusion(summaries: Sequence[Summary], arguments: argparse.Namespace, sec
     return (
         f"\n{len(summaries)} algorithms on {ranks} ranks: {instances:,} instances, {messages:,} messages, all correct ({seconds:.1f} s).\n"
         "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once;\n"
-        f"so too where a send waits while {RING_SLOTS} messages to its peer have not been used."
+        f"this holds if no more than {RING_SLOTS} messages from one rank to another may wait to be received, as in shared memory."
     )

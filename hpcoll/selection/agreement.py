@@ -19,7 +19,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, SettingsError
 from hpcoll.base.text import LINE, printable
 from hpcoll.runtime.telemetry.status_page import launcher
-from hpcoll.selection.config import Config, meant_variable, log, read_config
+from hpcoll.selection.config import Config, log, meant_variable, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.text import one_of
 from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
 from hpcoll.runtime.gpu.arrays import stream_of

@@ -3,6 +3,7 @@
 import heapq
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -229,7 +230,7 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         (["--bytes", "0"], "bytes must be at least 1, got '0'"),
         (["--bytes", "64:8"], "bytes need 1 <= FROM <= TO"),
         (["--network", "slow"], "network must be one of"),
-        (["--network", "fast,speed=1"], "network constant must be one of"),
+        (["--network", "fast,speed=1"], "must be one of alpha, beta"),
         (["--network", "fast,alpha=x"], "network constant alpha must be a number"),
         (["--network", "fast,alpha=1e-7"], "network needs 0 <= overhead <= alpha"),
         (["--nodes", "8"], "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n"),

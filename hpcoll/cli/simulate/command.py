@@ -52,19 +52,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     constants = ", ".join(_CONSTANTS)
     parser.epilog = (
-        f"Networks: {', '.join(NETWORKS)}. Constants, in seconds and bytes: {constants}; for messages on a node node.alpha=..., "
-        "for messages between its cache domains domains.alpha=..."
+        f"Networks: {', '.join(NETWORKS)}. Constants are in seconds and bytes. Between nodes: {constants}. On a node: node.alpha, ...; "
+        "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: time of the CPU for a message; beta, gamma: to send, "
+        "to combine a byte; eager: longest message without the time of a handshake; streams: ranks that send at full rate at once."
     )
-    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or the program of a file, beside its kind")
+    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or a file, simulated beside other algorithms")
     add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
-    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1, of a trace as it was")
+    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1; of a trace: as it was")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     configure_grid(parser)
     programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    add("--order", choices=("rank",), help="of reductions; rank: only algorithms that give always the same bits")
+    add("--order", choices=("rank",), help="rank: only algorithms that combine as order=\"rank\" asks")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
@@ -202,7 +203,8 @@ def _print(request: SimulateRequest, result: Result, took: float) -> None:
     (arguments, place, _, sizes, _), (cells, left_out) = request, result
     graph = f", {found}" if (found := grid_in_words(arguments, arguments.collective)) else ""
     what = "predicted microseconds since the last rank came" if arguments.late else "predicted microseconds"
-    output.print_lines(output.wrapped(f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: {what}, * marks the best", width=WIDTH))
+    title = f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: {what}, * marks the best"
+    output.print_lines(output.wrapped(title, width=WIDTH))
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
     columns = [["algorithm", *names]]
