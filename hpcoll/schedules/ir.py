@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.sizes import least
+from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -155,8 +156,8 @@ class Writer:
         self._steps = self.channels[0]
 
     def __repr__(self) -> str:
-        nsteps = sum(map(len, self.channels))
-        return f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {self.nchunks} chunks, {nsteps} steps so far>"
+        sizes = counted(self.nchunks, "chunk"), counted(sum(map(len, self.channels)), "step")
+        return f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {', '.join(sizes)} so far>"
 
     def channel(self, index: int) -> None:
         """Append the following steps to channel ``index``."""

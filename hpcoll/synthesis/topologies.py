@@ -64,7 +64,8 @@ def topology(text: str) -> Fabric:
     shape, colon, size = text.partition(":")
     if not colon or shape not in _SHAPES:
         if not Path(text).exists():
-            raise ArgumentError(f"topology must be {NAMES} or the name of a JSON file, got {quoted(text)}{meant((*_SHAPES, 'dgx1'), shape)}")
+            hint = meant((*_SHAPES, "dgx1"), shape)
+            raise ArgumentError(f"topology must be {NAMES} or the name of a JSON file, got {quoted(text)}{hint}")
         return _read(text)
     dims = parse_dims(size)
     nranks = prod(dims)

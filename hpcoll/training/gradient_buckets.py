@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
-from hpcoll.base.text import counted, one_of, parse_nbytes
+from hpcoll.base.text import counted, meant, parse_nbytes
 from hpcoll.comm.arguments.call import order_of
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.pace import StepPace
@@ -169,7 +169,8 @@ class GradientBuckets:
         """
         name = str(name)
         if name not in self.gradients:
-            raise ArgumentError(f"rank {self._comm.rank}: the parameter must be {one_of(self.gradients, name)}")
+            there = ", ".join(self.gradients) + meant(self.gradients, name)
+            raise ArgumentError(f"rank {self._comm.rank}: no parameter {name!r}; there are {there}")
         if name in self._ready:
             raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} was ready before in this step; wait() ends a step")
         if gradient is not None:

@@ -15,7 +15,6 @@ from slowness import slowed
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named
 from hpcoll.cli.doctor.launchers import MpiLibrary, cannot_load, check_mpiexec, family_of_mpiexec
-from hpcoll.selection.config import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")

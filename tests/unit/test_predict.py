@@ -204,6 +204,16 @@ def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pyte
     assert others[0].startswith("node: ")
 
 
+def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8:64M:24", "--network", "ethernet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    heads = [re.split("  +", line) for line in lines if line.startswith("algorithm ")]
+    assert (len(heads) > 1, sum(len(head) - 1 for head in heads)) == (True, 24)
+    assert sum(line.startswith("recursive_multiplying ") for line in lines) == len(heads)
+    assert "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us" in lines
+
+
 def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "PATIENCE_S", -1.0)
     assert main(["simulate", "bcast", "-n", "4"]) == 0

@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     constants = ", ".join(_CONSTANTS)
     parser.epilog = (
         f"Networks: {', '.join(NETWORKS)}. Constants are in seconds and bytes. Between nodes: {constants}. On a node: node.alpha, ...; "
-        "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: time of the CPU for a message; beta, gamma: to send, "
+        "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: CPU time of a message; beta, gamma: to send, "
         "to combine a byte; eager: longest message without the time of a handshake; streams: ranks that send at full rate at once."
     )
     add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or a file, simulated beside other algorithms")
