@@ -61,8 +61,9 @@ def test_a_communicator_is_made_of_one() -> None:
     null = hpcoll.Communicator.__new__(hpcoll.Communicator)
     assert null == MPI.COMM_NULL == pickle.loads(pickle.dumps(null))
     mine = Mine(MPI.COMM_WORLD)
-    made = [mine.Dup(), mine.Clone(), mine.Idup()[0]]
-    for one in made:
+    copied, request = mine.Idup()
+    request.Wait()
+    for one in (mine.Dup(), mine.Clone(), copied):
         assert type(one) is Mine
         assert one.allreduce(1) == one.size
         one.Free()
