@@ -252,7 +252,7 @@ def test_pictures_of_many_ranks_can_be_read_or_are_refused(tmp_path: Path, capsy
     assert main(["show", "allreduce/ring", "-n", "32", "--svg", str(target)]) == 0
     assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, "each send has its peer and its chunk"
     capsys.readouterr()
-    assert main(["show", "allreduce/ring", "-n", "256", "--svg", str(target)]) == 2
+    assert main(["show", "allreduce/ring", "-n", "128", "--svg", str(target)]) == 2
     assert "too many messages one after another for a picture: draw fewer ranks" in capsys.readouterr().err
 
 
