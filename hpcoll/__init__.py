@@ -110,4 +110,8 @@ def _ending() -> None:
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'hpcoll' has no attribute {name!r}")
+    raise AttributeError(f"module 'hpcoll' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

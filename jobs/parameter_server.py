@@ -176,15 +176,15 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
     """Draw accuracy against epochs and against seconds."""
     from matplotlib.figure import Figure
 
-    figure, data, shades = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), figures.colours(found)
+    figure, data, styles = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), figures.looks(found)
     for axes, what in zip(figure.subplots(1, 2), ("epoch", "seconds")):
         ends = {}
         for name, results in found.items():
             one = results[0 if name == ALLREDUCE else options.dedicated]
             accuracies = [100 * data.accuracy(parameters) for parameters in one.seen[: options.epochs]]
             along = range(1, options.epochs + 1) if what == "epoch" else one.seconds
-            axes.plot(along, accuracies, color=shades[name], marker="o", markersize=3)
-            ends[name] = accuracies[-1], shades[name]
+            axes.plot(along, accuracies, color=styles[name].colour, linestyle=styles[name].line, marker=styles[name].marker, markersize=3)
+            ends[name] = accuracies[-1], styles[name].colour
         axes.set_xlabel(what)
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)

@@ -12,6 +12,8 @@ import pytest
 from cuda_double import Double, blamed, installed
 from slowness import IDLE, slowed, slowness
 
+os.environ.pop("COLUMNS", None)  # readline, which pytest loads, tells it to all children; tables of commands are then cut
+
 
 def gpu_count() -> int:
     """Number of GPUs that the CUDA driver shows this process."""

@@ -10,6 +10,7 @@ import posixpath
 import re
 from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterator
+from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
 
@@ -35,6 +36,15 @@ LOADED = re.compile(r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b
 
 log = get_plugin_logger(__name__)
 mpi4py.rc.initialize = False  # hpcoll is imported, and no rank is started
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Let the header show the version, and the repository where the package's metadata name one."""
+    metadata = ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    config.site_name = f"hpcoll {metadata['metadata']['version']}"
+    config.repo_url = metadata["metadata"].get("url", config.repo_url)
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name, example
 from hpcoll.analysis.svg_canvas import FAINT, INK, MARGIN, NODE, Canvas, Point, text_width
 from hpcoll.analysis.timeline import Event, Network, Timeline, simulate
+from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Op, Schedule
 from hpcoll.schedules.placement import Nodes, members
@@ -26,6 +27,8 @@ ROW, SEND_Y, RECV_Y, REDUCE_Y = 46.0, 4.0, 19.0, 34.0  # a rank's row and the to
 BAR = 13.0
 INSET, BETWEEN = 6.0, 16.0  # of ranks in the box of their node, and from box to box
 LINE = 16.0  # from one line of the legend to the next
+UNIT, WIDTH, MOST_WIDTH = 64.0, 900.0, 6000.0  # of a chunk's transfer, at most; of all time where labels fit, and at most
+LABEL = 9.0  # size of a transfer's label
 
 
 def _colours(channel: int) -> tuple[str, str, str]:
@@ -33,7 +36,7 @@ def _colours(channel: int) -> tuple[str, str, str]:
 
 
 def render_svg(drawing: Drawing) -> str:
-    """Return the drawing as the text of an SVG file."""
+    """Return the drawing as the text of an SVG file; ArgumentError: there is too much in it to be read."""
     canvas, s = Canvas(), drawing.schedules[0]
     more = f", root {s.root}" if COLLECTIVES[s.collective].rooted else f", {drawing.graph}" * bool(drawing.graph)
     canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{more}", size=17, bold=True)
@@ -151,7 +154,7 @@ def _boxes(number: int, side: float) -> tuple[list[Point], Point]:
 def _gantt(canvas: Canvas, drawing: Drawing, at: Point) -> None:
     nranks = len(drawing.schedules)
     timeline = simulate(drawing.schedules, drawing.schedules[0].nchunks, PICTURE)
-    unit = min(64.0, max(6.0, 900.0 / max(timeline.total, 1.0)))
+    unit = _unit_width(drawing, timeline)
     x, y = at[0] + 18 + text_width(f"rank {nranks - 1}", 11), at[1] + 24
     canvas.text(x, at[1] + 10, "time, in units of one chunk's transfer", size=11.5, bold=True)
     canvas.text(x, y + nranks * ROW + 32, f"latency {PICTURE.alpha:g}, reducing a chunk {PICTURE.gamma:g}", size=9.5, colour=FAINT)
@@ -165,6 +168,21 @@ def _gantt(canvas: Canvas, drawing: Drawing, at: Point) -> None:
         for event in events:
             _label(canvas, schedule, event, (x, y + schedule.rank * ROW), unit)
     _legend(canvas, drawing, timeline, (x, y + nranks * ROW + 48))
+
+
+def _unit_width(drawing: Drawing, timeline: Timeline) -> float:
+    """Return the width of a chunk's transfer, so that peers can be read on all bars, and chunks where the picture may be so wide."""
+    least = full = 0.0
+    for schedule, events in zip(drawing.schedules, timeline.events):
+        for event in events:
+            if event.op not in (Op.COPY, Op.REDUCE) and event.end - event.start >= 0.5:  # chunks, no signal
+                peer, name = (text_width(text, LABEL) + 3 for text in _names(schedule, event))
+                least, full = (max(so_far, width / (event.end - event.start)) for so_far, width in ((least, peer), (full, name)))
+    total = max(timeline.total, 1.0)
+    if least * total > MOST_WIDTH:
+        ranks = f"{drawing.row.key} on {len(drawing.schedules)} ranks"
+        raise ArgumentError(f"{ranks} has too many messages one after another for a picture: draw fewer ranks, or leave out --svg")
+    return min(UNIT, MOST_WIDTH / total, max(WIDTH / total, full))
 
 
 def _grid(canvas: Canvas, drawing: Drawing, at: Point, total: float, unit: float) -> None:
@@ -197,12 +215,17 @@ def _label(canvas: Canvas, schedule: Schedule, event: Event, at: Point, unit: fl
     if event.op in (Op.COPY, Op.REDUCE):
         return
     sends, width = event.op == Op.SEND, (event.end - event.start) * unit
-    peer = f"{'>' if sends else '<'}{event.peer}"
-    name = f"{peer}{'+' if event.op == Op.RECV_REDUCE else ' '}{chunk_name(schedule, event.chunk)}"
-    text = next((text for text in (name, peer) if text_width(text, 9) + 2 < width), None)
+    peer, name = _names(schedule, event)
+    text = next((text for text in (name, peer) if text_width(text, LABEL) + 2 < width), None)
     if text:
         middle, y = at[0] + event.start * unit + width / 2, at[1] + (SEND_Y if sends else RECV_Y) + 10
-        canvas.text(middle, y, text, size=9, colour="white" if sends else INK, anchor="middle")
+        canvas.text(middle, y, text, size=LABEL, colour="white" if sends else INK, anchor="middle")
+
+
+def _names(schedule: Schedule, event: Event) -> tuple[str, str]:
+    """Return the peer of a transfer, and peer and chunk."""
+    peer = f"{'>' if event.op == Op.SEND else '<'}{event.peer}"
+    return peer, f"{peer}{'+' if event.op == Op.RECV_REDUCE else ' '}{chunk_name(schedule, event.chunk)}"
 
 
 def _messages(timeline: Timeline, at: Point, unit: float) -> list[tuple[int, Point, Point]]:

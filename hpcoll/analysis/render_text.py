@@ -20,6 +20,7 @@ MAX_EDGES = 40  # per round
 MAX_ROWS = 32  # of a timeline
 MAX_LINES = 120  # of a timeline
 GAP = 3  # columns between rounds
+RANK_ORDER = ', those of order="rank"'
 
 
 def render_text(drawing: Drawing, width: int) -> str:
@@ -43,7 +44,7 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
     if collective.reduces and not collective.idempotent:
         operators = "any operator" if row.ordered or collective.ordered else "commutative operators"
         bits = "all ranks get the same bits" if row.reproducible else "ranks may differ in the last bit"
-        facts["results"] = f"{operators}; {bits}{', those of the canonical expression' * row.is_canonical(s.nranks, drawing.nodes)}"
+        facts["results"] = f"{operators}; {bits}{RANK_ORDER * row.is_canonical(s.nranks, drawing.nodes)}"
     facts["source"] = row.source
     for name, text in facts.items():
         yield from textwrap.wrap(text, width, initial_indent=f"  {name:9}" if name else "  ", subsequent_indent=" " * (11 if name else 2))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.base.text import counted, duration, printable, table
+from hpcoll.base.text import as_html, counted, duration, printable, table
 
 LEAST_S, LEAST_SHARE = 1e-3, 0.075  # seconds, and share of the run, that a rank costs which stands out
 FACTOR = 1.75  # times the cost of the rank to compare with
@@ -109,6 +109,12 @@ class Stragglers(NamedTuple):
     places: tuple[StragglerPlace, ...]
     calls: int
     run_s: float
+
+    def __repr__(self) -> str:
+        return f"<hpcoll.Stragglers: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def __str__(self) -> str:
         size = f"{counted(self.calls, 'call')} of {counted(len(self.rows), 'rank')} compared, {duration(self.run_s)}"

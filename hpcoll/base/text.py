@@ -19,6 +19,7 @@ Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _MOST_RUNS = 8  # that a text names
+_LIKE = 0.7  # of 1, from which on names are much like each other
 _DIGITS = len(str(MAX_RANKS))
 
 
@@ -51,6 +52,25 @@ def quoted(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= VALUE else f"{text[: VALUE - 1]}…"
+
+
+def one_of(known: Iterable[str], got: object) -> str:
+    """Return which names a text may be, and what it is, with the name that was meant where one is much like it.
+
+    >>> one_of(["ring", "tree"], "rign"), one_of(["ring", "tree"], "x")
+    ("one of ring, tree, got 'rign': did you mean ring?", "one of ring, tree, got 'x'")
+    """
+    names = tuple(known)
+    return f"one of {', '.join(names)}, got {quoted(got)}{meant(names, got)}"
+
+
+def meant(known: Iterable[str], got: object, prefix: str = "") -> str:
+    """Return the question whether a name was meant that is much like a text, behind a prefix; the empty string where none is."""
+    from difflib import get_close_matches  # for refused names only
+
+    names = {name.removeprefix(prefix).lower(): name for name in known}
+    found = get_close_matches(str(got)[:NAME].removeprefix(prefix).lower(), names, 1, _LIKE)
+    return f": did you mean {names[found[0]]}?" if found else ""
 
 
 def parse_nbytes(text: str | int) -> int:
@@ -171,6 +191,17 @@ def runs_in_words(runs: Runs) -> str:
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
     beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
     return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")
+
+
+def as_html(text: object) -> str:
+    """Return a text with its columns for a notebook.
+
+    >>> as_html("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    from html import escape  # for notebooks only
+
+    return f"<pre>{escape(str(text), quote=False)}</pre>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:

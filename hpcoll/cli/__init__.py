@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from hpcoll import __version__
 from hpcoll.base.errors import HpcollError
-from hpcoll.base.text import LINE, printable, quoted
+from hpcoll.base.text import LINE, meant, one_of, printable, quoted
+from hpcoll.cli import output
 
 
 class Command(NamedTuple):
@@ -46,6 +47,18 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
         self.register("type", int, _integer)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments; here the command refuses what it does not know, with its own usage."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            meaning = meant(self._option_string_actions, unknown[0].partition("=")[0])
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meaning}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"expected {one_of(map(str, action.choices), str(value))}")
+
     def error(self, message: str) -> NoReturn:
         """Print the message and end the process."""
         super().error(printable(message, LINE))
@@ -76,11 +89,15 @@ def main(argv: list[str] | None = None) -> int:
 
     That is 0 for good, 1 where the command's answer is no, 2 where it could not be carried out.
     """
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         parsed = _parser(arguments[:1]).parse_args(arguments)
-        code: int = parsed.run(parsed)
-        sys.stdout.flush()
+        output.written.clear()
+        try:
+            code: int = parsed.run(parsed)
+            sys.stdout.flush()
+        finally:
+            output.say_what_was_written()
     except (HpcollError, MemoryError) as error:
         print(line_of(error), file=sys.stderr)
         return ERROR

@@ -2,9 +2,9 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
@@ -13,10 +13,22 @@ from hpcoll.cli import output
 SUFFIXES = (".svg", ".png", ".pdf")
 SIZE = 12, 5  # inches
 _DPI = 150  # of a PNG
-_COLOURS = (*(f"C{i}" for i in range(10)), "navy", "gold", "limegreen", "maroon", "magenta", "darkslategrey", "orangered", "mediumorchid")
+_COLOURS = tuple(f"C{i}" for i in range(6))  # of matplotlib: as many as can be told apart at a glance
+_PATTERNS: tuple[tuple[Any, str], ...] = (("-", "o"), ((0, (7, 2)), "s"), ((0, (1, 1.5)), "^"))  # dashes and markers
 _FONT, _GAP, _AWAY, _DASH = 8, 9, 14, 4  # points: size of a label, from one to the next, from the axes, and of a dash
 
 Point = tuple[float, float]
+
+
+GLYPHS = {"o": "●", "s": "■", "^": "▲"}  # of markers, for labels
+
+
+class Look(NamedTuple):
+    """The look of a curve: its colour, line style and marker, as matplotlib names them."""
+
+    colour: str
+    line: Any
+    marker: str
 
 
 def check(path: Path) -> None:
@@ -37,15 +49,16 @@ def write(path: Path, figure: Any) -> None:
     output.write(path, drawn.getvalue())
 
 
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each name; up to 16 names have distinct ones."""
-    return {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each name: other colours first, then other dashes and markers; up to 18 names have distinct ones."""
+    every = [Look(colour, *pattern) for pattern in _PATTERNS for colour in _COLOURS]
+    return dict(zip(names, cycle(every)))
 
 
-def dashes(curve: Sequence[Point], drawn: Iterable[Sequence[Point]]) -> Any:
-    """Return the line style of a curve, of which those that were drawn before can be seen where it covers them."""
+def dashes(curve: Sequence[Point], drawn: Iterable[Sequence[Point]], usual: Any = "-") -> Any:
+    """Return the line style of a curve, of which those that were drawn before can be seen where it covers them; else the usual one."""
     covered = sum(any(pair in set(pairwise(one)) for pair in pairwise(curve)) for one in drawn)
-    return (0, (_DASH, _DASH * min(covered, 3))) if covered else "-"
+    return (0, (_DASH, _DASH * min(covered, 3))) if covered else usual
 
 
 def label_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:

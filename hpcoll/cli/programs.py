@@ -25,7 +25,7 @@ MAX_SLOTS = 64
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Declare ``--conditions``."""
-    parser.add_argument("--conditions", type=Path, metavar="FILE", help="of a file: pre- and postconditions that it does not name")
+    parser.add_argument("--conditions", type=Path, metavar="FILE", help="JSON: what a file's program must do, where it does not say so")
 
 
 def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
@@ -94,7 +94,7 @@ def _verdict(program: FileProgram, proof: Proof, arguments: argparse.Namespace) 
     yield f"  no race; no deadlock with {counted(slots, 'message')} waiting on a channel; each contribution exactly once"
     if program.meaning.reduces:
         operators = "any operator" if proof.ordered else "operators that are commutative"
-        canonical = ", those of the canonical expression" * proof.canonical
+        canonical = ', those of order="rank"' * proof.canonical
         yield f"  {operators}; {'the same' if proof.reproducible else 'not the same'} bits on all gpus{canonical}"
     yield f"  {_in_hpcoll(program, arguments)}"
     if arguments.advice:

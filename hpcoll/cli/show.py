@@ -1,7 +1,6 @@
 """``hpcoll show``: lists the catalogue, or draws structure and timeline, or writes the schedule for other tools."""
 
 import argparse
-import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,8 +30,8 @@ KEY = (
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
     "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
     "with neighbours: d blocks of m, the most that a rank sends or receives, b blocks that the busiest rank sends, in all messages",
-    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: for some numbers of ranks or all the bits of the "
-    "canonical expression; e: equal blocks only",
+    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: combines as order=\"rank\" asks, for some "
+    "numbers of ranks or all; e: equal blocks only",
 )
 
 
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if any(drawn) or arguments.nranks is not None or arguments.chunks is not None:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
     keys = [f"{collective}/{name}" for name in algorithms(collective)] if collective else CATALOGUE
-    print_lines(_catalogue([CATALOGUE[key] for key in keys], shutil.get_terminal_size().columns))
+    print_lines(_catalogue([CATALOGUE[key] for key in keys], output.columns()))
     return 0
 
 
@@ -95,7 +94,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     if arguments.write:
         _write(arguments, program_of(row, drawing.schedules))
     if not arguments.svg and not arguments.write:
-        print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+        print_lines([render_text(drawing, max(40, output.columns(output.WIDTH)))])
         print_lines(["", f"refused: {wrong}"] if wrong else [])
 
 
@@ -108,7 +107,8 @@ def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
 
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
-    texts = [[row.key, _promises(row), _cut(row.rounds or DERIVED), _cut(row.sent or DERIVED)] for row in rows]
+    most = MAX_FORMULA if width < output.UNCUT else width
+    texts = [[row.key, _promises(row), _cut(row.rounds or DERIVED, most), _cut(row.sent or DERIVED, most)] for row in rows]
     lines = table(["algorithm", "abce", "rounds", "bytes / m"], texts, width)
     left = max(len(line) for line in lines) + 2
     if width - left >= MIN_SUMMARY:
@@ -118,11 +118,11 @@ def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
         for line, row in zip(lines[1:], rows):
             yield from (line, *textwrap.wrap(row.summary, width, initial_indent="    ", subsequent_indent="    "))
     for text in KEY:
-        yield from ("", *textwrap.wrap(text, width))
+        yield from ("", *textwrap.wrap(text, min(width, output.WIDTH)))
 
 
-def _cut(formula: str) -> str:
-    return formula if len(formula) <= MAX_FORMULA else formula[: MAX_FORMULA - 1] + "…"
+def _cut(formula: str, most: int) -> str:
+    return formula if len(formula) <= most else formula[: most - 1] + "…"
 
 
 def _promises(row: Algorithm) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hpcoll.analysis.prove import prove
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted, parse_nbytes, table
 from hpcoll.cli import output
-from hpcoll.cli.output import print_lines, progress
+from hpcoll.cli.output import columns, print_lines, progress
 from hpcoll.cli.show import CALC, NBYTES
 from hpcoll.formats.write import check_suffix, program_of, written_for
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     algorithm = _proven(task, fabric, best)
     fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
     conclusion = _conclusion(task, lower, best, fewest, arguments)
-    print_lines(["", *output.wrapped(conclusion, width=shutil.get_terminal_size().columns), ""])
+    print_lines(["", *output.wrapped(conclusion, width=columns(output.WIDTH)), ""])
     if arguments.write:
         _write(algorithm, task, arguments.write)
     else:
@@ -96,7 +95,7 @@ def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) 
     rows = [_cells(task, one.steps, sum(one.rounds), "+".join(map(str, one.rounds)), one.sent, _proof(one)) for one in found]
     rows.append(_cells(task, lower.steps, lower.rounds, "", lower.sent, "lower bounds"))
     header = ["steps", "rounds", "of the steps", "per chunk", "bytes / m", ""]
-    yield from table(header, rows, shutil.get_terminal_size().columns, numbers=(0, 1, 3, 4))
+    yield from table(header, rows, columns(), numbers=(0, 1, 3, 4))
 
 
 def _cells(task: Task, steps: int, rounds: int, each: str, sent: int, remark: str) -> list[str]:
@@ -142,11 +141,11 @@ def _draw(found: Algorithm, task: Task) -> None:
     from hpcoll.analysis.render_text import render_text
 
     drawing = draw(found, task.nranks, task.root, task.nchunks)
-    print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+    print_lines([render_text(drawing, max(40, columns(output.WIDTH)))])
 
 
 def _write(found: Algorithm, task: Task, file: Path) -> None:
     schedules = [schedule(found, task.nranks, rank, task.root) for rank in range(task.nranks)]
     written = written_for(file.suffix, program_of(found, schedules), parse_nbytes(NBYTES), CALC)
     output.write(file, written.text)
-    print_lines([f"written: {file}", *[written.note] * bool(written.note)])
+    print_lines([written.note] * bool(written.note))

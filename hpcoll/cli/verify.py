@@ -1,7 +1,6 @@
 """``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, or the programs of files."""
 
 import argparse
-import shutil
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -9,9 +8,9 @@ from pathlib import Path
 
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.text import MAX_BUILT, quoted, table
+from hpcoll.base.text import MAX_BUILT, meant, quoted, table
 from hpcoll.cli import programs
-from hpcoll.cli.output import progress
+from hpcoll.cli.output import columns, progress
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import READERS, read_all, read_file
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -54,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         progress("")
         print(f"refused: {error}")
         return 1
-    header = ["algorithm", "instances", "messages", "any op", "same bits", "canonical", "CPU s"]
-    print("\n".join(table(header, [_texts(summary) for summary in summaries], shutil.get_terminal_size().columns, numbers=[1, 2, 6])))
+    header = ["algorithm", "instances", "messages", "any op", "same bits", 'order="rank"', "CPU s"]
+    print("\n".join(table(header, [_texts(summary) for summary in summaries], columns(), numbers=[1, 2, 6])))
     print(_conclusion(summaries, arguments, time.perf_counter() - start))
     return 0
 
@@ -76,7 +75,8 @@ def _matching(patterns: Sequence[str]) -> list[Algorithm]:
         else:
             matching = [key for key, row in CATALOGUE.items() if fnmatchcase(key, pattern) or pattern in (row.collective, row.name)]
         if not matching:
-            raise ArgumentError(f"no algorithm matches {quoted(pattern)}; 'hpcoll show' lists them")
+            names = {name for key, row in CATALOGUE.items() for name in (key, row.collective, row.name)}
+            raise ArgumentError(f"no algorithm matches {quoted(pattern)}" + (meant(names, pattern) or "; 'hpcoll show' lists them"))
         found.update(dict.fromkeys(matching, True))
     return [CATALOGUE[key] for key, wanted in found.items() if wanted]
 

@@ -37,13 +37,13 @@ class Communicator(
     time of a persistent call is counted from each start. ``timeout=`` does not hold for calls that the MPI library serves.
 
     Args:
-        comm: Any intracommunicator; the Communicator is a second name for it, not a copy, and keeps its topology. None at all
-            gives a null communicator, as mpi4py's ``Intracomm()`` does.
+        comm: Any intracommunicator; the Communicator is a second name for it, not a copy, and keeps its topology.
         mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory. It is equal on all
             ranks, and communicators made of this one inherit it. Where some rank has no GPU it is always so.
 
     Raises:
-        ArgumentError: Not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already finalised.
+        ArgumentError: None, or not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already
+            finalised.
     """
 
     _constant = False
@@ -54,7 +54,8 @@ class Communicator(
         if comm is not None:
             _refuse_without_mpi()
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-                raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+                got = "MPI.COMM_NULL" if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL else repr(comm)
+                raise ArgumentError(f"Communicator needs an intracommunicator, got {got}")
             kind = _kind(comm)
             if cls._topology and cls._topology != kind._topology:
                 raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {comm!r}")
@@ -62,8 +63,9 @@ class Communicator(
         return MPI.Intracomm.__new__(cls, comm)
 
     def __init__(self, comm: MPI.Intracomm = _NULL, mixed: bool | None = None) -> None:
-        if comm is None:
-            raise ArgumentError("Communicator needs an intracommunicator, got None")
+        if comm is None or (comm is _NULL and self == MPI.COMM_NULL):
+            got = "None" if comm is None else "no argument"
+            raise ArgumentError(f"{type(self).__name__} needs an intracommunicator, such as MPI.COMM_WORLD, got {got}")
         if comm is not _NULL:
             self._context = context_of(self, mixed)
             # mpi4py.MPI came with this very object; others over the same handle can be freed

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.text import format_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.agreement import agreed_block
 from hpcoll.grids.ghost_layers import Part, exchanges, inner_part, owned_part, rim_parts
@@ -79,6 +80,11 @@ class Halo:
         plain.Free()
         transfer: Any = PartsInPlace if isinstance(self.array, np.ndarray) else StagedParts
         self._transfer = transfer(self._graph, self.array, sent, received)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._graph == MPI.COMM_NULL else "exchange runs" if self._running else "idle"
+        array = f"{self.array.dtype} array of shape {tuple(self.array.shape)}"
+        return f"<hpcoll.Halo of rank {self._rank}: {array}, sends {format_nbytes(self.nbytes)} per exchange, {state}>"
 
     def exchange(self) -> None:
         """Fill the ghost layers; the blocks of the neighbours are as they are when these call it.

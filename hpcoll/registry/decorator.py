@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import is_count, quoted
+from hpcoll.base.text import is_count, one_of, quoted
 from hpcoll.schedules.catalogue import CATALOGUE, register
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Writer
@@ -44,7 +44,7 @@ def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Call
     """
     wrong = sorted(facts.keys() - set(_FACTS))
     if wrong:
-        raise ArgumentError(f"algorithm has no fact {quoted(wrong[0])}; it has {', '.join(sorted(_FACTS))}")
+        raise ArgumentError(f"facts of an algorithm must be {one_of(sorted(_FACTS), wrong[0])}")
 
     def decorate(builder: Callable[[Writer], None]) -> Algorithm:
         row = row_of(collective, builder.__name__ if name is None else name, builder, facts)
@@ -67,7 +67,7 @@ def _is_same(known: Algorithm, row: Algorithm) -> bool:
 def row_of(collective: str, name: str, builder: Callable[[Writer], None], facts: dict[str, Any]) -> Algorithm:
     """Return a row, after checking its parts; errors as of `algorithm`."""
     if collective not in COLLECTIVES:
-        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
+        raise ArgumentError(f"collective must be {one_of(sorted(COLLECTIVES), collective)}")
     if not _NAME.fullmatch(name) or name in _TAKEN:
         raise ArgumentError(f"the name of an algorithm has a to z, 0 to 9 and _, up to 64 of them, got {quoted(name)}")
     row = Algorithm(collective, name, **{**_DEFAULTS, **facts}, builder=builder)

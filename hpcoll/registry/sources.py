@@ -171,4 +171,4 @@ def compared() -> tuple[Algorithm, ...]:
 
 def content(row: Algorithm) -> str:
     """Return where a row comes from, and a digest of its file or of its facts."""
-    return _origins.get(row.key) or f"facts {_digest(repr(row._replace(builder=None)).encode())}"
+    return _origins.get(row.key) or f"facts {_digest(repr(tuple(row._replace(builder=None))).encode())}"

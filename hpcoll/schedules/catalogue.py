@@ -1,7 +1,7 @@
 """The catalogue of algorithms: use, source, costs and restrictions of each. `hpcoll.schedules.row.Algorithm` explains the fields."""
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
+from hpcoll.base.text import one_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm, OnGpu
 
@@ -54,7 +54,7 @@ CATALOGUE: dict[str, Algorithm] = {
             largest="1/p", chunks="p", ordered=True, pipelined=True, staged="1", shared="(5-1/p)/5", one_fold=True,
             on_gpu=OnGpu("2", turns=1, launches=1), canonical="1"),
         Algorithm("allreduce", "hierarchical",
-            "a stripe of the message per rank of a node, all stripes at once between the nodes: large messages",
+            "each rank of a node takes its part of the message to the other nodes, all parts at once: large messages",
             "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+2*r", messages="2*(c-1)+2*r", critical="2*(c-1)/l+2*(h-1)/h/l",
             sent="2*(c-1)/l+2*(h-1)/h/l", largest="max(h//2,1)/h/l", chunks="l*h", staged="1", pipelined=True, hierarchical=True,
             stripes="l", inner=("reduce_scatter/direct", "allgather/direct"), outer="allreduce/circulant", canonical="h==1"),
@@ -91,7 +91,7 @@ CATALOGUE: dict[str, Algorithm] = {
         Algorithm("bcast", "direct", "the root sends to everybody: smallest messages, few ranks, shared memory", "classic (linear)",
             rounds="1", messages="p-1", critical="p-1", sent="p-1", staged="1", shared="1", on_gpu=OnGpu("2*(p-1)", one_works=True)),
         Algorithm("bcast", "hierarchical",
-            "a stripe of the message per rank of a node, all stripes at once between the nodes: large messages",
+            "each rank of a node takes its part of the message to the other nodes, all parts at once: large messages",
             "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+r", messages="2*(c-1)+r", critical="2*(c-1)/l+r", sent="2*(c-1)/l+1",
             largest="1/2/l", chunks="2*l", staged="1", pipelined=True, hierarchical=True, stripes="l",
             inner=("scatter/direct", "allgather/direct"), outer="bcast/double_tree"),
@@ -117,7 +117,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "classic (linear)", rounds="1", messages="p-1", critical="p-1", sent="1", received="p-1", ordered=True, staged="1",
             shared="(p+1)/5", one_fold=True, on_gpu=OnGpu("p+1", launches=1, one_works=True), canonical="1"),
         Algorithm("reduce", "hierarchical",
-            "a stripe of the message per rank of a node, all stripes at once between the nodes: large messages",
+            "each rank of a node takes its part of the message to the other nodes, all parts at once: large messages",
             "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+r", messages="2*(c-1)+r", critical="2*(c-1)/l+r", sent="(c-1)/l+1",
             largest="1/2/l", chunks="2*l", staged="1", pipelined=True, hierarchical=True, stripes="l",
             inner=("reduce_scatter/direct", "gather/direct"), outer="reduce/double_tree", canonical="aligned*(h<3)"),
@@ -259,17 +259,17 @@ def algorithms_of_form(form: str) -> tuple[str, ...]:
 def algorithms(collective: str) -> tuple[str, ...]:
     """Return the names of a collective's algorithms, in the catalogue's order; ArgumentError where there is no such collective."""
     if collective not in COLLECTIVES:
-        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
+        raise ArgumentError(f"collective must be {one_of(sorted(COLLECTIVES), collective)}")
     return tuple(row.name for row in CATALOGUE.values() if row.collective == collective)
 
 
-def find(collective: str, algorithm: str) -> Algorithm:
-    """Return a row of the catalogue.
+def find(collective: str, algorithm: str, others: tuple[str, ...] = ()) -> Algorithm:
+    """Return a row of the catalogue; ``others``: further names that its place takes, for the text of the error.
 
     Raises:
         ArgumentError: no such collective, or no such algorithm of it.
     """
     names = algorithms(collective)
     if algorithm not in names:
-        raise ArgumentError(f"{collective} algorithm must be one of {', '.join(names)}, got {quoted(algorithm)}")
+        raise ArgumentError(f"{collective} algorithm must be {one_of((*names, *others), algorithm)}")
     return CATALOGUE[f"{collective}/{algorithm}"]

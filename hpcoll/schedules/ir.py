@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.sizes import least
-from hpcoll.base.text import quoted
+from hpcoll.base.text import counted, quoted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -35,6 +35,9 @@ class Chunk(NamedTuple):
     buffer: Buffer
     index: int  # type: ignore[assignment]  # hides tuple.index
     n: int = 1
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         last = f"..{self.index + self.n - 1}" if self.n > 1 else ""
@@ -152,6 +155,10 @@ class Writer:
         self.channels: list[list[Step]] = [[]]
         self.extents: list[Hashable] = []
         self._steps = self.channels[0]
+
+    def __repr__(self) -> str:
+        sizes = counted(self.nchunks, "chunk"), counted(sum(map(len, self.channels)), "step")
+        return f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {', '.join(sizes)} so far>"
 
     def channel(self, index: int) -> None:
         """Append the following steps to channel ``index``."""

@@ -124,6 +124,9 @@ class Algorithm(NamedTuple):
     most: int = 0
     builder: Callable[[Writer], None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<hpcoll algorithm {self.key}{': ' * bool(self.summary)}{self.summary}>"
+
     @property
     def key(self) -> str:
         """The catalogue key, ``"allreduce/ring"``."""

@@ -17,7 +17,7 @@ from hpcoll.base.disk_cache import lock_folder
 from hpcoll.base.errors import ArgumentError, SettingsError
 from hpcoll.base.text import printable
 from hpcoll.runtime.telemetry.status_page import launcher
-from hpcoll.selection.config import Config, closest, log, read_config
+from hpcoll.selection.config import Config, log, meant_variable, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about
@@ -90,4 +90,4 @@ def _configure_log(config: Config, rank: int) -> None:
     for name in config.unknown - _named:
         _named.add(name)
         if rank == 0:
-            log.warning("environment variable %s means nothing to hpcoll; these do, closest first: %s", name, closest(name))
+            log.warning("environment variable %s means nothing%s", name, meant_variable(name))

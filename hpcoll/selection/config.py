@@ -3,7 +3,6 @@
 Keywords of a call go before variables. Other variables whose names begin with ``HPCOLL_`` are warned about.
 """
 
-import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import LINE, MAX_RANKS, NAME, is_count, parse_nbytes, parse_seconds, printable, quoted
+from hpcoll.base.text import LINE, MAX_RANKS, is_count, meant, one_of, parse_nbytes, parse_seconds, printable, quoted
 from hpcoll.registry.sources import VARIABLE, compared, content, read_files, read_packages
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import CATALOGUE, find
@@ -35,8 +34,12 @@ log = logging.getLogger("hpcoll")
 
 
 def _in_a_line(record: logging.LogRecord) -> bool:
-    """Make a record fit for a terminal, since it may quote names that others have given; let all records pass."""
-    record.msg, record.args = printable(record.getMessage(), LINE), ()
+    """Make a record fit for a terminal, since it may quote names that others have given; let all records pass.
+
+    Where no handler says whose it is, it begins with ``hpcoll:``.
+    """
+    text = record.getMessage() if log.hasHandlers() else f"hpcoll: {record.getMessage()}"
+    record.msg, record.args = printable(text, LINE), ()
     return True
 
 
@@ -98,7 +101,7 @@ def check_algorithm(collective: str, algorithm: str) -> None:
     if algorithm != NATIVE:
         if f"{collective}/{algorithm}" not in CATALOGUE:
             read_packages()
-        find(collective, algorithm)
+        find(collective, algorithm, (NATIVE,))
 
 
 def name_of(algorithm: str | Algorithm | None, collective: str) -> str | None:
@@ -135,7 +138,7 @@ def _file_name(value: str) -> str:
 
 
 def _switch(value: str) -> bool | None:
-    return _one_of(("0", "1"), value) == "1" or None
+    return _member(("0", "1"), value) == "1" or None
 
 
 def _positive_number(value: str) -> int:
@@ -151,15 +154,15 @@ def _domains(value: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _one_of(names: Sequence[str], value: str) -> str:
+def _member(names: Sequence[str], value: str) -> str:
     if value not in names:
-        raise ArgumentError(f"expected one of {', '.join(names)}, got {quoted(value)}")
+        raise ArgumentError(f"expected {one_of(names, value)}")
     return value
 
 
 def _level(value: str) -> int:
     if value.upper() not in _LEVELS:
-        raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {quoted(value)}")
+        raise ArgumentError(f"level must be {one_of(_LEVELS, value)}")
     return _LEVELS[value.upper()]
 
 
@@ -189,7 +192,7 @@ VARIABLES = (
     Variable(
         "HPCOLL_ORDER", f"`{RANK_ORDER}`",
         "all reductions of arrays combine contributions as with `order=\"rank\"`: by one expression in rank order, whatever runs",
-        "the order is the algorithm's", "order", partial(_one_of, (RANK_ORDER,)),
+        "the order is the algorithm's", "order", partial(_member, (RANK_ORDER,)),
     ),
     Variable(
         TUNING, "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
@@ -206,7 +209,7 @@ VARIABLES = (
     Variable(
         "HPCOLL_SHM_COPY", " or ".join(f"`{name}`" for name in COPIES),
         "how long messages get to ranks of the node: staged in shared memory, or copied once by the kernel from the sender's own memory",
-        "what was measured to be faster, else staged, and both in turns where cores share no cache", "shm_copy", partial(_one_of, COPIES),
+        "what was measured to be faster, else staged, and both in turns where cores share no cache", "shm_copy", partial(_member, COPIES),
     ),
     Variable(
         "HPCOLL_DOMAINS", "ranks per cache domain, `8` or `3+1+4`",
@@ -215,11 +218,11 @@ VARIABLES = (
     ),
     Variable(
         "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the route of GPU arrays between ranks",
-        "picked per peer", "cuda_path", partial(_one_of, CUDA_PATHS),
+        "picked per peer", "cuda_path", partial(_member, CUDA_PATHS),
     ),
     Variable(
         "HPCOLL_CHECK", f"`{EVERY_CALL}`", "every blocking collective is compared on all ranks before it runs, in 0.2 ms or more",
-        "messages of what hpcoll runs itself carry a check of their call", "check", partial(_one_of, (EVERY_CALL,)),
+        "messages of what hpcoll runs itself carry a check of their call", "check", partial(_member, (EVERY_CALL,)),
     ),
     Variable(
         "HPCOLL_WARN", f"{_DURATION}; `0` for never",
@@ -271,14 +274,10 @@ _AGREED = (
 )  # fmt: skip
 
 
-def closest(unknown: str) -> str:
-    """Return the names of all variables, those that are most like an unknown one first, as a list in words."""
-    like = difflib.SequenceMatcher(b=unknown.removeprefix(PREFIX)[:NAME].upper())
-    ratios: dict[str, float] = {}
-    for variable in VARIABLES:
-        like.set_seq1(variable.name.removeprefix(PREFIX))
-        ratios[variable.name] = -like.ratio()
-    return ", ".join(sorted(ratios, key=ratios.__getitem__))
+def meant_variable(unknown: str) -> str:
+    """Return which variable was meant by an unknown one, as a question; where none is like it, all of them."""
+    names = [variable.name for variable in VARIABLES]
+    return meant(names, unknown, PREFIX) or f"; the variables of hpcoll are {', '.join(names)}"
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

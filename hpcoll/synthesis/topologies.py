@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, read_json, refused
-from hpcoll.base.text import printable, quoted
+from hpcoll.base.text import meant, printable, quoted
 from hpcoll.schedules.graph import grid, parse_dims
 
 MAX_NODES, MAX_BANDWIDTH = 64, 1 << 16  # ranks of a topology; chunks that a link carries in a round
-NAMES = "ring:N, full:N, hypercube:N, grid:AxB, torus:AxB and dgx1"
+NAMES = "ring:N, full:N, hypercube:N, grid:AxB, torus:AxB, dgx1"
 FAR = 1 << 30  # steps to a rank that no links lead to
 
 Edge = tuple[int, int]  # a link: from a rank, to a rank
@@ -63,11 +63,14 @@ def topology(text: str) -> Fabric:
         return Fabric(text, 8, {edge: width for width, pairs in _DGX1.items() for a, b in pairs for edge in ((a, b), (b, a))})
     shape, colon, size = text.partition(":")
     if not colon or shape not in _SHAPES:
+        if not Path(text).exists():
+            hint = meant((*_SHAPES, "dgx1"), shape)
+            raise ArgumentError(f"topology must be {NAMES} or the name of a JSON file, got {quoted(text)}{hint}")
         return _read(text)
     dims = parse_dims(size)
     nranks = prod(dims)
     if not 2 <= nranks <= MAX_NODES or (len(dims) > 1 and shape not in ("grid", "torus")) or (shape == "hypercube" and nranks & nranks - 1):
-        raise ArgumentError(f"topology must be {NAMES}, of 2 to {MAX_NODES} ranks, or a JSON file, got {quoted(text)}")
+        raise ArgumentError(f"topology must be {NAMES}, of 2 to {MAX_NODES} ranks, or the name of a JSON file, got {quoted(text)}")
     return Fabric(text, nranks, dict.fromkeys(_SHAPES[shape](dims), 1))
 
 

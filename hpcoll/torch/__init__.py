@@ -25,3 +25,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
 
 dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
 take_over()
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
-from hpcoll.base.text import parse_nbytes
+from hpcoll.base.text import counted, meant, parse_nbytes
 from hpcoll.comm.arguments.call import order_of
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.pace import StepPace
@@ -34,6 +34,9 @@ class Bucket:
         self.flat = as_array(comm.empty(count, first.dtype, device_of(first)))
         self.wire = self.flat if wire is None or wire == first.dtype else as_array(comm.empty(count, wire, device_of(first)))
         self.waits_for = len(members)
+
+    def __repr__(self) -> str:
+        return f"<Bucket of {', '.join(self.members)}: {self.flat.nbytes} bytes>"
 
     def views(self) -> Iterator[tuple[str, Any]]:
         """Yield each member's name, and its gradient in ``flat`` with its shape."""
@@ -121,6 +124,10 @@ class GradientBuckets:
         self._collects, self._kept = False, set[str]()  # inside of `no_sync`; gradients that were accumulated there
         self._begin()
 
+    def __repr__(self) -> str:
+        parts = f"{counted(len(self.gradients), 'parameter')} in {counted(len(self.buckets), 'bucket')}"
+        return f"<hpcoll.GradientBuckets: {parts}, rank {self._comm.rank} of {self._comm.size}>"
+
     @property
     def overlaps(self) -> bool:
         """Buckets of this step are all-reduced in flight."""
@@ -162,7 +169,8 @@ class GradientBuckets:
         """
         name = str(name)
         if name not in self.gradients:
-            raise ArgumentError(f"rank {self._comm.rank}: no parameter {name!r}; there are {', '.join(self.gradients)}")
+            there = ", ".join(self.gradients) + meant(self.gradients, name)
+            raise ArgumentError(f"rank {self._comm.rank}: no parameter {name!r}; there are {there}")
         if name in self._ready:
             raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} was ready before in this step; wait() ends a step")
         if gradient is not None:

@@ -116,6 +116,10 @@ class ParameterServer:
         self.traffic = self._client.traffic if self._client else ShardTraffic()
         self._comm.Barrier()
 
+    def __repr__(self) -> str:
+        roles = [name for name, ranks in (("worker", self.workers), ("server", self.servers)) if self.rank in ranks]
+        return f"<hpcoll.ParameterServer: {self._mode}, rank {self.rank} is {' and '.join(roles)}>"
+
     @property
     def staleness(self) -> Staleness:
         """Staleness of the gradients that this rank's server has applied; empty on ranks without a server."""

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.text import meant
 from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
 from hpcoll.runtime.gpu.arrays import stream_of
@@ -180,7 +181,7 @@ def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) ->
         if name not in have:
             return f"lacks parameter {name!r}"
         if name not in need:
-            return f"has parameter {name!r}, which there is not: {', '.join(need)}"
+            return f"has parameter {name!r}, which there is not: {', '.join(need)}{meant(need, name)}"
         if have[name] != need[name]:
             one, other = need[name], have[name]
             return f"of parameter {name!r} needs {one.dtype} of shape {one.shape}, got {other.dtype} of shape {other.shape}"

@@ -121,7 +121,7 @@ def _environment(files: Sequence[Path], turn: int) -> int:
     from hpcoll.cli.doctor.gpus import judge
     from hpcoll.cli.doctor.launchers import find_launcher
     from hpcoll.cli.doctor.probes import settings, tuning_file
-    from hpcoll.selection.config import closest, log, read_config
+    from hpcoll.selection.config import log, meant_variable, read_config
     from hpcoll.selection.topology import dealt
 
     environment = VARIABLES.load(files[0].read_bytes())
@@ -133,7 +133,7 @@ def _environment(files: Sequence[Path], turn: int) -> int:
     try:
         config = read_config(environment)
         for name in config.unknown:
-            log.warning("environment variable %s means nothing to hpcoll; these do, closest first: %s", name, closest(name))
+            log.warning("environment variable %s means nothing%s", name, meant_variable(name))
         dealt((0,) * 100, config.domains or (1,))
         print(repr(config.agreement())[:0])
     except HpcollError as error:

@@ -57,7 +57,7 @@ def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["simulate", "barrier", "-n", "8", "--bytes", "8", "--late=3:0.001", "--late=5:2ms", "--algorithms=dissemination"]) == 0
     out = capsys.readouterr().out
     assert "predicted microseconds since the last rank came" in out
-    assert out.splitlines()[2].split() == ["8", "B", "6.002*"]
+    assert out.splitlines()[2].split() == ["dissemination", "6.002*"]
     expected = "late must be one of 8 ranks and a time, like 3:2ms, got"
     for wrong, message in (("8:1", f"{expected} '8:1'"), ("1", "time must be a number of seconds"), ("x:1", f"{expected} 'x:1'")):
         assert main(["simulate", "barrier", "-n", "8", "--late", wrong]) == 2

@@ -1,6 +1,8 @@
 """The command line: what it prints, its exit codes, and that errors are one line."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -177,12 +179,81 @@ def test_memory_that_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch, c
     assert capsys.readouterr().err == "hpcoll: error: not enough memory: nothing says for what\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["show", "--nonsense"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["show", "--nonsense"]])
 def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert "usage: hpcoll" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "text"),
+    [
+        (["bench", "--bogus"], "usage: hpcoll bench ", "hpcoll bench: error: unrecognized arguments: --bogus\n"),
+        (["simulate", "bcast", "--plt", "a.svg"], "usage: hpcoll simulate ", "--plt a.svg: did you mean --plot?\n"),
+        (["shwo"], "usage: hpcoll ", "got 'shwo': did you mean show?\n"),
+        (["bench", "bcast", "--format", "jsn"], "usage: hpcoll bench ", "expected one of nccl, json, got 'jsn': did you mean json?\n"),
+        (["bench", "bcast", "-I", "7"], "usage: hpcoll bench ", "expected one of 0, 1, got '7'\n"),
+    ],
+)
+def test_a_usage_error_shows_the_usage_of_its_command(
+    arguments: list[str], usage: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert said.startswith(usage)
+    assert said.endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["show", "allreduc"], "allreduce"),
+        (["show", "allreduce/double-tree"], "double_tree"),
+        (["verify", "allreduce/rign"], "allreduce/ring"),
+        (["simulate", "bcast", "--network", "fsat"], "fast"),
+        (["simulate", "bcast", "--network", "fast,alhpa=1"], "alpha"),
+        (["synthesize", "bcast", "--topology", "rng:4"], "ring"),
+        (["warmup", "--ops", "summ"], "sum"),
+        (["warmup", "--types", "flaot"], "float"),
+    ],
+)
+def test_a_refused_name_comes_with_the_one_that_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hpcoll: error: ")
+    assert said.endswith(f": did you mean {meant}?\n")
+
+
+def test_commands_say_what_they_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("a.svg", "a.xml", "a.json")]
+    assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(files[0]), "--write", str(files[1])]) == 0
+    assert main(["simulate", "bcast", "-n", "4", "--bytes", "8", "--algorithms", "binomial", "--json", str(files[2])]) == 0
+    assert capsys.readouterr().err == "".join(f"hpcoll: wrote {file}\n" for file in files)
+    assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(tmp_path / "no" / "a.svg")]) == 2
+    assert "wrote" not in capsys.readouterr().err
+
+
+def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(sys, "__stdout__", io.StringIO())
+    assert main(["show"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(any(row.sent in line and row.summary in line for line in shown.splitlines()) for row in CATALOGUE.values())
+
+
+def test_pictures_of_many_ranks_can_be_read_or_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "a.svg"
+    assert main(["show", "allreduce/ring", "-n", "32", "--svg", str(target)]) == 0
+    assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, "each send has its peer and its chunk"
+    capsys.readouterr()
+    assert main(["show", "allreduce/ring", "-n", "128", "--svg", str(target)]) == 2
+    assert "too many messages one after another for a picture: draw fewer ranks" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +324,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["verify", "*/rings"], "no algorithm matches '*/rings'; 'hpcoll show' lists them"),
+        (["verify", "*/rings"], "no algorithm matches '*/rings': did you mean ring?"),
         (["verify", "--max-nranks", "0"], "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
     ],
 )

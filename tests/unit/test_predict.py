@@ -3,6 +3,7 @@
 import heapq
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -198,9 +199,19 @@ def test_neighbours_of_more_ranks_than_pairs_can_be_numbered_in_32_bits() -> Non
 @pytest.mark.parametrize(("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])])
 def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "bcast", "-n", "4", "--bytes", text, "--algorithms", "binomial"]) == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert [line[:7].strip() for line in lines[: len(expected)]] == expected
-    assert lines[len(expected)].startswith("node: ")
+    header, row, *others = capsys.readouterr().out.splitlines()[1:]
+    assert (re.split("  +", header), row.split()[0]) == (["algorithm", *expected], "binomial")
+    assert others[0].startswith("node: ")
+
+
+def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8:64M:24", "--network", "ethernet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    heads = [re.split("  +", line) for line in lines if line.startswith("algorithm ")]
+    assert (len(heads) > 1, sum(len(head) - 1 for head in heads)) == (True, 24)
+    assert sum(line.startswith("recursive_multiplying ") for line in lines) == len(heads)
+    assert "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us" in lines
 
 
 def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +240,7 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         (["--bytes", "0"], "bytes must be at least 1, got '0'"),
         (["--bytes", "64:8"], "bytes need 1 <= FROM <= TO"),
         (["--network", "slow"], "network must be one of"),
-        (["--network", "fast,speed=1"], "network constant must be one of"),
+        (["--network", "fast,speed=1"], "must be one of alpha, beta"),
         (["--network", "fast,alpha=x"], "network constant alpha must be a number"),
         (["--network", "fast,alpha=1e-7"], "network needs 0 <= overhead <= alpha"),
         (["--nodes", "8"], "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n"),

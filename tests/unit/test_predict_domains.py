@@ -93,7 +93,7 @@ def test_command_with_domains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([*what, "--network", "fast,domains.alpha=2e-5", "--json", str(out)]) == 0
     text, document = capsys.readouterr().out, json.loads(out.read_text())
     assert "allreduce on 16 ranks, 1 node of 16 ranks; 4 cache domains of 4 ranks, by blocks: predicted" in text
-    assert "domains: alpha 2e-05, beta 5e-11" in text
+    assert "domains: alpha 20 us, overhead 0.625 us, beta 0.05 ns/byte, gamma 0.01 ns/byte, always eager, streams 4" in text
     assert {"hierarchical", "leaders"} <= {cell["algorithm"] for cell in document["cells"]}
     assert document["levels"]["domains"]["alpha"] == 2e-5
     found = {(cell["algorithm"], cell["nbytes"]): cell["seconds"] for cell in document["cells"]}

@@ -87,7 +87,7 @@ def test_a_decorated_builder_is_a_row_like_any_other() -> None:
         ("allreduce", {"name": "ring"}, "allreduce/ring exists already"),
         ("allreduce", {"name": "native"}, "name of an algorithm"),
         ("allreduce", {"name": "a/b"}, "name of an algorithm"),
-        ("allreduce", {"speed": 3}, "no fact 'speed'"),
+        ("allreduce", {"speed": 3}, "must be one of canonical, .* got 'speed'"),
         ("allreduce", {"ordered": 1}, "ordered must be of type bool"),
         ("allreduce", {"serves": (0,)}, "parts and serves"),
         ("allreduce", {"chunks": "p+"}, "chunks is not a formula of p"),

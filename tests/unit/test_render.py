@@ -170,9 +170,11 @@ def drawn_lines(name: str, us: float) -> list[Line]:
     return [Line(name, side, (8, 64), values) for side in ("out_of_place", "in_place")]
 
 
-def test_every_algorithm_has_a_colour_of_its_own() -> None:
-    found = figures.colours(NAMES)
-    assert len(set(found.values())) == len(NAMES) > 11
+def test_every_algorithm_has_a_look_of_its_own() -> None:
+    found = figures.looks(NAMES)
+    assert len(set(found.values())) == len(NAMES) > 15
+    assert len({look.colour for look in found.values()}) == 6, "more cannot be told apart"
+    assert len({(look.colour, look.marker) for look in found.values()}) == len(NAMES), "dashes change where a curve covers another"
 
 
 def test_labels_keep_apart_below_the_top() -> None:

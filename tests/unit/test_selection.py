@@ -52,7 +52,7 @@ def test_levels(text: str, level: int) -> None:
     [
         ("HPCOLL_ALLREDUCE", "rings", "allreduce algorithm must be one of ring, .*, got 'rings'"),
         ("HPCOLL_BCAST", "ring", "bcast algorithm must be one of binomial, .*, got 'ring'"),
-        ("HPCOLL_BARRIER", "", "barrier algorithm must be one of dissemination, hierarchical, got ''"),
+        ("HPCOLL_BARRIER", "", "barrier algorithm must be one of dissemination, hierarchical, native, got ''"),
         ("HPCOLL_SEGMENT", "much", "size must be a number of bytes such as 8, 64K or 1.5M, got 'much'"),
         ("HPCOLL_SEGMENT", "0", "segment must be at least 1 byte, got '0'"),
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),

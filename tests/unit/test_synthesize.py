@@ -193,7 +193,8 @@ def test_a_bad_topology_is_refused_in_one_line(content: object, text: str, tmp_p
     [
         (["--topology", "ring:1"], "topology must be ring:N, full:N"),
         (["--topology", "hypercube:6"], "topology must be ring:N, full:N"),
-        (["--topology", "nowhere"], "cannot read topology nowhere: No such file"),
+        (["--topology", "nowhere"], "topology must be ring:N, full:N, hypercube:N, grid:AxB, torus:AxB, dgx1 or the name of a JSON file"),
+        (["--topology", "rings:4"], "topology must be ring:N"),
         (["--topology", "ring:4", "--chunks", "0"], "--chunks must be at least 1, got 0"),
         (["--topology", "ring:4", "--max-rounds", "-1"], "--max-rounds must be at least 1, got -1"),
         (["--topology", "ring:4", "--seconds", "nan"], "--seconds must be a number above 0, got nan"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import one_of
 from hpcoll.cli import figures
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
@@ -99,9 +100,10 @@ def _draw_earlier(arguments: argparse.Namespace) -> int:
     runs = [read_run(path) for path in arguments.sources]
     if arguments.algorithms not in (None, "all"):
         names = {NATIVE, *arguments.algorithms.split(",")}
-        unknown = names - {NATIVE} - {line.algorithm for run in runs for line in run.lines}
+        known = {line.algorithm for run in runs for line in run.lines}
+        unknown = names - {NATIVE} - known
         if unknown:
-            raise ArgumentError(f"no result given with --from has {', '.join(sorted(unknown))}")
+            raise ArgumentError(f"algorithms of the results given with --from must be {one_of(sorted(known), min(unknown))}")
         runs = [replace(run, lines=tuple(line for line in run.lines if line.algorithm in names)) for run in runs]
     wrong = [run.name for run in runs if arguments.collective not in (None, run.facts[0])]
     if wrong:

@@ -13,7 +13,7 @@ import numpy as np
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import AVG, BUILTIN, EXACT_SUM, ReduceOp
-from hpcoll.base.text import parse_nbytes, quoted
+from hpcoll.base.text import one_of, parse_nbytes
 
 MINBYTES, MAXBYTES, FACTOR = "8", "16M", 8
 MAX_SIZES, MAX_ITERS = 10_000, 10_000_000
@@ -38,7 +38,7 @@ def find_dtype(name: str) -> np.dtype:
     (dtype('float32'), dtype('int8'))
     """
     if name not in _TYPES:
-        raise ArgumentError(f"datatype must be one of {', '.join(_TYPES)}, got {quoted(name)}")
+        raise ArgumentError(f"datatype must be {one_of(_TYPES, name)}")
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else _NICKNAMES.get(name, name))
 
 
@@ -50,7 +50,7 @@ def type_name(dtype: np.dtype) -> str:
 def find_op(name: str) -> ReduceOp:
     """Return an operator by name; an unknown one raises ArgumentError, which lists the names."""
     if name not in OPERATORS:
-        raise ArgumentError(f"op must be one of {', '.join(OPERATORS)}, got {quoted(name)}")
+        raise ArgumentError(f"op must be {one_of(OPERATORS, name)}")
     return OPERATORS[name]
 
 

@@ -21,7 +21,7 @@ from hpcoll.base.text import LINE, MAX_RANKS, format_nbytes, printable
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
 from hpcoll.cli.bench.report import AUTO
-from hpcoll.cli.figures import SIZE, colours, label_ends, write
+from hpcoll.cli.figures import SIZE, Look, label_ends, looks, write
 from hpcoll.selection.config import NATIVE
 
 TIME, BANDWIDTH, HIDDEN = "time", "bus_bw", "hidden"  # quantities, by their names in documents
@@ -38,6 +38,7 @@ _MARKERS = "osD^vP*X"  # one per run
 _STYLES = {OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, IN_PLACE: {"linewidth": 0.7, "markersize": 2.2}}
 _LABELS = {TIME: "time per call (µs)", BANDWIDTH: "bus bandwidth (GB/s)", HIDDEN: "hidden by overlap (%)"}
 _FEW = 6  # algorithms that need no fading
+_NATIVE = Look("black", (0, (4, 2)), "")
 _FADED = {"alpha": 0.3, "linewidth": 1.0, "markersize": 2.2}
 _DISTURBED: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 9, "markeredgewidth": 1.0}
 _HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
@@ -149,8 +150,8 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
     common = [column[0] for column in columns if len(set(column)) == 1 and column[0]]
     labels = [", ".join(one for one, column in zip(run.facts, columns) if len(set(column)) > 1 and one) for run in runs]
     labels = [label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name])) for label, run in zip(labels, runs)]
-    best, shades = _best(runs), colours(dict.fromkeys(line.algorithm for run in runs for line in run.lines if line.algorithm != NATIVE))
-    shades[NATIVE] = "black"
+    names = dict.fromkeys(line.algorithm for run in runs for line in run.lines if line.algorithm != NATIVE)
+    best, styles = _best(runs), looks(names) | {NATIVE: _NATIVE}
     figure = Figure(figsize=SIZE, layout="constrained")
     figure.suptitle(", ".join(common))
     kinds = TIME, HIDDEN if all(HIDDEN in run.kinds for run in runs) else BANDWIDTH
@@ -159,8 +160,8 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
     for axes, kind in zip(panels, kinds):
         for run, marker in zip(runs, cycle(_MARKERS)):
             for line in (line for line in run.lines if line.algorithm in best or line.side == OUT_OF_PLACE):
-                end = _draw_line(axes, line, kind, shades[line.algorithm], marker, faded=line.algorithm not in best)
-                ends[kind].setdefault(line.algorithm, (end, shades[line.algorithm]))
+                end = _draw_line(axes, line, kind, styles[line.algorithm], marker, faded=line.algorithm not in best)
+                ends[kind].setdefault(line.algorithm, (end, styles[line.algorithm].colour))
         _finish(axes, kind, sorted({size for run in runs for line in run.lines for size in line.sizes}))
     figure.legend(handles=_legend(runs, labels), loc="outside lower center", ncols=4, frameon=False)
     for axes, kind in zip(panels, kinds):
@@ -181,16 +182,15 @@ def _best(runs: Sequence[Run]) -> set[str]:
     return best
 
 
-def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str, *, faded: bool) -> float:
+def _draw_line(axes: Any, line: Line, kind: str, look: Look, marker: str, *, faded: bool) -> float:
     """Draw a curve, and return its last value."""
     scale = 100 if kind == HIDDEN else 1
     values = [scale * value for value in line.values[kind]]
     top = 3 if line.algorithm == NATIVE else 2
     style = _FADED if faded else _STYLES[line.side]
-    dashes: Any = (0, (4, 2)) if line.algorithm == NATIVE else "solid"
-    axes.plot(line.sizes, values, color=colour, linestyle=dashes, marker=marker, zorder=top, **style)
+    axes.plot(line.sizes, values, color=look.colour, linestyle=look.line, marker=marker, zorder=top, **style)
     disturbed = [i for i, one in enumerate(line.disturbed) if one]
-    axes.plot([line.sizes[i] for i in disturbed], [values[i] for i in disturbed], color=colour, zorder=top, **_DISTURBED)
+    axes.plot([line.sizes[i] for i in disturbed], [values[i] for i in disturbed], color=look.colour, zorder=top, **_DISTURBED)
     return values[-1]
 
 

@@ -8,7 +8,7 @@ import importlib.util
 import math
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
+from hpcoll.base.text import one_of
 from hpcoll.cli.bench.messages import MAX_ITERS, sizes_of
 
 OPERATIONS = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter", "broadcast")
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check the arguments, measure, and print a table on rank 0."""
     unknown = set(arguments.operations) - set(OPERATIONS)
     if unknown:
-        raise ArgumentError(f"operations are {', '.join(OPERATIONS)}, got {quoted(', '.join(sorted(unknown)))}")
+        raise ArgumentError(f"operations must be {one_of(OPERATIONS, min(unknown))}")
     if arguments.iters is not None and not 1 <= arguments.iters <= MAX_ITERS:
         raise ArgumentError(f"iters must be from 1 to {MAX_ITERS}, got {arguments.iters}")
     if not 0 < arguments.seconds < math.inf:

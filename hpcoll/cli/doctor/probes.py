@@ -25,7 +25,7 @@ from hpcoll.base.text import format_nbytes, printable
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line
 from hpcoll.cli.doctor.gpus import judge
 from hpcoll.runtime.transports.cross_memory import ProbeWord, ptrace_scope, refusal
-from hpcoll.selection.config import closest, read_config
+from hpcoll.selection.config import meant_variable, read_config
 
 SMALL_SHM_NBYTES = 64 << 20  # a container's default
 SMALL_MEMORY_NBYTES = 1 << 30
@@ -214,8 +214,7 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
         return [Finding(FAIL, "settings", one_line(error), "correct it or unset it: hpcoll refuses to make a communicator")]
     findings = []
     for name in sorted(unknown):
-        what = f"unset it, or set one of these, closest first: {closest(name)}"
-        findings.append(Finding(WARN, "settings", f"{printable(name)} means nothing to hpcoll", what))
+        findings.append(Finding(WARN, "settings", f"{printable(name)} means nothing to hpcoll", f"unset it{meant_variable(name)}"))
     known = [f"{name}={printable(value)}" for name, value in ours.items() if name not in unknown]
     return [Finding(OK, "settings", ", ".join(known) or "no HPCOLL_* variable is set"), *findings]
 

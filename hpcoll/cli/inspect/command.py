@@ -13,7 +13,7 @@ from hpcoll.cli.inspect import fr_trace
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, first_few
-from hpcoll.cli.output import grid, print_lines, wrapped
+from hpcoll.cli.output import grid, print_lines, wrapped, written
 
 FORMAT = 2  # of the document that --json prints
 
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_fr_trace(flight: Flight, folder: Path) -> None:
     try:
         fr_trace.write(flight, folder)
+        written[folder] = None
     except OSError as error:
         raise ArgumentError(f"--fr-trace {folder}: {error.strerror or error}") from None
 

@@ -1,7 +1,6 @@
 """``hpcoll inspect --live``: the ranks that run on this node, as a table, and in a sentence for each call in which they wait."""
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,12 +13,12 @@ from hpcoll.base.machine import GONE, RUNNING
 from hpcoll.base.text import counted, duration, printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
 from hpcoll.cli.inspect.wording import MAX_ROWS
-from hpcoll.cli.output import grid, print_lines, wrapped
+from hpcoll.cli.output import UNCUT, columns, grid, print_lines, wrapped
 from hpcoll.comm.status.blocked_call import call_parts
 
 FORMAT = 1
 _EVERY_S, _FIRST_S = 1.0, 0.25  # between two tables, and before the first, for shares of a core
-_WIDTH = 120  # columns where there is no terminal
+_WIDTH = 120  # columns of sentences, at most
 _CLEAR = "\033[H\033[2J"
 _MOST_STORIES = 8
 _COLUMN = "waits in"
@@ -59,7 +58,7 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
 def _print(found: Found, shares: Used, once: bool) -> None:
     terminal = sys.stdout.isatty()
     print(_CLEAR if terminal and not once else "", end="")
-    width = shutil.get_terminal_size().columns if terminal else _WIDTH
+    width = columns() if terminal else UNCUT
     print_lines(lines(found, shares, time.monotonic(), width) if found.jobs else ["no rank runs here any more"])
     if not once:
         print(flush=True)
@@ -77,14 +76,14 @@ def lines(found: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterat
     for i, job in enumerate(found.jobs):
         if i:
             yield ""
-        yield from wrapped(_head(job), width=width)
+        yield from wrapped(_head(job), width=min(width, _WIDTH))
         yield from _table(job, shares, now, width)
         for text in stories(job, now):
-            yield from wrapped(text, width=width)
+            yield from wrapped(text, width=min(width, _WIDTH))
     if found.unclear:
         yield ""
     for text in found.unclear[:MAX_ROWS]:
-        yield from wrapped(f"not shown: {text}", width=width)
+        yield from wrapped(f"not shown: {text}", width=min(width, _WIDTH))
 
 
 def _head(job: Job) -> str:

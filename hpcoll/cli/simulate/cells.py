@@ -60,7 +60,7 @@ def predict_cells(
     """
     arguments, place, sizes = request.arguments, request.place, request.sizes
     if arguments.order and COLLECTIVES[row.collective].reduces and not row.is_canonical(len(place.nodes), parts(*place)):
-        return "its results are not the canonical expression, which --order rank asks for"
+        return "it does not combine as order=\"rank\" asks"
     if arguments.algorithms is None and row.per_gpu:
         return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
     if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:

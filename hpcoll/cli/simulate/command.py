@@ -4,13 +4,15 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Iterator
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted, table
+from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, one_of, parse_nbytes, quoted, table
 from hpcoll.cli import add_ranks_per_node, figures, output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.simulate import arrivals
@@ -23,7 +25,7 @@ from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.row import Algorithm
 
 NRANKS, BYTES, COUNT, NETWORK = 64, "8:1G", 6, "fast"
-WIDTH = 1000  # columns: nothing is cut
+WIDTH = 120  # columns of the table, which goes on below itself where there are more sizes
 NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
 NETWORKS = {
@@ -51,19 +53,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     constants = ", ".join(_CONSTANTS)
     parser.epilog = (
-        f"Networks: {', '.join(NETWORKS)}. Constants, in seconds and bytes: {constants}; for messages on a node node.alpha=..., "
-        "for messages between its cache domains domains.alpha=..."
+        f"Networks: {', '.join(NETWORKS)}. Constants are in seconds and bytes. Between nodes: {constants}. On a node: node.alpha, ...; "
+        "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: CPU time of a message; beta, gamma: to send, "
+        "to combine a byte; eager: longest message without the time of a handshake; streams: ranks that send at full rate at once."
     )
-    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or the program of a file, beside its kind")
+    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or a file, simulated beside other algorithms")
     add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
-    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1, of a trace as it was")
+    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1; of a trace: as it was")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     configure_grid(parser)
     programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    add("--order", choices=("rank",), help="of reductions; rank: only algorithms that give always the same bits")
+    add("--order", choices=("rank",), help="rank: only algorithms that combine as order=\"rank\" asks")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
     add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
@@ -156,7 +159,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     """Return the costs of messages."""
     name, *changes = (arguments.network or NETWORK).split(",")
     if name not in NETWORKS:
-        raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {quoted(name)}")
+        raise ArgumentError(f"network must be {one_of(NETWORKS, name)}")
     found = NETWORKS[name]
     if arguments.tuning:
         from hpcoll.selection.tuning import read
@@ -170,7 +173,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
         key, _, value = change.partition("=")
         level, _, constant = key.rpartition(".")
         if constant not in _CONSTANTS or level not in _LEVELS:
-            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. or domains. and one, got {quoted(key)}")
+            raise ArgumentError(f"network constant, which may begin with node. or domains., must be {one_of(_CONSTANTS, key)}")
         try:
             number, (least, most) = float(value), _CONSTANTS[constant]
             if not least <= number <= most:
@@ -203,21 +206,47 @@ def _print(request: SimulateRequest, result: Result, took: float) -> None:
     (arguments, place, _, sizes, _), (cells, left_out) = request, result
     graph = f", {found}" if (found := grid_in_words(arguments, arguments.collective)) else ""
     what = "predicted microseconds since the last rank came" if arguments.late else "predicted microseconds"
-    print(f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: {what}, the best of each size marked *")
+    title = f"{arguments.collective} on {len(place.nodes)} ranks{graph}, {place}: {what}, * marks the best"
+    output.print_lines(output.wrapped(title, width=WIDTH))
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
-    lines = []
+    columns = [["algorithm", *names]]
     for nbytes in sizes:
         best = min((by[name, nbytes].seconds for name in names), default=0.0)
-        lines.append([format_nbytes(nbytes), *(_text(by[name, nbytes], best) for name in names)])
-    print("\n".join(table(["size", *names], lines, WIDTH, numbers=list(range(1, len(names) + 1)))))
+        columns.append([format_nbytes(nbytes), *(_text(by[name, nbytes], best) for name in names)])
+    print("\n\n".join("\n".join(lines) for lines in _tables(columns)))
     for name, level in _used(request).items():
-        print(f"{name}: " + ", ".join(f"{constant} {getattr(level, constant):.4g}" for constant in _CONSTANTS))
+        output.print_lines(output.wrapped(f"{name}: {_in_words(level)}", width=WIDTH))
     if any(cell.extrapolated for cell in cells):
         print("~: the first segments were simulated, the others follow at their pace (--exact simulates all)")
     for name, why in left_out.items():
-        print(f"left out: {name}: {why}")
+        output.print_lines(output.wrapped(f"left out: {name}: {why}", width=WIDTH))
     print(f"{sum(cell.simulated for cell in cells):,} messages simulated in {took:.1f} s, building included")
+
+
+def _tables(columns: list[list[str]]) -> Iterator[list[str]]:
+    """Yield the lines of tables: the first column in each, and as many of the others as fit."""
+    first, *rest = columns
+    while True:
+        widths = accumulate((2 + max(map(len, column)) for column in rest), initial=max(map(len, first)))
+        fitting = max(1, sum(width <= WIDTH for width in widths) - 1)
+        header, *rows = zip(first, *rest[:fitting])
+        yield table(header, rows, WIDTH, numbers=range(1, len(header)))
+        rest = rest[fitting:]
+        if not rest:
+            return
+
+
+def _in_words(level: Network) -> str:
+    """Return the constants of a level with their units."""
+    found = [f"{name} {_us(getattr(level, name))}" for name in ("alpha", "overhead")]
+    found += [f"{name} {1e9 * getattr(level, name):.4g} ns/byte" for name in ("beta", "gamma")]
+    found += [f"eager to {format_nbytes(level.eager)}, else handshake {_us(level.handshake)}"] if level.eager < NEVER else ["always eager"]
+    return ", ".join([*found, *[f"streams {level.streams:g}"] * (level.streams != 1)])
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.4g} us"
 
 
 def _used(request: SimulateRequest) -> dict[str, Network]:
@@ -228,7 +257,7 @@ def _used(request: SimulateRequest) -> dict[str, Network]:
 
 def _text(cell: Cell, best: float) -> str:
     us = cell.seconds * 1e6
-    number = f"{us:.4g}" if us < 1e5 else f"{us:.0f}"
+    number = f"{us:.4g}" if us < 9999.5 else f"{us:,.0f}"
     return number + "~" * cell.extrapolated + "*" * (cell.seconds <= best * 1.0000001)
 
 

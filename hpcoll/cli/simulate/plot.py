@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.text import format_nbytes, printable
-from hpcoll.cli.figures import SIZE, Point, colours, dashes, label_ends, write
+from hpcoll.cli.figures import GLYPHS, SIZE, Point, dashes, label_ends, looks, write
 
 
 def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, list[tuple[int, float]]]) -> None:
@@ -16,16 +16,16 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
     left, right = figure.subplots(1, 2)
     ends: list[dict[str, tuple[float, str]]] = [{}, {}]
     drawn: tuple[list[list[Point]], list[list[Point]]] = [], []
-    for name, colour in colours(dict.fromkeys(cell.algorithm for cell in cells)).items():
+    for name, look in looks(dict.fromkeys(cell.algorithm for cell in cells)).items():
         mine = [cell for cell in cells if cell.algorithm == name]
         curves = [(cell.nbytes, cell.seconds) for cell in mine], against_nranks.get(name, [])
         for axes, found, before, curve in zip((left, right), ends, drawn, curves):
             points = [(x, float(f"{seconds:.3g}")) for x, seconds in curve]  # what the eye cannot tell apart is equal
             xs, us = [x for x, _ in curve], [seconds * 1e6 for _, seconds in curve]
-            axes.plot(xs, us, color=colour, linestyle=dashes(points, before), marker="o", markersize=3)
+            axes.plot(xs, us, color=look.colour, linestyle=dashes(points, before, look.line), marker=look.marker, markersize=4)
             before.append(points)
             if curve:
-                found[name] = (curve[-1][1] * 1e6, colour)
+                found[f"{GLYPHS[look.marker]} {name}"] = (curve[-1][1] * 1e6, look.colour)
     smallest = format_nbytes(min((cell.nbytes for cell in cells), default=0))
     for axes, label in ((left, "bytes"), (right, f"ranks, at {smallest}")):
         axes.set_xscale("log", base=2)

@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.base.text import counted
 from hpcoll.comm.context.context import Context, free
 from hpcoll.comm.context.team_cache import TeamCache
 from hpcoll.comm.diagnosis.failure_handling import Diagnosis
@@ -24,7 +25,7 @@ from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
 from hpcoll.comm.telemetry.regions import Region, regions
 from hpcoll.comm.telemetry.start import begins, ends, leaves
-from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, why_unusable
+from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, name_of, why_unusable
 
 _registry = TeamCache()
 _making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
@@ -234,6 +235,16 @@ class WithContext(MPI.Intracomm):
             ArgumentError: The name is no text, or empty.
         """
         return regions[name]
+
+    def __repr__(self) -> str:
+        name = f"hpcoll.{type(self).__name__}"
+        if not MPI.Is_initialized() or MPI.Is_finalized() or self == MPI.COMM_NULL:
+            return f"<{name}: null>" if self == MPI.COMM_NULL else f"<{name}: MPI is not running>"
+        context = vars(self).get("_context") or existing_context(self)
+        nodes = f" on {counted(max(context.resources.team.topology.nodes) + 1, 'node')}" if context is not None else ""
+        vendor, version = MPI.get_vendor()
+        title = " ".join(filter(None, (name, name_of(self))))
+        return f"<{title}: rank {self.rank} of {self.size}{nodes}, {vendor} {'.'.join(map(str, version))}>"
 
     @property
     def ledger(self) -> Ledger:

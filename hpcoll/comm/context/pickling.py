@@ -20,7 +20,7 @@ def restored(kind: type[MPI.Intracomm], name: str) -> MPI.Intracomm:
     found = getattr(MPI, name)
     if type(found) is kind is not MPI.Intracomm:
         return found
-    return kind() if found == MPI.COMM_NULL else kind(MPI.Intracomm(found))
+    return kind.__new__(kind) if found == MPI.COMM_NULL else kind(MPI.Intracomm(found))
 
 
 def reduced(comm: MPI.Intracomm) -> Any:

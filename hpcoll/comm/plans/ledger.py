@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.base.text import format_nbytes
+from hpcoll.base.text import as_html, counted, duration, format_nbytes
 from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.status.names import REGIONS, region_text
 from hpcoll.runtime.program import fields as f
@@ -163,6 +163,14 @@ class Ledger:
         self._regions.clear()
         for account in self._accounts.values():
             account.sums[:] = 0
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        ncalls, nbytes, seconds = (sum(column) for column in zip((0, 0, 0.0), *((row.calls, row.nbytes, row.seconds) for row in rows)))
+        kinds = counted(len({row.operation for row in rows}), "operation")
+        return f"<hpcoll ledger: {counted(ncalls, 'call')} of {kinds}, {format_nbytes(nbytes)}, {duration(seconds)}; print() shows all>"
+
+    _repr_html_ = as_html
 
     def __str__(self) -> str:
         rows, regions = self.rows(), self.regions()

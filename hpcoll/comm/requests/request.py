@@ -134,6 +134,11 @@ class CollectiveRequest(MPI.Request):
 
     cancel = Cancel
 
+    def __repr__(self) -> str:
+        operation = self._operation
+        state = "not in flight" if operation is None else "done" if operation.state >= progress.ENDED_WELL else "in flight"
+        return f"<hpcoll request of {operation.title if operation else getattr(self, '_title', self._what)}: {state}>"
+
     def __del__(self) -> None:
         operation = self._operation
         if operation is not None and not operation.over and self != MPI.REQUEST_NULL:

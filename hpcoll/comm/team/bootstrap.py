@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed, TransportError
 from hpcoll.base.launchers import local_nranks
-from hpcoll.base.text import parse_seconds, ranks_in_words
+from hpcoll.base.text import LINE, parse_seconds, printable, ranks_in_words
 from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller

@@ -64,6 +64,9 @@ class Region(metaclass=_RegionType):
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (self.name,)
 
+    def __repr__(self) -> str:
+        return f"<hpcoll region {self.name!r}>"
+
     def enter(self) -> None:
         """Name the calls of this process from now on, inside of the region in which it is."""
         outer = _process[f.REGION]

@@ -282,6 +282,11 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     return ranks
 
 
+def name_of(comm: MPI.Comm) -> str:
+    """Return a communicator's name, for texts; the empty string where it has none."""
+    return printable(comm.Get_name())
+
+
 def title_of(comm: MPI.Comm) -> str:
-    """Return a communicator's name, for texts."""
-    return printable(comm.Get_name()) or f"a communicator of {comm.size} ranks"
+    """Return a communicator's name, or what else tells it apart, for texts."""
+    return name_of(comm) or f"a communicator of {comm.size} ranks"
