@@ -241,4 +241,4 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
 
 def title_of(comm: MPI.Comm) -> str:
     """Return a communicator's name, for texts."""
-    return printable(comm.Get_name()) or f"a communicator of {comm.size} ranks"
+    return printable(comm, read=MPI.Comm.Get_name) or f"a communicator of {comm.size} ranks"
