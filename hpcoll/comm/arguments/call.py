@@ -67,6 +67,7 @@ class Call(NamedTuple):
         purpose: A `hpcoll.comm.plans.signature.Purpose`.
         graph: Graph of a neighbourhood collective, which is the communicator's.
         objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
+        operator: Number of its operator (`hpcoll.comm.objects.operators`), which is not of its kind.
         cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
         maps: Of INPUT and OUTPUT in memory, where that is not as displacements of blocks say.
         canonical: Every result must be the canonical expression of the contributions.
@@ -99,6 +100,7 @@ class Call(NamedTuple):
     purpose: int = 0
     graph: Graph | None = None
     objects: str = ""
+    operator: int = 0
     cells: tuple[int, int] | None = None
     maps: Maps = UNMAPPED
     canonical: bool = False

@@ -151,6 +151,12 @@ class Incoming:
         return loaded(self._pickle, self._buffers)
 
 
+def pickled(obj: Any) -> bytes:
+    """Return an object's pickle, with all its buffers."""
+    use = current()
+    return bytes(use.dumps(obj) if use.protocol is None else use.dumps(obj, use.protocol))  # type: ignore[call-arg]
+
+
 def loaded(data: Any, buffers: Sequence[np.ndarray]) -> Any:
     """Return the object of a pickle and its buffers out of band."""
     if buffers:
