@@ -18,7 +18,7 @@ from hpcoll.comm.arguments.cells import call_of_cells
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.objects import cells, floats
 from hpcoll.comm.objects.cells import Incoming, Outgoing
-from hpcoll.comm.objects.operators import ARRAY, OPCODES, TYPES, Op, code_of, operator_of
+from hpcoll.comm.objects.operators import OPCODES, TYPES, Op, code_of, operator_of
 from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
 from hpcoll.comm.plans.signature import OPERATOR_AT, OPERATOR_END
@@ -113,7 +113,7 @@ class CellExchange:
         fields = [
             self.engine, self.target, self._sends, self._in_place, self.room, id(_PICKLE), *given, id(self.buffers), id(dumps), id(loads),
             id(keywords), id(self.made), BYTES_LENGTH_AT or 0, len(self.views), views.ctypes.data, 0, 0, id(_PROTOCOL),
-            id(self.keep), 0, 0, 0, 0, TYPES.ctypes.data, TYPES.ctypes.data + TYPES.nbytes, ARRAY, OPCODES.ctypes.data,
+            id(self.keep), 0, 0, 0, 0, TYPES.ctypes.data, TYPES.ctypes.data + TYPES.nbytes, id(np.ndarray), OPCODES.ctypes.data,
         ]  # fmt: skip
         return np.array(fields, np.int64), (views, keywords, _PROTOCOL)
 

@@ -41,8 +41,8 @@ _PURE: set[bytes] = {
 }  # fmt: skip
 _NUMPY = [np.dtype(code) for code in "?bhilqBHILQefd"]
 # An array's element type or another object's type, and the kinds of its objects; a pickle tells the others.
-ARRAY = id(np.ndarray) if SUPPORTED else 0
-TYPES = np.array([(id(list), SEQUENCE), (id(tuple), SEQUENCE), *((id(one), PLAIN) for dtype in _NUMPY for one in (dtype, dtype.type))])
+_KINDS = [(id(list), SEQUENCE), (id(tuple), SEQUENCE), *((id(one), PLAIN) for dtype in _NUMPY for one in (dtype, dtype.type))]
+TYPES = np.array(_KINDS if SUPPORTED else [], np.int64)
 
 
 class Operator(NamedTuple):
