@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.blocking_neighbours import Neighbours
@@ -55,10 +56,10 @@ class Communicator(
             if not MPI.Is_initialized() or MPI.Is_finalized():
                 raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-                raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+                raise ArgumentError(f"Communicator needs an intracommunicator, got {quoted(comm)}")
             kind = _kind(comm)
             if cls._topology and cls._topology != kind._topology:
-                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {comm!r}")
+                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {quoted(comm)}")
             cls = kind if cls is Communicator else cls  # noqa: PLW0642
         return MPI.Intracomm.__new__(cls, comm)
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hpcoll.base.errors import HpcollError, ScheduleError
-from hpcoll.base.text import LINE, printable
+from hpcoll.base.text import LINE, printable, text_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.derived import Costs, derived
 from hpcoll.schedules.graph import Graph, ring
@@ -248,7 +248,7 @@ def exception_in_words(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}{where}: {error}"
+    return f"{type(error).__name__}{where}: {text_of(error)}"
 
 
 def _alone(writer: Writer, name: str) -> None:

@@ -225,11 +225,11 @@ def test_all_ranks_get_one_object_where_it_depends_on_the_process(way: str) -> N
     comm, both, own, wrong = made(way), random.Random(2), random.Random(comm_seed()), list[Any]()
     for i in range(ROUNDS // 2):
         op, long = both.choice([_merged, _picked, _by_address]), both.choice([1, 1, 40000])
-        objects: list[Any] = [[f"{own.random()}" * long for _ in range(5)], {f"{comm.rank}": {*"abc"}}, own.random(), Odd(comm.rank)]
+        objects: list[Any] = [[f"{own.random()}" * long for _ in range(5)], {f"{comm.rank}": [*"abc"]}, own.random(), Odd(comm.rank)]
         made_of = objects[0] if op is _merged else both.choice([objects, objects[1:], objects[2:]])[0]
         found = comm.allreduce(made_of, op=op)
         every = MPI.COMM_WORLD.allgather(pickle.dumps(found if not isinstance(found, Odd) else found.number))
-        wrong += [] if len(set(every)) == 1 or isinstance(found, dict) and len({*map(str, map(pickle.loads, every))}) else [(i, op)]
+        wrong += [] if len(set(every)) == 1 else [(i, op)]
     assert agreed(wrong) == []
 
 
@@ -257,13 +257,13 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
     comm, entered = fresh(), set[str]()
     array, floats = np.zeros(10), [0.5] * 100
     alike: list[tuple[Any, Any]] = [
-        (1.5, MPI.SUM), (array, MPI.SUM), (np.float32(2), MPI.PROD), (("x", np.zeros(9000)), MPI.SUM), ([Odd(1)], MPI.SUM), (floats, MPI.SUM),
-        (floats, MPI.MAX), ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
+        (1.5, MPI.SUM), (array, MPI.SUM), (np.float32(2), MPI.PROD), (("x", np.zeros(9000)), MPI.SUM), ([Odd(1)], MPI.SUM),
+        (floats, MPI.SUM), (floats, MPI.MAX), ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
         ([1, "x"], lambda a, b: a), ((2, 1), min), ((1.5, 2), MPI.MINLOC), (["a" * 200000], MPI.SUM),
     ]  # fmt: skip
     unlike: list[tuple[Any, Any]] = [
-        ({1}, operator.or_), ([{1}], lambda a, b: a), (Odd(1), lambda a, b: a), (np.array([None]), lambda a, b: a), (1, lambda a, b: max(a, b)),
-        ({"a": Odd(1)}, lambda a, b: {**a, **b}), (1, _picked), ([Odd(1)], lambda a, b: [*a, *b]),
+        ({1}, operator.or_), ([{1}], lambda a, b: a), (Odd(1), lambda a, b: a), (np.array([None]), lambda a, b: a),
+        (1, lambda a, b: max(a, b)), ({"a": Odd(1)}, lambda a, b: {**a, **b}), (1, _picked), ([Odd(1)], lambda a, b: [*a, *b]),
     ]  # fmt: skip
     wrong = list[Any]()
     for shared, cases in enumerate((alike, unlike)):
@@ -324,10 +324,7 @@ def test_operators_that_are_the_same() -> None:
         def __call__(self, one: int, other: int) -> int:
             return one + other
 
-    if rank == 0:
-        total = comm.allreduce(1, op=lambda a, b: a + b)
-    else:
-        total = comm.allreduce(1, op=lambda one, other: one + other)
+    total = comm.allreduce(1, op=lambda a, b: a + b) if rank == 0 else comm.allreduce(1, op=lambda one, other: one + other)
     found = [total, comm.allreduce(1, op=lambda a, b: a + b + 0 * rank), comm.allreduce(1, op=Adds())]
     found += [comm.allreduce(1, op=functools.partial(Adds(), *())), comm.allreduce(1, op=Adds().__call__)]
     assert agreed([] if found == [n] * 5 else [found]) == []

@@ -239,6 +239,11 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     return ranks
 
 
+def host_name() -> str:
+    """Return this host's name as the MPI library has it, for texts."""
+    return printable(MPI, read=lambda library: library.Get_processor_name())
+
+
 def title_of(comm: MPI.Comm) -> str:
     """Return a communicator's name, for texts."""
     return printable(comm, read=MPI.Comm.Get_name) or f"a communicator of {comm.size} ranks"
