@@ -128,7 +128,7 @@ class BlockingObjects(WithContext):
             tag: As in `bcast`.
 
         Raises:
-            Exception: What ``op`` raises. Ranks that do not apply it do not hear of that.
+            Exception: What ``op`` raises; where rank 0 applies it for all, `ArgumentError` elsewhere.
             ArgumentError: As in `bcast`; likewise all others.
         """
         if tag is not None:

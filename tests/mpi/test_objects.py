@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import os
 import pickle
 import random
 import sys
@@ -258,7 +259,8 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
     array, floats = np.zeros(10), [0.5] * 100
     alike: list[tuple[Any, Any]] = [
         (1.5, MPI.SUM), (array, MPI.SUM), (np.float32(2), MPI.PROD), (("x", np.zeros(9000)), MPI.SUM), ([Odd(1)], MPI.SUM),
-        (floats, MPI.SUM), (floats, MPI.MAX), ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
+        (floats, MPI.SUM), (floats, MPI.MAX),
+        ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
         ([1, "x"], lambda a, b: a), ((2, 1), min), ((1.5, 2), MPI.MINLOC), (["a" * 200000], MPI.SUM),
     ]  # fmt: skip
     unlike: list[tuple[Any, Any]] = [
@@ -298,6 +300,44 @@ def test_an_operator_that_raises_in_one_process(method: str) -> None:
 
 def _one(one: Any, other: Any) -> Any:
     return one
+
+
+class Untold(Exception):  # noqa: N818
+    """An error whose text cannot be had."""
+
+    def __str__(self) -> str:
+        return str(self)
+
+
+ODD = [Untold(), FileNotFoundError(os.fsdecode(b"/data/caf\xe9.h5")), ValueError("\0\x1b" + "x" * 10**7)]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("error", ODD, ids=["none", "no UTF-8", "10 MB"])
+def test_errors_with_odd_texts(error: Exception) -> None:
+    """mpi4py's error on the rank whose object failed, another one elsewhere, and the communicator stays usable."""
+
+    class Bad:
+        def __reduce__(self) -> Any:
+            raise error
+
+    comm = fresh()
+    for method in ("bcast", "allgather", "allreduce"):
+        got = raised(lambda: getattr(comm, method)(Bad() if comm.rank == 0 else 1))  # noqa: B023
+        fits = got is error if comm.rank == 0 else type(got) is ArgumentError and f"rank 0 raised {type(error).__name__}: " in str(got)
+        assert agreed([] if fits else [(comm.rank, str(type(got)))]) == []
+        assert comm.allreduce(1) == comm.size
+
+
+def test_a_name_that_the_library_has_cut() -> None:
+    """In the middle of a character: calls of all forms work."""
+    comm, one = fresh(), np.ones(1)
+    comm.Set_name("é" * 70)
+    comm.Allreduce(MPI.IN_PLACE, one)
+    comm.Iallreduce(MPI.IN_PLACE, one).Wait()
+    assert comm.bcast(comm.allreduce(1)) == comm.size
+    assert "é" in comm._context.resources.title
+    comm.Dup().Barrier()
 
 
 @pytest.mark.mpi(min_size=2)
