@@ -6,17 +6,20 @@ the result down again. So no rank has more than a few objects, and an error anyw
 """
 
 from collections.abc import Callable, Sequence
+from gc import get_referents
+from pickle import loads
 from typing import Any
 
 import mpi4py
 import numpy as np
+from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import GATHERED_RANKS
 from hpcoll.comm.objects.cells import Incoming, Outgoing, loaded, message_of, pickled, refusal, remote_error
-from hpcoll.comm.objects.exchange import CellExchange
+from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
 from hpcoll.comm.objects.operators import Op
 from hpcoll.comm.objects.parts import NOTHING, place_of
-from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
+from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES, UNLIKE
 
 _IN_TREES = bool(getattr(mpi4py.rc, "fast_reduce", True))  # which mpi4py reads once, too
 
@@ -59,6 +62,8 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
 
     Arguments as of `CellExchange.finish`.
     """
+    if status == UNLIKE and exchange.data is not None and get_referents(MPI.pickle) == DEFAULT:
+        return exchange.share(lambda: fold([*map(loads, exchange.views)], op), limit_s)
     mine, incoming, special = exchange.settle(status, limit_s)
     unlike, refused = exchange.unlike, mine[0].error is not None or any(one.refused for one in incoming)
     if special and not refused and _IN_TREES and exchange.context.nranks > GATHERED_RANKS:

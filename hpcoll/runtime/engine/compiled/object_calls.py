@@ -62,7 +62,7 @@ def _kinds_of(words, given, data):  # type: ignore[no-untyped-def]
     type_of = pointer(given)[c.TYPE_OF]
     if type_of == words[o.ARRAY]:
         type_of = pointer(given)[c.DESCR]
-    while at < words[o.TYPES_END]:
+    while at < words[o.TYPES_END] and kinds == 0:
         if pointer(at)[0] == type_of:
             kinds = pointer(at)[1]
         at += 16
@@ -82,11 +82,11 @@ def _is_plain(words, data):  # type: ignore[no-untyped-def]
         if nbytes == o.UNKNOWN:
             return False
         if nbytes >= o.LENGTH:
-            length = 0
-            for i in range(nbytes - o.LENGTH):
+            nbytes -= o.LENGTH
+            length = int(byte_pointer(at)[0])
+            for i in range(1, nbytes):
                 length |= int(byte_pointer(at)[i]) << 8 * i
             at += length
-            nbytes -= o.LENGTH
         at += nbytes
     return True
 
