@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from hpcoll.base.text import printable
+from hpcoll.base.text import error_text, printable
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUP, MEMBERSHIP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
@@ -124,7 +124,7 @@ def ends_by_exception() -> BaseException | None:
 def how_it_ends() -> str:
     """Return the words for how this process's program ends, for texts on other ranks."""
     error = ends_by_exception()
-    return "has ended its program" if error is None else printable(f"{ENDED_BY}{type(error).__name__}: {error}", 1000)
+    return "has ended its program" if error is None else printable(ENDED_BY + error_text(error), 1000)
 
 
 def cpu_s(pid: int) -> float | None:

@@ -1,11 +1,12 @@
 """Foreign text made fit for a terminal, a log or an error text; byte counts, times and lists of ranks as people write them; limits.
 
 Names of communicators, hosts and files, arguments of programs, values of variables and contents of files may hold anything: sequences
-that a terminal obeys, marks that turn the direction of what follows, megabytes.
+that a terminal obeys, marks that turn the direction of what follows, half characters, megabytes. A program's objects may
+fail to tell theirs. All of it goes through `text_of`, which never raises; so do `error_text`, `printable` and `quoted`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from hpcoll.base.errors import ROW, ArgumentError
 
@@ -16,6 +17,8 @@ MAX_CHUNKS = 1 << 16  # chunks of a schedule that is drawn or simulated; segment
 
 Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
 
+_BLANKS = 16  # times as many characters are read as are kept: runs of blanks become one
+_class_name = type.__dict__["__name__"].__get__  # whatever its metaclass says
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _MOST_RUNS = 8  # that a text names
@@ -23,16 +26,45 @@ _LIKE = 0.7  # of 1, from which on names are much like each other
 _DIGITS = len(str(MAX_RANKS))
 
 
-def printable(text: str, most: int = NAME) -> str:
-    """Return a text as one line of printable characters, others as question marks, cut after ``most``.
+def text_of(value: object, most: int = LINE, read: Callable[[Any], Any] = str) -> str:
+    """Return the text of anything that comes from outside, cut after ``most`` characters, as UTF-8 can have it. Never raises.
+
+    Args:
+        value: Text, bytes, a path, an error, an object of the program's: whatever it holds, and whatever its methods do.
+        most: Most characters.
+        read: Function that makes its text.
+
+    >>> text_of("caf\\udce9"), text_of(b"Gr\\xc3\\xb6\\xc3"), text_of(10**5000)
+    ('caf?', 'Grö\\ufffd', '<int without text>')
+    """
+    try:
+        try:
+            text = value if isinstance(value, bytes) else read(value)
+        except UnicodeDecodeError as error:  # the MPI library has cut a name inside a character
+            text = error.object
+        if isinstance(text, bytes):
+            text = bytes.decode(text, errors="replace")
+        return str.__getitem__(text, slice(most)).encode(errors="replace").decode()
+    except BaseException:  # which an object's own method may raise; no call may end half-way for a text
+        return f"<{_class_name(type(value))} without text>"
+
+
+def error_text(error: BaseException, most: int = LINE) -> str:
+    """Return the kind and the text of an error, as of `text_of`.
+
+    >>> error_text(KeyError("a"))
+    "KeyError: 'a'"
+    """
+    return f"{_class_name(type(error))}: {text_of(error)}"[:most]
+
+
+def printable(value: object, most: int = NAME, read: Callable[[Any], Any] = str) -> str:
+    """Return `text_of` as one line of printable characters, others as question marks, cut after ``most``.
 
     >>> printable("a\\tb\\n c"), printable("Größe \\x1b[31m"), printable("abcdef", 4)
     ('a b c', 'Größe ?[31m', 'abc…')
     """
-    line = " ".join(text.split())[: most + 1]
-    if not line.isprintable():
-        line = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return _cut(" ".join(text_of(value, _BLANKS * most, read).split()), most)
 
 
 def in_a_line(text: str) -> str:
@@ -45,13 +77,19 @@ def in_a_line(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a refused value, cut after `VALUE` characters.
+    """Return the repr of a refused value, as of `text_of`, without what is not printable, cut after `VALUE` characters.
 
     >>> quoted("a\\x1b"), len(quoted("9" * 5000))
     ("'a\\\\x1b'", 100)
     """
-    text = repr(value)
-    return text if len(text) <= VALUE else f"{text[: VALUE - 1]}…"
+    return _cut(text_of(value, VALUE + 1, repr), VALUE)
+
+
+def _cut(text: str, most: int) -> str:
+    text = text[: most + 1]
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def one_of(known: Iterable[str], got: object) -> str:

@@ -13,7 +13,8 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
-from hpcoll.comm.objects.reductions import Op, combined, fold, scanned
+from hpcoll.comm.objects.operators import Op
+from hpcoll.comm.objects.reductions import combined, fold, scan
 from hpcoll.comm.telemetry.regions import tagged
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE, RUN
@@ -92,7 +93,15 @@ class BlockingObjects(WithContext):
         """Return every rank's object, in rank order; arguments and errors as of `bcast`."""
         if tag is not None:
             return tagged(BlockingObjects.allgather, locals())
-        return self._gathered("allgather", sendobj, timeout)
+        context = self._context
+        if timeout is not None:
+            timeout = limit_of(timeout, context.rank)
+        pool = context.exchanges["allgather"]
+        exchange = pool.pop() if pool else CellExchange(context, pool, "allgather")
+        status = exchange.run(sendobj)
+        made = exchange.finish(status, timeout) if status else exchange.taken()
+        exchange.pool.append(exchange)
+        return made
 
     def alltoall(self, sendobj: Any, *, timeout: Time = None, tag: str | None = None) -> list[Any]:
         """Return what each rank sends to this one, in rank order; arguments and errors as of `scatter`, on every rank."""
@@ -119,7 +128,7 @@ class BlockingObjects(WithContext):
             tag: As in `bcast`.
 
         Raises:
-            Exception: What ``op`` raises. Ranks that do not apply it do not hear of that.
+            Exception: What ``op`` raises; where rank 0 applies it for all, `ArgumentError` elsewhere.
             ArgumentError: As in `bcast`; likewise all others.
         """
         if tag is not None:
@@ -136,40 +145,32 @@ class BlockingObjects(WithContext):
         """Return the combination of the objects of ranks ``0`` to ``r`` on rank ``r``; arguments and errors as of `reduce`."""
         if tag is not None:
             return tagged(BlockingObjects.scan, locals())
-        return scanned(self._gathered("scan", sendobj, timeout), op, self._context.rank, itself=True)
+        return self._reduced("scan", None, sendobj, op, timeout)
 
     def exscan(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
         """Return the combination of the objects of ranks before this one, None on rank 0; arguments and errors as of `reduce`."""
         if tag is not None:
             return tagged(BlockingObjects.exscan, locals())
-        return scanned(self._gathered("exscan", sendobj, timeout), op, self._context.rank, itself=False)
+        return self._reduced("exscan", None, sendobj, op, timeout)
 
     def _reduced(self, method: str, root: int | None, sendobj: Any, op: Op, timeout: Time) -> Any:
-        """Return the result of a `reduce`, or with no root of an `allreduce`."""
+        """Return the result of a `reduce`, or with no root of another reduction."""
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         pool = context.exchanges[method if not root else (method, root)]
-        exchange = pool.pop() if pool else CellExchange(context, pool, method, _checked(root or 0, context.nranks))
+        exchange = pool.pop() if pool else CellExchange(context, pool, method, _checked(root or 0, context.nranks), op)
+        if op is not exchange.op:
+            exchange.use(op)
         wanted = root is None or context.rank == root
         status, made = exchange.run(sendobj), None
-        if status:
+        if method in ("scan", "exscan"):
+            made = scan(exchange, status, timeout, op, itself=method == "scan")
+        elif status:
             made = combined(exchange, status, timeout, op, wanted=wanted)
         else:
             objects = exchange.taken()
             made = fold(objects, op) if wanted else None
-        exchange.pool.append(exchange)
-        return made
-
-    def _gathered(self, method: str, sendobj: Any, timeout: Time) -> list[Any]:
-        """Return every rank's object for a method."""
-        context = self._context
-        if timeout is not None:
-            timeout = limit_of(timeout, context.rank)
-        pool = context.exchanges[method]
-        exchange = pool.pop() if pool else CellExchange(context, pool, method)
-        status = exchange.run(sendobj)
-        made = exchange.finish(status, timeout) if status else exchange.taken()
         exchange.pool.append(exchange)
         return made
 

@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.blocking_neighbours import Neighbours
@@ -54,11 +55,11 @@ class Communicator(
         if comm is not None:
             _refuse_without_mpi()
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-                got = "MPI.COMM_NULL" if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL else repr(comm)
+                got = "MPI.COMM_NULL" if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL else quoted(comm)
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {got}")
             kind = _kind(comm)
             if cls._topology and cls._topology != kind._topology:
-                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {comm!r}")
+                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {quoted(comm)}")
             cls = kind if cls is Communicator else cls  # noqa: PLW0642
         return MPI.Intracomm.__new__(cls, comm)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.text import quoted
 from hpcoll.exact.arguments import exact_array, sorted_axes
 from hpcoll.exact.sums import Array, ExactSums, needed_by
 from hpcoll.exact.terms import is_exact_type
@@ -47,7 +48,7 @@ class ExactAccumulator:
         except TypeError:
             self.shape = (-1,)
         if any(n < 0 for n in self.shape):
-            raise ArgumentError(f"ExactAccumulator needs a shape of sizes of 0 or more, got {shape!r}")
+            raise ArgumentError(f"ExactAccumulator needs a shape of sizes of 0 or more, got {quoted(shape)}")
         self._is_complex = self.dtype.kind == "c"
         self._sums = ExactSums(1 + self._is_complex, prod(self.shape), single=not self.shape)
 
@@ -153,7 +154,7 @@ def _result_type(dtype: Any, subject: str) -> np.dtype:
     try:
         found = np.dtype(dtype).newbyteorder("=")
     except TypeError:
-        raise ArgumentTypeError(f"{subject} needs an element type, got {dtype!r}") from None
+        raise ArgumentTypeError(f"{subject} needs an element type, got {quoted(dtype)}") from None
     if not is_exact_type(found) or found.kind in "biu":
         raise ArgumentTypeError(f"{subject} needs a floating type up to float64, real or complex, got {found}")
     return found

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError, like
+from hpcoll.base.text import quoted
 from hpcoll.exact.sums import Array
 from hpcoll.exact.terms import is_exact_type
 from hpcoll.runtime.gpu.arrays import device_array
@@ -40,5 +41,5 @@ def sorted_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     except (IndexError, TypeError):
         axes = [0, 0]
     if len(set(axes)) < len(axes) or not axes:
-        raise ArgumentError(f"axis needs different axes of an array that has {ndim}, got {axis!r}")
+        raise ArgumentError(f"axis needs different axes of an array that has {ndim}, got {quoted(axis)}")
     return tuple(axes)

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hpcoll.base.errors import ArgumentTypeError, HpcollError, ScheduleError
-from hpcoll.base.text import LINE, printable
+from hpcoll.base.text import LINE, printable, text_of
 from hpcoll.schedules import ir
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.derived import Costs, derived
@@ -252,7 +252,7 @@ def exception_in_words(error: BaseException) -> str:
     """Return kind, place and text of an exception; the place is a line that calls the writer, not one of the writer."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-_DEEP) if frame.filename != ir.__file__]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}: {error}"
+    return f"{type(error).__name__}{where}: {text_of(error)}"
 
 
 def _alone(writer: Writer, name: str) -> None:

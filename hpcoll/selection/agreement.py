@@ -15,8 +15,8 @@ from mpi4py import MPI
 
 from hpcoll.base.disk_cache import lock_folder
 from hpcoll.base.errors import ArgumentError, SettingsError
-from hpcoll.base.text import printable
 from hpcoll.runtime.telemetry.status_page import launcher
+from hpcoll.runtime.transports.mpi import host_name
 from hpcoll.selection.config import Config, log, meant_variable, read_config
 from hpcoll.selection.topology import Process
 
@@ -83,7 +83,7 @@ def _configure_log(config: Config, rank: int) -> None:
     """Add a handler for more than warnings, unless the program has one; let rank 0 warn of each unknown variable once."""
     if config.level < logging.WARNING and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        host = printable(MPI.Get_processor_name()).replace("%", "%%")
+        host = host_name().replace("%", "%%")
         handler.setFormatter(logging.Formatter(f"{host}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(config.level)

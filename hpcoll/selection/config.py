@@ -254,7 +254,7 @@ VARIABLES = (
     Variable(
         TRACEBACK, f"`{FULL}`",
         "errors that a program does not catch are printed with hpcoll's own frames, and on each rank with who called what",
-        "hpcoll's frames are left out, and one rank of each node prints who called what", "traceback", partial(_one_of, (FULL,)),
+        "hpcoll's frames are left out, and one rank of each node prints who called what", "traceback", partial(_member, (FULL,)),
     ),
     Variable(
         SITE, f"folders, with `{os.pathsep}` between them",

@@ -7,11 +7,9 @@ from itertools import chain, cycle, islice, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from mpi4py import MPI
-
 from hpcoll.base.machine import CPUS, domain_of
-from hpcoll.base.text import printable
 from hpcoll.runtime.transports.cross_memory import ProbeWord, word
+from hpcoll.runtime.transports.mpi import host_name
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -65,7 +63,7 @@ class Process(NamedTuple):
 
 def this_process(has_gpu: bool) -> Process:
     """Return this process; MPI must be initialised."""
-    host, domain = printable(MPI.Get_processor_name()), bound_to(frozenset(os.sched_getaffinity(0)))
+    host, domain = host_name(), bound_to(frozenset(os.sched_getaffinity(0)))
     return Process(host, os.getpid(), domain, _ngpus(), has_gpu, word())
 
 

@@ -1,6 +1,8 @@
 """The lower-case collectives on Python objects: mpi4py's results, whatever the sizes, and an error on all ranks instead of a hang."""
 
+import functools
 import operator
+import os
 import pickle
 import random
 import sys
@@ -8,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -169,6 +171,203 @@ def test_operators_and_loads_that_raise(size: int) -> None:
     fits = isinstance(errors[0], TypeError | ArgumentError) and isinstance(errors[1], LookupError) == last
     assert agreed([] if fits else [(comm.rank, errors)]) == []
     assert comm.allreduce(1) == comm.size
+
+
+class Odd:
+    """An object of a class of the program's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _merged(one: list[str], other: list[str]) -> list[str]:
+    """Return a list in the order of a set, which is each process's own."""
+    return list({*one, *other})
+
+
+def _picked(one: Any, other: Any) -> Any:
+    return random.choice([one, other])
+
+
+def _by_address(one: Any, other: Any) -> Any:
+    return max(one, other, key=id)
+
+
+class Tree(NamedTuple):
+    """A combination, with a number that no other has."""
+
+    number: float
+    one: Any
+    other: Any
+
+
+def _node(one: Any, other: Any) -> Tree:
+    return Tree(random.random(), one, other)
+
+
+def blocks(tree: Any, first: int = 0) -> dict[tuple[int, int], float]:
+    """Return the numbers of a tree's combinations by the first rank, and the one behind the last, that are in them."""
+    if not isinstance(tree, Tree):
+        return {}
+    left = leaves(tree.one)
+    return {(first, first + leaves(tree)): tree.number, **blocks(tree.one, first), **blocks(tree.other, first + left)}
+
+
+def leaves(tree: Any) -> int:
+    return leaves(tree.one) + leaves(tree.other) if isinstance(tree, Tree) else 1
+
+
+def shape(tree: Any) -> Any:
+    return (shape(tree.one), shape(tree.other)) if isinstance(tree, Tree) else tree
+
+
+def test_all_ranks_get_one_object_where_it_depends_on_the_process(way: str) -> None:
+    """Random objects, short and long, and operators that give each process another object."""
+    comm, both, own, wrong = made(way), random.Random(2), random.Random(comm_seed()), list[Any]()
+    for i in range(ROUNDS // 2):
+        op, long = both.choice([_merged, _picked, _by_address]), both.choice([1, 1, 40000])
+        objects: list[Any] = [[f"{own.random()}" * long for _ in range(5)], {f"{comm.rank}": [*"abc"]}, own.random(), Odd(comm.rank)]
+        made_of = objects[0] if op is _merged else both.choice([objects, objects[1:], objects[2:]])[0]
+        found = comm.allreduce(made_of, op=op)
+        every = MPI.COMM_WORLD.allgather(pickle.dumps(found if not isinstance(found, Odd) else found.number))
+        wrong += [] if len(set(every)) == 1 else [(i, op)]
+    assert agreed(wrong) == []
+
+
+def comm_seed() -> int:
+    return 100 + MPI.COMM_WORLD.rank
+
+
+@pytest.mark.parametrize("method", ["allreduce", "scan", "exscan"])
+@pytest.mark.parametrize("size", [1, 200000], ids=["short", "long"])
+def test_what_results_share_is_one_object(method: str, size: int) -> None:
+    """The same ranks' objects are combined once, in mpi4py's order, whichever ranks' results have that."""
+    comm, mine = fresh(), (MPI.COMM_WORLD.rank, "a" * size)
+    found, theirs = (getattr(one, method)(mine, op=_node) for one in (comm, MPI.COMM_WORLD))
+    same, numbers = shape(found) == shape(theirs), dict[tuple[int, int], float]()
+    for tree in MPI.COMM_WORLD.allgather(found):
+        for block, number in blocks(tree).items():
+            same = same and numbers.setdefault(block, number) == number
+    assert agreed([] if same else [(comm.rank, method)]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.once
+def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
+    """Then there is no second message."""
+    comm, entered = fresh(), set[str]()
+    array, floats = np.zeros(10), [0.5] * 100
+    alike: list[tuple[Any, Any]] = [
+        (1.5, MPI.SUM), (array, MPI.SUM), (np.float32(2), MPI.PROD), (("x", np.zeros(9000)), MPI.SUM), ([Odd(1)], MPI.SUM),
+        (floats, MPI.SUM), (floats, MPI.MAX),
+        ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
+        ([1, "x"], lambda a, b: a), ((2, 1), min), ((1.5, 2), MPI.MINLOC), (["a" * 200000], MPI.SUM),
+    ]  # fmt: skip
+    unlike: list[tuple[Any, Any]] = [
+        ({1}, operator.or_), ([{1}], lambda a, b: a), (Odd(1), lambda a, b: a), (np.array([None]), lambda a, b: a),
+        (1, lambda a, b: max(a, b)), ({"a": Odd(1)}, lambda a, b: {**a, **b}), (1, _picked), ([Odd(1)], lambda a, b: [*a, *b]),
+    ]  # fmt: skip
+    wrong = list[Any]()
+    for shared, cases in enumerate((alike, unlike)):
+        for obj, op in cases:
+            entered.clear()
+            sys.setprofile(lambda frame, *_: entered.add(frame.f_code.co_name))
+            comm.allreduce(obj, op=op)
+            sys.setprofile(None)
+            wrong += [] if ("share" in entered) == shared else [(obj, op)]
+    assert agreed([str(one) for one in wrong]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("method", ["allreduce", "scan", "exscan"])
+def test_an_operator_that_raises_in_one_process(method: str) -> None:
+    """Where rank 0 combines, all ranks hear of its error; others do not combine."""
+    for bad in (0, MPI.COMM_WORLD.size - 1):
+        comm = fresh()
+
+        def op(one: Any, other: Any, bad: int = bad) -> Any:
+            if MPI.COMM_WORLD.rank == bad:
+                raise LookupError("caf\udce9")
+            return one
+
+        error = raised(lambda comm=comm, op=op: getattr(comm, method)(Odd(1), op=op))
+        expected = "NoneType" if bad else "LookupError" if comm.rank == 0 else "ArgumentError"
+        fits = type(error).__name__ == expected and (comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error))
+        fits = fits or (method == "exscan" and comm.size == 2)  # where nothing is combined
+        assert agreed([] if fits else [(comm.rank, repr(error))]) == []
+        assert comm.allreduce(1) == comm.size
+
+
+def _one(one: Any, other: Any) -> Any:
+    return one
+
+
+class Untold(Exception):  # noqa: N818
+    """An error whose text cannot be had."""
+
+    def __str__(self) -> str:
+        return str(self)
+
+
+ODD = [Untold(), FileNotFoundError(os.fsdecode(b"/data/caf\xe9.h5")), ValueError("\0\x1b" + "x" * 10**7)]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("error", ODD, ids=["none", "no UTF-8", "10 MB"])
+def test_errors_with_odd_texts(error: Exception) -> None:
+    """mpi4py's error on the rank whose object failed, another one elsewhere, and the communicator stays usable."""
+
+    class Bad:
+        def __reduce__(self) -> Any:
+            raise error
+
+    comm = fresh()
+    for method in ("bcast", "allgather", "allreduce"):
+        got = raised(lambda: getattr(comm, method)(Bad() if comm.rank == 0 else 1))  # noqa: B023
+        fits = got is error if comm.rank == 0 else type(got) is ArgumentError and f"rank 0 raised {type(error).__name__}: " in str(got)
+        assert agreed([] if fits else [(comm.rank, str(type(got)))]) == []
+        assert comm.allreduce(1) == comm.size
+
+
+def test_a_name_that_the_library_has_cut() -> None:
+    """In the middle of a character: calls of all forms work."""
+    comm, one = fresh(), np.ones(1)
+    comm.Set_name("é" * 70)
+    comm.Allreduce(MPI.IN_PLACE, one)
+    comm.Iallreduce(MPI.IN_PLACE, one).Wait()
+    assert comm.bcast(comm.allreduce(1)) == comm.size
+    assert "é" in comm._context.resources.title
+    comm.Dup().Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("method", ["reduce", "allreduce", "scan", "exscan"])
+def test_operators_that_differ(way: str, method: str) -> None:
+    """All ranks hear of it, at the latest in their next call, and the operators are named."""
+    pairs: list[tuple[Any, Any, str]] = [
+        (MPI.SUM, MPI.MAX, "op=MAX"), (_one, _picked, "op=a function ("), (MPI.SUM, lambda a, b: a + b, "op=a function ("),
+        (lambda a, b: a, lambda a, b: b, "op=a function ("), (max, min, "op=a function ("),
+    ]  # fmt: skip
+    for first, others, text in pairs:
+        comm = made(way)
+        error = raised(lambda: (getattr(comm, method)(1, op=others if comm.rank else first), comm.barrier()))  # noqa: B023
+        fits = isinstance(error, MismatchError) and text in str(error)
+        assert agreed([] if fits else [(comm.rank, str(first), repr(error))]) == []
+
+
+def test_operators_that_are_the_same() -> None:
+    """Each branch of a program may write its own lambda; what a function refers to is the rank's own; objects may be operators."""
+    comm = fresh()
+    rank, n = comm.rank, comm.size
+
+    class Adds:
+        def __call__(self, one: int, other: int) -> int:
+            return one + other
+
+    total = comm.allreduce(1, op=lambda a, b: a + b) if rank == 0 else comm.allreduce(1, op=lambda one, other: one + other)
+    found = [total, comm.allreduce(1, op=lambda a, b: a + b + 0 * rank), comm.allreduce(1, op=Adds())]
+    found += [comm.allreduce(1, op=functools.partial(Adds(), *())), comm.allreduce(1, op=Adds().__call__)]
+    assert agreed([] if found == [n] * 5 else [found]) == []
 
 
 def test_arguments_that_mpi4py_refuses() -> None:

@@ -7,8 +7,10 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from hpcoll.base import ops
 from hpcoll.base.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
 from hpcoll.base.ops import ReduceOp, reduce_op
-from hpcoll.base.text import LINE, NAME, VALUE, format_nbytes, parse_nbytes, printable, quoted
+from hpcoll.base.text import LINE, NAME, VALUE, error_text, format_nbytes, parse_nbytes, printable, quoted, text_of
 from hpcoll.schedules.ir import chunk_bounds, cyclic_runs, segment_count
 from hpcoll.selection.config import log
 
@@ -228,6 +230,66 @@ def test_what_is_long_is_cut() -> None:
     assert printable("x" * 10**6) == "x" * (NAME - 1) + "…"
     assert quoted("x" * 10**6) == "'" + "x" * (VALUE - 2) + "…"
     assert len(quoted([1] * 10**6)) == VALUE
+
+
+class _NamelessKind(type):
+    __name__ = property(lambda _: 1 / 0)  # type: ignore[assignment]
+
+
+class _Mute(Exception, metaclass=_NamelessKind):  # noqa: N818
+    """An error whose texts cannot be had."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def __str__(self) -> str:
+        return self.act()  # type: ignore[return-value]
+
+    __repr__ = __str__
+
+
+class _Text(str):
+    """A text that is not as it looks."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self
+
+    def __getitem__(self, _: object) -> NoReturn:
+        raise SystemExit
+
+    split = encode = isprintable = __getitem__  # type: ignore[assignment]
+
+
+def _raised(error: BaseException) -> Callable[[], object]:
+    def act() -> object:
+        raise error
+
+    return act
+
+
+def _endless() -> object:
+    return str(_Mute(_endless))
+
+
+_ACTS = [_raised(SystemExit(0)), _raised(KeyboardInterrupt()), _raised(GeneratorExit()), _endless, lambda: 5, lambda: None, lambda: b"x"]
+_ODD = ["caf\udce9", "\ud800\udc00", _Text("a\udce9"), b"\xc3", b"caf\xe9", "a\0b", Path("\udcff"), [_Mute(_endless)], 10**5000]
+
+
+@pytest.mark.parametrize("value", [*_ODD, *map(_Mute, _ACTS)], ids=range(len(_ODD) + len(_ACTS)))
+def test_a_text_from_outside_never_raises(value: object) -> None:
+    for text in (text_of(value), error_text(ValueError(value)), printable(value), quoted(value)):
+        assert type(text) is str
+        assert 0 < len(text.encode()) <= LINE
+    assert printable(value).isprintable()
+    assert quoted(value).isprintable()
+
+
+def test_an_error_without_text_is_named() -> None:
+    assert error_text(_Mute(_endless)) == "_Mute: <_Mute without text>"
+    assert error_text(FileNotFoundError("caf\udce9.h5")) == "FileNotFoundError: caf?.h5"
+    assert text_of(b"caf\xc3", read=bytes.decode) == text_of(b"caf\xc3") == "caf\ufffd"
 
 
 def test_what_is_logged_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from hpcoll.base.dtypes import is_bfloat16, opaque
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
-from hpcoll.base.text import printable
+from hpcoll.base.text import printable, quoted
 from hpcoll.comm.arguments.datatypes import layout_of_datatype, made_of, table_of
 from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
@@ -214,7 +214,7 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
         with contextlib.suppress(ValueError):  # an unknown code stays a str
             datatype = MPI.Datatype.fromcode(datatype)
     if not isinstance(datatype, MPI.Datatype):
-        raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
+        raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {quoted(datatype)}")
     layout = plain_layout(datatype)
     return layout if layout is not None or datatype == MPI.DATATYPE_NULL else derived_layout(datatype)
 
@@ -258,7 +258,7 @@ def _integer(value: Any, subject: str) -> int:
     try:
         return int(value) if isinstance(value, float | np.floating) and value.is_integer() else operator.index(value)
     except TypeError:
-        raise ArgumentTypeError(f"{subject} needs integer counts and displacements, got {value!r}") from None
+        raise ArgumentTypeError(f"{subject} needs integer counts and displacements, got {quoted(value)}") from None
 
 
 def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:

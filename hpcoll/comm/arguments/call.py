@@ -16,7 +16,7 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16, is_exact, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
-from hpcoll.base.text import parse_seconds
+from hpcoll.base.text import parse_seconds, quoted
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.runtime.engine.call_cache import Key, whole
@@ -67,6 +67,7 @@ class Call(NamedTuple):
         purpose: A `hpcoll.comm.plans.signature.Purpose`.
         graph: Graph of a neighbourhood collective, which is the communicator's.
         objects: Lower-case method of mpi4py's for which the call moves pickled objects, or empty.
+        operator: Number of its operator (`hpcoll.comm.objects.operators`), which is not of its kind.
         cells: Numbers of cells in INPUT and OUTPUT, of ``count`` bytes each (`hpcoll.runtime.program.fields`); None: no call of cells.
         maps: Of INPUT and OUTPUT in memory, where that is not as displacements of blocks say.
         canonical: Every result must be the canonical expression of the contributions.
@@ -99,6 +100,7 @@ class Call(NamedTuple):
     purpose: int = 0
     graph: Graph | None = None
     objects: str = ""
+    operator: int = 0
     cells: tuple[int, int] | None = None
     maps: Maps = UNMAPPED
     canonical: bool = False
@@ -196,7 +198,7 @@ def check_root(root: Any, nranks: int, rank: int) -> int:
     try:
         index = int(root.__index__())
     except AttributeError:
-        raise ArgumentTypeError(f"rank {rank}: root must be an integer, got {root!r}") from None
+        raise ArgumentTypeError(f"rank {rank}: root must be an integer, got {quoted(root)}") from None
     if not 0 <= index < nranks:
         raise ArgumentError(f"rank {rank}: root must be a rank below {nranks}, got {index}")
     return index
@@ -242,7 +244,7 @@ def to_ours(op: Any, rank: int) -> ReduceOp | None:
     if isinstance(found, ReduceOp):
         return found
     if not isinstance(op, MPI.Op):
-        raise ArgumentTypeError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {op!r}")
+        raise ArgumentTypeError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {quoted(op)}")
     return next((ours for theirs, ours in _PAIRS if theirs == op), None)
 
 
@@ -258,7 +260,7 @@ def order_of(order: object, rank: int) -> str:
     'rank'
     """
     if order != RANK_ORDER or not isinstance(order, str):
-        raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {order!r}")
+        raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {quoted(order)}")
     return order
 
 
@@ -284,7 +286,7 @@ def limit_of(timeout: object, rank: int) -> float:
         return _seconds(timeout)
     except (ArgumentError, TypeError):  # not even hashable
         expected = "a number of seconds above 0, or text such as '500ms', '10s' or '5m'"
-        raise ArgumentError(f"rank {rank}: timeout must be {expected}, got {timeout!r}") from None
+        raise ArgumentError(f"rank {rank}: timeout must be {expected}, got {quoted(timeout)}") from None
 
 
 @lru_cache(typed=True)

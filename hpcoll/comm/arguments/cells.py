@@ -10,6 +10,7 @@ _RECEIVED_NBYTES = 1 << 20  # of the cells of all ranks
 _STAGED_NBYTES = 128 << 10  # of those that a rank sends, which must fit a staging slot
 _SENT_TO_EACH = ("scatter", "alltoall")
 OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")  # methods for objects
+REDUCTIONS = ("reduce", "allreduce", "scan", "exscan")
 GATHERED_RANKS = 4  # most that gather all objects of a reduction, however long these are
 _COLLECTIVES = {"allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}  # by which they travel
 _BYTE = np.dtype(np.uint8)

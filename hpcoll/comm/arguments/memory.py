@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError, like
+from hpcoll.base.text import text_of
 from hpcoll.runtime.gpu import dlpack
 from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, KnownArray, device_array
 from hpcoll.runtime.gpu.cuda import driver
@@ -92,7 +93,7 @@ def find_gpu_array(argument: Any) -> DeviceArray | None:
 
 
 def _unreadable(buffer: object, subject: str, error: Exception) -> ArgumentError:
-    return like(error, f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}")
+    return like(error, f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {text_of(error)}")
 
 
 def _not_contiguous(array: Array | DeviceArray, subject: str, how: str) -> ArgumentError:

@@ -218,8 +218,8 @@ _ROWS = (
 
 
 def _of_cells(name: str) -> Method:
-    """Return the row of a method for objects, of whose arguments only the root tells one call from another."""
-    describe = lambda me, root=0: call_of_cells(name, me.root(root), me.rank, me.nranks)  # noqa: E731
+    """Return the row of a method for objects, of whose arguments the root and the operator's number tell one call from another."""
+    describe = lambda me, root=0, number=0: call_of_cells(name, me.root(root), me.rank, me.nranks)._replace(operator=number)  # noqa: E731
     return Method(name, collective_of(name), ("root",), describe, root_at=0)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.base.text import quoted, text_of
 from hpcoll.comm.arguments.call import check_root
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.service_collectives import ServiceCollectives
@@ -63,7 +64,7 @@ def symmetric(
     try:
         array = allocate(form)
     except (ArgumentError, DeviceError, MemoryError) as error:
-        problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {error}"
+        problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {text_of(error)}"
     problem = _first_problem(service_collectives, problem, f"{method} with {form}")
     if problem or array is None:
         array = None  # the traceback must not keep it
@@ -108,7 +109,7 @@ def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: Lo
         mapping = node.copy(form.nbytes, writer) if node else None
         memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
     except (ArgumentError, MemoryError) as error:
-        problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {error}"
+        problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {text_of(error)}"
     problem = _first_problem(service_collectives, problem, f"share with root {root}")
     if problem or memory is None:
         memory = mapping = None
@@ -137,17 +138,17 @@ def _form(rank: int, method: str, shape: Any, dtype: Any) -> ArrayForm:
     try:
         element = np.dtype(dtype)
     except TypeError as error:
-        raise ArgumentError(f"rank {rank}: {method} needs an element type, got {dtype!r}: {error}") from None
+        raise ArgumentError(f"rank {rank}: {method} needs an element type, got {quoted(dtype)}: {text_of(error)}") from None
     if element.hasobject or element.itemsize == 0:
-        raise ArgumentError(f"rank {rank}: {method} needs elements of fixed size, got {element!r}")
+        raise ArgumentError(f"rank {rank}: {method} needs elements of fixed size, got {quoted(element)}")
     try:
         axes = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
         np.empty([0] * len(axes))  # not more axes than NumPy has
         form = ArrayForm(axes, element)
     except (TypeError, ValueError):
-        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}") from None
+        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {quoted(shape)}") from None
     if min(axes, default=0) < 0:
-        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}")
+        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {quoted(shape)}")
     if form.nbytes > _MOST_NBYTES:
         raise ArgumentError(f"rank {rank}: {method} needs at most {_MOST_NBYTES} bytes, got {form.nbytes} for {form}")
     return form
@@ -157,7 +158,7 @@ def _source(rank: int, array: Any) -> np.ndarray:
     try:
         return np.asarray(array)
     except (TypeError, ValueError, BufferError) as error:
-        raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {error}") from None
+        raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {text_of(error)}") from None
 
 
 def _agree(service_collectives: ServiceCollectives, problem: str, call: str, more: Any = None) -> list[Any]:

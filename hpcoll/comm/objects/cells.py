@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import error_text
 from hpcoll.comm.objects.serializer import current
 from hpcoll.runtime.program.fields import CELL_FLAG
 
@@ -92,7 +93,7 @@ def message(data: bytes, buffers: Sequence[Any], room: int) -> Outgoing:
 
 def refusal(error: Exception, room: int) -> Outgoing:
     """Return the message that there is no object, because of an error."""
-    text = f"{type(error).__name__}: {error}"[:_TEXT].encode()[: room - _NUMBERS.size]
+    text = error_text(error, _TEXT).encode()[: room - _NUMBERS.size]
     payload = _NUMBERS.pack(_ERROR, len(text), 0) + text
     return Outgoing(CELL_FLAG | len(payload), payload, (), error)
 
@@ -148,6 +149,12 @@ class Incoming:
     def load(self) -> Any:
         """Return the object, once all its blocks are there."""
         return loaded(self._pickle, self._buffers)
+
+
+def pickled(obj: Any) -> bytes:
+    """Return an object's pickle, with all its buffers."""
+    use = current()
+    return bytes(use.dumps(obj) if use.protocol is None else use.dumps(obj, use.protocol))  # type: ignore[call-arg]
 
 
 def loaded(data: Any, buffers: Sequence[np.ndarray]) -> Any:

@@ -4,9 +4,10 @@ The short way, of objects whose pickles fit their cells, is one crossing into co
 (`hpcoll.runtime.engine.compiled.object_calls`). All else is `CellExchange.finish`.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from gc import get_referents
+from operator import and_
 from pickle import dumps, loads
 from typing import Any
 
@@ -17,13 +18,16 @@ from hpcoll.comm.arguments.cells import call_of_cells
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.objects import cells, floats
 from hpcoll.comm.objects.cells import Incoming, Outgoing
+from hpcoll.comm.objects.operators import OPCODES, TYPES, Op, code_of, operator_of
 from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
+from hpcoll.comm.plans.signature import OPERATOR_AT, OPERATOR_END
 from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
+from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import object_fields as o
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, ON_OBJECT, RUN, SPECIAL
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, ON_OBJECT, RUN, SPECIAL, UNLIKE
 from hpcoll.selection.config import EVERY_CALL
 
 _PROTOCOL, _PICKLE = current().protocol, MPI.pickle
@@ -31,6 +35,7 @@ DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
 _FEW = 8
+_FOR_ALL = ("allreduce", "scan", "exscan")  # whose objects each rank combines by itself, where all get the same
 
 
 class CellExchange:
@@ -41,8 +46,11 @@ class CellExchange:
         pool: List of the exchanges of this kind that no call has.
         method: Lower-case method.
         root: Its root, or 0.
+        op: Operator of the call at hand, where it has one.
+        first: Exchange with whose latest call this one's go on: rank 0's object goes to all.
 
     Attributes:
+        op: Operator of the latest call, where that is known by itself.
         engine: Address of the engine.
         target: Address of the cells that are received.
         made: What `run` has loaded.
@@ -52,24 +60,29 @@ class CellExchange:
     """
 
     __slots__ = (
-        "_arguments", "_at", "_engine", "_fields", "_in_place", "_messages", "_plan", "_sends", "_sent", "_sent_words", "_slots",
-        "_started", "_words", "buffers", "collective", "context", "data", "engine", "keep", "made", "method", "pool", "room", "root",
-        "source", "target", "views",
+        "_arguments", "_at", "_code", "_engine", "_fields", "_in_place", "_kinds", "_messages", "_plan", "_sends", "_sent",
+        "_sent_kinds", "_sent_words", "_shared", "_signature", "_slots", "_started", "_state", "_words", "buffers", "collective",
+        "context", "data", "engine", "keep", "made", "method", "op", "pool", "room", "root", "source", "target", "views",
     )  # fmt: skip
 
-    def __init__(self, context: Context, pool: list[Any], method: str, root: int = 0) -> None:
+    def __init__(
+        self, context: Context, pool: list[Any], method: str, root: int = 0, op: Op | None = None, first: "CellExchange | None" = None
+    ) -> None:
         on, every = context.resources, context.resources.config.check == EVERY_CALL
-        context.check(BeginningCall(method, (root,), root=root, limit_s=context.limit_s))
+        if first is None:
+            number = 0 if op is None else operator_of(op).number
+            context.check(BeginningCall(method, (root, number), root=root, limit_s=context.limit_s))
         self.context, self.method, self.root, self.pool = context, method, root, [] if every else pool
-        call = call_of_cells(method, root, on.rank, on.nranks)
+        call = call_of_cells(method if first is None else "bcast", root, on.rank, on.nranks)
         assert call.cells is not None
         self.collective = call.collective
         nbytes, (nsent, nreceived) = call.count, call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
         self._sent_words, self._words = (memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
+        self._sent_kinds, self._kinds = (memoryview(one).cast("q")[1 :: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
         with context.failure_scope(method):
-            self._plan = context.planner.plan(call, method, (), algorithm, _WHOLE)
+            self._plan = context.planner.plan(call, method if first is None else "part", (), algorithm, _WHOLE)
             self._engine = self._plan.take(on.begin(), call)
             self._plan.give(on.begin(), self._engine)
         self.engine, self.source, self.target = self._engine.address, self._sent.ctypes.data, received.ctypes.data
@@ -84,8 +97,14 @@ class CellExchange:
         self._sends = call.collective != "bcast" or on.rank == root
         self._in_place = self._sends and call.collective == "bcast"
         self._fields, self._arguments = self._laid_out()
-        self._started = memoryview(self._fields)  # type: ignore[arg-type]
+        self._started, self._state = memoryview(self._fields), memoryview(self._engine.state)  # type: ignore[arg-type]
         self._at = self._fields.ctypes.data
+        self._signature = self._state[f.SIGNATURE] & (1 << OPERATOR_AT) - 1 | self._state[f.SIGNATURE] >> OPERATOR_END << OPERATOR_END
+        self._shared, self._code, self.op = None, None, None  # type: Any, Any, Any
+        if first is not None:
+            self._state[f.FORM] |= f.PART
+        elif op is not None:
+            self.use(op)
 
     def _laid_out(self) -> tuple[np.ndarray, tuple[Any, ...]]:
         """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
@@ -94,9 +113,49 @@ class CellExchange:
         fields = [
             self.engine, self.target, self._sends, self._in_place, self.room, id(_PICKLE), *given, id(self.buffers), id(dumps), id(loads),
             id(keywords), id(self.made), BYTES_LENGTH_AT or 0, len(self.views), views.ctypes.data, 0, 0, id(_PROTOCOL),
-            id(self.keep), 0,
+            id(self.keep), 0, 0, 0, 0, TYPES.ctypes.data, TYPES.ctypes.data + TYPES.nbytes, id(np.ndarray), OPCODES.ctypes.data,
         ]  # fmt: skip
         return np.array(fields, np.int64), (views, keywords, _PROTOCOL)
+
+    def use(self, op: Op) -> None:
+        """Let the next calls be of an operator. One that may refer to anything is not kept."""
+        code = code_of(op)
+        if code is not None and code is self._code:
+            return
+        number, kinds = operator_of(op)
+        asks = self.method in _FOR_ALL and self.context.nranks > 1
+        self._started[o.SIGNATURE], self._started[o.KINDS] = self._signature + (number << OPERATOR_AT), kinds | f.ASKS if asks else 0
+        self._code, self.op = code, op if kinds and code is None else None
+
+    @property
+    def unlike(self) -> bool:
+        """Say whether ranks that combined the objects which have come, each by itself, might get different ones."""
+        kinds = self._started[o.KINDS]
+        return bool(kinds) and not reduce(and_, self._kinds, kinds & f.ANY_KIND)
+
+    def share(self, make: Callable[[], Any], limit_s: float | None) -> Any:
+        """Return what rank 0 makes on all ranks, as a part of the call whose cells have come.
+
+        Raises:
+            Exception: What ``make`` raises on rank 0; `ArgumentError` elsewhere.
+        """
+        shared, obj, context = self._shared, None, self.context
+        if shared is None:
+            shared = self._shared = CellExchange(context, [], self.method, first=self)
+        shared._state[f.ACCOUNT] = self._state[f.ACCOUNT]
+        shared._state[f.SIGNATURE : f.CHECKED_TAG + 1] = self._state[f.SIGNATURE : f.CHECKED_TAG + 1]
+        try:
+            obj = make() if context.rank == 0 else None
+        except Exception as error:
+            shared.data, status = None, shared._begin(shared._put(cells.refusal(error, shared.room)))
+        except BaseException as error:
+            context.interrupted(self._plan.named(0), error)
+            raise
+        else:
+            status = shared.run(obj)
+        made = shared.made.pop() if not status else shared.finish(status, limit_s)[0]
+        self.parts(limit_s).end()
+        return made
 
     def run(self, obj: Any) -> int:
         """Send an object, and receive others; return `DONE` where these are in ``made`` now, else a status for `finish`."""
@@ -106,7 +165,8 @@ class CellExchange:
         if type(obj) is list and len(obj) >= floats.LEAST and get_referents(_PICKLE) == DEFAULT:
             self.data = floats.pickled(obj)
             if self.data is not None:
-                fits = len(self.data) <= self.room
+                fits = len(self.data) <= self.room  # and the word behind its length has all bits: it is of all kinds
+                self._started[o.KIND] = f.ANY_KIND
                 return self._begin(id(self.data) + BYTES_LENGTH_AT if fits else self._announce(self.data))  # type: ignore[operator]
         try:
             status: int = call_compiled(ON_OBJECT, self._at, id(obj), 0, 0)
@@ -123,10 +183,13 @@ class CellExchange:
         return self._run_slowly(obj) if self.data is None else self._begin(self._announce(self.data))
 
     def _run_slowly(self, obj: Any) -> int:
+        self._started[o.KIND] = 0
         return self._begin(self._put(cells.message_of(obj, self.room)) if self._sends else self.target)
 
     def _begin(self, at: int) -> int:
         """Send a cell as `run` does."""
+        if self._started[o.SIGNATURE]:
+            self._state[f.SIGNATURE], self._state[f.KINDS] = self._started[o.SIGNATURE], self._started[o.KINDS]
         status: int = call_compiled(RUN, self.engine, at, at if self._in_place else self.target, AS_BEFORE)
         if status == DONE and self.data is not None:
             self.made += map(loads, [self.data] if self._in_place else self.views)
@@ -180,6 +243,7 @@ class CellExchange:
 
     def _put(self, message: Outgoing) -> int:
         self._messages, self._sent_words[0] = [message], message.length
+        self._sent_kinds[0] = self._started[o.KIND]
         self._slots[0][: len(message.payload)] = message.payload
         return self.source
 
@@ -191,11 +255,7 @@ class CellExchange:
             limit_s: Seconds that the call may take, or None.
         """
         mine, incoming, special = self.settle(status, limit_s)
-        if special:
-            parts = self.parts(limit_s)
-            parts.exchange(self.collective, self.root, mine, incoming)
-            parts.end()
-        self.raise_first(mine, incoming)
+        self.receive(mine, incoming, limit_s, special=special)
         if self.collective == "bcast" and self.context.rank == self.root:
             return [mine[0].copied()]
         return [one.load() for one in incoming]
@@ -205,7 +265,7 @@ class CellExchange:
         context = self.context
         if status == BUSY:
             context.run(status, (self.method, self.root, None, None), ())
-        if status not in (DONE, SPECIAL):
+        if status not in (DONE, SPECIAL, UNLIKE):
             context.go_on(self._plan, self._engine, status, limit_s, (self,))  # which has the memory that messages use
             context.exchange.note_place()
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
@@ -215,11 +275,25 @@ class CellExchange:
         special = any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)])
         return mine, incoming, special
 
+    def receive(
+        self, mine: Sequence[Outgoing], incoming: Sequence[Incoming], limit_s: float | None, *, special: bool, ends: bool = True
+    ) -> None:  # fmt: skip
+        """Receive what follows the cells of a call, if any is ``special``; raise the first error. The call ends with that, or goes on."""
+        refused = any(one.error is not None for one in mine) or any(one.refused for one in incoming)
+        if special:
+            parts = self.parts(limit_s)
+            if self.collective != "allgather" or not refused:  # else all ranks know
+                parts.exchange(self.collective, self.root, mine, incoming)
+            if ends or refused:
+                parts.end()
+        if refused:
+            self._raise_first(mine, incoming)
+
     def parts(self, limit_s: float | None) -> CallParts:
         """Return the parts of the call whose cells have come."""
         return CallParts(self.context, self._engine, self.method, limit_s)
 
-    def raise_first(self, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
+    def _raise_first(self, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
         """Raise the first error of this rank or another, if there is one."""
         for message in mine:
             if message.error is not None:

@@ -8,8 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.objects.cells import loaded
-from hpcoll.comm.objects.serializer import current
+from hpcoll.comm.objects.cells import loaded, pickled
 
 _NONE = -1  # in place of the bytes of an object that cannot be pickled
 
@@ -29,7 +28,7 @@ def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: 
     """
     problem, pickles = None, [b""] * nsent
     try:
-        pickles = [_pickled(one) for one in make()]
+        pickles = [pickled(one) for one in make()]
     except Exception as error:
         problem = error
     ours = np.array([_NONE if problem else len(one) for one in pickles], np.int64)
@@ -46,11 +45,6 @@ def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: 
         raise ArgumentError(f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send")
     ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0], strict=True)]
     return [loaded(found[displ:end].data, ()) if displ < end else None for displ, end in zip(places[1], ends, strict=True)]
-
-
-def _pickled(obj: Any) -> bytes:
-    use = current()
-    return bytes(use.dumps(obj) if use.protocol is None else use.dumps(obj, use.protocol))  # type: ignore[call-arg]
 
 
 def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:

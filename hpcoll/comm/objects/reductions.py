@@ -1,10 +1,13 @@
 """Reductions of objects: the operator is applied in mpi4py's order, which shows where it neither commutes nor associates.
 
-Ranks gather all objects and combine them alike, each for itself. Where some are long and ranks are many, objects go up a tree of ranks, and
+Ranks gather all objects. Each combines them by itself, where all are known to get the same (`hpcoll.comm.objects.operators`); else rank 0
+does, and its result goes to all. Where some are long and ranks are many, objects go up a tree of ranks, and
 the result down again. So no rank has more than a few objects, and an error anywhere gets to all that wait for it.
 """
 
 from collections.abc import Callable, Sequence
+from gc import get_referents
+from pickle import loads
 from typing import Any
 
 import mpi4py
@@ -12,12 +15,12 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import GATHERED_RANKS
-from hpcoll.comm.objects.cells import Incoming, Outgoing, message_of, refusal, remote_error
-from hpcoll.comm.objects.exchange import CellExchange
+from hpcoll.comm.objects.cells import Incoming, Outgoing, loaded, message_of, pickled, refusal, remote_error
+from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
+from hpcoll.comm.objects.operators import Op
 from hpcoll.comm.objects.parts import NOTHING, place_of
-from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES
+from hpcoll.runtime.program.fields import CELL_HEAD_NBYTES, UNLIKE
 
-Op = MPI.Op | Callable[[Any, Any], Any]
 _IN_TREES = bool(getattr(mpi4py.rc, "fast_reduce", True))  # which mpi4py reads once, too
 
 
@@ -25,34 +28,33 @@ def fold(objects: Sequence[Any], op: Op) -> Any:
     """Combine objects as mpi4py's `reduce` does: up a binomial tree to rank 0."""
     if len(objects) == 2:
         return op(objects[0], objects[1])
-    found, step = list(objects), 1
-    if not _IN_TREES:
-        return _up_to(found, op)
-    while step < len(found):
-        for i in range(0, len(found) - step, 2 * step):
-            found[i] = op(found[i], found[i + step])
-        step *= 2
-    return found[0]
+    return _combined(lambda rank: objects[rank], op, 0, len(objects))
 
 
-def scanned(objects: Sequence[Any], op: Op, rank: int, *, itself: bool) -> Any:
-    """Combine the objects before a rank, and its own if that counts ``itself``, as mpi4py does: by recursive doubling."""
-    if not _IN_TREES:
-        return _up_to(objects[: rank + itself], op) if rank + itself else None
-    found, has_any, end, step = objects[rank], itself, rank, 1
-    while end:
-        if end & step:
-            block = fold(objects[end - step : end], op)
-            found, has_any, end = op(block, found) if has_any else block, True, end - step
-        step *= 2
-    return found if has_any else None
+def scanned(objects: Sequence[Any], op: Op, end: int) -> Any:
+    """Combine the objects of the ranks before ``end`` as mpi4py's `scan` does; None where there is none."""
+    return _combined(lambda rank: objects[rank], op, 0, end) if end else None
 
 
-def _up_to(objects: Sequence[Any], op: Op) -> Any:
-    found = objects[0]
-    for one in objects[1:]:
-        found = op(found, one)
-    return found
+def _combined(get: Callable[[int], Any], op: Op, first: int, end: int, kept: dict[tuple[int, int], bytes] | None = None) -> Any:
+    """Combine the objects of ranks from ``first`` to before ``end``: those of the largest power of two with those behind.
+
+    Args:
+        get: Returns a rank's object, each time another copy where what is combined is ``kept``.
+        op: Operator.
+        first: First rank.
+        end: Rank behind the last.
+        kept: Pickles of what has been combined, which is combined once.
+    """
+    if end - first == 1:
+        return get(first)
+    if kept is None or (first, end) not in kept:
+        middle = first + (1 << (end - first - 1).bit_length() - 1) if _IN_TREES else end - 1
+        found = op(_combined(get, op, first, middle, kept), _combined(get, op, middle, end, kept))
+        if kept is None:
+            return found
+        kept[first, end] = pickled(found)
+    return loaded(kept[first, end], ())
 
 
 def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, wanted: bool) -> Any:
@@ -60,16 +62,37 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
 
     Arguments as of `CellExchange.finish`.
     """
-    if exchange.context.nranks <= GATHERED_RANKS or not _IN_TREES:
-        objects = exchange.finish(status, limit_s)
-        return fold(objects, op) if wanted else None
+    if status == UNLIKE and exchange.data is not None and get_referents(MPI.pickle) == DEFAULT:
+        return exchange.share(lambda: fold([*map(loads, exchange.views)], op), limit_s)
     mine, incoming, special = exchange.settle(status, limit_s)
-    if special and mine[0].error is None and not any(one.refused for one in incoming):
+    unlike, refused = exchange.unlike, mine[0].error is not None or any(one.refused for one in incoming)
+    if special and not refused and _IN_TREES and exchange.context.nranks > GATHERED_RANKS:
         return _Tree(exchange, limit_s, op, incoming).run(mine[0])
-    if special:
-        exchange.parts(limit_s).end()
-    exchange.raise_first(mine, incoming)
+    exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
+    if unlike:
+        return exchange.share(lambda: fold([one.load() for one in incoming], op), limit_s)
     return fold([one.load() for one in incoming], op) if wanted else None
+
+
+def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, itself: bool) -> Any:
+    """End a `scan`, or an `exscan`, which does not count this rank ``itself``; arguments as of `CellExchange.finish`."""
+    rank, nranks = exchange.context.rank, exchange.context.nranks
+    if not status:
+        return scanned(exchange.taken(), op, rank + itself)
+    mine, incoming, special = exchange.settle(status, limit_s)
+    unlike = exchange.unlike
+    exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
+    if not unlike:
+        return scanned([one.load() for one in incoming], op, rank + itself)
+
+    def results() -> list[bytes | None]:
+        """Return the pickles of all ranks' results, which have the same objects in what they share."""
+        kept = dict[tuple[int, int], bytes]()
+        ends = range(itself, nranks + itself)
+        return [pickled(_combined(lambda rank: incoming[rank].load(), op, 0, end, kept)) if end else None for end in ends]
+
+    found = exchange.share(results, limit_s)[rank]
+    return None if found is None else loaded(found, ())
 
 
 class _Tree:

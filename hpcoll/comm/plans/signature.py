@@ -14,8 +14,8 @@ from hpcoll.base.ops import AVG, BUILTIN, EXACT_SUM, ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.arguments.cells import OBJECTS
-from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS
+from hpcoll.comm.arguments.cells import OBJECTS, REDUCTIONS
+from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_AT, OP_BITS
 from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, registered
 from hpcoll.schedules.collectives import COLLECTIVES
 
@@ -23,6 +23,12 @@ _ELEMENTS = (
     "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
     "complex128", "complex64", "float128", "complex256", "object",
 )  # fmt: skip
+OBJECT_OPS = (
+    "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC", "REPLACE", "NO_OP",
+)  # fmt: skip
+OBJECT_FUNCTIONS = 1 << 11  # the first number of functions among the operators of calls on objects, and of their digests
+_METHOD_BITS = 4  # of an operator's field: position of the method for objects; the rest is the operator's number
+OPERATOR_AT, OPERATOR_END = OP_AT + _METHOD_BITS, OP_AT + OP_BITS  # bits of a signature's word
 _ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum", EXACT_SUM.name)
@@ -71,7 +77,8 @@ class Signature(NamedTuple):
         collective: Position among the collectives.
         varies: Blocks have sizes of their own.
         element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
-        op: Position among `_OPS`, from 1 on; 0: none. Of calls on objects, position among `OBJECTS`, from 1 on.
+        op: Position among `_OPS`, from 1 on; 0: none. Of calls on objects, position among `OBJECTS`, from 1 on, and the operator's
+            number (`hpcoll.comm.objects.operators`).
         algorithm: Position among the collective's algorithms, the registered ones last.
         segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
@@ -92,7 +99,7 @@ class Signature(NamedTuple):
         """Return the signature of a call; where no algorithm is named, that of the first."""
         return cls(
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
-            _position(call.objects, OBJECTS) if call.objects else _op(call.op),
+            _position(call.objects, OBJECTS) + (call.operator << _METHOD_BITS) if call.objects else _op(call.op),
             0 if algorithm is None else min(_algorithms(call.collective).index(algorithm), _OTHERS), _segment(segment),
             call.root or call.purpose, int(call.canonical),
         )  # fmt: skip
@@ -130,7 +137,8 @@ class Signature(NamedTuple):
             return self.purpose.text
         collective = _COLLECTIVES[self.collective]
         if self.element == _OBJECT:
-            return f"{self._objects}(obj, root={self.root})" if self._objects in _ROOTED else f"{self._objects}(obj)"
+            op = f", op={self._operator}" if self.op >> _METHOD_BITS else ""
+            return f"{self._objects}(obj{op}, root={self.root})" if self._objects in _ROOTED else f"{self._objects}(obj{op})"
         given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
             given.append(f"op={self._operator}")
@@ -147,7 +155,7 @@ class Signature(NamedTuple):
         return {
             "collective": self._objects if objects else method(collective, varies=bool(self.varies)).lower(),
             "count": self._elements(count) if self.counts and moves and not objects else None, "element": self._element if moves else "",
-            "op": self._operator if moves and not objects else "", "root": self.root if rooted else None,
+            "op": self._operator if (self._objects in REDUCTIONS if objects else moves) else "", "root": self.root if rooted else None,
             "algorithm": self.algorithm_name,
         }  # fmt: skip
 
@@ -168,10 +176,13 @@ class Signature(NamedTuple):
     @property
     def _objects(self) -> str:
         """The method of a call on objects."""
-        return OBJECTS[self.op - 1]
+        return OBJECTS[self.op % (1 << _METHOD_BITS) - 1]
 
     @property
     def _operator(self) -> str:
+        if self.element == _OBJECT:
+            number = self.op >> _METHOD_BITS
+            return OBJECT_OPS[number] if number < len(OBJECT_OPS) else f"a function ({number % OBJECT_FUNCTIONS:03x})"
         if self.op >= _USERS:
             return f"a function ({self.op - _USERS:04x})"  # two of them are told apart by that
         return _OPS[self.op - 1].upper() if self.op else ""

@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.base.text import text_of
 from hpcoll.comm.arguments.call import Form
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
+
+_WHOLE = 1 << 20  # characters of an error, which may tell of many ranks
 
 
 class CallOwner:
@@ -49,7 +52,7 @@ class CallOwner:
             TransportError: ``error``, with rank and call, where it is one.
         """
         if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
+            raise TransportError(f"rank {self.rank}: {what}: {text_of(error, _WHOLE)}", code=error.code) from None
 
 
 class CollectiveOwner(CallOwner):
@@ -99,7 +102,7 @@ class CollectiveOwner(CallOwner):
             TransportError, DeviceError, MemoryError: ``error``, with rank and call, where it is one of these; as it is where it has them.
         """
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
-        text = str(error).removeprefix(f"rank {self.rank}: ")
+        text = text_of(error, _WHOLE).removeprefix(f"rank {self.rank}: ")
         self.close(f"an earlier collective did not end ({where})")
         hooks().fails(self, error)
         if isinstance(error, MemoryError):

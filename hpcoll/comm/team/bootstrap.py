@@ -288,7 +288,9 @@ class _Waiting:
         everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
         others = set(range(len(world))) - here
         told = [f"{ranks_in_words(here)} came", f"{ranks_in_words(others)} did not" if everywhere else "other nodes' ranks are not seen"]
-        return "; ".join(told + [f"rank {rank} waits in {printable(calls[rank][-1].what, LINE)}" for rank in sorted(others) if calls.get(rank)])
+        for rank in sorted(others & calls.keys()):
+            told += [f"rank {rank} waits in {printable(one.what, LINE)}" for one in calls[rank][-1:]]
+        return "; ".join(told)
 
     def _is_this(self, call: BlockedCall) -> bool:
         return call.on == self._title and call.what.startswith(f"{self._what} at ")

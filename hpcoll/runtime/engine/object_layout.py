@@ -79,10 +79,13 @@ def _holders() -> dict[type[Any], Holder]:
 
 
 def _bytes_length_at() -> int | None:
-    """Return how far behind the start of a ``bytes`` object its length is, two words before its bytes; None where it is not."""
-    at, sample = bytes.__basicsize__ - 17, b"sixteen and more"
+    """Return how far behind the start of a ``bytes`` object its length is; None where it is not followed by the hash and the bytes.
+
+    The hash is -1 until somebody asks for it.
+    """
+    at, sample = bytes.__basicsize__ - 17, bytes(bytearray(b"sixteen and more"))
     words = _words(id(sample) + at, 4)
-    laid_out = sys.implementation.name == "cpython" and words[0] == len(sample) and bytes(np.array(words[2:])) == sample
+    laid_out = sys.implementation.name == "cpython" and words[:2] == (len(sample), -1) and bytes(np.array(words[2:])) == sample
     return at if laid_out else None
 
 

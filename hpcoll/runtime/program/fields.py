@@ -5,6 +5,7 @@ RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, F
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
+UNLIKE = 10  # done, and one rank is to combine the objects that came: the call goes on, with a part of cells
 NOTED = 9  # done, and Python is to look at the log: the call took long, or it is time to compare calls
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 MORE = -1  # bytes than were awaited
@@ -41,7 +42,8 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`,
 # NUMBERED: the number of the call in it, ISSUED: when the program issued a call that waits for its turn, else 0. GET_COUNT: address of
-# MPI_Get_count; FORM: `CELLS`, `PART` or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES. INPUT_MAP,
+# MPI_Get_count; FORM: `CELLS`, `PART`, both or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES; KINDS: which
+# kinds of objects all ranks combine alike, see below. INPUT_MAP,
 # OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0: contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map
 # on both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
 # the addresses of the widest reduction's sources.
@@ -53,12 +55,16 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
     SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, NUMBERED, ISSUED, GET_COUNT,
-    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(108)  # fmt: skip
+    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, KINDS, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
+) = range(109)  # fmt: skip
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
 # take part in it: a message without bytes is none.
 CELLS, PART = 1, 2
+# The second word of a cell says of which kinds its object is. PLAIN: numbers, text, and lists, tuples and dicts of these alone, which no
+# program's code loads; SEQUENCE: a list or a tuple, of anything. KINDS has ASKS where ranks combine objects, and the kinds that the
+# operator makes the same object of in every process; where all cells share one of these, each rank combines them by itself.
+PLAIN, SEQUENCE, ANY_KIND, ASKS = 1, 2, 3, 4
 CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.

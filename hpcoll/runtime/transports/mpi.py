@@ -282,9 +282,14 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     return ranks
 
 
+def host_name() -> str:
+    """Return this host's name as the MPI library has it, for texts."""
+    return printable(MPI, read=lambda library: library.Get_processor_name())
+
+
 def name_of(comm: MPI.Comm) -> str:
     """Return a communicator's name, for texts; the empty string where it has none."""
-    return printable(comm.Get_name())
+    return printable(comm, read=MPI.Comm.Get_name)
 
 
 def title_of(comm: MPI.Comm) -> str:

@@ -139,7 +139,7 @@ def begin_steps(state, now):  # type: ignore[no-untyped-def]
     while channels < state[f.NLANES] and lanes[3 * channels + 2] == lanes[2]:
         channels += 1
     state[f.STARTED] = state[f.STARTED] or now
-    steps[f.STEPS_CALL] = pointer(state[f.LOG])[f.CALLS] + int(state[f.FORM] != f.PART)
+    steps[f.STEPS_CALL] = pointer(state[f.LOG])[f.CALLS] + int(state[f.FORM] & f.PART == 0)
     steps[f.STEPS_STARTED], steps[f.STEPS_CHANNELS], steps[f.STEPS_AT] = state[f.STARTED], channels, now
 
 
@@ -173,7 +173,7 @@ def note_step(state, lane, at, now):  # type: ignore[no-untyped-def]
     step = pointer(log[f.STEPS] + 8 * (f.FIRST_STEP + steps[f.STEPS_NOTED] % f.STEPS_ROOM * f.STEP_NFIELDS))
     step[f.STEP_CALL], step[f.STEP_BEGIN], step[f.STEP_END] = steps[f.STEPS_CALL], begin, now
     step[f.STEP_WHAT] = code + (segment << f.STEP_SEGMENT_AT) + (peer << f.STEP_PEER_AT)
-    step[f.STEP_NBYTES] = -1 if state[f.FORM] == f.CELLS else row[f.REDUCED_NBYTES] if code == _REDUCE else row[f.NBYTES]
+    step[f.STEP_NBYTES] = -1 if state[f.FORM] & f.CELLS else row[f.REDUCED_NBYTES] if code == _REDUCE else row[f.NBYTES]
     store_release(log[f.STEPS] + 8 * f.STEPS_NOTED, steps[f.STEPS_NOTED] + 1)
 
 

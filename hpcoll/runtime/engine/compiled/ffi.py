@@ -52,14 +52,20 @@ def _called(context: Any, builder: Any, function: Any, arguments: Any) -> Any:
     return context.get_constant(types.int32, 0) if kind.return_type is VOID else returned
 
 
-@intrinsic
-def pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """Return the int64s at an address."""
+def _pointer(element: Any) -> Any:
+    @intrinsic
+    def pointer(typingctx, address):  # type: ignore[no-untyped-def]
+        """Return the numbers at an address."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
+        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
 
-    return types.CPointer(types.int64)(types.int64), codegen
+        return types.CPointer(element)(types.int64), codegen
+
+    return pointer
+
+
+pointer, byte_pointer = _pointer(types.int64), _pointer(types.uint8)
 
 
 def _instructions(result: Any, nparameters: int) -> Callable[[Callable[..., Any]], Any]:

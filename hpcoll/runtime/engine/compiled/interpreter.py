@@ -191,13 +191,13 @@ def begin(address, input_address, output_address):  # type: ignore[no-untyped-de
     if state[f.RINGS]:
         begin_shm(address)
     if state[f.LOG]:
-        if state[f.FORM] != f.PART:
+        if state[f.FORM] & f.PART == 0:
             sign_messages(state)
         if alarmed(state):
             state[f.ERROR] = f.ALARMED
     moved = -1 if state[f.ERROR] == f.ALARMED else advance_by_address(address)
     state[f.STARTED] = state[f.STARTED] or nanoseconds(address)
-    if state[f.LOG] and state[f.FORM] != f.PART:
+    if state[f.LOG] and state[f.FORM] & f.PART == 0:
         note_call(state)
     return moved
 
@@ -259,12 +259,12 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
     if state[f.TURNS] and state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
         end_shm(state, elapsed)
     status, nbytes = f.DONE, state[f.LEDGER_NBYTES]
-    if state[f.FORM] == f.CELLS:
+    if state[f.FORM] & f.CELLS:
         status, nbytes = _look_at_cells(state)
-    if status == f.DONE and state[f.FORM] != f.PART:
+    if status == f.DONE and state[f.FORM] & f.PART == 0:
         note_end(state, state[f.STARTED] + elapsed)
         note_spent(state, elapsed)
-    account[0] += state[f.FORM] != f.PART
+    account[0] += state[f.FORM] & f.PART == 0
     account[1] += elapsed
     account[2] += nbytes
     store_release(state[f.LOCK], 0)
@@ -273,13 +273,19 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _look_at_cells(state):  # type: ignore[no-untyped-def]
-    """Return `SPECIAL` where a cell of a call that is over is flagged, else `DONE`; and this rank's bytes, for the ledger."""
-    words, nbytes = 0, 0
+    """Return the status of a call of cells that is over, and this rank's bytes, for the ledger.
+
+    `SPECIAL`: a cell is flagged; `UNLIKE`: ranks that combined what came, each by itself, might get different objects; else `DONE`.
+    """
+    words, nbytes, kinds = 0, 0, state[f.KINDS]
     for i in range(state[f.CELLS_RECEIVED]):
-        words |= pointer(state[f.OUTPUT] + i * state[f.CELL_NBYTES])[0]
+        cell = pointer(state[f.OUTPUT] + i * state[f.CELL_NBYTES])
+        words, kinds = words | cell[0], kinds & cell[1]
     if state[f.CELLS_SENT] == 0:
         nbytes = words & f.CELL_FLAG - 1
     for i in range(state[f.CELLS_SENT]):
         word = pointer(state[f.INPUT] + i * state[f.CELL_NBYTES])[0]
         words, nbytes = words | word, nbytes + (word & f.CELL_FLAG - 1)
-    return f.SPECIAL if words & f.CELL_FLAG else f.DONE, nbytes
+    if words & f.CELL_FLAG:
+        return f.SPECIAL, nbytes
+    return f.UNLIKE if state[f.KINDS] and kinds & f.ANY_KIND == 0 else f.DONE, nbytes

@@ -57,7 +57,7 @@ def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
 @njit(nogil=True, forceinline=True)
 def length(state, row, source):  # type: ignore[no-untyped-def]
     """Return the bytes of a message at an address: all that its row has, or those of a cell."""
-    if state[f.FORM] != f.CELLS:
+    if state[f.FORM] & f.CELLS == 0:
         return row[f.NBYTES]
     return min(row[f.NBYTES], f.CELL_HEAD_NBYTES + (pointer(source)[0] & f.CELL_FLAG - 1))
 

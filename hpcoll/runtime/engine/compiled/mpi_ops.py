@@ -34,7 +34,7 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
             if error == 0:
                 _get_count(state[f.GET_COUNT], (status, state[f.BYTE], address + 8 * f.FLAG))
                 state[f.CAME] = state[f.FLAG] & _INT
-                fits = state[f.CAME] == state[f.AWAITED] or (state[f.FORM] == f.CELLS and state[f.CAME] < state[f.AWAITED])
+                fits = state[f.CAME] == state[f.AWAITED] or (state[f.FORM] & f.CELLS and state[f.CAME] < state[f.AWAITED])
                 error = 0 if fits else state[f.TRUNCATED]
     elif row[f.NBYTES] == 0:
         return 1  # neither end sends what is empty, and the wait finds no request

@@ -6,7 +6,7 @@ Whoever calls has the GIL, which is released while messages are under way.
 from numba import njit
 
 from hpcoll.kernels.machine_code import RAISED
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, VOID, capi_function, pointer, release_gil, take_gil
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, VOID, byte_pointer, capi_function, pointer, release_gil, take_gil
 from hpcoll.runtime.engine.compiled.interpreter import run
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
@@ -30,10 +30,16 @@ def call_on_object(address, given):  # type: ignore[no-untyped-def]
         data = _vectorcall((words[o.DUMPS], address + 8 * o.OBJECT, 2, words[o.KEYWORDS]))
         if data == 0:
             return RAISED
+        if words[o.KINDS]:
+            words[o.KIND] = _kinds_of(words, given, data)
+            pointer(data + words[o.LENGTH_AT])[1] = words[o.KIND]  # the hash of a pickle, which nobody asks for
         if pointer(data)[c.SIZE] > words[o.ROOM] or pointer(words[o.BUFFERS])[c.SIZE]:
             return _handed_on(words, data, o.LONG_WAY)
     source = data + words[o.LENGTH_AT] if data else words[o.TARGET]
     words[o.SENT] = 1
+    if words[o.SIGNATURE]:
+        engine = pointer(words[o.ENGINE])
+        engine[f.SIGNATURE], engine[f.KINDS] = words[o.SIGNATURE], words[o.KINDS]
     thread = release_gil(())
     status = run(words[o.ENGINE], source, source if words[o.IN_PLACE] else words[o.TARGET], f.AS_BEFORE)
     take_gil((thread,))
@@ -47,6 +53,42 @@ def call_on_object(address, given):  # type: ignore[no-untyped-def]
     if data:
         _drop((data,))
     return status
+
+
+@njit(nogil=True)
+def _kinds_of(words, given, data):  # type: ignore[no-untyped-def]
+    """Return the kinds of an object, of which there is a pickle; as many as the operator asks for."""
+    kinds, at = 0, words[o.TYPES]
+    type_of = pointer(given)[c.TYPE_OF]
+    if type_of == words[o.ARRAY]:
+        type_of = pointer(given)[c.DESCR]
+    while at < words[o.TYPES_END] and kinds == 0:
+        if pointer(at)[0] == type_of:
+            kinds = pointer(at)[1]
+        at += 16
+    if kinds & words[o.KINDS] == 0 and words[o.KINDS] & f.PLAIN and _is_plain(words, data):
+        kinds |= f.PLAIN
+    return kinds
+
+
+@njit(nogil=True)
+def _is_plain(words, data):  # type: ignore[no-untyped-def]
+    """Say whether a pickle makes numbers, texts, and lists, tuples and dicts of these, and nothing else."""
+    follows, at = byte_pointer(words[o.OPCODES]), data + words[o.LENGTH_AT] + f.CELL_HEAD_NBYTES
+    end = at + pointer(data)[c.SIZE]
+    while at < end:
+        nbytes = int(follows[byte_pointer(at)[0]])
+        at += 1
+        if nbytes == o.UNKNOWN:
+            return False
+        if nbytes >= o.LENGTH:
+            nbytes -= o.LENGTH
+            length = int(byte_pointer(at)[0])
+            for i in range(1, nbytes):
+                length |= int(byte_pointer(at)[i]) << 8 * i
+            at += length
+        at += nbytes
+    return True
 
 
 @njit(nogil=True)

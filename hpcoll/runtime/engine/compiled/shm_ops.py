@@ -99,7 +99,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
-    if nbytes != row[f.NBYTES] and not (state[f.FORM] == f.CELLS and nbytes < row[f.NBYTES]):
+    if nbytes != row[f.NBYTES] and not (state[f.FORM] & f.CELLS and nbytes < row[f.NBYTES]):
         state[f.ERROR], state[f.CAME], state[f.AWAITED] = state[f.TRUNCATED], nbytes, row[f.NBYTES]
         return -1
     data, where = ring_slot + 8, pointer(ring_slot)[1]
@@ -147,7 +147,7 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     used = pointer(rings[f.USED] + 24 * slot)
     nbytes = state[f.STAGING_OF_LANE]
     end = used[0] + nbytes
-    far = nbytes >= _UNCACHED_NBYTES and state[f.FORM] != f.CELLS  # cells are short, as a rule
+    far = nbytes >= _UNCACHED_NBYTES and state[f.FORM] & f.CELLS == 0  # cells are short, as a rule
     if end > (rings[f.CAPACITY] if far else _NEAR_NBYTES) and used[0] > 0:
         unread = 0
         for peer in range(rings[f.NLOCAL]):
@@ -236,7 +236,7 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
             staged = address_of(state, STAGING, row[f.STAGED_DISPL], lane)
             if local_ops.map_of(state, row[f.BUFFER]):
                 local_ops.move_mapped(state, row[f.BUFFER], source, staged, row[f.NBYTES], False)
-            elif state[f.FORM] != f.CELLS or nbytes > INLINE_NBYTES:
+            elif state[f.FORM] & f.CELLS == 0 or nbytes > INLINE_NBYTES:
                 _stage(address, rings, staged, source, nbytes)
     elif code == _DRAIN:
         return int(state[f.WHERE_INPUT + row[f.BUFFER]] < 0 or _unread(rings, row[f.LOCAL_PEER], slot) == 0)
