@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Exception as error:
         if not (isinstance(error, ImportError | RuntimeError) and _lacks_mpi()):
-            _say(traceback.format_exc())
+            _say(traceback.format_exc().rstrip())
     return ERROR
 
 

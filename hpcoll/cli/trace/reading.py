@@ -263,7 +263,9 @@ class _TraceReader:
 
 def _of_ranks(row: TraceRow, nranks: int) -> TraceRow:
     """Return a row with its rank and lane: the tids of a rank's lanes beyond the first ones follow those of all ranks."""
-    return row._replace(rank=row.rank % nranks, lane=row.lane + row.rank // nranks * LANES) if row.rank >= nranks > 0 else row
+    if not row.rank >= nranks > 0:
+        return row
+    return row._replace(rank=row.rank % nranks, lane=min(row.lane + row.rank // nranks * LANES, MAX_RANKS))
 
 
 def _call_number(number: Any) -> int:
