@@ -165,7 +165,7 @@ def test_the_time_is_linear_in_ranks_names_hosts_and_communicators(file: Text, k
         return min(found)
 
     took(20)
-    assert took(3200) < 20 * took(400)
+    assert took(1600) < 20 * took(200)
 
 
 DEEP = "[" * 100_000

@@ -129,7 +129,7 @@ def test_very_many_ranks_take_room_for_the_waits_that_there_are() -> None:
         return found
 
     peak(10)
-    assert peak(3200) < 6 * peak(800)
+    assert peak(1600) < 6 * peak(400)
 
 
 def test_one_long_delay_is_found() -> None:
