@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import STARTS_JOBS, command, finished, job
+from launching import HEAD, STARTS_JOBS, command, finished, job, spoken
 
 from hpcoll.cli.trace.owners import find
 from hpcoll.cli.trace.reading import CALL, read
@@ -288,8 +288,10 @@ def test_whatever_the_program_has_left_in_its_arguments(tmp_path: Path, argv: st
     """It runs, and has its trace, metrics and record."""
     script = "import signal\ncomm.Barrier()\nsignal.raise_signal(signal.SIGUSR2)\ncomm.Barrier()\nsay('ran')"
     folders = {name: str(tmp_path / name) for name in ("TRACE", "METRICS", "RECORD")}
-    said, _ = job(2, f"import sys\nsys.argv[:] = {argv}\n{script}", **{f"HPCOLL_{name}": folder for name, folder in folders.items()})
-    assert said == {0: "ran\n", 1: "ran\n"}
+    done = finished(
+        command(2, script, head=f"import sys\nsys.argv[:] = {argv}\n{HEAD}"), {f"HPCOLL_{name}": path for name, path in folders.items()}
+    )
+    assert (done.returncode, spoken(2, done.stdout)) == (0, {0: ["ran"], 1: ["ran"]})
     trace, record = events(tmp_path / "TRACE"), json.loads((tmp_path / "RECORD" / "rank1.json").read_text())
     assert [one["args"]["program"] for one in trace if one["name"] == "hpcoll"] == [program] * 2
     assert record["program"] == program
