@@ -42,7 +42,6 @@ COMMANDS = (
 ERROR, INTERRUPTED = 2, 130  # exit codes
 _NUMBERS_BELOW = 2**63  # on the command line
 _STAND_INS = {"…": "...", "→": ">", "←": "<", "↔": "<>", "─": "-", "│": "|", "├": "|", "└": "`", "²": "^2", "µ": "u"}
-codecs.register_error("hpcoll", lambda error: (_replaced(error), error.end))  # type: ignore[attr-defined, return-value]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,9 +146,12 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _replaced(error: UnicodeEncodeError) -> str:
-    """Return what is printed in place of characters that the encoding of a stream lacks."""
-    return "".join(_STAND_INS.get(letter, "?") for letter in error.object[error.start : error.end])
+def _replaced(error: Any) -> tuple[str, int]:
+    """Return what is printed in place of characters that the encoding of a stream lacks, and where the text goes on."""
+    return "".join(_STAND_INS.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("hpcoll", _replaced)
 
 
 def _lacks_mpi() -> bool:
