@@ -3,8 +3,8 @@
 Programs ask for it through `hpcoll.Communicator.stragglers`, and ``hpcoll trace`` for what a run has left in its trace.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ LEAST_S, LEAST_SHARE = 1e-3, 0.075  # seconds, and share of the run, that a rank
 FACTOR = 1.75  # times the cost of the rank to compare with
 TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
 SLOW_LINK, VERY_SLOW_LINK = 1.5, 4.0  # times slower than the median link, where a host's link is a cause; where it goes before ranks
+_BUSY, _FAR = 0.25, 1.5  # share of computing for which ranks wait for cores on a busy machine; times others', that tells a cause there
+_UNSURE = "computed or waited for its core: the machine was busy"
 _CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": "had its core taken away"}
 _CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
 _MOST_ROWS, _WIDTH = 16, 140  # of a table
@@ -162,8 +164,10 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
         return Stragglers(None, "no rank has told of its calls", (), (), 0, 0.0)
     run_s, links = max(one.run_s for one in ranks), links or {}
     costs, inherited = _blame(ranks)
-    last = _between(ranks, lambda one: one.held_up_by).max(0).tolist()  # of calls in which only some waited, those of one of them
-    rows = tuple(_row(ranks, i, last[i], costs[i], inherited[i], run_s, links) for i in range(len(ranks)))
+    _, owners, ncalls = _between(ranks, lambda one: one.held_up_by)
+    last = _joined(np.maximum, len(ranks), owners, ncalls).tolist()  # of calls in which only some waited, those of one of them
+    why = _reasons(ranks, costs, inherited, run_s, links)
+    rows = tuple(_row(ranks[i], last[i], costs[i], inherited[i], run_s, why[i]) for i in range(len(ranks)))
     error_s = max(one.clock_error_s for one in ranks)
     worst = _worst(rows, [cost - error_s * ncalls for cost, ncalls in zip(costs, last, strict=True)], run_s)
     moved_s = sum(one.moved_s for one in ranks) / len(ranks)
@@ -179,27 +183,33 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
 
 def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
     """Return what each rank cost, and what it inherited, in seconds."""
-    direct = _between(ranks, lambda one: one.caused).sum(0)
-    inherited = np.minimum(_between(ranks, lambda one: one.inherited).sum(0), direct)
+    n = len(ranks)
+    (_, late, seconds), (_, passes, held_s) = _between(ranks, lambda one: one.caused), _between(ranks, lambda one: one.inherited)
+    direct = _joined(np.add, n, late, seconds)
+    inherited = np.minimum(_joined(np.add, n, passes, held_s), direct)
     passing = np.divide(inherited, direct, out=np.zeros_like(direct), where=direct > 0)
-    spent = [[max(one.waited_s + one.moved_s, 1e-9)] for one in ranks]
-    awaited = _between(ranks, lambda one: one.waited_for) / spent
+    waiter, owner, awaited = _between(ranks, lambda one: one.waited_for)
+    awaited /= np.array([max(one.waited_s + one.moved_s, 1e-9) for one in ranks])[waiter]
     moving, kept = inherited, np.zeros_like(direct)
     for _ in range(_CHAIN if moving.any() else 0):
-        arrived = (moving[:, None] * awaited).max(0)
+        arrived = _joined(np.maximum, n, owner, moving[waiter] * awaited)
         kept = np.maximum(kept, arrived * (1 - passing))
         moving = arrived * passing
     return np.maximum(direct - inherited, kept).tolist(), inherited.tolist()
 
 
-def _between(ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]) -> np.ndarray:
-    """Return what each rank, by row, has of each, by column."""
+def _between(ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return positions of ranks, positions of others, and what each has of that one: there are few of all pairs."""
     at = {one.rank: i for i, one in enumerate(ranks)}
-    found = np.zeros((len(ranks), len(ranks)))
-    for i, one in enumerate(ranks):
-        for rank, number in of(one).items():
-            if rank in at:  # traces of some ranks may be missing
-                found[i, at[rank]] = number
+    found = [(i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at]  # some may be missing
+    rows, columns, numbers = zip(*found, strict=True) if found else ((), (), ())
+    return np.array(rows, np.intp), np.array(columns, np.intp), np.array(numbers, np.float64)
+
+
+def _joined(how: np.ufunc, n: int, columns: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the sum, or another function, of the numbers of each of ``n`` columns; 0 of a column without any."""
+    found = np.zeros(n)
+    how.at(found, columns, numbers)
     return found
 
 
@@ -214,23 +224,68 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
     return first
 
 
-def _row(
-    ranks: Sequence[RankWaits], i: int, last: float, cost: float, inherited: float, run_s: float, links: Mapping[str, float]
-) -> StragglerRow:
-    one = ranks[i]
-    why = _why(one, [*ranks[:i], *ranks[i + 1 :]], cost, inherited, links) if cost + inherited >= LEAST_SHARE * run_s > 0 else ""
+def _row(one: RankWaits, last: float, cost: float, inherited: float, run_s: float, why: str) -> StragglerRow:
     return StragglerRow(
         one.rank, one.host, last / max(one.calls, 1), cost, cost / run_s if run_s else 0.0, one.waited_s, one.moved_s, one.hidden_s,
         one.python_s, one.computed_s, one.absent_s, one.taken_s, inherited, why,
     )  # fmt: skip
 
 
-def _why(one: RankWaits, others: Sequence[RankWaits], cost: float, inherited: float, links: Mapping[str, float]) -> str:
-    """Return the cause of a rank's lateness in words: where most of its time beyond the others' has gone; empty where nothing tells."""
-    if inherited > cost:
-        owner = max(one.waited_for, key=lambda rank: one.waited_for[rank], default=None)
-        return "was held up in other collectives" + (f", most by rank {owner}" if owner is not None else "")
-    beyond = {field: getattr(one, field) - median([getattr(other, field) for other in others] or [0.0]) for field in _CAUSES}
+def _reasons(
+    ranks: Sequence[RankWaits], costs: Sequence[float], inherited: Sequence[float], run_s: float, links: Mapping[str, float]
+) -> list[str]:
+    """Return the cause of each rank's lateness in words; empty where it cost little, or nothing tells."""
+    late = [i for i in range(len(ranks)) if costs[i] + inherited[i] >= LEAST_SHARE * run_s > 0]
+    at = {one.rank: i for i, one in enumerate(ranks)}
+    held = {
+        i: at.get(max(ranks[i].waited_for, key=ranks[i].waited_for.__getitem__, default=-1), -1) for i in late if inherited[i] > costs[i]
+    }
+    circles, ordered = _circles(held), {field: sorted(getattr(one, field) for one in ranks) for field in _CAUSES}
+    found = [""] * len(ranks)
+    for i in late:
+        if i in circles:
+            found[i] = "was held up in other collectives, where ranks waited for each other in turns"
+        elif i in held:
+            found[i] = "was held up in other collectives" + (f", most by rank {ranks[held[i]].rank}" if held[i] >= 0 else "")
+        else:
+            usual = {field: _median_without(values, getattr(ranks[i], field)) for field, values in ordered.items()}
+            found[i] = _why(ranks[i], usual, costs[i], links)
+    return found
+
+
+def _circles(held: Mapping[int, int]) -> set[int]:
+    """Return the keys from which the values, as keys again, lead back to the same one."""
+    found, first_of = set[int](), dict[int, int]()
+    for first in held:
+        way, at = list[int](), first
+        while at in held and at not in first_of:
+            first_of[at] = first
+            way.append(at)
+            at = held[at]
+        if first_of.get(at) == first:
+            found.update(way[way.index(at) :])
+    return found
+
+
+def _median_without(values: Sequence[float], one: float) -> float:
+    """Return the median of sorted values but for one of them; 0 where there is no other."""
+    place, n = bisect_left(values, one), len(values) - 1
+    low, high = (values[i + (i >= place)] for i in ((n - 1) // 2, n // 2)) if n else (0.0, 0.0)
+    return (low + high) / 2
+
+
+def _why(one: RankWaits, usual: Mapping[str, float], cost: float, links: Mapping[str, float]) -> str:
+    """Return the cause of a rank's lateness in words: where most of its time beyond the others' has gone; empty where nothing tells.
+
+    Where all ranks wait for cores, who computes longer waits longer for its core, too. What is told then is whether it had more to compute,
+    or had a core for less of that time.
+    """
+    beyond = {field: getattr(one, field) - usual[field] for field in _CAUSES}
+    computed, taken = usual["computed_s"], usual["taken_s"]
+    if taken > _BUSY * computed and beyond["computed_s"] + beyond["taken_s"] >= max(TELLING * cost, beyond["absent_s"]):
+        more = one.computed_s >= _FAR * computed
+        longer = one.taken_s * computed >= _FAR * taken * one.computed_s
+        return _UNSURE if more == longer else _CAUSES["computed_s" if more else "taken_s"]
     field = max(beyond, key=lambda name: beyond[name])
     if beyond[field] >= TELLING * cost:
         return _CAUSES[field]

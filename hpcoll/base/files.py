@@ -51,18 +51,18 @@ def reading(path: str | Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file as a whole, so that a reader finds the old content or the new one; text becomes UTF-8.
+def write_file(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Replace a file as a whole, so that a reader finds the old content or the new one; text becomes UTF-8, question marks what cannot.
 
-    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written in place. After an OSError the file is as it was, and no
-    temporary file is left.
+    ``mode`` is a new file's, before the umask. A link is replaced, not followed. Streams such as ``/dev/stdout`` are written in place.
+    After an OSError the file is as it was, and no temporary file is left.
     """
-    content = content.encode() if isinstance(content, str) else content
+    content = content.encode(errors="replace") if isinstance(content, str) else content
     if _is_stream(path):
         path.write_bytes(content)
         return
     with _searched(path.parent) as folder:
-        _replace(folder, path.name, content, 0o666)
+        _replace(folder, path.name, content, mode)
 
 
 def check_writable(path: Path) -> None:
@@ -101,7 +101,7 @@ class OwnedFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 path.mkdir(mode)
-        self._descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY, stat.S_ISDIR)
+        self._descriptor = opened(path, os.O_RDONLY | os.O_DIRECTORY, stat.S_ISDIR)
         if mode and not os.access(path, os.W_OK):
             self.close()
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -141,12 +141,19 @@ class OwnedFolder:
 
     @contextmanager
     def _file(self, name: str, flags: int) -> Iterator[int]:
-        with _closed(_opened(self._path / name, flags, stat.S_ISREG, self._descriptor)) as descriptor:
+        with _closed(opened(self._path / name, flags, stat.S_ISREG, self._descriptor)) as descriptor:
             yield descriptor
 
 
-def _opened(path: Path, flags: int, fits: Callable[[int], bool], folder: int | None = None) -> int:
-    """Open a file of ``folder``, or of any, and return its descriptor once its kind and owner are checked."""
+def opened(path: Path, flags: int, fits: Callable[[int], bool] = stat.S_ISREG, folder: int | None = None) -> int:
+    """Return the descriptor of a file of ``folder``, or of any, once its kind and owner are checked; a new one is this user's alone.
+
+    No link is followed, and no pipe's other end is waited for.
+
+    Raises:
+        UntrustedError: The file is a link, or not of the kind that ``fits``; it belongs to another user, or others may write to it.
+        OSError: It cannot be opened.
+    """
     try:
         descriptor = os.open(path if folder is None else path.name, flags | _SAFE, 0o600, dir_fd=folder)
     except OSError as error:

@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from hpcoll.base.text import error_text, printable
+from hpcoll.base.text import error_text, printable, text_of
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUP, MEMBERSHIP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
@@ -119,6 +119,12 @@ def state_of(pid: int) -> str:
 def ends_by_exception() -> BaseException | None:
     """Return the exception that ends this process's program; None where there is none."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
+def program_words() -> list[str]:
+    """Return the command line of this process's program as texts, whatever the program has left in ``sys.argv``."""
+    words = getattr(sys, "argv", None)
+    return [text_of(word) for word in words] if isinstance(words, list | tuple) and words else [""]
 
 
 def how_it_ends() -> str:

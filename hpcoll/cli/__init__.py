@@ -1,12 +1,16 @@
 """The command ``hpcoll``: a table of subcommands, each in a module of its own that is imported only when it is called.
 
-So ``hpcoll show`` needs neither MPI nor a compiler. Errors that hpcoll raises become one line and exit code 2.
+So ``hpcoll show`` needs neither MPI nor a compiler. Errors that hpcoll raises, and output that cannot be written, become one line and exit
+code 2.
 """
 
 import argparse
+import codecs
 import importlib
 import os
 import sys
+import traceback
+from contextlib import redirect_stdout, suppress
 from typing import Any, NamedTuple, NoReturn
 
 from hpcoll import __version__
@@ -38,6 +42,7 @@ COMMANDS = (
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
 _NUMBERS_BELOW = 2**63  # on the command line
+_STAND_INS = {"…": "...", "→": ">", "←": "<", "↔": "<>", "─": "-", "│": "|", "├": "|", "└": "`", "²": "^2", "µ": "u"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,27 +95,80 @@ def main(argv: list[str] | None = None) -> int:
     That is 0 for good, 1 where the command's answer is no, 2 where it could not be carried out.
     """
     arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if sys.stderr is None:  # it was closed
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        parsed = _parser(arguments[:1]).parse_args(arguments)
-        output.written.clear()
-        try:
-            code: int = parsed.run(parsed)
-            sys.stdout.flush()
-        finally:
-            output.say_what_was_written()
+        if sys.stdout is None:
+            raise HpcollError("cannot write to standard output: it is closed")
+        with redirect_stdout(_Output(sys.stdout)):
+            return _run(arguments)
     except (HpcollError, MemoryError) as error:
-        print(line_of(error), file=sys.stderr)
-        return ERROR
-    except (ImportError, RuntimeError):
-        if not _lacks_mpi():
-            raise
-        return ERROR
+        _say(line_of(error))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has gone: say nothing now, nor when Python closes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone: say nothing
         return 0
+    except Exception as error:
+        if not (isinstance(error, ImportError | RuntimeError) and _lacks_mpi()):
+            _say(traceback.format_exc().rstrip())
+    return ERROR
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        parsed = _parser(arguments[:1]).parse_args(arguments)
+    except SystemExit:  # help, or wrong arguments
+        sys.stdout.flush()
+        raise
+    output.written.clear()
+    try:
+        code: int = parsed.run(parsed)
+        sys.stdout.flush()
+    finally:
+        output.say_what_was_written()
     return code
+
+
+class _Output:
+    """Standard output while a command runs: what cannot be written becomes an HpcollError, what its encoding lacks a stand-in."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        with suppress(AttributeError):  # a program's own
+            stream.reconfigure(errors="hpcoll")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, as the stream does."""
+        return self._told(self._stream.write, text)
+
+    def flush(self) -> None:
+        """Write what has been kept back, as the stream does."""
+        self._told(self._stream.flush)
+
+    def _told(self, do: Any, *what: str) -> Any:
+        try:
+            return do(*what)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python shall not try again when it closes the stream
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise HpcollError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _replaced(error: Any) -> tuple[str, int]:
+    """Return what is printed in place of characters that the encoding of a stream lacks, and where the text goes on."""
+    return "".join(_STAND_INS.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("hpcoll", _replaced)
 
 
 def _lacks_mpi() -> bool:
@@ -122,7 +180,7 @@ def _lacks_mpi() -> bool:
     except Exception as error:
         found, launcher = cannot_load(error, os.environ), find_launcher(os.environ)
         if launcher is None or launcher.rank == 0:
-            print(line_of(HpcollError(f"{found.subject}: {found.found}; {found.remedy}")), file=sys.stderr)
+            _say(line_of(HpcollError(f"{found.subject}: {found.found}; {found.remedy}")))
         return True
     return False
 

@@ -44,10 +44,9 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines; characters that this terminal's encoding lacks become question marks."""
-    encoding = sys.stdout.encoding or "utf-8"
+    """Print lines."""
     for line in lines:
-        print(line.encode(encoding, "replace").decode(encoding))
+        print(line)
 
 
 def check(path: Path) -> None:

@@ -1,15 +1,19 @@
 """The trace of a run: what is in its file, and that it can be read whatever ends the run."""
 
 import json
+import os
+import re
+import stat
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import STARTS_JOBS, command, finished, job
+from launching import HEAD, STARTS_JOBS, command, finished, job, spoken
 
 from hpcoll.cli.trace.owners import find
 from hpcoll.cli.trace.reading import CALL, read
+from hpcoll.comm.telemetry.trace_file import TraceFile
 from hpcoll.runtime.engine.entry import advance_noting_address
 
 pytestmark = STARTS_JOBS
@@ -244,6 +248,54 @@ def test_killed(tmp_path: Path, steps: str) -> None:
         numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
         assert len(numbers) > 100
         assert len(set(numbers)) == len(numbers)
+
+
+def test_nobody_can_guess_or_read_its_file(tmp_path: Path) -> None:
+    """Its name has 64 random bits; it is this user's alone, for the arguments of the program are in it."""
+    job(2, "comm.Barrier()", HPCOLL_TRACE=str(tmp_path), SLURM_JOB_ID="17")
+    (path,) = tmp_path.iterdir()
+    assert re.fullmatch(r".*-17-[0-9a-f]{16}\.json", path.name)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("planted", ["pipe", "link", "open to all", "of another user"])
+def test_what_a_stranger_has_put_in_its_place_is_not_written(tmp_path: Path, planted: str) -> None:
+    """Another user of the folder has seen the name, and put something there: no rank waits, and nothing is written."""
+    path, private = tmp_path / "trace.json", tmp_path / "private"
+    private.touch()
+    if planted == "pipe":
+        os.mkfifo(path, 0o666)
+    elif planted == "link":
+        path.symlink_to(private)
+    else:
+        path.touch()
+        path.chmod(0o666)
+    if planted == "of another user":
+        os.chown(path, 65534, 65534)
+    with pytest.raises(OSError, match=r"trace.json"):  # of a pipe that nobody reads the system says so
+        TraceFile(path)
+    assert private.read_text() == ""
+    assert planted == "pipe" or path.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [("[]", [""]), ("[__import__('pathlib').Path('/a/b.py')]", ["/a/b.py"]), (r"[b'/a/b\xff.py', 3]", ["/a/b\ufffd.py", "3"]),
+     (r"['/a/b\udcff.py']", ["/a/b?.py"])],
+    ids=["empty", "path", "bytes", "no UTF-8"],
+)  # fmt: skip
+def test_whatever_the_program_has_left_in_its_arguments(tmp_path: Path, argv: str, program: list[str]) -> None:
+    """It runs, and has its trace, metrics and record."""
+    script = "import signal\ncomm.Barrier()\nsignal.raise_signal(signal.SIGUSR2)\ncomm.Barrier()\nsay('ran')"
+    folders = {name: str(tmp_path / name) for name in ("TRACE", "METRICS", "RECORD")}
+    done = finished(
+        command(2, script, head=f"import sys\nsys.argv[:] = {argv}\n{HEAD}"), {f"HPCOLL_{name}": path for name, path in folders.items()}
+    )
+    assert (done.returncode, spoken(2, done.stdout)) == (0, {0: ["ran"], 1: ["ran"]})
+    trace, record = events(tmp_path / "TRACE"), json.loads((tmp_path / "RECORD" / "rank1.json").read_text())
+    assert [one["args"]["program"] for one in trace if one["name"] == "hpcoll"] == [program] * 2
+    assert record["program"] == program
+    assert len([one for one in (tmp_path / "METRICS").iterdir() if "hpcoll_info{" in one.read_text()]) == 2
 
 
 @pytest.mark.parametrize(("folder", "ntraces"), [("traces", 1), ("/proc/none", 0)])

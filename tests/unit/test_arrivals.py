@@ -1,6 +1,7 @@
 """Ranks that come late to a call in the simulator: closed forms, compiled code against plain Python; replays of traces."""
 
 import json
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,10 +145,23 @@ def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["measured"]["run"] == pytest.approx(0.155)
     assert "1 call not known of all ranks" in capsys.readouterr().out
     for arguments, message in (
-        (["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"], "on-time must be all, or ranks below 4 with commas, got '4'"),
+        (["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"], "on-time must be all, or some of ranks 0-3 with commas, got '4'"),
         (["allreduce", "--arrivals", str(tmp_path / "trace.json")], "takes the calls from the trace, got collective 'allreduce'"),
         (["--arrivals", str(tmp_path / "trace.json"), "--late", "1:2ms"], "takes the calls from the trace, got late"),
         ([], "simulate needs a collective, a file or --arrivals, got none of them"),
     ):
         assert main(["simulate", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_ranks_that_a_trace_lacks_take_no_room(tmp_path: Path) -> None:
+    """A rank may have any number: what is replayed is what the trace has, and the rank is known by its number."""
+    far = 2**31 - 2
+    lines = [line.replace('"tid": 48', f'"tid": {16 * far}') for line in loop(5.0)]
+    assert sum(str(16 * far) in line for line in lines) > 10
+    tracemalloc.start()
+    found = replayed(tmp_path, lines, "--on-time", str(far))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
+    assert found["simulated"]["run"] == pytest.approx(replayed(tmp_path, loop(5.0))["simulated"]["run"])

@@ -286,10 +286,33 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "allreduce/ring on 40 ranks, 40 chunks, 1 channel\n", "")
 
 
-def test_a_terminal_without_box_characters_gets_question_marks() -> None:
+def test_a_terminal_without_box_characters_gets_others() -> None:
     result = run(f"PYTHONIOENCODING=ascii {sys.executable} -m hpcoll show bcast/binomial -n 3")
-    assert result.returncode == 0
-    assert "?? 1" in result.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "|- 1" in result.stdout or "`- 1" in result.stdout
+    result = run(f"PYTHONIOENCODING=ascii {sys.executable} -m hpcoll show allreduce/recursive_doubling -n 4")
+    assert "round 1: 0<>1 2<>3" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "stdout", "why"),
+    [
+        ("-m hpcoll show bcast/binomial -n 3", ">/dev/full", "No space left on device"),
+        ("-u -m hpcoll show bcast/binomial -n 3", ">/dev/full", "No space left on device"),
+        ("-m hpcoll show --help", ">/dev/full", "No space left on device"),
+        ("-m hpcoll simulate barrier -n 4", ">&-", "it is closed"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line_and_no_answer(command: str, stdout: str, why: str) -> None:
+    """Exit code 1 is kept for a command's answer, which is no."""
+    result = run(f"env -u PYTHONUNBUFFERED {sys.executable} {command} {stdout}")
+    assert (result.returncode, result.stderr) == (2, f"hpcoll: error: cannot write to standard output: {why}\n")
+
+
+def test_an_error_of_hpcolls_own_is_no_answer_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("hpcoll.cli.show.run", lambda arguments: [][0])
+    assert main(["show"]) == 2
+    assert capsys.readouterr().err.endswith("IndexError: list index out of range\n")
 
 
 def test_show_imports_no_other_command() -> None:

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,39 @@ def test_the_order_of_lines_and_files_is_no_matter(file: Text, capsys: pytest.Ca
     assert printed(capsys, file("\n".join([head, *lines]))) == expected
     halves = [file("\n".join([head, *half]), f"{i}.json") for i, half in enumerate((lines[::2], lines[1::2]))]
     assert printed(capsys, *halves) == expected
+
+
+def test_ranks_that_a_trace_claims_take_no_room(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a run of so many ranks, nor a rank, row, or owner of a wait of so high a number."""
+    most = 2**31 - 1
+    text = cases.text(cases.many_ranks(2, steps=2))
+    claims = printed(capsys, file(text.replace('"ranks":2', f'"ranks":{most}')))
+    assert claims.endswith(f"ranks 2-{most - 1} left nothing in it")
+    for mutated in (text.replace('"tid":16', f'"tid":{16 * (most - 1)}'), text.replace('"for":1', f'"for":{most - 1}')):
+        assert mutated != text
+        assert printed(capsys, file(mutated)).startswith("4 calls of ")
+
+
+@pytest.mark.parametrize("kind", ["waits", "no waits", "names and hosts", "communicators"])
+def test_the_time_is_linear_in_ranks_names_hosts_and_communicators(file: Text, kind: str) -> None:
+    """Eight times as many take eight times as long; what was quadratic took 30 to 60 times as long."""
+
+    def took(nranks: int) -> float:
+        many = {"names": nranks, "per_host": 1} if kind == "names and hosts" else {}
+        events = list(cases.many_ranks(nranks, waits=kind == "waits", **many))
+        for event in events if kind == "communicators" else ():
+            if event["ph"] == "X":
+                event["args"]["comm"] = f"half {event['tid'] // 32}"
+        name, found = file(cases.text(iter(events))), list[float]()
+        for _ in range(2):
+            begun = time.process_time()
+            trace = read([name])
+            judge(rank_waits(trace, find(trace)))
+            found.append(time.process_time() - begun)
+        return min(found)
+
+    took(20)
+    assert took(1600) < 20 * took(200)
 
 
 DEEP = "[" * 100_000

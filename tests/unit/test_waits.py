@@ -1,6 +1,7 @@
 """The judgement of waits: the right rank is named, with its cause; none where all are late in turns."""
 
 import random
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def late(nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, l
     [
         ({"computed_s": 9.0}, "computed longer"),
         ({"absent_s": 0.9}, "slept, or was stopped"),
-        ({"taken_s": 0.9, "last": 900}, "had its core taken away"),
+        ({"taken_s": 1.9, "last": 900}, "had its core taken away"),
     ],
 )
 def test_a_late_rank_is_named_with_its_cause(cause: dict[str, Any], words: str) -> None:
@@ -86,6 +87,49 @@ def test_a_core_that_was_taken_away_is_the_cause() -> None:
     """A rank that had no core for longer than the others is late because of that."""
     found = judge(late(4, 2, taken_s=1.0))
     assert (found.worst, found.rows[2].why) == (2, "had its core taken away")
+
+
+@pytest.mark.parametrize(
+    ("computed_s", "taken_s", "words"),
+    [
+        (0.25, 3.7, "computed longer"),
+        (0.12, 3.7, "had its core taken away"),
+        (0.12, 2.3, "computed or waited for its core: the machine was busy"),
+        (0.25, 6.7, "computed or waited for its core: the machine was busy"),
+    ],
+)
+def test_on_a_busy_machine_who_computes_longer_waits_longer_for_a_core(computed_s: float, taken_s: float, words: str) -> None:
+    """The others compute 0.1 s and wait 1.5 s for cores meanwhile: of a rank that computes 2.5 times as long nobody took the core away."""
+    ranks = [one._replace(computed_s=0.1, taken_s=1.5) for one in late(3, 1, seconds=1.0)]
+    ranks[1] = ranks[1]._replace(computed_s=computed_s, taken_s=taken_s)
+    found = judge(ranks)
+    assert (found.worst, found.rows[1].why) == (1, words)
+    assert found.verdict.endswith(f": it {words}")
+
+
+def test_ranks_that_held_each_other_up_are_not_each_others_reason() -> None:
+    """Each of two was held up by the other one: nobody is named, in a circle of any length, and who leads into it names who is in it."""
+    turns = "was held up in other collectives, where ranks waited for each other in turns"
+    both = [waits(rank, 2, {1 - rank: 2.0}, inherited={1 - rank: 2.0}) for rank in range(2)]
+    assert [row.why for row in judge(both).rows] == [turns, turns]
+    assert [row.why for row in judge(chain(closed=True)).rows] == [turns] * 4
+    behind = [*chain(closed=True), waits(4, 2, {0: 0.9}), waits(5, 2, {4: 1.0}, inherited={4: 1.0})]
+    assert [row.why for row in judge(behind).rows][:5] == [*[turns] * 4, "was held up in other collectives, most by rank 0"]
+
+
+def test_very_many_ranks_take_room_for_the_waits_that_there_are() -> None:
+    """Not for all pairs of ranks: four times as many ranks take four times as much."""
+
+    def peak(nranks: int) -> int:
+        ranks = [waits(rank, nranks, {0: 1.0} if rank else {}, computed_s=9.0 if rank % 2 else 8.0) for rank in range(nranks)]
+        tracemalloc.start()
+        judge(ranks)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(10)
+    assert peak(1600) < 6 * peak(400)
 
 
 def test_one_long_delay_is_found() -> None:

@@ -79,3 +79,26 @@ def _in_flight(args: Event, now: float, waits: bool) -> Iterator[Event]:
         yield _event(rank, 0, "in wait", "Wait Iallreduce", wait, end - wait, args)
         if waits and rank != 3:
             yield from _wait(rank, args["call"], wait, begins[3], 3)
+
+
+def many_ranks(nranks: int, *, steps: int = 3, per_host: int = 8, names: int = 0, waits: bool = True) -> Iterator[Event]:
+    """The events of a run of many ranks, each of which is the last in some step; ``names``: of places that only one rank calls, in all."""
+    for rank in range(nranks):
+        pid, tid, args = rank // per_host, rank * 16, {"version": "0.2.0", "ranks": nranks, "rank": rank, "host": f"node{rank // per_host}"}
+        where = {"pid": pid, "tid": tid}
+        yield {"ph": "M", "name": "process_name", **where, "args": {"name": args["host"]}}
+        yield {"ph": "M", "name": "hpcoll", **where, "args": {**args, "clock_error_us": 2.5, "program": ["train.py"]}}
+        yield {"ph": "M", "name": "thread_name", **where, "args": {"name": f"rank {rank}"}}
+    of_all = {"comm": "MPI_COMM_WORLD", "bytes": 1 << 20, "type": "float64", "op": "SUM", "algorithm": "ring"}
+    for step in range(steps):
+        now = 1000.0 + 5000 * step
+        last = (step + 1) * nranks // (steps + 1)
+        for rank in range(nranks):
+            place = {"pid": rank // per_host, "tid": rank * 16}
+            begin = now + (1000 if rank == last else 900 * rank / nranks)
+            own = {"at": f"train.py:{rank % names}"} if names else {"at": "train.py:88"}
+            call = {"ph": "X", "cat": "call", "name": "Allreduce", **place, "args": {**of_all, **own, "call": step + 1}}
+            yield call | {"ts": round(begin, 3), "dur": round(now + 1200 - begin, 3)}
+            if waits and rank != last:
+                wait = {"ph": "X", "cat": "wait", "name": f"waits for rank {last}", "cname": "terrible", **place}
+                yield wait | {"args": {"for": last, "call": step + 1}, "ts": round(begin, 3), "dur": round(now + 1000 - begin, 3)}

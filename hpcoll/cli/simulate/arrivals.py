@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import counted, duration, quoted, table
+from hpcoll.base.text import counted, duration, quoted, ranks_in_words, table
 from hpcoll.cli import output
 from hpcoll.cli.simulate.cells import Place, place_of
 from hpcoll.cli.simulate.predict import compiled_loops
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
     if arguments.json:
         output.check(arguments.json)
     program = program_of(read(arguments.arrivals), arguments.region)
-    on_time = {text: _ranks(text, len(program.stops)) for text in arguments.on_time}
+    on_time = {text: _ranks(text, program.ranks) for text in arguments.on_time}
     compiled_loops()
     place = was = Place(program.nodes, program.nodes)
     if arguments.ranks_per_node:
@@ -67,14 +67,14 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
     return 0
 
 
-def _ranks(text: str, nranks: int) -> range | list[int]:
-    """Return the ranks of ``all``, ``7`` or ``3,7``."""
+def _ranks(text: str, ranks: list[int]) -> range | list[int]:
+    """Return the positions of the ranks of ``all``, ``7`` or ``3,7``."""
     if text == "all":
-        return range(nranks)
+        return range(len(ranks))
     try:
-        return [range(nranks).index(int(rank)) for rank in text.split(",")]
+        return [ranks.index(int(rank)) for rank in text.split(",")]
     except ValueError:
-        raise ArgumentError(f"on-time must be all, or ranks below {nranks} with commas, got {quoted(text)}") from None
+        raise ArgumentError(f"on-time must be all, or some of {ranks_in_words(ranks)} with commas, got {quoted(text)}") from None
 
 
 def _punctual(text: str) -> str:

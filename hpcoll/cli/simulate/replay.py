@@ -1,5 +1,6 @@
 """The replay of a traced program: ranks compute as long as they did, or as others did, and its calls run in the simulator."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from statistics import median
@@ -90,7 +91,7 @@ def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float
                 continue
             members = program.calls[number].members
             if what & COMES:
-                comes[number][members.index(rank)] = now[rank]
+                comes[number][bisect_left(members, rank)] = now[rank]
                 came[number] += 1
                 if came[number] == len(members):
                     left[number] = dict(zip(members, leaves(program.calls[number], comes[number]).tolist()))
@@ -103,7 +104,7 @@ def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float
                     break
                 now[rank] = max(now[rank], left[number][rank])
     if waiting:
-        rank = next(iter(waiting.values()))[0]
+        rank = program.ranks[next(iter(waiting.values()))[0]]
         raise ArgumentError(f"expected a trace of calls that all ranks make in one order, got one in which rank {rank} waits for ever")
     run = max(now)
     return ReplayTimes(run, np.nanmean(marks[1::2] - marks[::2], axis=1) if program.nsteps else np.array([run]))

@@ -55,6 +55,7 @@ class ReplayTimes(NamedTuple):
 class TracedProgram(NamedTuple):
     """The program of all ranks, and the times that it took."""
 
+    ranks: list[int]  # that the trace has slices of, ascending; elsewhere ranks are positions in it
     nodes: Nodes
     calls: list[TracedCall]
     stops: list[list[Stop]]  # of each rank
@@ -65,7 +66,8 @@ class TracedProgram(NamedTuple):
 
 def program_of(trace: RunTrace, region: str) -> TracedProgram:
     """Return the program of a trace, in steps that are regions of a name; ArgumentError where it has no call of several ranks."""
-    nranks = int(trace.rank.max()) + 1
+    ranks = np.unique(trace.rank[trace.rank >= 0])  # others may have numbers up to 2**31
+    trace, nranks = trace._replace(rank=np.searchsorted(ranks, trace.rank)), len(ranks)
     positions, calls, incomplete = _calls(trace)
     if not calls:
         raise ArgumentError("expected a trace with calls that all ranks of a communicator have made, got none")
@@ -78,8 +80,8 @@ def program_of(trace: RunTrace, region: str) -> TracedProgram:
     host = {row.rank: row.host for row in trace.rows}
     lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
     measured = ReplayTimes(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
-    nodes = numbered(host.get(rank, -1 - rank) for rank in range(nranks))
-    return TracedProgram(nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
+    nodes = numbered(host[rank] for rank in ranks.tolist())
+    return TracedProgram(ranks.tolist(), nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
 
 
 def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list[list[_Point]]:

@@ -3,7 +3,7 @@
 Calls belong together that have the same communicator, name, lane and number, and are all blocking or all in flight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -46,9 +46,11 @@ def find(trace: RunTrace) -> SliceWaits:
     in_program = (trace.category == IN_WAIT) | ((trace.category == CALL) & (trace.lane == 0))
     found.in_call[in_program] = trace.length[in_program]
     _take_written(trace, found)
-    spent = _spent_elsewhere(trace, in_program)
+    spent, hosts = _spent_elsewhere(trace, in_program), trace.host_of()
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+    clocks = {rank: (numbers[host], trace.clock_error_us(rank)) for rank, host in hosts.items()}
     for table in _tables(trace):
-        _fill(trace, found, table, spent)
+        _fill(trace, found, table, spent, clocks)
     found.in_call[~found.compared & (found.length == 0)] = 0.0  # nobody knows when all had come: it moved nothing, perhaps
     return found
 
@@ -82,10 +84,9 @@ def _spent_elsewhere(trace: RunTrace, in_program: np.ndarray) -> np.ndarray:
     program = np.flatnonzero(in_program)
     program = program[np.lexsort((trace.start[program], rank[program]))]
     total = np.concatenate([[0.0], np.cumsum(trace.length[program])])
-    before = np.empty(len(calls))
-    for one in np.unique(rank[calls]):
-        mine = slice(*np.searchsorted(rank[calls], [one, one + 1]))
-        low, high = np.searchsorted(rank[program], [one, one + 1])
+    before, ranks = np.empty(len(calls)), np.unique(rank[calls])
+    ours, theirs = (np.searchsorted(rank[one], [ranks, ranks + 1]).T.tolist() for one in (calls, program))
+    for mine, (low, high) in zip((slice(*bounds) for bounds in ours), theirs):
         before[mine] = total[low + np.searchsorted(trace.start[program[low:high]], trace.start[calls[mine]])] - total[low]
     after = before + np.where(in_program[calls], trace.length[calls], 0.0)
     same = (communicator[1:] == communicator[:-1]) & (rank[calls[1:]] == rank[calls[:-1]])
@@ -101,20 +102,22 @@ def _tables(trace: RunTrace) -> Iterator[_SameCalls]:
     family = of_kind[trace.kind[numbered]] * 2 + in_flight
     order = np.lexsort((trace.start[numbered], trace.rank[numbered], trace.number[numbered], family))
     numbered, family = numbered[order], family[order]
-    communicators = np.array(trace.numbers("comm"))[trace.kind[numbered]]
-    ranks_of = {one: np.unique(trace.rank[numbered[communicators == one]]) for one in np.unique(communicators)}
+    communicators, roots = np.array(trace.numbers("comm"))[trace.kind[numbered]], np.array([one.root for one in trace.kinds])
+    members = np.unique(np.stack([communicators, trace.rank[numbered]]), axis=1)
+    firsts = np.flatnonzero(np.diff(members[0], prepend=-1))
+    ranks_of = dict(zip(members[0, firsts].tolist(), np.split(members[1], firsts[1:])))
     bounds = np.flatnonzero(np.diff(family, prepend=-1, append=-1))
     for low, high in pairwise(bounds):
         slices = numbered[low:high]
         calls, waits = (slices[trace.category[slices] == category] for category in (CALL, IN_WAIT))
-        ranks = ranks_of[communicators[low]]
+        ranks = ranks_of[int(communicators[low])]
         whole = _whole(trace, calls, ranks)
         if not len(whole):
             continue
         kind = trace.kinds[trace.kind[whole[0, 0]]]
-        roots = np.array([one.root for one in trace.kinds])[trace.kind[whole[:, 0]]]
-        for root in np.unique(roots):
-            chosen = whole[roots == root]
+        root_of = roots[trace.kind[whole[:, 0]]]
+        for root in np.unique(root_of):
+            chosen = whole[root_of == root]
             yield _SameCalls(
                 kind.name.lower(), int(root), ranks, chosen, _program_waits(trace, chosen, waits) if family[low] % 2 else chosen
             )
@@ -139,8 +142,11 @@ def _program_waits(trace: RunTrace, calls: np.ndarray, waits: np.ndarray) -> np.
     return np.where(there[at] == wanted, waits[at], -1).reshape(calls.shape)
 
 
-def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarray) -> None:
-    """Note the calls of a table as compared, with waits where the trace has none of a call, and with what follows from all of them."""
+def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarray, clocks: Mapping[int, tuple[int, float]]) -> None:
+    """Note the calls of a table as compared, with waits where the trace has none of a call, and with what follows from all of them.
+
+    ``clocks``: of each rank the number of its host, and the error of its clock in microseconds.
+    """
     begins, waits, n = trace.start[table.calls], table.waits, len(table.ranks)
     found.compared[table.calls] = True
     found.compared[waits[waits >= 0]] = True
@@ -149,8 +155,7 @@ def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarr
         until = np.take_along_axis(begins, np.maximum(awaited, 0), axis=1)
         start = np.where(waits >= 0, trace.start[waits], np.inf)
         length = np.minimum(until, start + np.where(waits >= 0, trace.length[waits], 0)) - start
-        hosts, error = trace.host_of(), np.array([trace.clock_error_us(rank) for rank in table.ranks])
-        host = np.array([hosts[rank] for rank in table.ranks])
+        host, error = np.array([clocks[rank] for rank in table.ranks.tolist()]).T
         error = np.maximum((error + error[awaited]) * (host != host[awaited]), LEAST_US)
         missing = ~((found.length[waits] > 0) & (waits >= 0)).any(axis=1)
         new = missing[:, None] & (waits >= 0) & (awaited >= 0) & (length > error)

@@ -46,7 +46,7 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
     about = {
         "span": float((trace.start + trace.length).max() - trace.start.min()),
         "hosts": list(_hosts(trace).values()),
-        "rows": [_row(trace, row) for row in range(len(trace.rows))],
+        "rows": list(_rows(trace)),
         "tracks": tracks,
         "kinds": trace.kinds,
         "columns": columns,
@@ -84,10 +84,11 @@ def _hosts(trace: RunTrace) -> dict[int, str]:
     return {row.host: trace.hosts.get(row.host, f"node {row.host}") for row in sorted(trace.rows, key=lambda row: row.host)}
 
 
-def _row(trace: RunTrace, row: int) -> dict[str, Any]:
-    one = trace.rows[row]
-    label = f"rank {one.rank}" if one.rank >= 0 else trace.row_names.get(row, one.tid)
-    return {"label": label, "host": list(_hosts(trace)).index(one.host), "rank": one.rank}
+def _rows(trace: RunTrace) -> Iterator[dict[str, Any]]:
+    places = {host: place for place, host in enumerate(_hosts(trace))}
+    for row, one in enumerate(trace.rows):
+        label = f"rank {one.rank}" if one.rank >= 0 else trace.row_names.get(row, one.tid)
+        yield {"label": label, "host": places[one.host], "rank": one.rank}
 
 
 def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarray]:

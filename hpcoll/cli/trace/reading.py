@@ -128,7 +128,7 @@ class _TraceReader:
         self.about, self.about_in = dict[int, dict[str, Any]](), dict[int, str]()
         self.slices: tuple[array[Any], ...] = array("i"), array("b"), array("i"), array("q"), array("d"), array("d")
         self.waits: tuple[array[Any], ...] = array("i"), array("q"), array("d"), array("d"), array("i")
-        self.forms, self.form_columns = dict[bytes, int](), list[tuple[int, int, int, int]]()
+        self.forms = dict[bytes, tuple[int, int, int, int]]()
         self.lost = 0
         self.open = dict[tuple[Any, Any], list[Event]]()
         self.phases: dict[Any, Callable[[Event], None]] = {
@@ -155,11 +155,11 @@ class _TraceReader:
             block.whole()
 
     def _add(self, found: Slices) -> None:
-        for form in [form for form in dict.fromkeys(found.forms) if form not in self.forms]:
-            self.form_columns.append(self._form(Slices.event(form)))
-            self.forms[form] = len(self.form_columns) - 1
-        known = np.array(self.form_columns)[[self.forms[text] for text in found.forms]].reshape(-1, 4)
-        category, row, kind, owner = known.T
+        here = {form: number for number, form in enumerate(dict.fromkeys(found.forms))}
+        for form in [form for form in here if form not in self.forms]:
+            self.forms[form] = self._form(Slices.event(form))
+        known = np.array([self.forms[form] for form in here], np.int64).reshape(-1, 4)
+        category, row, kind, owner = known[[here[form] for form in found.forms]].reshape(-1, 4).T
         times, number = np.array([found.starts, found.lengths]), np.array(found.numbers, np.int64)
         if not (times <= _FARTHEST_US).all():
             raise ValueError
@@ -263,7 +263,9 @@ class _TraceReader:
 
 def _of_ranks(row: TraceRow, nranks: int) -> TraceRow:
     """Return a row with its rank and lane: the tids of a rank's lanes beyond the first ones follow those of all ranks."""
-    return row._replace(rank=row.rank % nranks, lane=row.lane + row.rank // nranks * LANES) if row.rank >= nranks > 0 else row
+    if not row.rank >= nranks > 0:
+        return row
+    return row._replace(rank=row.rank % nranks, lane=min(row.lane + row.rank // nranks * LANES, MAX_RANKS))
 
 
 def _call_number(number: Any) -> int:

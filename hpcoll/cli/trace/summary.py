@@ -1,13 +1,13 @@
 """A trace in words and numbers: the waits of each rank, as `hpcoll.analysis.waits` judges them, calls by operation and place, facts."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from hpcoll.analysis.waits import PlaceWaits, RankWaits
-from hpcoll.base.text import counted, duration, ranks_in_words
+from hpcoll.base.text import counted, duration, gaps, runs_in_words
 from hpcoll.cli.trace.owners import SliceWaits
 from hpcoll.cli.trace.reading import CALL, OTHER, STEP, RunTrace
 
@@ -28,66 +28,101 @@ class OperationTimes(NamedTuple):
 
 def rank_waits(trace: RunTrace, waits: SliceWaits) -> list[RankWaits]:
     """Return the waits of each rank of a trace."""
-    hosts, ours = trace.host_of(), trace.rank >= 0
-    order = np.flatnonzero(ours)[np.argsort(trace.rank[ours], kind="stable")]
-    places = [(kind.at, kind.region) for kind in trace.kinds]
-    ranks, firsts = np.unique(trace.rank[order], return_index=True)
-    return [_of_rank(trace, waits, int(rank), hosts[int(rank)], slices, places) for rank, slices in zip(ranks, np.split(order, firsts[1:]))]
+    ours = np.flatnonzero(trace.rank >= 0)
+    ranks, at = np.unique(trace.rank[ours], return_inverse=True)
+    hosts, kind, length, in_call = trace.host_of(), trace.kind[ours], trace.length[ours], waits.in_call[ours]
+    is_call, compared = trace.category[ours] == CALL, waits.compared[ours]
+
+    def total(values: np.ndarray, chosen: np.ndarray) -> list[float]:
+        return np.bincount(at, np.where(chosen, values, 0), len(ranks)).tolist()
+
+    begin, end, nbytes = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf), np.zeros(len(ranks), np.int64)
+    np.minimum.at(begin, at, trace.start[ours])
+    np.maximum.at(end, at, trace.start[ours] + length)
+    np.add.at(nbytes, at[is_call], np.array([max(one.nbytes, 0) for one in trace.kinds], np.int64)[kind[is_call]])
+    waited, inside = (np.bincount(at, values, len(ranks)).tolist() for values in (waits.length[ours], in_call))
+    in_flight, awaited = total(length, is_call & compared & (trace.lane[ours] > 0)), total(in_call, ~is_call & (in_call > 0))
+    ncompared, nalone = total(compared, is_call), total(~compared, is_call)
+    held, places = _by_owner(waits, ours, at, len(ranks)), _places(trace, waits, ours, at, len(ranks))
+    return [
+        RankWaits(
+            rank=rank,
+            host=hosts[rank],
+            run_s=float(end[i] - begin[i]) * S,
+            calls=int(ncompared[i]),
+            uncompared=int(nalone[i]),
+            held_up_by={owner: one.calls for owner, one in held[i].items()},
+            waited_s=waited[i] * S,
+            moved_s=(inside[i] - waited[i]) * S,
+            hidden_s=max(0.0, in_flight[i] - awaited[i]) * S,
+            python_s=0.0,
+            nbytes=int(nbytes[i]),
+            waited_for={owner: one.waited_s for owner, one in held[i].items()},
+            caused={owner: one.caused_s for owner, one in held[i].items()},
+            inherited={owner: one.inherited_s for owner, one in held[i].items()},
+            taken_s=0.0,
+            absent_s=0.0,
+            computed_s=0.0,
+            places=tuple(places[i]),
+            clock_error_s=trace.clock_error_us(rank) * S,
+        )
+        for i, rank in enumerate(ranks.tolist())
+    ]
 
 
-def _of_rank(trace: RunTrace, waits: SliceWaits, rank: int, host: str, slices: np.ndarray, places: list[tuple[str, str]]) -> RankWaits:
-    calls = slices[trace.category[slices] == CALL]
-    inside, waited = waits.in_call[slices].sum(), waits.length[slices].sum()
-    in_flight = trace.length[calls[waits.compared[calls] & (trace.lane[calls] > 0)]].sum()
-    awaited = waits.in_call[slices[waits.in_call[slices] > 0]].sum() - waits.in_call[calls].sum()
-    end = trace.start[slices] + trace.length[slices]
-    return RankWaits(
-        rank=rank,
-        host=host,
-        run_s=float(end.max() - trace.start[slices].min()) * S,
-        calls=int(waits.compared[calls].sum()),
-        uncompared=int((~waits.compared[calls]).sum()),
-        held_up_by=dict(Counter(waits.owner[slices[waits.length[slices] > 0]].tolist())),
-        waited_s=float(waited) * S,
-        moved_s=float(inside - waited) * S,
-        hidden_s=max(0.0, float(in_flight - awaited)) * S,
-        python_s=0.0,
-        nbytes=int(np.maximum(_nbytes(trace)[trace.kind[calls]], 0).sum()),
-        waited_for=_by_owner(waits, slices, waits.length),
-        caused=_by_owner(waits, slices, waits.divided),
-        inherited=_by_owner(waits, slices, waits.inherited),
-        taken_s=0.0,
-        absent_s=0.0,
-        computed_s=0.0,
-        places=tuple(_places(trace, waits, slices, places)),
-        clock_error_s=trace.clock_error_us(rank) * S,
+class _Held(NamedTuple):
+    """The waits of one rank for another one."""
+
+    calls: int
+    waited_s: float
+    caused_s: float
+    inherited_s: float
+
+
+def _by_owner(waits: SliceWaits, slices: np.ndarray, group: np.ndarray, ngroups: int) -> list[dict[int, _Held]]:
+    """Return the waits of each group of slices, by the rank that was awaited."""
+    waiting = waits.length[slices] > 0
+    slices, group = slices[waiting], group[waiting]
+    order, firsts = _grouped(group, waits.owner[slices])
+    counts = np.diff(firsts, append=len(order)).tolist()
+    sums = (
+        np.add.reduceat(values[slices[order]], firsts) * S if len(order) else values[:0]
+        for values in (waits.length, waits.divided, waits.inherited)
     )
-
-
-def _by_owner(waits: SliceWaits, slices: np.ndarray, values: np.ndarray) -> dict[int, float]:
-    """Return seconds by the rank that was awaited."""
-    slices = slices[waits.length[slices] > 0]
-    owners, which = np.unique(waits.owner[slices], return_inverse=True)
-    sums = np.bincount(which, values[slices], len(owners)) * S
-    return {int(owner): float(seconds) for owner, seconds in zip(owners, sums)}
-
-
-def _places(trace: RunTrace, waits: SliceWaits, slices: np.ndarray, places: list[tuple[str, str]]) -> list[PlaceWaits]:
-    slices = slices[(trace.number[slices] >= 0) & (trace.category[slices] != STEP)]
-    kinds = defaultdict[tuple[str, str], list[int]](list)
-    for kind in np.unique(trace.kind[slices]):
-        kinds[places[kind]].append(int(kind))
-    found = []
-    for (place, region), alike in kinds.items():
-        mine = slices[np.isin(trace.kind[slices], alike)]
-        waited = float(waits.length[mine].sum())
-        moved, calls = float(waits.in_call[mine].sum()) - waited, int((trace.category[mine] == CALL).sum())
-        found.append(PlaceWaits(place, region, calls, waited * S, moved * S, _by_owner(waits, mine, waits.length)))
+    found: list[dict[int, _Held]] = [{} for _ in range(ngroups)]
+    at = order[firsts]
+    for one, owner, *held in zip(group[at].tolist(), waits.owner[slices[at]].tolist(), counts, *(column.tolist() for column in sums)):
+        found[one][owner] = _Held(*held)
     return found
 
 
-def _nbytes(trace: RunTrace) -> np.ndarray:
-    return np.array([kind.nbytes for kind in trace.kinds], np.int64)
+def _grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an order in which equal keys follow each other, and where in it each group begins."""
+    order = np.lexsort(keys[::-1])
+    changes = [np.diff(key[order]) != 0 for key in keys]
+    return order, np.flatnonzero(np.concatenate([[True] * (len(order) > 0), np.logical_or.reduce(changes)]))
+
+
+def _places(trace: RunTrace, waits: SliceWaits, ours: np.ndarray, at: np.ndarray, nranks: int) -> list[list[PlaceWaits]]:
+    """Return the places of each rank, in the order in which the trace has them."""
+    chosen = (trace.number[ours] >= 0) & (trace.category[ours] != STEP)
+    slices, at, place = ours[chosen], at[chosen], np.array(trace.numbers("at", "region"))[trace.kind[ours[chosen]]]
+    found: list[list[PlaceWaits]] = [[] for _ in range(nranks)]
+    if not len(slices):
+        return found
+    order, firsts = _grouped(at, place)
+    group = np.empty(len(slices), np.int64)
+    group[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
+    held = _by_owner(waits, slices, group, len(firsts))
+    calls, waited, inside = (
+        np.bincount(group, values[slices], len(firsts)).tolist() for values in (trace.category == CALL, waits.length, waits.in_call)
+    )
+    for i, first in enumerate(order[firsts].tolist()):
+        kind = trace.kinds[trace.kind[slices[first]]]
+        waited_for = {owner: one.waited_s for owner, one in held[i].items()}
+        moved = (inside[i] - waited[i]) * S
+        found[at[first]].append(PlaceWaits(kind.at, kind.region, int(calls[i]), waited[i] * S, moved, waited_for))
+    return found
 
 
 def operations(trace: RunTrace, waits: SliceWaits) -> dict[Key, OperationTimes]:
@@ -125,9 +160,9 @@ def missing(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
         yield "no calls of hpcoll are in it, so nobody's waits are known: a call needs cat, comm, and its number"
     elif alone:
         yield f"{alone:,} of {calls:,} calls are not known of all ranks of their communicator: of these only waits that are written count"
-    silent = sorted(set(range(trace.nranks)) - set(trace.host_of()))
+    silent = gaps(sorted(rank for rank in trace.host_of() if rank < trace.nranks), trace.nranks)
     if calls and silent:
-        yield f"{ranks_in_words(silent)} left nothing in it"
+        yield f"{runs_in_words(silent)} left nothing in it"
     if trace.lost:
         yield f"{counted(trace.lost, 'call')} were too fast to be written"
 

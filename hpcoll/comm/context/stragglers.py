@@ -11,9 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.analysis.waits import LEAST_SHARE, RankWaits, Stragglers, judge
-from hpcoll.base.errors import HpcollError
 from hpcoll.base.machine import ENDED_BY, GONE, HOW_GONE, ends_by_exception
-from hpcoll.base.text import counted, ranks_in_words
+from hpcoll.base.text import counted, error_text, ranks_in_words
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.plans.signature import Purpose
@@ -129,11 +128,13 @@ def _summarise() -> None:
     why = _who_does_not_come(context)
     text = f"no summary of who came late: {why}"
     if not why:
-        with contextlib.suppress(HpcollError, MPI.Exception):
+        try:
             on = context.resources
             whole = on.nranks == MPI.COMM_WORLD.size
             who = counted(on.nranks, "rank") if whole else f"{ranks_in_words(on.team.world_ranks)} of MPI_COMM_WORLD"
             text = f"{on.title}, {who}\n{_asked(context, on.comm.allgather, _compare_at_end)}"
+        except Exception as error:
+            text += error_text(error)
     if context.rank == 0 and sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
             print("".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)

@@ -7,7 +7,6 @@ written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at 
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.files import write_file
+from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, call_parts
 from hpcoll.comm.status.names import place_text, region_text
@@ -36,20 +36,24 @@ def write_record(folder: str, why: str) -> Path | None:
     """
     import json
 
-    world, contexts = MPI.COMM_WORLD, sorted(live_contexts, key=lambda one: str(one.resources.key))
-    record = {
-        "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
-        "world_size": world.size, "written": time.time(), "why": why, "doing": RANK_STATUS.doing,
-        "communicators": [_of_communicator(one.resources) for one in contexts],
-    }  # fmt: skip
+    world = MPI.COMM_WORLD
     path = Path(folder, f"rank{world.rank}.json")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(record))
-    except OSError as error:
+        write_file(path, json.dumps(_record(why)), 0o600)  # it has the arguments of the program
+    except Exception as error:  # the program ends by the error of its call, and not by this one
         log.warning("rank %d: no record of its calls: %s", world.rank, error)
         return None
     return path
+
+
+def _record(why: str) -> dict[str, Any]:
+    world, contexts = MPI.COMM_WORLD, sorted(live_contexts, key=lambda one: str(one.resources.key))
+    return {
+        "format": FORMAT, "program": program_words(), "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
+        "world_size": world.size, "written": time.time(), "why": why, "doing": RANK_STATUS.doing,
+        "communicators": [_of_communicator(one.resources) for one in contexts],
+    }  # fmt: skip
 
 
 def _of_communicator(on: Resources) -> dict[str, Any]:

@@ -4,12 +4,12 @@ The page is made with the first communicator.
 """
 
 import os
-import sys
 import threading
 import time
 
 from mpi4py import MPI
 
+from hpcoll.base.machine import program_words
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher
@@ -58,7 +58,7 @@ class ProcessStatusPage:
 
     def _write(self) -> None:
         assert self._page is not None
-        world, host, program = MPI.COMM_WORLD, os.uname().nodename, getattr(sys, "argv", [])
+        world, host, program = MPI.COMM_WORLD, os.uname().nodename, program_words()
         self._page.introduce(Identity(os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program))
 
 

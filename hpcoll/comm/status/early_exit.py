@@ -6,14 +6,13 @@ the others. Those that wait for it at a first use look for such a page.
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.base.machine import PROC, how_it_ends
+from hpcoll.base.machine import PROC, how_it_ends, program_words
 from hpcoll.base.text import LINE, printable
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
 from hpcoll.runtime.transports.mpi import why_unusable
@@ -25,7 +24,7 @@ def say(how: str = "") -> None:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
         page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()
-        peers, program = {world.rank: pid}, getattr(sys, "argv", [])
+        peers, program = {world.rank: pid}, program_words()
         page.introduce(Identity(pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program))
         page.write({"waits": [], "failed": [], "left": how or how_it_ends()})
 

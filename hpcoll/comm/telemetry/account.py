@@ -99,11 +99,13 @@ def _outside(
 ) -> tuple[float, float, float]:
     """Return the seconds outside of collectives: on a core; asleep, stopped, or waiting for a device; ready, but without a core.
 
-    Calls that end at once are on a core. The program sleeps while it waits for calls in flight, as a rule. How long it had no core is known
-    of the whole run alone: a rank for which others wait has hardly waited itself, and had none outside of collectives.
+    In calls that end at once this thread has had a core for as large a share as in the whole run. The program sleeps while it waits for
+    calls in flight, as a rule. How long it had no core is known of the whole run alone: a rank for which others wait has hardly waited
+    itself, and had none outside of collectives.
     """
     in_flight_s = max(0.0, in_calls_s - blocking_s)
-    computed_s = max(0.0, on_core_s - lingered_on_core_s - (blocking_s - lingered_s))
+    share = on_core_s / (on_core_s + taken_s) if taken_s else 1.0
+    computed_s = max(0.0, on_core_s - lingered_on_core_s - share * (blocking_s - lingered_s))
     others_s = max(0.0, run_s - blocking_s - in_flight_s - computed_s)
     taken_s = min(taken_s, others_s)
     return computed_s, others_s - taken_s, taken_s

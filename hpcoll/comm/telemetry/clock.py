@@ -193,4 +193,3 @@ def along_tree(steps: list[Sample]) -> list[Sample]:
     moments = [one.at + one.offset for one in found]
     slack = int(_DRIFT * (max(moments) - min(moments)))
     return [one._replace(error=one.error + slack * bool(node)) for node, one in enumerate(found)]
-

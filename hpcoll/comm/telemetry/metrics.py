@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from hpcoll.base.files import write_file
 from hpcoll.base.launchers import job_of
+from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.account import accounts
@@ -63,18 +64,18 @@ class Metrics:
     """The metrics of this process, and the thread that writes them.
 
     Args:
-        folder: Made if it is not there.
         resources: Of the first communicator.
+        folder: Made if it is not there.
     """
 
-    def __init__(self, folder: str, resources: Resources) -> None:
+    def __init__(self, resources: Resources, folder: str) -> None:
         self._pid, self._rank = os.getpid(), MPI.COMM_WORLD.rank
         job = job_of(os.environ, self._pid)
         self._common, self._path = {"jobid": job, "rank": self._rank}, Path(folder, f"{_PACKAGE}_{job}_rank{self._rank}.prom")
         with suppress(OSError):  # the program is in no folder
             self._path = self._path.absolute()  # it may go to another one
         self._about = {
-            "version": sys.modules[_PACKAGE].__version__, "program": Path(sys.argv[0] if sys.argv else "").name, "host": resources.host,
+            "version": sys.modules[_PACKAGE].__version__, "program": Path(program_words()[0]).name, "host": resources.host,
             "ranks": MPI.COMM_WORLD.size, "pid": self._pid,
         }  # fmt: skip
         self._left, self._sums = list[Ledger](), _Sums()  # ledgers of communicators that left, and sums of those before
@@ -92,12 +93,12 @@ class Metrics:
 
     def write(self) -> None:
         """Write the file as a whole; where that fails, warn once, and try again the next time."""
-        with self._reading:
-            text = as_text(self._families(), self._common)
         try:
+            with self._reading:
+                text = as_text(self._families(), self._common)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_file(self._path, text)
-        except OSError as error:
+        except Exception as error:
             if not self._warned:
                 log.warning("rank %d: no metrics are written: %s", self._rank, error)
             self._warned = True
@@ -112,11 +113,7 @@ class Metrics:
 
     def _run(self) -> None:
         while True:
-            try:
-                self.write()
-            except Exception:
-                log.exception("rank %d: no metrics are written", self._rank)
-                return
+            self.write()
             if self._stopping.wait(EVERY_S):
                 return
 

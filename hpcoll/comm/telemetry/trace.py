@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.status.names import region_text
@@ -75,7 +76,7 @@ class Trace:
         told = {
             "version": sys.modules[_PACKAGE].__version__, "ranks": MPI.COMM_WORLD.size, "rank": rank, "host": self._positions.host,
             "pid": os.getpid(), "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
-            "started": time.time(), "program": sys.argv,
+            "started": time.time(), "program": program_words(),
         }  # fmt: skip
         self._append([
             _meta("process_name", where, name=self._positions.host), _meta("process_sort_index", where, sort_index=self._positions.node),
@@ -245,18 +246,13 @@ class Trace:
             listeners.remove(self.add)
 
 
-def begin(resources: Resources, folder: Path) -> list[Trace]:
-    """Begin the trace of this process with its first communicator; nothing where it cannot be written, which one rank of a host says."""
+def begin(resources: Resources, folder: str) -> Trace:
+    """Begin the trace of this process with its first communicator; OSError: it cannot be written."""
     team = resources.team
     clock = clock_of(team)
     if clock.crosses_hosts and not clock.is_known and threading.current_thread() is threading.main_thread():
         clock.measure(partial(resources.service_collectives.gather, purpose=Purpose.CLOCKS))
-    try:
-        return [Trace(TraceFile(path_in(folder, team)), resources)]
-    except OSError as error:
-        if resources.topology.hosts.index(resources.host) == resources.rank:
-            log.warning("rank %d: no trace is written: %s", resources.rank, error)
-        return []
+    return Trace(TraceFile(path_in(Path(folder), team)), resources)
 
 
 def _meta(event: str, where: dict[str, Any], /, **told: Any) -> bytes:

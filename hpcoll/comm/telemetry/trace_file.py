@@ -2,45 +2,47 @@
 
 import os
 import re
-import sys
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcoll.base.files import opened
 from hpcoll.base.launchers import job_of
+from hpcoll.base.machine import program_words
 from hpcoll.comm.team.team import Team
 from hpcoll.selection.config import log
 
 _COHERENT = ("lustre", "gpfs", "beegfs")  # file systems of several hosts that keep appends of different hosts apart
 _MOUNTS = Path("/proc/self/mountinfo")
 _PATIENCE_S, _NAP_S = 5.0, 1e-3  # until the rank that has made the file has begun it
+_MOST_OF_NAME = 40  # letters of the program's
 
 
 class TraceFile:
     """The file of a trace, open to be appended to.
 
     It is an array in JSON that has no closing bracket, which the format allows: so it can be read at any time. Ranks that append at once do
-    not mix lines.
+    not mix lines. Only this user can read it: it has the arguments of the program.
 
     Args:
         path: The file; made where it is not there, with its folder.
 
     Raises:
+        UntrustedError: Another user has put something in its place.
         OSError: It cannot be made or written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_APPEND
         try:
-            self._file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            self._file = opened(path, flags | os.O_CREAT | os.O_EXCL)
             os.write(self._file, b"[\n")
         except FileExistsError:
-            self._file = os.open(path, flags)
+            self._file = opened(path, flags)
             end = time.monotonic() + _PATIENCE_S
             while os.fstat(self._file).st_size == 0 and time.monotonic() < end:
                 time.sleep(_NAP_S)
@@ -66,8 +68,8 @@ def path_in(folder: Path, team: Team) -> Path:
     """
     first = team.processes[0]
     job = job_of(os.environ, first.pid)
-    mark = zlib.crc32(str(first.word.value).encode()) % 2**16  # a job may run a program more than once
-    words = [Path(sys.argv[0] or "python").stem.lstrip("-") or "python", job, f"{mark:04x}"]
+    name = Path(program_words()[0]).stem.lstrip("-")[:_MOST_OF_NAME] or "python"
+    words = [name, job, f"{first.word.value % 2**64:016x}"]  # random: nobody can have a file there before, and a job may run many programs
     host = team.processes[team.rank].host
     if len({one.host for one in team.processes}) > 1 and (found := _file_system(folder)) not in _COHERENT:
         words.append(host)

@@ -62,7 +62,7 @@ def ptrace_scope() -> str:
 
 @cache
 def _word(pid: int) -> ProbeWord:
-    kept = np.array([int.from_bytes(os.urandom(8), "little") >> 2], np.int64)
+    kept = np.frombuffer(os.urandom(8), np.int64).copy()
     _kept.append(kept)
     if ptrace_scope() == "1":
         _libc.prctl(ctypes.c_int(_SET_PTRACER), ctypes.c_ulong(_ANY % 2**64), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
