@@ -128,14 +128,16 @@ class OwnedFolder:
         _replace(self._descriptor, name, _head(name, content) + content, self._mode)
 
     @contextmanager
-    def lock(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
+    def lock(self, name: str, patience_s: float = 0.0, byte: int | None = None) -> Iterator[bool]:
         """Hold the lock of a name; yield False where another process keeps it for longer than ``patience_s``.
+
+        One file has a lock for each ``byte``, below 2**32. This process keeps such locks until all its ``with`` blocks of that name end.
 
         Raises as `read`, for the lock's file, and OSError where the file system has no locks.
         """
         end = time.monotonic() + patience_s
         with self._file(name, os.O_RDWR | os.O_CREAT) as file:
-            while not (held := _try_lock(file)) and time.monotonic() < end:
+            while not (held := _try_lock(file, byte)) and time.monotonic() < end:
                 time.sleep(_TICK_S)
             yield held
 
@@ -174,10 +176,13 @@ def opened(path: Path, flags: int, fits: Callable[[int], bool] = stat.S_ISREG, f
     return descriptor
 
 
-def _try_lock(file: int) -> bool:
+def _try_lock(file: int, byte: int | None = None) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if byte is None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except (BlockingIOError, PermissionError):
         return False
     return True
 

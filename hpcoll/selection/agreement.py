@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
+from zlib import crc32
 
 from mpi4py import MPI
 
@@ -64,7 +65,7 @@ def first_of_node(what: str) -> bool:
         return True
     try:
         folder = _until_the_end.enter_context(closing(lock_folder()))
-        return _until_the_end.enter_context(folder.lock(f"{what}-{launcher()}"))
+        return _until_the_end.enter_context(folder.lock("first", byte=crc32(f"{what} {launcher()}".encode())))
     except OSError:
         return True
 

@@ -262,10 +262,12 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
         (floats, MPI.SUM), (floats, MPI.MAX),
         ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
         ([1, "x"], lambda a, b: a), ((2, 1), min), ((1.5, 2), MPI.MINLOC), (["a" * 200000], MPI.SUM),
+        ({"s": 1.0, "n": [2]}, lambda a, b: {"s": a["s"] + b["s"], "n": [*a["n"], *b["n"]]}),
     ]  # fmt: skip
     unlike: list[tuple[Any, Any]] = [
         ({1}, operator.or_), ([{1}], lambda a, b: a), (Odd(1), lambda a, b: a), (np.array([None]), lambda a, b: a),
         (1, lambda a, b: max(a, b)), ({"a": Odd(1)}, lambda a, b: {**a, **b}), (1, _picked), ([Odd(1)], lambda a, b: [*a, *b]),
+        (["x"], lambda a, b: [*{*a, *b}]), (1, lambda a, b: a is b), (1, lambda a, b, rank=comm.rank: a + rank),
     ]  # fmt: skip
     wrong = list[Any]()
     for shared, cases in enumerate((alike, unlike)):

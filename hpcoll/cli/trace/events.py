@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import reading
 from hpcoll.base.json_fields import read_json
 from hpcoll.base.text import LINE, format_nbytes, printable
 
@@ -142,7 +143,7 @@ class WholeFile(EventLines):
 def blocks(file: str) -> Iterator[EventLines]:
     """Yield the events of a file in blocks of some thousands; ArgumentError: it cannot be read, or is no trace."""
     try:
-        with open(file, "rb") as opened:
+        with reading(file) as opened:
             head = opened.read(BLOCK)
             if head.startswith(_GZIP):
                 raise ArgumentError(f"{printable(file, LINE)}: expected a trace as text, got what gzip has packed; gunzip it first")

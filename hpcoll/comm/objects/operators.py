@@ -10,7 +10,9 @@ ranks which combine the same objects, each by itself, get the same.
 import operator
 import zlib
 from collections.abc import Callable
+from dis import get_instructions
 from functools import lru_cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,16 +31,9 @@ Op: TypeAlias = MPI.Op | Callable[[Any, Any], Any]
 _OPS: tuple[MPI.Op, ...] = tuple(getattr(MPI, name) for name in OBJECT_OPS)
 _KNOWN = max, min, operator.mul, operator.or_, operator.and_, operator.xor, np.add, np.multiply, np.maximum, np.minimum
 _BUILTIN = {id(function) for function in _KNOWN}
-# Functions whose code is that of one of these use nothing but their arguments.
-_SUM: set[bytes] = {(lambda a, b: a + b).__code__.co_code}
-_PURE: set[bytes] = {
-    one.__code__.co_code
-    for one in (
-        lambda a, b: a, lambda a, b: b, lambda a, b: b + a, lambda a, b: a * b, lambda a, b: a | b, lambda a, b: {**a, **b},
-        lambda a, b: (a, b), lambda a, b: [a, b], lambda a, b: [*a, *b], lambda a, b: a if a > b else b, lambda a, b: a if a < b else b,
-        lambda a, b: a if a >= b else b, lambda a, b: a if a <= b else b,
-    )
-}  # fmt: skip
+_SUM = (lambda a, b: a + b).__code__.co_code
+_VARYING = {"BUILD_SET", "SET_ADD", "SET_UPDATE", "IS_OP"}  # order of a set, and identity, which differ between processes
+_UNLIKE_FUNCTIONS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _NUMPY = [np.dtype(code) for code in "?bhilqBHILQefd"]
 # An array's element type or another object's type, and the kinds of its objects; a pickle tells the others.
 _KINDS = [(id(list), SEQUENCE), (id(tuple), SEQUENCE), *((id(one), PLAIN) for dtype in _NUMPY for one in (dtype, dtype.type))]
@@ -78,11 +73,20 @@ def code_of(op: Op) -> CodeType | None:
 @lru_cache(maxsize=256)
 def _of_code(code: CodeType) -> Operator:
     own = code.co_code
-    kinds = ANY_KIND if own in _SUM else PLAIN if own in _PURE else 0
+    kinds = ANY_KIND if own == _SUM else PLAIN if _is_pure(code) else 0
     if code.co_name != "<lambda>":
         return Operator(_digest(code.co_name), kinds)
     constants = [one for one in code.co_consts if not isinstance(one, CodeType)]
     return Operator(_digest(" ".join((own.hex(), *code.co_names, *parts_of(constants)))), kinds)
+
+
+def _is_pure(code: CodeType) -> bool:
+    """Say whether code works with nothing but two arguments and constants, so that plain objects give the same in every process."""
+    if code.co_names or code.co_freevars or code.co_cellvars or code.co_flags & _UNLIKE_FUNCTIONS:
+        return False
+    if code.co_argcount != 2 or code.co_kwonlyargcount or any(isinstance(one, frozenset | CodeType) for one in code.co_consts):
+        return False
+    return _VARYING.isdisjoint(one.opname for one in get_instructions(code))
 
 
 def _name(op: Any) -> str:
