@@ -27,7 +27,8 @@ from mpi4py import MPI
 sys.path[:0] = [{str(HOSTS.parents[1] / "mpi")!r}, {str(HOSTS.parents[1])!r}]
 world = MPI.COMM_WORLD
 def say(*words):
-    sys.stdout.write(" ".join(map(str, ("rank", world.rank, *words))) + "\\n")
+    words = " ".join(map(str, ("rank", world.rank, *words)))
+    sys.stdout.write(words.replace(":\\n  ", ": ").replace("\\n  ", "; ") + "\\n")  # errors may have tables
     sys.stdout.flush()
 """
 

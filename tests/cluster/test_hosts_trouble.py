@@ -87,7 +87,7 @@ STOP = "os.system(f'(until [ -e GIVEN_UP ]; do sleep 0.1; done; kill -CONT {os.g
 GO_ON = "open('GIVEN_UP', 'w').close(); world.Barrier(); os._exit(0)"
 LIVES = {
     "comes late": (
-        "world.Barrier()", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after call \d+",
+        "world.Barrier()", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after (blocking )?call \d+",
         "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)", 1.5,
     ),
     "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer( since .*)?: it is stopped, or)", GO_ON, 1.5),
