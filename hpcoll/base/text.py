@@ -39,7 +39,7 @@ def text_of(value: object, most: int = LINE, read: Callable[[Any], Any] = str) -
     """
     try:
         try:
-            text = value if isinstance(value, bytes) else read(value)
+            text = value if isinstance(value, bytes) and read is str else read(value)
         except UnicodeDecodeError as error:  # the MPI library has cut a name inside a character
             text = error.object
         if isinstance(text, bytes):

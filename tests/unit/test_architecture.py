@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HPCOLL = ROOT / "hpcoll"
 READABLE_ANYWHERE = ("base", "schedules", "analysis", "synthesis", "formats", "registry")  # need neither MPI nor a GPU nor a compiler
 HEAVY = {"mpi4py", "cupy", "numba", "torch"}
-MOST_ENTRIES = 16  # of a folder, by which a newcomer knows it; but of builders, where each algorithm has a file
 
 Edge = tuple[str, str]  # importing module, imported module
 
@@ -92,12 +91,6 @@ def heavy(found: Iterable[Edge]) -> list[str]:
     """Imports of MPI, GPU and compiler libraries in folders that are readable anywhere."""
     low = tuple(f"hpcoll.{folder}." for folder in READABLE_ANYWHERE)
     return [f"{one} imports {other}" for one, other in found if one.startswith(low) and other.split(".")[0] in HEAVY]
-
-
-def test_folders_have_few_entries() -> None:
-    folders = [HPCOLL, *(path for path in HPCOLL.rglob("*") if path.is_dir() and path.name not in ("__pycache__", "builders"))]
-    entries = {folder: {path.name for path in folder.iterdir()} - {"__pycache__", "__init__.py"} for folder in folders}
-    assert {str(folder): sorted(found) for folder, found in entries.items() if len(found) > MOST_ENTRIES} == {}
 
 
 def test_imports_point_down() -> None:

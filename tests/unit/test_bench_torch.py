@@ -53,7 +53,7 @@ def test_report_of_one_rank() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["scan"], "operations are all_reduce"),
+        (["scan"], "operations must be one of all_reduce"),
         (["all_reduce", "-n", "0"], "iters must be from 1 to 10000000, got 0"),
         (["-b", "2K", "-e", "1K"], "maxbytes"),
     ],

@@ -87,6 +87,7 @@ def ranks(n: int) -> list[Any]:
             key=KEY, rank=rank, nranks=n, comm=Comm(rank, boxes), near={rank: 0}, message_contexts=[SimpleNamespace(log=log)], log=log,
             every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(status_slots=None), pids=[0] * n,
             who=lambda rank: f"rank {rank} (process 1)", process=lambda rank: "process 1",
+            numbered=lambda lane, number, after=False: f"call {number}",
         )  # fmt: skip
         on.team = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
         on.team.channel = ControlPlane(on, answer_about)
@@ -191,7 +192,6 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     settled(job[::-1], clock)
     assert known.heard_at(1) > now
     assert known.progress(1) is not None
-    assert known.in_blocking_call(1)
 
 
 def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,10 +91,12 @@ def test_programs_have_these_methods(collective: str, varies: int, lane: str) ->
 def test_where_the_program_called() -> None:
     """The place begins where the call ends, whatever its folders are called."""
     word = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0).word
-    log = SimpleNamespace(records=lambda: (3, np.array([[word, 64, 10, 0, 0, 0, 0, 0], [word, 64, 11, 0, 0, 0, 0, 0]])))
+    log = SimpleNamespace(index=0, records=lambda: (3, np.array([[word, 64, 10, 0, 0, 0, 0, 0], [word, 64, 11, 0, 0, 0, 0, 0]])))
+    resources = SimpleNamespace(counted=lambda lane, number: number - 2)
     place = "/home/runs (2) at night/train at 9.py:9"
     wait = BlockedCall("1.0.0", 0, 4, f"Bcast(float64[8], root=0) at {place}", "rows", (1,), step="row 1 of 3")
-    assert [call["caller"] for call in _of_log(log, "blocking", [wait])] == ["", place]  # type: ignore[arg-type]
+    calls = _of_log(resources, log, "blocking", [wait])  # type: ignore[arg-type]
+    assert [(call["caller"], call["counted"]) for call in calls] == [("", 1), (place, 2)]
 
 
 def test_the_method_of_blocks() -> None:

@@ -95,7 +95,7 @@ def test_a_page_that_is_being_written(machine: Machine, monkeypatch: pytest.Monk
     whole = page(0, call([1]), nranks=1, pid=100)
     machine.process(100, whole)
     reads = iter([torn(whole, where)] * times + [whole])
-    monkeypatch.setattr(status_page, "_text", lambda _: next(reads))
+    monkeypatch.setattr(status_page, "_text", lambda *_: next(reads))
     (job,) = look(machine.folder).jobs
     assert job.ranks[0].waits[0].what == SUM
 
