@@ -145,7 +145,7 @@ def test_huge_files_end_soon_and_within_a_gigabyte(write: object, tmp_path: Path
     assert result.returncode in (1, 2), result.stderr
     assert len((result.stdout + result.stderr).splitlines()) == 1, result.stderr
     assert "memory" not in result.stdout + result.stderr
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 90  # seconds: alone it takes 4
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
