@@ -157,7 +157,8 @@ def test_plain_constants_are_pickled_as_before() -> None:
 
 
 def test_null_communicator() -> None:
-    comm = type(communicator())()
+    kind = type(communicator())
+    comm = kind.__new__(kind)  # as mpi4py makes the result of Idup
     assert (comm == MPI.COMM_NULL, bool(comm)) == (True, False)
     assert pickle.loads(pickle.dumps(comm)) == MPI.COMM_NULL
     comm.free()

@@ -77,7 +77,7 @@ def test_subclass_in_place_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None
 def test_refused() -> None:
     remote = MPI.COMM_SELF.Create_intercomm(0, MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % 2, 9) if MPI.COMM_WORLD.size == 2 else None
     for comm in (MPI.COMM_NULL, MPI.INTERCOMM_NULL if hasattr(MPI, "INTERCOMM_NULL") else None, None, 3, remote):
-        with pytest.raises(ArgumentError, match="Communicator needs an intracommunicator, got"):
+        with pytest.raises(ArgumentError, match="Communicator needs an intracommunicator, "):
             hpcoll.Communicator(comm)
     if remote is not None:
         remote.Free()
