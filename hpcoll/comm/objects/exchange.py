@@ -4,6 +4,7 @@ The short way, of objects whose pickles fit their cells, is one crossing into co
 (`hpcoll.runtime.engine.compiled.object_calls`). All else is `CellExchange.finish`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from gc import get_referents
@@ -35,7 +36,7 @@ DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
 _FEW = 8
-_FOR_ALL = ("allreduce", "scan", "exscan")  # whose objects each rank combines by itself, where all get the same
+_SHARED_FROM = {"allreduce": 2, "scan": 3, "exscan": 4}  # ranks from which two results have a combination in common
 
 
 class CellExchange:
@@ -123,7 +124,7 @@ class CellExchange:
         if code is not None and code is self._code:
             return
         number, kinds = operator_of(op)
-        asks = self.method in _FOR_ALL and self.context.nranks > 1
+        asks = self.context.nranks >= _SHARED_FROM.get(self.method, math.inf)
         self._started[o.SIGNATURE], self._started[o.KINDS] = self._signature + (number << OPERATOR_AT), kinds | f.ASKS if asks else 0
         self._code, self.op = code, op if kinds and code is None else None
 

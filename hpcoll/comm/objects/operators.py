@@ -36,7 +36,8 @@ _VARYING = {"BUILD_SET", "SET_ADD", "SET_UPDATE", "IS_OP"}  # order of a set, an
 _UNLIKE_FUNCTIONS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _NUMPY = [np.dtype(code) for code in "?bhilqBHILQefd"]
 # An array's element type or another object's type, and the kinds of its objects; a pickle tells the others.
-_KINDS = [(id(list), SEQUENCE), (id(tuple), SEQUENCE), *((id(one), PLAIN) for dtype in _NUMPY for one in (dtype, dtype.type))]
+_SCALARS = [float, int, str, bytes, bool, type(None), *(one for dtype in _NUMPY for one in (dtype, dtype.type))]
+_KINDS = [*((id(one), PLAIN) for one in _SCALARS), (id(list), SEQUENCE), (id(tuple), SEQUENCE)]
 TYPES = np.array(_KINDS if SUPPORTED else [], np.int64)
 
 

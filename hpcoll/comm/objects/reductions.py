@@ -79,17 +79,21 @@ def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, 
     rank, nranks = exchange.context.rank, exchange.context.nranks
     if not status:
         return scanned(exchange.taken(), op, rank + itself)
-    mine, incoming, special = exchange.settle(status, limit_s)
-    unlike = exchange.unlike
-    exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
-    if not unlike:
-        return scanned([one.load() for one in incoming], op, rank + itself)
+    if status == UNLIKE and exchange.data is not None and get_referents(MPI.pickle) == DEFAULT:
+        get: Callable[[int], Any] = lambda rank: loads(exchange.views[rank])  # noqa: E731
+    else:
+        mine, incoming, special = exchange.settle(status, limit_s)
+        unlike = exchange.unlike
+        exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
+        if not unlike:
+            return scanned([one.load() for one in incoming], op, rank + itself)
+        get = lambda rank: incoming[rank].load()  # noqa: E731
 
     def results() -> list[bytes | None]:
         """Return the pickles of all ranks' results, which have the same objects in what they share."""
         kept = dict[tuple[int, int], bytes]()
         ends = range(itself, nranks + itself)
-        return [pickled(_combined(lambda rank: incoming[rank].load(), op, 0, end, kept)) if end else None for end in ends]
+        return [pickled(_combined(get, op, 0, end, kept)) if end else None for end in ends]
 
     found = exchange.share(results, limit_s)[rank]
     return None if found is None else loaded(found, ())
