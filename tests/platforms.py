@@ -107,7 +107,9 @@ COLUMNS = ("Python", "NumPy", "Numba", "mpi4py", "MPI library", "hpcoll from", "
 def interpreter(python: str) -> str:
     """Return the path of an interpreter of such a release; the empty string where there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
-    return str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
+    found = str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
+    works = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0  # and is no stand-in for one
+    return found if works else ""
 
 
 def lacks(software: Software, library: Library) -> str:
