@@ -108,7 +108,7 @@ def interpreter(python: str) -> str:
     """Return the path of an interpreter of such a release; the empty string where there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
     found = str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
-    works = found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0  # and is no stand-in for one
+    works = found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0  # and is no stand-in for one
     return found if works else ""
 
 
