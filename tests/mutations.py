@@ -30,7 +30,9 @@ from slowness import slowed
 
 PART_S = 900  # most seconds of a part of the run
 CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
-MARKERS = {(library, nranks): markers for library, nranks, markers in run.SHORT}
+MARKERS = {
+    (library, nranks): " or ".join(f"({one[2]})" for one in run.SHORT if one[:2] == (library, nranks)) for library, nranks, *_ in run.SHORT
+}
 ALLOWED = 1  # that may be missed
 FOLDERS = ("hpcoll", "kernels", "jobs", "examples", "tests", "requirements", "docs", ".ci")
 COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "SECURITY.md")
@@ -56,7 +58,7 @@ def parts(mutant: Mutant) -> list[Part]:
     first = Part(run.LIBRARIES[0], 0, tuple(f"tests/unit/{name}" for name in words[1:]))
     if words[0] != "unit":
         first = Part(words[0], int(words[1]), tuple(f"tests/mpi/{name}" for name in words[2:]))
-    every = [Part(library, nranks, run.files(markers)) for library, nranks, markers in run.SHORT]
+    every = [Part(*key, run.files(markers.strip("()"))) for key, markers in MARKERS.items()]
     return [first, *every, Part(run.LIBRARIES[0], 0, WHOLE)]
 
 
