@@ -44,8 +44,8 @@ TORCH_RUNS = (("tests/torch_backend", 2, True), ("tests/torch_backend", 4, False
 SMOKE = "smoke and not full"
 JOBS = ("tests/mpi/test_peer_failures.py", "tests/mpi/test_early_exit.py")  # of ranks that end: launchers differ in what they do then
 SHORT = (
-    ("openmpi", 2, "not full and not double", ""),
-    ("openmpi", 2, "not full and double", ", the double"),
+    ("openmpi", 2, "not full and not once", ""),
+    ("openmpi", 2, "not full and once", ", once"),
     ("openmpi", 4, "not full and not once and not twice", ""),
     ("mpich", 3, "not full and not once and not double", ""),
     ("openmpi", 1, SMOKE, ""),
@@ -68,8 +68,8 @@ BUDGETS = {
     "tests/mpi on 1 rank, mpich": 80,
     "tests/mpi on 1 rank, openmpi": 380,
     "tests/unit": 460,
-    "tests/mpi on 2 ranks, openmpi": 200,
-    "tests/mpi on 2 ranks, openmpi, the double": 80,
+    "tests/mpi on 2 ranks, openmpi": 130,
+    "tests/mpi on 2 ranks, openmpi, once": 150,
     "tests/mpi on 4 ranks, openmpi": 100,
     "tests/mpi on 3 ranks, mpich": 120,
     "tests/mpi on 5 ranks, openmpi": 25,
