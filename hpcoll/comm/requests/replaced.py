@@ -35,6 +35,7 @@ def _waiting_for(wait: Callable[..., Any]) -> Callable[..., Any]:
     """Return a ``Waitall`` of mpi4py's that tells for which requests a thread waits, and that waits for ours itself beside null ones."""
 
     def wait_all(kind: type[MPI.Request], requests: Sequence[Any], statuses: list[MPI.Status] | None = None) -> Any:
+        """Wait for all requests, as mpi4py does."""
         thread = get_ident()
         _waiting[thread] = requests
         try:

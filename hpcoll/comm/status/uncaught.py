@@ -28,6 +28,7 @@ def install() -> None:
     before, in_threads = sys.excepthook, threading.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Print an error of the main thread."""
         if isinstance(error, SettingsError) and before is sys.__excepthook__:
             if first_of_node("settings"):
                 _print(printable(f"hpcoll: error: {error}", LINE) + "\n")
