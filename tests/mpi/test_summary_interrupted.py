@@ -26,12 +26,25 @@ ENDS = {
 }
 
 
+TRIES = 3  # a launcher kills ranks some tenths of a second after it has signalled them, and a busy machine may give them no turn in these
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_what_one_rank_has_is_printed(end: str, tmp_path: Path) -> None:
-    said = tmp_path / "said"
+    for number in range(TRIES):
+        errors = interrupted(JOB.replace("END", ENDS[end]), tmp_path / str(number))
+        if errors:
+            break
+    assert "hpcoll: MPI_COMM_WORLD, 2 ranks: interrupted; rank 0 alone says what it has" in errors
+    assert "in 4096 calls that were compared it waited" in errors
+    assert "hpcoll: allreduce" in errors
+
+
+def interrupted(script: str, said: Path) -> str:
+    """Return what a job of two ranks complains about that is interrupted when both have said that they are ready."""
     said.touch()
-    variables = environment({"HPCOLL_SUMMARY": "1", "SAID": str(said)})
-    job = subprocess.Popen(command(2, JOB.replace("END", ENDS[end])), env=variables, text=True, stdout=-1, stderr=-1)
+    variables = environment({"HPCOLL_SUMMARY": "1", "SAID": str(said), "OMPI_MCA_mpi_yield_when_idle": "0"})
+    job = subprocess.Popen(command(2, script), env=variables, text=True, stdout=-1, stderr=-1)
     limit = time.monotonic() + LIMIT_S
     while said.read_text().count("ready") < 2 and time.monotonic() < limit:
         time.sleep(0.1)
@@ -47,6 +60,4 @@ def test_what_one_rank_has_is_printed(end: str, tmp_path: Path) -> None:
         job.kill()
         output, errors = job.communicate()
     print(output, errors)
-    assert "hpcoll: MPI_COMM_WORLD, 2 ranks: interrupted; rank 0 alone says what it has" in errors
-    assert "in 4096 calls that were compared it waited" in errors
-    assert "hpcoll: allreduce" in errors
+    return errors
