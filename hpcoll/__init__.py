@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import hpcoll.base.installed  # first: says what is missing
 from hpcoll.base.errors import (
     ArgumentError,
     CollectiveTimeout,

@@ -34,7 +34,7 @@ MARKERS = {
     (library, nranks): " or ".join(f"({one[2]})" for one in run.SHORT if one[:2] == (library, nranks)) for library, nranks, *_ in run.SHORT
 }
 ALLOWED = 1  # that may be missed
-FOLDERS = ("hpcoll", "kernels", "jobs", "examples", "tests", "requirements", "docs", ".ci")
+FOLDERS = ("hpcoll", "jobs", "examples", "tests", "requirements", "docs", ".ci")
 COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "SECURITY.md")
 WHOLE = ("tests/unit",)
 CACHE = "cache"  # what was compiled, in the copy
@@ -69,7 +69,6 @@ def copy_tree(copy: Path) -> None:
             shutil.copytree(ROOT / name, copy / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         elif (ROOT / name).exists():
             shutil.copy2(ROOT / name, copy / name)
-    (copy / "hpcoll" / "kernels").symlink_to(copy / "kernels")
     words = [run.python(run.LIBRARIES[0]), "-c", "from hpcoll.base import disk_cache; print(disk_cache.folder())"]
     kept = Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
     if kept.is_dir():  # names of files hold a digest of all that they were made from
@@ -78,11 +77,10 @@ def copy_tree(copy: Path) -> None:
 
 def pytest_configure() -> None:
     """As a plugin of pytest: what is imported is the copy, in which every process of a run starts."""
-    import hpcoll.kernels
+    import hpcoll
 
-    for module in (hpcoll, hpcoll.kernels):
-        if Path(module.__file__ or "/").parent.parent not in (Path.cwd(), Path.cwd() / "hpcoll"):
-            raise SystemExit(f"{module.__file__} is not in the copy {Path.cwd()}")
+    if Path(hpcoll.__file__).parent.parent != Path.cwd():
+        raise SystemExit(f"{hpcoll.__file__} is not in the copy {Path.cwd()}")
 
 
 def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, str]:

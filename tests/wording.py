@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CHANGES.md")
-FOLDERS = ("hpcoll", "kernels", "jobs", "examples")
+FOLDERS = ("hpcoll", "jobs", "examples")
 RIDDLES = {"What", "Whether", "One", "How", "Those", "Who", "Which", "Where", "That", "It", "Its", "Of", "They", "As", "If"}  # first words
 LONG, LONGEST, SHARE = 35, 50, 0.03  # words of a long sentence, of the longest, and the share of long ones on all pages together
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*\[(]|code\b|hpcoll\b)")  # its end

@@ -29,7 +29,7 @@ _FINDER = """
 import sys
 from importlib.util import spec_from_file_location
 
-_FOLDERS = {{"hpcoll": {root!r} + "/hpcoll", "hpcoll.kernels": {root!r} + "/kernels"}}
+_FOLDERS = {{"hpcoll": {root!r} + "/hpcoll"}}
 
 
 class Finder:

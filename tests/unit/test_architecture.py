@@ -18,13 +18,9 @@ Edge = tuple[str, str]  # importing module, imported module
 
 
 def sources() -> dict[str, Path]:
-    """All modules by name; kernels/ is installed as hpcoll.kernels."""
-    found = {}
-    for top, name in ((HPCOLL, "hpcoll"), (ROOT / "kernels", "hpcoll.kernels")):
-        for path in sorted(top.rglob("*.py")):
-            parts = [part for part in path.relative_to(top).with_suffix("").parts if part != "__init__"]
-            found[".".join([name, *parts])] = path
-    return found
+    """All modules by name."""
+    named = ((path.relative_to(ROOT).with_suffix("").parts, path) for path in sorted(HPCOLL.rglob("*.py")))
+    return {".".join(part for part in parts if part != "__init__"): path for parts, path in named}
 
 
 MODULES = sources()

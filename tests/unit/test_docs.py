@@ -19,12 +19,12 @@ from hpcoll.selection.config import VARIABLES, Variable
 
 MOST_COLUMNS = 140  # of prose
 MOST_LINES = 125  # of the README
-SOURCES = [*ROOT.glob("hpcoll/**/*.py"), *ROOT.glob("kernels/**/*.py")]
+SOURCES = [*ROOT.glob("hpcoll/**/*.py")]
 OTHER_PAGES = ("jobs/README.md", "examples/README.md", "tests/cluster/README.md", "CHANGES.md")
 LINKING = PAGES | {page: (ROOT / page).read_text() for page in OTHER_PAGES}
 
 _VARIABLE = re.compile(r"\bHPCOLL_[A-Z][A-Z_]*\b")
-_PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|kernels|jobs|examples|tests|docs)/[^\s`()\[\],:;]*")
+_PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|jobs|examples|tests|docs)/[^\s`()\[\],:;]*")
 _NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file, and names in it
 
 
@@ -210,7 +210,7 @@ def upward(stack: list[str], graph: dict[str, dict[str, Edge]]) -> list[Edge]:
 def test_diagrams_are_the_folders(folder: str) -> None:
     stack = floors(f"{folder}/")
     there = {path.name for path in (ROOT / folder).iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    assert set(stack) == there | ({"kernels"} if folder == "hpcoll" else set())
+    assert set(stack) == there
     graph = between_entries(edges())[folder.replace("/", ".")]
     assert upward(stack, graph) == []
 

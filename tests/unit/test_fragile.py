@@ -51,7 +51,7 @@ def test_the_page_has_a_row_for_each_place() -> None:
     assert [file for file, name in rows if name.strip("(`)") not in (ROOT / file).read_text()] == []
 
 
-@guards("kernels/object_code.py (`_left_out`)")
+@guards("hpcoll/kernels/object_code.py (`_left_out`)")
 @pytest.mark.parametrize("changed", ["release", "class"])
 def test_another_numba_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch, changed: str) -> None:
     assert len(object_code._left_out()) == 6
@@ -72,19 +72,19 @@ def test_numba_is_one_that_was_tried() -> None:
     bound = re.search(r"numba>=[\d.]+,<([\d.]+)", (ROOT / "setup.cfg").read_text())
     assert bound, "setup.cfg needs an upper bound of Numba"
     untried = tuple(map(int, bound[1].split(".")))
-    assert untried == object_code._UNTRIED, "kernels/object_code.py has another bound than setup.cfg"
+    assert untried == object_code._UNTRIED, "hpcoll/kernels/object_code.py has another bound than setup.cfg"
     passed = tuple(map(int, numba.__version__.split(".")[:2])) >= untried
     assert not passed, f"Numba {numba.__version__} is past the bound {bound[1]}: run tests/run.sh full with it, then move both bounds"
 
 
-@guards("kernels/machine_code.py (`placed`)")
+@guards("hpcoll/kernels/machine_code.py (`placed`)")
 def test_an_object_file_for_another_processor_is_left_to_llvm() -> None:
     file = bytearray(object_code.object_file(twice, "int64(int64)", "twice"))
     file[18:20] = (183).to_bytes(2, "little")  # ARM64
     assert machine_code.placed(bytes(file), "twice") is None
 
 
-@guards("kernels/device.py (`fold`)")
+@guards("hpcoll/kernels/device.py (`fold`)")
 def test_a_numba_cuda_without_a_name_is_refused() -> None:
     program = """
 import sys

@@ -85,7 +85,7 @@ def test_the_environment_has_this_checkout_and_no_other(tmp_path: Path) -> None:
     check(tmp_path, 2, **NOTHING_TO_DO)
     (tmp_path / "hpcoll.py").write_text("")  # another hpcoll, in the folder that is searched first
     found = answer(tmp_path / "venv" / "bin" / "python", _WITHOUT_OTHERS, tmp_path)
-    assert found == [f"{ROOT}/hpcoll/__init__.py", f"{ROOT}/kernels/__init__.py"]
+    assert found == [f"{ROOT}/hpcoll/__init__.py", f"{ROOT}/hpcoll/kernels/__init__.py"]
 
 
 _HANGS = """

@@ -1,9 +1,10 @@
-"""setup.cfg lists the packages that the folders hold; lock files hold what it asks for, with hashes of all."""
+"""What is installed; lock files hold what it asks for, with hashes of all."""
 
 import ast
 import configparser
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import environments
 import platforms
 import pytest
+import setuptools
 from clients.table import CLIENTS, TOOLS
 from lock import FILES, HEADER, LOCKS, PLATFORMS, entries, locked
 from packaging.requirements import Requirement
@@ -18,18 +20,18 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_package_is_listed_once() -> None:
+def test_packages_are_those_of_hpcoll() -> None:
+    """The link `kernels` at the top adds none."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
-    listed = config["options"]["packages"].split()
-    found = [".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "hpcoll").rglob("__init__.py")]
-    assert sorted(listed) == sorted([*found, "hpcoll.kernels"])
+    found = setuptools.find_packages(str(ROOT), include=config["options.packages.find"]["include"].split())
+    assert sorted(found) == sorted(".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "hpcoll").rglob("__init__.py"))
 
 
-def test_kernels_are_installed_inside_hpcoll() -> None:
-    import hpcoll.kernels
-
-    assert Path(hpcoll.kernels.__file__).parent == ROOT / "kernels"
+def test_a_checkout_without_what_hpcoll_needs_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-S", "-m", "hpcoll", "show"], cwd=ROOT, capture_output=True, text=True, check=False)
+    last = f"ModuleNotFoundError: ml_dtypes is missing; this installs hpcoll and what it needs: python -m pip install {ROOT}"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, last)
 
 
 def test_what_runs_on_one_rank_alone_is_in_the_short_run() -> None:
