@@ -74,7 +74,9 @@ def dense(x: Array, layer: Array, *, last: bool = False) -> Array:
     return y if last else np.tanh(y)
 
 
-def dense_gradients(x: Array, y: Array, layer: Array, delta: Array, *, last: bool = False) -> tuple[Array, Array]:
+def dense_gradients(
+    x: Array, y: Array, layer: Array, delta: Array, *, last: bool = False
+) -> tuple[Array, Array]:
     """Return gradients by the layer's parameters and by its input, from that by its output."""
     delta = delta if last else delta * (1 - y**2)
     return np.vstack([x.T @ delta, delta.sum(axis=0)]), delta @ layer[:-1].T

@@ -65,7 +65,10 @@ def main(packages: list[str]) -> int:
         right = list(exact) == wanted
         good = good and right
         if comm.rank == 0:
-            print(f"{name} on {comm.size} ranks: its own norms {fingerprint(own)}, exact norms {fingerprint(exact)}", flush=True)
+            print(
+                f"{name} on {comm.size} ranks: its own norms {fingerprint(own)}, exact norms {fingerprint(exact)}",
+                flush=True,
+            )
             print(f"correctly rounded: {'yes' if right else 'NO'}", flush=True)
     return 0 if good else 1
 

@@ -14,7 +14,17 @@ import argparse
 import sys
 
 import numpy as np
-from common import Array, Parser, batches, cross_entropy_gradient, dense, dense_gradients, layers, share, shares
+from common import (
+    Array,
+    Parser,
+    batches,
+    cross_entropy_gradient,
+    dense,
+    dense_gradients,
+    layers,
+    share,
+    shares,
+)
 from mpi4py import MPI
 from timeline import Trace
 
@@ -94,10 +104,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     mine, serial = trained(comm, options), trained(hpcoll.Communicator(MPI.COMM_SELF), options)
-    pairs = [(shard, other[share(len(other), comm.rank, comm.size)]) for shard, other in zip(mine.shards, serial.shards)]
+    pairs = [
+        (shard, other[share(len(other), comm.rank, comm.size)])
+        for shard, other in zip(mine.shards, serial.shards)
+    ]
     total = sum(map(len, serial.shards))
     title = f"{total} parameters fully sharded, {mine.most} at most on a rank at once"
-    return mine.trace.finish(title, pairs, options.steps * (options.batch + sum(WIDTHS)), 3 * 8 * comm.size * total, options.plot)
+    return mine.trace.finish(
+        title, pairs, options.steps * (options.batch + sum(WIDTHS)), 3 * 8 * comm.size * total, options.plot
+    )
 
 
 if __name__ == "__main__":

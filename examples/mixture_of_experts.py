@@ -59,12 +59,16 @@ class Experts:
             outgoing = np.bincount(chosen.ravel(), minlength=sum(self.shares))  # to each expert
             sending = np.array([part.sum() for part in np.split(outgoing, np.cumsum(self.shares)[:-1])])
             rows = tokens[order // CHOSEN]
-        counts = self.exchange("counts", outgoing, np.array(self.shares), np.full(nranks, nmine)).reshape(nranks, nmine)
+        counts = self.exchange("counts", outgoing, np.array(self.shares), np.full(nranks, nmine)).reshape(
+            nranks, nmine
+        )
         receiving = counts.sum(axis=1)
         arrived = self.exchange("dispatch", rows, sending, receiving)
         with self.trace("compute", "experts"):
             result = np.empty_like(arrived)
-            which = np.repeat(np.tile(np.arange(nmine), nranks), counts.ravel())  # the expert of each row that arrived
+            which = np.repeat(
+                np.tile(np.arange(nmine), nranks), counts.ravel()
+            )  # the expert of each row that arrived
             for i, expert in enumerate(self.mine):
                 result[which == i] = applied(expert, arrived[which == i])
         back = self.exchange("combine", result, receiving, sending)

@@ -60,7 +60,11 @@ def serially(queries: Array, images: Array) -> tuple[Array, Array, Array]:
     """Return the three results for all images, by NumPy."""
     powers = np.exp(queries @ images.T)
     lengths = np.linalg.norm(images, axis=0)
-    return powers / powers.sum(axis=1, keepdims=True), images / np.where(lengths > 0, lengths, 1), images.mean(axis=0)
+    return (
+        powers / powers.sum(axis=1, keepdims=True),
+        images / np.where(lengths > 0, lengths, 1),
+        images.mean(axis=0),
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -77,7 +77,9 @@ class Stage:
     def backward(self, i: int, digits: Array, count: int) -> list[Array]:
         """Return gradients by this stage's parameters, of one micro-batch of a batch of ``count``."""
         *values, y = self.held.pop(i)
-        delta = np.empty(0) if self.last else self.receive(f"get B{i}", (len(digits), HIDDEN), self.comm.rank + 1)
+        delta = (
+            np.empty(0) if self.last else self.receive(f"get B{i}", (len(digits), HIDDEN), self.comm.rank + 1)
+        )
         with self.trace("backward", f"B{i}"):
             delta = cross_entropy_gradient(y, digits, count) if self.last else delta
             gradients: list[Array] = []
@@ -132,7 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
     title = f"pipeline of {options.layers} layers, {options.micro} micro-batches, of which stages hold {most or ''} at most"
     formula = 2 * 8 * options.batch * HIDDEN * (comm.size - 1)
     pairs = [(layer, other) for (layer, _), (other, _) in zip(mine.layers, wanted)]
-    return mine.trace.finish(title, pairs, options.steps * options.layers * options.batch, formula, options.plot)
+    return mine.trace.finish(
+        title, pairs, options.steps * options.layers * options.batch, formula, options.plot
+    )
 
 
 if __name__ == "__main__":

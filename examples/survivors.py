@@ -51,7 +51,9 @@ def agree(comm: hpcoll.Communicator, parameters: list[Array], done: int) -> int:
     return max(furthest)
 
 
-def train(comm: hpcoll.Communicator, parameters: list[Array], steps: Batches, options: argparse.Namespace) -> hpcoll.Communicator:
+def train(
+    comm: hpcoll.Communicator, parameters: list[Array], steps: Batches, options: argparse.Namespace
+) -> hpcoll.Communicator:
     """Train on all ranks that live, and return the communicator of those that are left."""
     done, total = 0, np.zeros(sum(one.size for one in parameters))
     while done < len(steps):
@@ -86,7 +88,11 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=120)
     parser.add_argument("--kill", type=int, metavar="RANK", help="rank that is killed half-way")
     options = parser.parse_args()
-    steps, parameters, alone = list(batches(options)), layers(WIDTHS, options.seed), layers(WIDTHS, options.seed)
+    steps, parameters, alone = (
+        list(batches(options)),
+        layers(WIDTHS, options.seed),
+        layers(WIDTHS, options.seed),
+    )
     comm: Any = train(hpcoll.Communicator(MPI.COMM_WORLD), parameters, steps, options)
     for images, digits in steps:
         update(alone, gradient(alone, images, digits, len(images)))

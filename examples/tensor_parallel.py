@@ -35,7 +35,11 @@ class Network:
         self.comm, self.trace = comm, Trace(comm)
         self.below, first, second = layers(widths, seed)
         mine = share(widths[2], comm.rank, comm.size)
-        self.columns, self.rows, self.biases = first[:, mine].copy(), second[:-1][mine].copy(), second[-1].copy()
+        self.columns, self.rows, self.biases = (
+            first[:, mine].copy(),
+            second[:-1][mine].copy(),
+            second[-1].copy(),
+        )
 
     def parameters(self) -> list[Array]:
         """Return the parameters that this rank holds."""
@@ -92,7 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
     formula = 8 * comm.size * options.batch * (widths[3] + widths[1])
     title = f"tensor parallel {'-'.join(map(str, widths))} network, {options.steps} steps of {options.batch} images"
     pairs = list(zip(mine.parameters(), wanted))
-    return mine.trace.finish(title, pairs, options.steps * (options.batch + options.hidden), formula, options.plot)
+    return mine.trace.finish(
+        title, pairs, options.steps * (options.batch + options.hidden), formula, options.plot
+    )
 
 
 if __name__ == "__main__":

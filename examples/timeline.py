@@ -15,8 +15,13 @@ import numpy as np
 import hpcoll
 
 COLOURS = {
-    "forward": "#9cc4e8", "backward": "#a5d6b2", "compute": "#d5d5d5", "collective": "#f0b48f", "send": "#0d3557", "receive": "#f6e7a8",
-}  # fmt: skip
+    "forward": "#9cc4e8",
+    "backward": "#a5d6b2",
+    "compute": "#d5d5d5",
+    "collective": "#f0b48f",
+    "send": "#0d3557",
+    "receive": "#f6e7a8",
+}
 LEFT, TOP, ROW, WIDTH = 60, 56, 46, 1100  # of the picture, in pixels
 AXIS, TICK = 26, 80  # height of the time axis, and pixels from one tick to the next at least
 
@@ -51,12 +56,23 @@ class Trace:
         before, start = self._ledger(), time.perf_counter()
         yield
         end, gained = time.perf_counter(), self._ledger() - before
-        self.events.append(Event(start - self.zero, end - self.zero, kind, name, gained if kind == "collective" else nbytes, peer))
+        self.events.append(
+            Event(
+                start - self.zero,
+                end - self.zero,
+                kind,
+                name,
+                gained if kind == "collective" else nbytes,
+                peer,
+            )
+        )
 
     def _ledger(self) -> int:
         return sum(row.nbytes for row in self.comm.ledger.rows())
 
-    def finish(self, title: str, pairs: Sequence[tuple[Any, Any]], roundings: int, formula: int, plot: str | None) -> int:
+    def finish(
+        self, title: str, pairs: Sequence[tuple[Any, Any]], roundings: int, formula: int, plot: str | None
+    ) -> int:
         """Compare results with the serial ones, print, draw, and return the exit status, the same on every rank.
 
         Args:
@@ -95,19 +111,33 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
     body = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}: {1e3 * total:.2f} ms</text>']
     for i, kind in enumerate(kind for kind in COLOURS if kind in kinds):
         at = LEFT + 110 * i
-        body.append(f'<rect x="{at}" y="30" width="14" height="12" fill="{COLOURS[kind]}"/><text x="{at + 19}" y="40">{kind}</text>')
+        body.append(
+            f'<rect x="{at}" y="30" width="14" height="12" fill="{COLOURS[kind]}"/><text x="{at + 19}" y="40">{kind}</text>'
+        )
     body += axis(total, scale, height)
-    sent, received = defaultdict[tuple[int, int], list[Event]](list), defaultdict[tuple[int, int], list[Event]](list)
+    sent, received = (
+        defaultdict[tuple[int, int], list[Event]](list),
+        defaultdict[tuple[int, int], list[Event]](list),
+    )
     for rank, events in enumerate(rows):
         middle = TOP + ROW * (rank + 0.5)
         body.append(f'<g class="rank"><text x="6" y="{middle + 4}">rank {rank}</text>')
         for event in events:
             x, width = LEFT + scale * event.start, max(scale * (event.end - event.start), 1.0)
-            about = f"{event.name}, {1e3 * event.start:.3f} to {1e3 * event.end:.3f} ms" + f", {event.nbytes} bytes" * (event.nbytes > 0)
-            place = f'x="{x:.1f}" y="{middle - 14}" width="{width:.1f}" height="28" fill="{COLOURS[event.kind]}"'
-            body.append(f'<rect {place} stroke="#555" stroke-width="0.4"><title>{escape(about)}</title></rect>')
+            about = (
+                f"{event.name}, {1e3 * event.start:.3f} to {1e3 * event.end:.3f} ms"
+                + f", {event.nbytes} bytes" * (event.nbytes > 0)
+            )
+            place = (
+                f'x="{x:.1f}" y="{middle - 14}" width="{width:.1f}" height="28" fill="{COLOURS[event.kind]}"'
+            )
+            body.append(
+                f'<rect {place} stroke="#555" stroke-width="0.4"><title>{escape(about)}</title></rect>'
+            )
             if 6.5 * len(event.name) < width:
-                body.append(f'<text x="{x + width / 2:.1f}" y="{middle + 4}" text-anchor="middle">{escape(event.name)}</text>')
+                body.append(
+                    f'<text x="{x + width / 2:.1f}" y="{middle + 4}" text-anchor="middle">{escape(event.name)}</text>'
+                )
             if event.kind in ("send", "receive"):
                 (sent[rank, event.peer] if event.kind == "send" else received[event.peer, rank]).append(event)
         body.append("</g>")
@@ -125,10 +155,16 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
 
 def axis(total: float, scale: float, bottom: float) -> list[str]:
     """Return the time axis below the rows, in ms, with lines through them."""
-    step = next(step for k in range(-9, 9) for step in (10.0**k, 2 * 10.0**k, 5 * 10.0**k) if step * scale >= TICK)
+    step = next(
+        step for k in range(-9, 9) for step in (10.0**k, 2 * 10.0**k, 5 * 10.0**k) if step * scale >= TICK
+    )
     found = []
     for i in range(int(total / step) + 1):
         x = LEFT + scale * step * i
-        found.append(f'<line class="tick" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom + 4}" stroke="#ddd"/>')
-        found.append(f'<text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle" fill="#555">{1e3 * step * i:g}{" ms" * (i == 0)}</text>')
+        found.append(
+            f'<line class="tick" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom + 4}" stroke="#ddd"/>'
+        )
+        found.append(
+            f'<text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle" fill="#555">{1e3 * step * i:g}{" ms" * (i == 0)}</text>'
+        )
     return found

@@ -14,7 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import hpcoll.base.installed  # first: says what is missing
+from hpcoll.base import installed as _installed  # noqa: F401  # first: says what is missing
 from hpcoll.base.errors import (
     ArgumentError,
     CollectiveTimeout,
@@ -36,7 +36,12 @@ from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 if TYPE_CHECKING:
     from hpcoll.analysis.waits import Stragglers
-    from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
+    from hpcoll.comm.communicator import (
+        CartCommunicator,
+        Communicator,
+        DistGraphCommunicator,
+        GraphCommunicator,
+    )
     from hpcoll.exact.accumulator import ExactAccumulator
     from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
     from hpcoll.grids.halo import Halo

@@ -27,7 +27,10 @@ from mpi4py import MPI
 import hpcoll
 
 LIMIT = 10_000  # iterations
-LARGEST_G, LARGEST_G4 = 0.4381, 16 * np.e  # bounds of g(t) = t * (1 - t) * exp(t) and of its fourth derivative in 0..1
+LARGEST_G, LARGEST_G4 = (
+    0.4381,
+    16 * np.e,
+)  # bounds of g(t) = t * (1 - t) * exp(t) and of its fourth derivative in 0..1
 
 
 class Grid:
@@ -36,14 +39,18 @@ class Grid:
     def __init__(self, comm: MPI.Intracomm, shape: list[int], *, exact: bool = False) -> None:
         self.shape, self.exact = shape, exact
         self.cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))
-        low, high = ([n * (c + end) // d for n, c, d in zip(shape, self.cart.coords, self.cart.dims)] for end in (0, 1))
+        low, high = (
+            [n * (c + end) // d for n, c, d in zip(shape, self.cart.coords, self.cart.dims)] for end in (0, 1)
+        )
         self.block = (slice(low[0], high[0]), slice(low[1], high[1]))
         self.spacings = [1 / (n + 1) for n in shape]
         self.transfers, self.seconds = [], 0.0
         inner = [high[0] - low[0], high[1] - low[1]]
         for axis in (0, 1):
             below, above = self.cart.Shift(axis, 1)
-            margin, first, last, far_margin = (edge(inner, axis, index) for index in (0, 1, inner[axis], inner[axis] + 1))
+            margin, first, last, far_margin = (
+                edge(inner, axis, index) for index in (0, 1, inner[axis], inner[axis] + 1)
+            )
             self.transfers += [(last, above, margin, below), (first, below, far_margin, above)]
 
     def exchange(self, padded: np.ndarray) -> None:
@@ -143,7 +150,10 @@ def rms(values: np.ndarray) -> float:
 
 def compare(shape: list[int], tolerance: float, times: int, exact: bool) -> None:
     """Solve with mpi4py and with hpcoll in turns; print medians of the slowest rank's times, waiting included."""
-    grids = {"mpi4py": Grid(MPI.COMM_WORLD, shape), "hpcoll": Grid(hpcoll.Communicator(MPI.COMM_WORLD), shape)}
+    grids = {
+        "mpi4py": Grid(MPI.COMM_WORLD, shape),
+        "hpcoll": Grid(hpcoll.Communicator(MPI.COMM_WORLD), shape),
+    }
     if exact:
         grids["hpcoll, exact"] = Grid(hpcoll.Communicator(MPI.COMM_WORLD), shape, exact=True)
     taken: dict[str, list[list[float]]] = {name: [] for name in grids}
@@ -151,9 +161,13 @@ def compare(shape: list[int], tolerance: float, times: int, exact: bool) -> None
         for name, grid in grids.items():
             grid.seconds, start = 0.0, time.perf_counter()
             solve(grid, tolerance)
-            taken[name].append([grid.cart.allreduce(one, MPI.MAX) for one in (grid.seconds, time.perf_counter() - start)])
+            taken[name].append(
+                [grid.cart.allreduce(one, MPI.MAX) for one in (grid.seconds, time.perf_counter() - start)]
+            )
     for name in grids:
-        reductions, whole = (1e3 * statistics.median(column) for column in zip(*taken[name][1:]))  # the first is a warm-up
+        reductions, whole = (
+            1e3 * statistics.median(column) for column in zip(*taken[name][1:])
+        )  # the first is a warm-up
         if MPI.COMM_WORLD.rank == 0:
             print(f"{name}: {reductions:.2f} ms in allreduce, {whole:.2f} ms in all")
         grids[name].cart.Free()
@@ -161,12 +175,22 @@ def compare(shape: list[int], tolerance: float, times: int, exact: bool) -> None
 
 def main(arguments: list[str] | None = None) -> int:
     """Solve, compare, and return the exit status."""
-    parser = argparse.ArgumentParser(description="Poisson's equation by conjugate gradients on a shared grid.")
-    parser.add_argument("--shape", type=int, nargs=2, default=[97, 83], metavar="N", help="unknowns along each axis")
-    parser.add_argument("--tolerance", type=float, default=1e-9, help="of the residual, relative to the right-hand side")
+    parser = argparse.ArgumentParser(
+        description="Poisson's equation by conjugate gradients on a shared grid."
+    )
+    parser.add_argument(
+        "--shape", type=int, nargs=2, default=[97, 83], metavar="N", help="unknowns along each axis"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-9, help="of the residual, relative to the right-hand side"
+    )
     parser.add_argument("--plain", action="store_true", help="mpi4py alone")
-    parser.add_argument("--exact", action="store_true", help="exact scalar products: the same bits on any number of ranks")
-    parser.add_argument("--compare", type=int, default=0, metavar="TIMES", help="also measure mpi4py and hpcoll in turns")
+    parser.add_argument(
+        "--exact", action="store_true", help="exact scalar products: the same bits on any number of ranks"
+    )
+    parser.add_argument(
+        "--compare", type=int, default=0, metavar="TIMES", help="also measure mpi4py and hpcoll in turns"
+    )
     options = parser.parse_args(arguments)
     comm = MPI.COMM_WORLD if options.plain else hpcoll.Communicator(MPI.COMM_WORLD)  # the line that changes
     if any(n < d for n, d in zip(options.shape, MPI.Compute_dims(comm.size, 2))):

@@ -48,13 +48,18 @@ class Transform:
         rows, columns = self.starts(axis), self.starts(1 - axis)
         here = self.mine(1 - axis)
         nrows, ncolumns = len(matrix), here.stop - here.start
-        send = np.concatenate([matrix[:, low:high].T.ravel() for low, high in pairwise(columns)])  # a block for each rank
+        send = np.concatenate(
+            [matrix[:, low:high].T.ravel() for low, high in pairwise(columns)]
+        )  # a block for each rank
         receive = np.empty(ncolumns * rows[-1], complex)
         start = time.perf_counter()
         if self.even:
             self.comm.Alltoall(send, receive)
         else:
-            counts = [nrows * (high - low) for low, high in pairwise(columns)], [ncolumns * (high - low) for low, high in pairwise(rows)]
+            counts = (
+                [nrows * (high - low) for low, high in pairwise(columns)],
+                [ncolumns * (high - low) for low, high in pairwise(rows)],
+            )
             self.comm.Alltoallv([send, counts[0]], [receive, counts[1]])
         self.seconds += time.perf_counter() - start
         blocks = np.split(receive, [ncolumns * row for row in rows[1:-1]])  # a block from each rank
@@ -88,16 +93,26 @@ def is_close(name: str, found: np.ndarray, right: np.ndarray) -> bool:
 
 def compare(shape: tuple[int, int], rows: np.ndarray, times: int) -> None:
     """Transform with mpi4py and with hpcoll in turns; print medians of the slowest rank's times, waiting included."""
-    transforms = {"mpi4py": Transform(MPI.COMM_WORLD, shape), "hpcoll": Transform(hpcoll.Communicator(MPI.COMM_WORLD), shape)}
+    transforms = {
+        "mpi4py": Transform(MPI.COMM_WORLD, shape),
+        "hpcoll": Transform(hpcoll.Communicator(MPI.COMM_WORLD), shape),
+    }
     taken: dict[str, list[list[float]]] = {name: [] for name in transforms}
     for _ in range(times + 1):
         for name, transform in transforms.items():
             transform.comm.Barrier()
             transform.seconds, start = 0.0, time.perf_counter()
             transform.inverse(transform.forward(rows))
-            taken[name].append([transform.comm.allreduce(one, MPI.MAX) for one in (transform.seconds, time.perf_counter() - start)])
+            taken[name].append(
+                [
+                    transform.comm.allreduce(one, MPI.MAX)
+                    for one in (transform.seconds, time.perf_counter() - start)
+                ]
+            )
     for name in transforms:
-        exchange, both = (1e3 * statistics.median(column) for column in zip(*taken[name][1:]))  # the first is a warm-up
+        exchange, both = (
+            1e3 * statistics.median(column) for column in zip(*taken[name][1:])
+        )  # the first is a warm-up
         if MPI.COMM_WORLD.rank == 0:
             print(f"{name}: {exchange:.2f} ms in alltoall, {both:.2f} ms for transform and inverse")
 
@@ -105,24 +120,36 @@ def compare(shape: tuple[int, int], rows: np.ndarray, times: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Transform, compare, and return the exit status."""
     parser = argparse.ArgumentParser(description="Fourier transform of a matrix whose rows the ranks share.")
-    parser.add_argument("--shape", type=int, nargs=2, default=[384, 500], metavar="N", help="rows and columns, at least 5")
+    parser.add_argument(
+        "--shape", type=int, nargs=2, default=[384, 500], metavar="N", help="rows and columns, at least 5"
+    )
     parser.add_argument("--plain", action="store_true", help="mpi4py alone")
-    parser.add_argument("--compare", type=int, default=0, metavar="TIMES", help="also measure mpi4py and hpcoll in turns")
+    parser.add_argument(
+        "--compare", type=int, default=0, metavar="TIMES", help="also measure mpi4py and hpcoll in turns"
+    )
     options = parser.parse_args(arguments)
     if min(options.shape) < 5:
         parser.error("the waves of the Poisson problem need a --shape of at least 5 x 5")
     comm = MPI.COMM_WORLD if options.plain else hpcoll.Communicator(MPI.COMM_WORLD)  # the line that changes
     transform, good = Transform(comm, tuple(options.shape)), False
-    matrix = np.random.default_rng(0).normal(size=(*options.shape, 2)).view(complex)[..., 0]  # the same on every rank
+    matrix = (
+        np.random.default_rng(0).normal(size=(*options.shape, 2)).view(complex)[..., 0]
+    )  # the same on every rank
     rows = matrix[transform.mine(0)]
     columns = transform.forward(rows)
     solution, exact = poisson(transform)
     parts = [whole(comm, part) for part in (columns, transform.inverse(columns), solution, exact)]
     if comm.rank == 0:
-        print(f"{comm.size} ranks, {options.shape[0]} x {options.shape[1]}, by {'Alltoall' if transform.even else 'Alltoallv'}")
+        print(
+            f"{comm.size} ranks, {options.shape[0]} x {options.shape[1]}, by {'Alltoall' if transform.even else 'Alltoallv'}"
+        )
         if isinstance(comm, hpcoll.Communicator):
             print(comm.ledger)
-        checks = (("transform", parts[0].T, np.fft.fft2(matrix)), ("inverse", parts[1], matrix), ("solution", *parts[2:]))
+        checks = (
+            ("transform", parts[0].T, np.fft.fft2(matrix)),
+            ("inverse", parts[1], matrix),
+            ("solution", *parts[2:]),
+        )
         verdicts = [is_close(*check) for check in checks]
         good = all(verdicts)
         print(f"parallel equals serial: {'yes' if good else 'NO'}", flush=True)

@@ -42,17 +42,23 @@ class PerStep(Alone):
         self.comm, sizes = comm, [one.size for one in parameters.values()]
         self.flat = comm.empty(sum(sizes), np.float32)
         parts = np.split(self.flat, np.cumsum(sizes)[:-1])
-        self.gradients = {name: part.reshape(one.shape) for (name, one), part in zip(parameters.items(), parts, strict=True)}
+        self.gradients = {
+            name: part.reshape(one.shape) for (name, one), part in zip(parameters.items(), parts, strict=True)
+        }
 
     def wait(self) -> None:
         """Add up all gradients."""
         self.comm.Allreduce(MPI.IN_PLACE, self.flat)
 
 
-def steps(comm: hpcoll.Communicator, network: Network, options: argparse.Namespace) -> dict[str, Callable[[], Sums]]:
+def steps(
+    comm: hpcoll.Communicator, network: Network, options: argparse.Namespace
+) -> dict[str, Callable[[], Sums]]:
     """Return a step in each way, which returns the gradients."""
     random = np.random.default_rng(comm.rank)
-    samples = Samples(random.random((options.batch, options.width), np.float32), random.integers(0, 10, options.batch))
+    samples = Samples(
+        random.random((options.batch, options.width), np.float32), random.integers(0, 10, options.batch)
+    )
     ways: dict[str, Sums] = {
         "no communication": Alone(network.parameters),
         "allreduce per tensor": PerTensor(comm, network.parameters),
@@ -60,7 +66,9 @@ def steps(comm: hpcoll.Communicator, network: Network, options: argparse.Namespa
     }
     for size in options.buckets:
         for how, overlap in (("", None), (", in flight", True)):
-            ways[f"buckets of {size}{how}"] = hpcoll.GradientBuckets(comm, network.parameters, bucket=size, mean=False, overlap=overlap)
+            ways[f"buckets of {size}{how}"] = hpcoll.GradientBuckets(
+                comm, network.parameters, bucket=size, mean=False, overlap=overlap
+            )
 
     def step(sums: Sums) -> Sums:
         network.backward(samples, sums)
@@ -93,15 +101,26 @@ def main() -> int:
                 times[name].append(time.perf_counter() - start)
     right = every["allreduce per tensor"]().gradients
     found = {name: every[name]().gradients for name in list(every)[2:]}
-    close = {name: all(np.allclose(sums[key], one, rtol=1e-4, atol=1e-4) for key, one in right.items()) for name, sums in found.items()}
+    close = {
+        name: all(np.allclose(sums[key], one, rtol=1e-4, atol=1e-4) for key, one in right.items())
+        for name, sums in found.items()
+    }
     wrong = [name for name, same in close.items() if not same]
     slowest = {name: comm.allreduce(median(found), MPI.MAX) for name, found in times.items()}
     if comm.rank == 0:
         alone, per_tensor = slowest["no communication"], slowest["allreduce per tensor"]
-        print(f"{comm.size} ranks, {options.layers} layers, {format_nbytes(network.flat.nbytes)} of gradients; medians, ms")
+        print(
+            f"{comm.size} ranks, {options.layers} layers, {format_nbytes(network.flat.nbytes)} of gradients; medians, ms"
+        )
         for name, seconds in slowest.items():
-            hidden = f"  hidden {1 - (seconds - alone) / (per_tensor - alone):7.1%}" if name != "no communication" else ""
-            print(f"{name:26} {seconds * 1e3:8.2f}  communication {max(0.0, seconds - alone) * 1e3:7.2f}{hidden}")
+            hidden = (
+                f"  hidden {1 - (seconds - alone) / (per_tensor - alone):7.1%}"
+                if name != "no communication"
+                else ""
+            )
+            print(
+                f"{name:26} {seconds * 1e3:8.2f}  communication {max(0.0, seconds - alone) * 1e3:7.2f}{hidden}"
+            )
         print(f"sums: {'WRONG: ' + ', '.join(wrong) if wrong else 'the same'}")
     return 1 if comm.allreduce(len(wrong)) else 0
 

@@ -73,12 +73,16 @@ class Messages:
             below, above = grid.Shift(axis, 1)
             for dest, sent, source, ghost in ((below, 1, above, -1), (above, -2, below, 0)):
                 faces: list[Any] = [(*OWNED[:axis], index, *OWNED[axis + 1 :]) for index in (sent, ghost)]
-                self.transfers.append((dest, faces[0], source, faces[1], np.empty(field[faces[1]].shape), len(self.transfers)))
+                self.transfers.append(
+                    (dest, faces[0], source, faces[1], np.empty(field[faces[1]].shape), len(self.transfers))
+                )
 
     def exchange(self) -> None:
         """Fill the ghost layers."""
         requests = [self.grid.Irecv(buffer, source, tag) for *_, source, _, buffer, tag in self.transfers]
-        requests += [self.grid.Isend(self.field[face].copy(), dest, tag) for dest, face, *_, tag in self.transfers]
+        requests += [
+            self.grid.Isend(self.field[face].copy(), dest, tag) for dest, face, *_, tag in self.transfers
+        ]
         MPI.Request.Waitall(requests)
         for _, _, source, ghost, buffer, _ in self.transfers:
             if source != MPI.PROC_NULL:
@@ -89,7 +93,13 @@ class Neighbours:
     """Ghost layers by the MPI library: a datatype for each face."""
 
     def __init__(self, grid: MPI.Cartcomm, field: np.ndarray) -> None:
-        self.grid, types = grid, [[self.face(field, axis, index) for axis in range(3) for index in pair] for pair in ((1, -2), (0, -1))]
+        self.grid, types = (
+            grid,
+            [
+                [self.face(field, axis, index) for axis in range(3) for index in pair]
+                for pair in ((1, -2), (0, -1))
+            ],
+        )
         self.buffers = [[field, [1] * 6, [0] * 6, one] for one in types]
 
     @staticmethod
@@ -109,14 +119,20 @@ class Heat:
 
     def __init__(self, grid: hpcoll.CartCommunicator, shape: list[int]) -> None:
         self.grid, self.shape = grid, shape
-        self.block = tuple(slice(n * at // d, n * (at + 1) // d) for n, at, d in zip(shape, grid.coords, grid.dims))
+        self.block = tuple(
+            slice(n * at // d, n * (at + 1) // d) for n, at, d in zip(shape, grid.coords, grid.dims)
+        )
         self.fields = [np.zeros([one.stop - one.start + 2 for one in self.block]) for _ in range(2)]
         plain = MPI.Cartcomm(grid)
         makers = {
-            "Isend and Irecv": lambda field: Messages(plain, field), "Neighbor_alltoallw": lambda field: Neighbours(plain, field),
-            "hpcoll.Halo": lambda field: hpcoll.Halo(grid, field), "hpcoll.Halo, overlapped": lambda field: hpcoll.Halo(grid, field),
-        }  # fmt: skip
-        self.ways: dict[str, list[Any]] = {name: [make(field) for field in self.fields] for name, make in makers.items()}
+            "Isend and Irecv": lambda field: Messages(plain, field),
+            "Neighbor_alltoallw": lambda field: Neighbours(plain, field),
+            "hpcoll.Halo": lambda field: hpcoll.Halo(grid, field),
+            "hpcoll.Halo, overlapped": lambda field: hpcoll.Halo(grid, field),
+        }
+        self.ways: dict[str, list[Any]] = {
+            name: [make(field) for field in self.fields] for name, make in makers.items()
+        }
 
     def run(self, way: str, steps: int) -> tuple[np.ndarray, float]:
         """Return the field after so many steps, and seconds in exchanges."""
@@ -181,11 +197,17 @@ def draw(path: Path, heat: Heat, last: np.ndarray, steps: int) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run all ways in turns, and return the exit status."""
-    parser = argparse.ArgumentParser(description="Heat in a box that the ranks share, with ghost layers in four ways.")
-    parser.add_argument("--shape", type=int, nargs=3, default=[96, 80, 64], metavar="N", help="points along each axis")
+    parser = argparse.ArgumentParser(
+        description="Heat in a box that the ranks share, with ghost layers in four ways."
+    )
+    parser.add_argument(
+        "--shape", type=int, nargs=3, default=[96, 80, 64], metavar="N", help="points along each axis"
+    )
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--times", type=int, default=5, help="turns that are measured")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the middle of the box: .svg, .png or .pdf")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the middle of the box: .svg, .png or .pdf"
+    )
     options = parser.parse_args(arguments)
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     try:
@@ -207,12 +229,19 @@ def main(arguments: list[str] | None = None) -> int:
             last = heat.whole(part)
             wrong += [way] if heat.grid.rank == 0 and not np.array_equal(last, right) else []
     if heat.grid.rank == 0:
-        print(f"{comm.size} ranks as {' x '.join(map(str, dims))}, {' x '.join(map(str, options.shape))} points, {options.steps} steps")
+        print(
+            f"{comm.size} ranks as {' x '.join(map(str, dims))}, {' x '.join(map(str, options.shape))} points, {options.steps} steps"
+        )
         print(f"{'ghost layers by':26}{'ms per step':>12}{'in exchange':>12}")
         for way, times in taken.items():
-            step, exchange = (1e3 * statistics.median(column) / options.steps for column in zip(*times[1:]))  # the first is a warm-up
+            step, exchange = (
+                1e3 * statistics.median(column) / options.steps for column in zip(*times[1:])
+            )  # the first is a warm-up
             print(f"{way:26}{step:12.3f}{exchange:12.3f}")
-        print(f"parallel equals serial: {'NO, by ' + ', '.join(sorted(set(wrong))) if wrong else 'yes'}", flush=True)
+        print(
+            f"parallel equals serial: {'NO, by ' + ', '.join(sorted(set(wrong))) if wrong else 'yes'}",
+            flush=True,
+        )
         if options.plot:
             draw(options.plot, heat, last, options.steps)
     good = heat.grid.bcast(not wrong)

@@ -16,12 +16,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("OMPI_MCA_osc_ucx_verbose", "-1")  # before MPI starts: Open MPI's wheel else prints that UCX has no windows here
+os.environ.setdefault(
+    "OMPI_MCA_osc_ucx_verbose", "-1"
+)  # before MPI starts: Open MPI's wheel else prints that UCX has no windows here
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the ranks are the threads
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
-from train_digits import FULL_BATCH, LEARNING_RATE, MOMENTUM, Alone, Array, Network, Parser, Samples, load, share  # noqa: E402
+from train_digits import (
+    FULL_BATCH,
+    LEARNING_RATE,
+    MOMENTUM,
+    Alone,
+    Array,
+    Network,
+    Parser,
+    Samples,
+    load,
+    share,
+)  # noqa: E402
 
 import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
@@ -76,7 +89,10 @@ class Batches:
             batch = order[start : start + self.options.batch]
             if self.options.slow and self.worker == self.nworkers - 1:
                 time.sleep(self.options.slow * 1e-3)
-            yield self.samples.take(batch[share(len(batch), self.worker, self.nworkers)]), self.nworkers / len(batch)
+            yield (
+                self.samples.take(batch[share(len(batch), self.worker, self.nworkers)]),
+                self.nworkers / len(batch),
+            )
 
     def start(self) -> Network:
         """Return the network before it is trained; the same everywhere."""
@@ -122,8 +138,14 @@ def with_allreduce(comm: hpcoll.Communicator, options: argparse.Namespace) -> Re
 def sent(comm: hpcoll.Communicator, array: Array) -> float:
     """Return the bytes that this rank sends in a ring allreduce of an array, by its schedule."""
     steps = schedule(CATALOGUE["allreduce/ring"], comm.size, comm.rank)
-    chunks = [chunk for channel in steps.channels for step in channel if step.op == Op.SEND for chunk in step.srcs]
-    bounds = [chunk_bounds(array.size, steps.nchunks, i) for chunk in chunks for i in range(chunk.index, chunk.index + chunk.n)]
+    chunks = [
+        chunk for channel in steps.channels for step in channel if step.op == Op.SEND for chunk in step.srcs
+    ]
+    bounds = [
+        chunk_bounds(array.size, steps.nchunks, i)
+        for chunk in chunks
+        for i in range(chunk.index, chunk.index + chunk.n)
+    ]
     return float(sum(end - first for first, end in bounds)) * array.itemsize
 
 
@@ -133,10 +155,14 @@ def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: st
     data = Batches(options, max(0, comm.rank - options.dedicated), nworkers)
     network, result = data.start(), Result([], [], 0.0, Counter())
     with hpcoll.ParameterServer(
-        comm, {"all": network.flat}, optimizer=data.optimizer(1 if mode == SYNCHRONOUS else nworkers),
-        servers=list(range(options.dedicated)) or None, dedicated=options.dedicated > 0,
-        mode=SYNCHRONOUS if mode == SYNCHRONOUS else ASYNCHRONOUS, staleness=options.staleness if mode == STALE else None,
-    ) as server:  # fmt: skip
+        comm,
+        {"all": network.flat},
+        optimizer=data.optimizer(1 if mode == SYNCHRONOUS else nworkers),
+        servers=list(range(options.dedicated)) or None,
+        dedicated=options.dedicated > 0,
+        mode=SYNCHRONOUS if mode == SYNCHRONOUS else ASYNCHRONOUS,
+        staleness=options.staleness if mode == STALE else None,
+    ) as server:
         if comm.rank in server.workers:
             begun = time.perf_counter()
             for batches in data.epochs():
@@ -148,7 +174,10 @@ def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: st
             server.barrier()
             result.seen.append(server.read()["all"])
     did = server.traffic
-    return result._replace(nbytes=did.pushed / max(1, did.pushes) + did.pulled / max(1, did.pulls), staleness=server.staleness.histogram)
+    return result._replace(
+        nbytes=did.pushed / max(1, did.pushes) + did.pulled / max(1, did.pulls),
+        staleness=server.staleness.histogram,
+    )
 
 
 def report(options: argparse.Namespace, found: dict[str, list[Result]]) -> bool:
@@ -176,14 +205,25 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
     """Draw accuracy against epochs and against seconds."""
     from matplotlib.figure import Figure
 
-    figure, data, styles = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), figures.looks(found)
+    figure, data, styles = (
+        Figure(figsize=(11, 4.5), layout="constrained"),
+        Batches(options, 0, 1),
+        figures.looks(found),
+    )
     for axes, what in zip(figure.subplots(1, 2), ("epoch", "seconds")):
         ends = {}
         for name, results in found.items():
             one = results[0 if name == ALLREDUCE else options.dedicated]
             accuracies = [100 * data.accuracy(parameters) for parameters in one.seen[: options.epochs]]
             along = range(1, options.epochs + 1) if what == "epoch" else one.seconds
-            axes.plot(along, accuracies, color=styles[name].colour, linestyle=styles[name].line, marker=styles[name].marker, markersize=3)
+            axes.plot(
+                along,
+                accuracies,
+                color=styles[name].colour,
+                linestyle=styles[name].line,
+                marker=styles[name].marker,
+                markersize=3,
+            )
             ends[name] = accuracies[-1], styles[name].colour
         axes.set_xlabel(what)
         axes.set_ylabel("test accuracy (%)")
@@ -199,16 +239,31 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all workers")
     parser.add_argument("--hidden", type=int, default=128, help="width of the two hidden layers")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dedicated", type=int, default=0, metavar="N", help="servers that do not work; default: every rank does both")
+    parser.add_argument(
+        "--dedicated",
+        type=int,
+        default=0,
+        metavar="N",
+        help="servers that do not work; default: every rank does both",
+    )
     parser.add_argument("--staleness", type=int, default=1, help="bound of the last way, in updates")
-    parser.add_argument("--slow", type=float, default=0.0, metavar="MS", help="the last worker sleeps so long in each step")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw accuracy against epochs and seconds: .svg, .png or .pdf")
+    parser.add_argument(
+        "--slow", type=float, default=0.0, metavar="MS", help="the last worker sleeps so long in each step"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw accuracy against epochs and seconds: .svg, .png or .pdf",
+    )
     options = parser.parse_args()
     options.widths = [64, options.hidden, options.hidden, 10]
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     if comm.rank == 0 and options.plot:
         figures.check(options.plot)
-    comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring")  # compiled before it is timed
+    comm.Allreduce(
+        MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring"
+    )  # compiled before it is timed
     found = {ALLREDUCE: comm.gather(with_allreduce(comm, options)) or []}
     for mode in (SYNCHRONOUS, ASYNCHRONOUS, STALE):
         found[mode] = comm.gather(with_server(comm, options, mode)) or []

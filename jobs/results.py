@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-SLURM = ("JOB_ID", "JOB_NAME", "JOB_PARTITION", "JOB_NODELIST", "CLUSTER_NAME", "CPUS_PER_TASK", "GPUS_PER_NODE", "GPU_BIND")
+SLURM = (
+    "JOB_ID",
+    "JOB_NAME",
+    "JOB_PARTITION",
+    "JOB_NODELIST",
+    "CLUSTER_NAME",
+    "CPUS_PER_TASK",
+    "GPUS_PER_NODE",
+    "GPU_BIND",
+)
 EPOCH = re.compile(r"epoch +(\d+) +loss +(\S+) +test accuracy +(\S+)% +(\S+) s")
 
 
@@ -39,14 +48,22 @@ def begin(file: Path, job: str, nranks: int, knobs: list[str]) -> int:
     if world.size != nranks:
         found = check_launch(launcher, world.size, loaded_library(MPI), os.environ)
         if (launcher.rank if launcher else world.rank) == 0:
-            print(f"{job}: expected {nranks} ranks, MPI.COMM_WORLD has {world.size}: {found.found}; {found.remedy}", file=sys.stderr)
+            print(
+                f"{job}: expected {nranks} ranks, MPI.COMM_WORLD has {world.size}: {found.found}; {found.remedy}",
+                file=sys.stderr,
+            )
             return 1
         return 0  # the first one speaks for all
     host, cores = MPI.Get_processor_name(), len(os.sched_getaffinity(0))
-    print(f"rank {world.rank} of {world.size} on {host}\n", end="", flush=True)  # one write: lines of ranks stay whole
+    print(
+        f"rank {world.rank} of {world.size} on {host}\n", end="", flush=True
+    )  # one write: lines of ranks stay whole
     places = world.gather((host, cores))
     if places is not None:
-        versions = {"mpi4py": mpi4py.__version__, "mpi": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())}
+        versions = {
+            "mpi4py": mpi4py.__version__,
+            "mpi": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
+        }
         hosts: dict[str, list[int]] = {}
         for rank, (name, _) in enumerate(places):
             hosts.setdefault(name, []).append(rank)
@@ -61,24 +78,40 @@ def first_line(job: str, versions: Line, where: Line, knobs: Line) -> Line:
 
     import hpcoll
 
-    versions = {"hpcoll": hpcoll.__version__, "numpy": numpy.__version__, "python": platform.python_version(), **versions, "slurm": slurm()}
+    versions = {
+        "hpcoll": hpcoll.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        **versions,
+        "slurm": slurm(),
+    }
     return {
-        "kind": "run", "job": job, "start": datetime.now(timezone.utc).isoformat(), "versions": versions, **where, "knobs": knobs,
+        "kind": "run",
+        "job": job,
+        "start": datetime.now(timezone.utc).isoformat(),
+        "versions": versions,
+        **where,
+        "knobs": knobs,
         "slurm": {name: os.environ[f"SLURM_{name}"] for name in SLURM if f"SLURM_{name}" in os.environ},
-    }  # fmt: skip
+    }
 
 
 def slurm() -> str | None:
     """Return Slurm's version, or None where there is none."""
     if shutil.which("sinfo") is None:
         return None
-    return subprocess.run(["sinfo", "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        ["sinfo", "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def bench(text: str) -> list[Line]:
     """Return lines from ``hpcoll bench --format json``."""
     document = json.loads(text)
-    rows = [{"kind": "row", "collective": document["collective"], "nranks": document["nranks"], **row} for row in document.pop("results")]
+    rows = [
+        {"kind": "row", "collective": document["collective"], "nranks": document["nranks"], **row}
+        for row in document.pop("results")
+    ]
     return [{"kind": "about", **document}, *rows]
 
 
@@ -90,15 +123,19 @@ def tune(text: str) -> list[Line]:
         lines.append({"kind": "about", **section})
         lines += [
             {"kind": "row", "collective": name, "type": section["type"], "nranks": section["nranks"], **entry}
-            for name, entries in collectives.items() for entry in entries
-        ]  # fmt: skip
+            for name, entries in collectives.items()
+            for entry in entries
+        ]
     return lines
 
 
 def train(text: str) -> list[Line]:
     """Return lines from what jobs/train_digits.py prints."""
     epochs = [match.groups() for match in EPOCH.finditer(text)]
-    rows = [{"kind": "row", "epoch": int(n), "loss": float(x), "accuracy": float(p) / 100, "seconds": float(s)} for n, x, p, s in epochs]
+    rows = [
+        {"kind": "row", "epoch": int(n), "loss": float(x), "accuracy": float(p) / 100, "seconds": float(s)}
+        for n, x, p, s in epochs
+    ]
     return [{"kind": "about", "output": text.splitlines()}, *rows]
 
 
@@ -109,7 +146,12 @@ def gpu_check(text: str) -> list[Line]:
     return [{"kind": "about", **document}, *rows]
 
 
-READERS: dict[str, Callable[[str], list[Line]]] = {"bench": bench, "tune": tune, "train": train, "gpu_check": gpu_check}
+READERS: dict[str, Callable[[str], list[Line]]] = {
+    "bench": bench,
+    "tune": tune,
+    "train": train,
+    "gpu_check": gpu_check,
+}
 
 
 def append(file: Path, lines: list[Line]) -> None:
@@ -126,7 +168,9 @@ def table(lines: list[Line]) -> list[str]:
         if side:
             ratio = "" if side["ratio"] is None else f"  native / this {side['ratio']:6.2f}"
             mark = "  * other programs used the cores" if line.get("disturbed") else ""
-            texts.append(f"{line['collective']:>15} {line['size']:>12,} B {line['algorithm']:>16} {side['time']:>12.2f} us{ratio}{mark}")
+            texts.append(
+                f"{line['collective']:>15} {line['size']:>12,} B {line['algorithm']:>16} {side['time']:>12.2f} us{ratio}{mark}"
+            )
     return texts
 
 
@@ -142,4 +186,8 @@ def add(file: Path, job: str, document: Path) -> int:
 
 if __name__ == "__main__":
     command, target, name, *more = sys.argv[1:]
-    sys.exit(begin(Path(target), name, int(more[0]), more[1:]) if command == "begin" else add(Path(target), name, Path(more[0])))
+    sys.exit(
+        begin(Path(target), name, int(more[0]), more[1:])
+        if command == "begin"
+        else add(Path(target), name, Path(more[0]))
+    )

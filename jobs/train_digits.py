@@ -101,7 +101,9 @@ class Network:
             self.parameters[f"weights {layer}"] = self.flat[start:middle].reshape(m, n)
             self.parameters[f"biases {layer}"] = self.flat[middle:end]
             start = end
-        self.layers = [(self.parameters[f"weights {i}"], self.parameters[f"biases {i}"]) for i in range(len(widths) - 1)]
+        self.layers = [
+            (self.parameters[f"weights {i}"], self.parameters[f"biases {i}"]) for i in range(len(widths) - 1)
+        ]
 
     def initialise(self, seed: int) -> None:
         """Draw the weights."""
@@ -156,7 +158,14 @@ def parts(batch: Array, sums: Sums, rank: int, nranks: int) -> list[Array]:
     return [batch[start : start + MICRO] for start in starts[share(len(starts), rank, nranks)]]
 
 
-def train(network: Network, samples: Samples, options: argparse.Namespace, sums: Sums, rank: int = 0, nranks: int = 1) -> Iterator[Array]:
+def train(
+    network: Network,
+    samples: Samples,
+    options: argparse.Namespace,
+    sums: Sums,
+    rank: int = 0,
+    nranks: int = 1,
+) -> Iterator[Array]:
     """Train, and yield after each epoch the losses of this rank, a number for each call of `Network.backward`."""
     random = np.random.default_rng(options.seed)
     rate = LEARNING_RATE * min(1.0, options.batch / FULL_BATCH)
@@ -166,7 +175,9 @@ def train(network: Network, samples: Samples, options: argparse.Namespace, sums:
         order = random.permutation(len(samples.digits))
         for start in range(0, len(order), options.batch):
             batch = order[start : start + options.batch]
-            losses += [network.backward(samples.take(part), sums) for part in parts(batch, sums, rank, nranks)]
+            losses += [
+                network.backward(samples.take(part), sums) for part in parts(batch, sums, rank, nranks)
+            ]
             sums.wait()
             for name, velocity in velocities.items():
                 velocity *= MOMENTUM
@@ -178,7 +189,10 @@ def train(network: Network, samples: Samples, options: argparse.Namespace, sums:
 def accuracy(network: Network, test: Samples, sums: Sums, comm: hpcoll.Communicator) -> float:
     """Return the share of the test samples that all ranks together get right."""
     mine = [test.take(part) for part in parts(np.arange(len(test.digits)), sums, comm.rank, comm.size)]
-    right = np.array([sum(np.count_nonzero(network.forward(one.images)[-1].argmax(axis=1) == one.digits) for one in mine)], np.int64)
+    right = np.array(
+        [sum(np.count_nonzero(network.forward(one.images)[-1].argmax(axis=1) == one.digits) for one in mine)],
+        np.int64,
+    )
     comm.Allreduce(MPI.IN_PLACE, right, op=MPI.SUM)
     return float(right[0]) / len(test.digits)
 
@@ -191,7 +205,11 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
         network.initialise(options.seed)
     comm.Bcast(network.flat)
     settings = {"mean": False, "bucket": options.bucket, "algorithm": options.algorithm}
-    sums: Sums = ExactGradients(network, comm) if options.exact else hpcoll.GradientBuckets(comm, network.parameters, **settings)
+    sums: Sums = (
+        ExactGradients(network, comm)
+        if options.exact
+        else hpcoll.GradientBuckets(comm, network.parameters, **settings)
+    )
     start, count = time.perf_counter(), len(training.digits)
     for epoch, losses in enumerate(train(network, training, options, sums, comm.rank, comm.size), start=1):
         total = np.array(hpcoll.exact_sum(comm, losses) if options.exact else losses.sum())
@@ -199,7 +217,10 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
             comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
         right, seconds = accuracy(network, test, sums, comm), time.perf_counter() - start
         if comm.rank == 0:
-            print(f"epoch {epoch:3d}  loss {total.item() / count:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s", flush=True)
+            print(
+                f"epoch {epoch:3d}  loss {total.item() / count:7.4f}  test accuracy {right:7.2%}  {seconds:6.2f} s",
+                flush=True,
+            )
     return network
 
 
@@ -237,7 +258,9 @@ def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[i
     allowed = min(2 * float(np.abs(single - double).max()), STABLE)
     equal = difference <= allowed
     verdict = "equal" if equal else "NOT EQUAL"
-    print(f"largest difference from the serial run: {difference:.2e}; rounding allows {allowed:.2e}: {verdict}")
+    print(
+        f"largest difference from the serial run: {difference:.2e}; rounding allows {allowed:.2e}: {verdict}"
+    )
     if options.exact:
         same = parameters.tobytes() == serial(np.float32, exact=True).tobytes()
         print(f"the bits of a serial run with exact sums: {'yes' if same else 'NO'}")
@@ -265,9 +288,15 @@ def parse_options() -> argparse.Namespace:
     names = (*hpcoll.algorithms("allreduce"), "native")
     parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
     sums = parser.add_mutually_exclusive_group()
-    sums.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
-    sums.add_argument("--exact", action="store_true", help="correctly rounded sums: the same bits on any number of ranks")
-    parser.add_argument("--bucket", default="64K", metavar="SIZE", help="bytes of gradients that travel together")
+    sums.add_argument(
+        "--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic"
+    )
+    sums.add_argument(
+        "--exact", action="store_true", help="correctly rounded sums: the same bits on any number of ranks"
+    )
+    parser.add_argument(
+        "--bucket", default="64K", metavar="SIZE", help="bytes of gradients that travel together"
+    )
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all ranks")
     parser.add_argument("--hidden", type=int, default=128, help="width of the two hidden layers")

@@ -41,9 +41,16 @@ class Contender(NamedTuple):
 def network(width: int) -> nn.Module:
     """Return two convolutions and two dense layers: images ``(n, 1, 8, 8)`` to logits ``(n, 10)``."""
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(32 * width, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * width, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 def load(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,7 +90,12 @@ def train(contenders: dict[str, Contender], batch: int, options: argparse.Namesp
             step(one, images[which], digits[which])
         order.reverse()
         if world.rank == 0 and sys.stderr.isatty():
-            print(f"\r{batch} per rank: {'#' * (40 * (done + 1) // options.steps):.<40}", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{batch} per rank: {'#' * (40 * (done + 1) // options.steps):.<40}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def accuracy(one: Contender, options: argparse.Namespace) -> float:
@@ -110,13 +122,20 @@ def report(batch: int, contenders: dict[str, Contender], options: argparse.Names
         world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
         ms[name] = float(np.median(slowest)) * 1e3
         losses[name] = world.allreduce(np.mean(one.losses[-10:])) / world.size
-        texts.append(f"{name} {ms[name]:8.3f} ms, loss {losses[name]:.4f}, accuracy {accuracy(one, options):.2%}")
+        texts.append(
+            f"{name} {ms[name]:8.3f} ms, loss {losses[name]:.4f}, accuracy {accuracy(one, options):.2%}"
+        )
     if len(ms) == 2:
         agree = abs(losses[HPCOLL] - losses[GLOO]) <= (AGREE if world.size > 2 else 0)
         good = good and agree
-        texts.append(f"gloo / hpcoll {ms[GLOO] / ms[HPCOLL]:.2f}; {'losses agree' if agree else 'LOSSES DIFFER'}")
+        texts.append(
+            f"gloo / hpcoll {ms[GLOO] / ms[HPCOLL]:.2f}; {'losses agree' if agree else 'LOSSES DIFFER'}"
+        )
     if world.rank == 0:
-        print(f"{batch:4d} per rank: {'; '.join(texts)}{'' if good else '; RANKS OR BACKENDS DIFFER'}", flush=True)
+        print(
+            f"{batch:4d} per rank: {'; '.join(texts)}{'' if good else '; RANKS OR BACKENDS DIFFER'}",
+            flush=True,
+        )
     return good
 
 
@@ -124,7 +143,9 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=(HPCOLL, GLOO, "both"), default="both")
-    parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256], metavar="N", help="samples per rank and step")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[16, 64, 256], metavar="N", help="samples per rank and step"
+    )
     parser.add_argument("--steps", type=int, default=100, help="for each number of samples")
     parser.add_argument("--width", type=int, default=16, help="channels of the first convolution")
     parser.add_argument("--seed", type=int, default=0)

@@ -40,7 +40,10 @@ def variant(nranks: int, name: str, which: str, pytest_args: list[str], folder: 
     meanwhile = core_use([before], [usage(cores)], len(cores))  # the ranks are children that have ended
     cases, others = outcomes.merge(folder, nranks), meanwhile.others
     ended = f"mpiexec ended with status {status} after {meanwhile.seconds:.0f} s"
-    print(f"{which}: {outcomes.tally(cases.values())}; {ended}; other programs used {others:.1f} cores", flush=True)
+    print(
+        f"{which}: {outcomes.tally(cases.values())}; {ended}; other programs used {others:.1f} cores",
+        flush=True,
+    )
     return Variant(cases, compare.seconds(folder, nranks), others)
 
 
@@ -51,7 +54,11 @@ def run(nranks: int, name: str, pytest_args: list[str], folder: Path) -> dict[st
         return {"all": Case(SKIPPED, 0.0, reason)}
     plain, ours = (variant(nranks, name, which, pytest_args, folder / which) for which in VARIANTS)
     print(compare.table(client, plain.seconds, ours.seconds))
-    timed = Case(FAILED if compare.too_long(client, plain.seconds, ours.seconds) else PASSED, 0.0, "all cases: too long")
+    timed = Case(
+        FAILED if compare.too_long(client, plain.seconds, ours.seconds) else PASSED,
+        0.0,
+        "all cases: too long",
+    )
     if nranks > (os.cpu_count() or 1) or max(plain.others, ours.others) > QUIET:
         timed = Case(SKIPPED, 0.0, "times are judged where every rank has a core that no other program uses")
     return compare.judged(client, plain.cases, ours.cases) | {"time": timed}

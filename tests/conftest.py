@@ -12,7 +12,9 @@ import pytest
 from cuda_double import Double, blamed, installed
 from slowness import IDLE, slowed, slowness
 
-os.environ.pop("COLUMNS", None)  # readline, which pytest loads, tells it to all children; tables of commands are then cut
+os.environ.pop(
+    "COLUMNS", None
+)  # readline, which pytest loads, tells it to all children; tables of commands are then cut
 
 
 def gpu_count() -> int:
@@ -57,7 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let outcomes be written to the folder ``$TEST_TOKENS``; a pytest-xdist worker reports to its controller."""
     folder = os.environ.get(outcomes.TOKENS)
     if folder and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(outcomes.Recorder(Path(folder), int(os.environ.get(outcomes.RANK, "0"))))
+        config.pluginmanager.register(
+            outcomes.Recorder(Path(folder), int(os.environ.get(outcomes.RANK, "0")))
+        )
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,9 @@ def wait(process: "subprocess.Popen[bytes]") -> int:
 def reap(known: Set[int]) -> None:
     """Take leave of orphans that have ended, up to the first child that somebody waits for."""
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in known:
+        while (
+            ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ) and ended.si_pid not in known:
             os.waitpid(ended.si_pid, 0)
 
 
@@ -70,7 +72,9 @@ def _descendants() -> set[int]:
     children = defaultdict[int, list[int]](list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            children[int((folder / "stat").read_text().rpartition(")")[2].split()[1])].append(int(folder.name))
+            children[int((folder / "stat").read_text().rpartition(")")[2].split()[1])].append(
+                int(folder.name)
+            )
     found, new = set[int](), [os.getpid()]
     while new:
         new = children[new.pop()] + new

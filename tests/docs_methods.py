@@ -8,7 +8,9 @@ import griffe
 import mpi4py
 
 MAKERS = ("hpcoll.comm.nonblocking", "hpcoll.comm.point_to_point", "hpcoll.comm.blocking_neighbours")
-INFO = griffe.Parameter("info", annotation="MPI.Info", kind=griffe.ParameterKind.positional_or_keyword, default="MPI.INFO_NULL")
+INFO = griffe.Parameter(
+    "info", annotation="MPI.Info", kind=griffe.ParameterKind.positional_or_keyword, default="MPI.INFO_NULL"
+)
 
 
 class MadeMethods(griffe.Extension):
@@ -26,7 +28,9 @@ class MadeMethods(griffe.Extension):
                 if name.startswith("_") or not inspect.isfunction(found):
                     continue
                 if isinstance(member, griffe.Attribute):
-                    member = griffe.Function(name, parameters=self._parameters(mod, name, found), returns=self._returns(found))
+                    member = griffe.Function(
+                        name, parameters=self._parameters(mod, name, found), returns=self._returns(found)
+                    )
                     owner.set_member(name, member)
                 member.docstring = griffe.Docstring(inspect.getdoc(found) or "", parent=member, parser=parser)
 
@@ -41,12 +45,16 @@ class MadeMethods(griffe.Extension):
         return griffe.Parameters(
             *(
                 griffe.Parameter(
-                    one.name, annotation=None if one.annotation is one.empty else inspect.formatannotation(one.annotation),
-                    kind=griffe.ParameterKind(one.kind.description), default=None if one.default is one.empty else repr(one.default),
+                    one.name,
+                    annotation=None
+                    if one.annotation is one.empty
+                    else inspect.formatannotation(one.annotation),
+                    kind=griffe.ParameterKind(one.kind.description),
+                    default=None if one.default is one.empty else repr(one.default),
                 )
                 for one in parameters
             )
-        )  # fmt: skip
+        )
 
     @staticmethod
     def _returns(found: Any) -> str:

@@ -32,7 +32,9 @@ ELSEWHERE = {  # pages of the checkout, and where they are on the site
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+\.(?:md|svg))(#[^)]*)?\)")
 MARK = re.compile(r"<!-- (api|methods|options): (.+?) -->", re.S)
-LOADED = re.compile(r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*>")
+LOADED = re.compile(
+    r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*>"
+)
 
 log = get_plugin_logger(__name__)
 mpi4py.rc.initialize = False  # hpcoll is imported, and no rank is started
@@ -92,10 +94,16 @@ def public_names() -> set[str]:
     def names(name: str) -> Iterator[str]:
         yield name
         kinds = getattr(getattr(hpcoll, name), "__mro__", ())
-        base = next((kind for kind in kinds[1:] if kind.__name__ in hpcoll.__all__), object)  # whose methods are not told again
+        base = next(
+            (kind for kind in kinds[1:] if kind.__name__ in hpcoll.__all__), object
+        )  # whose methods are not told again
         for kind in kinds:
             if kind.__module__.startswith("hpcoll.") and kind not in base.__mro__:
-                yield from (f"{name}.{one}" for one, method in vars(kind).items() if one[0] != "_" and inspect.isroutine(method))
+                yield from (
+                    f"{name}.{one}"
+                    for one, method in vars(kind).items()
+                    if one[0] != "_" and inspect.isroutine(method)
+                )
 
     return {f"hpcoll.{one}" for name in hpcoll.__all__ for one in names(name)}
 
@@ -105,7 +113,9 @@ def members(words: str) -> str:
     owners, *names = words.split()
     owner, *alike = owners.split("=")
     anchors = {name: "".join(f'<a id="{other}.{name}"></a>' for other in alike) for name in names}
-    return "\n".join(f"{anchors[name]}\n\n::: {owner}.{name}\n    options:\n      heading_level: 3\n" for name in names)
+    return "\n".join(
+        f"{anchors[name]}\n\n::: {owner}.{name}\n    options:\n      heading_level: 3\n" for name in names
+    )
 
 
 def methods_of(paths: str) -> str:
@@ -115,7 +125,11 @@ def methods_of(paths: str) -> str:
     module, _, name = path.rpartition(".")
     owner = getattr(import_module(module), name)
     body = inspect.getsource(owner)
-    methods = {one: method for one, method in vars(owner).items() if hasattr(method, "__wrapped__") and f"    {one} = " not in body}
+    methods = {
+        one: method
+        for one, method in vars(owner).items()
+        if hasattr(method, "__wrapped__") and f"    {one} = " not in body
+    }
     anchors = {one: "".join(f'<a id="{owner}.{one}"></a>' for owner in (*alike, shown)) for one in methods}
     rows = [f"| {anchors[one]}`{one}` | {inspect.getdoc(method)} |" for one, method in methods.items()]
     return "\n".join(["| method | does |", "|---|---|", *rows])
@@ -128,16 +142,29 @@ def options_of(name: str) -> str:
 
     parser: ArgumentParser = _parser([name])._subparsers._group_actions[0].choices[name]
     taken = [action for action in parser._actions if action.help != SUPPRESS]
-    rows = [f"| {cell(words(action))} | {escaped(parser._get_formatter()._expand_help(action))} |" for action in taken]
+    rows = [
+        f"| {cell(words(action))} | {escaped(parser._get_formatter()._expand_help(action))} |"
+        for action in taken
+    ]
     epilog = (parser.epilog or "").replace(str(folder()), "~/.cache/hpcoll")
-    parts = [f"```text\n{parser.format_usage()}```", "\n".join(["| argument | meaning |", "|---|---|", *rows]), escaped(epilog)]
+    parts = [
+        f"```text\n{parser.format_usage()}```",
+        "\n".join(["| argument | meaning |", "|---|---|", *rows]),
+        escaped(epilog),
+    ]
     return "\n\n".join(parts)
 
 
 def words(action: Action) -> str:
     """Return an argument as it is typed."""
-    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper())
-    return ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "") if action.option_strings else str(value)
+    value = action.metavar or (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    )
+    return (
+        ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "")
+        if action.option_strings
+        else str(value)
+    )
 
 
 def cell(text: str) -> str:

@@ -43,7 +43,13 @@ def _stamp(library: str, base: str) -> str:
 
 def _locks(library: str, base: str) -> list[Path]:
     """The lock files of what is in an environment itself; an MPI library's has mpi4py, too, which looks for the library beside itself."""
-    names = ("run", "dev", "docs", library) if library == base else (base, TORCH) if library == TORCH else (library,)
+    names = (
+        ("run", "dev", "docs", library)
+        if library == base
+        else (base, TORCH)
+        if library == TORCH
+        else (library,)
+    )
     return [LOCKS / f"{name}.txt" for name in names]
 
 
@@ -53,8 +59,23 @@ def _run(*command: str | Path) -> None:
 
 def _install(library: str, base: str, *options: str) -> None:
     """Install what is locked, and then this checkout, for which pip takes no hash. Python compiles what it imports, a small part."""
-    pip = (folder(library) / "bin/python", "-m", "pip", "install", "-qq", "--no-compile", "--no-deps", *options)
-    _run(*pip, "--require-hashes", "--only-binary", ":all:", *(f"--requirement={file}" for file in _locks(library, base)))
+    pip = (
+        folder(library) / "bin/python",
+        "-m",
+        "pip",
+        "install",
+        "-qq",
+        "--no-compile",
+        "--no-deps",
+        *options,
+    )
+    _run(
+        *pip,
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        *(f"--requirement={file}" for file in _locks(library, base)),
+    )
     _run(*pip, "--no-build-isolation", "--editable", ".")
 
 
@@ -66,7 +87,9 @@ def _whole(library: str, base: str) -> None:
 def _on_top(library: str, base: str) -> None:
     where = folder(library)
     _run(sys.executable, "-m", "venv", "--clear", "--without-pip", where)
-    (packages,), (theirs,) = (list((one / "lib").glob("python3*/site-packages")) for one in (where, folder(base)))
+    (packages,), (theirs,) = (
+        list((one / "lib").glob("python3*/site-packages")) for one in (where, folder(base))
+    )
     (packages / "base.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
     _install(library, base, "--ignore-installed")  # by the other environment's pip
     if library != TORCH:

@@ -7,7 +7,12 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 
-FORMATS = {"float64": (53, -1074, 1024), "float32": (24, -149, 128), "float16": (11, -24, 16), "bfloat16": (8, -133, 128)}
+FORMATS = {
+    "float64": (53, -1074, 1024),
+    "float32": (24, -149, 128),
+    "float16": (11, -24, 16),
+    "bfloat16": (8, -133, 128),
+}
 """By element type: bits of the mantissa, exponent of the least bit, exponent of the first power of two that is too large."""
 
 
@@ -20,7 +25,9 @@ def nearest(value: Fraction, name: str) -> float:
     precision, least, beyond = FORMATS[name]
     size, sign = abs(value), -1 if value < 0 else 1
     exponent = size.numerator.bit_length() - size.denominator.bit_length() - precision
-    exponent += size >= Fraction(2) ** (exponent + precision)  # now 2**(precision - 1) <= size / 2**exponent < 2**precision
+    exponent += size >= Fraction(2) ** (
+        exponent + precision
+    )  # now 2**(precision - 1) <= size / 2**exponent < 2**precision
     exponent = max(exponent, least)
     kept = round(size / Fraction(2) ** exponent)  # Python rounds ties to even
     if kept and kept * Fraction(2) ** exponent >= Fraction(2) ** beyond:
@@ -45,11 +52,15 @@ def exact_sums(sources: list[np.ndarray]) -> np.ndarray:
     first = sources[0]
     if first.dtype.kind == "c":
         parts = np.empty(first.shape, first.dtype)
-        parts.real, parts.imag = (exact_sums([np.ascontiguousarray(part(one)) for one in sources]) for part in (np.real, np.imag))
+        parts.real, parts.imag = (
+            exact_sums([np.ascontiguousarray(part(one)) for one in sources]) for part in (np.real, np.imag)
+        )
         return parts
     columns = zip(*(one.astype(np.float64).tolist() for one in sources), strict=True)
     with np.errstate(over="ignore"):
-        return np.array([exact_sum(column, first.dtype.name) for column in columns], np.float64).astype(first.dtype)
+        return np.array([exact_sum(column, first.dtype.name) for column in columns], np.float64).astype(
+            first.dtype
+        )
 
 
 def hard_numbers(name: str, nsources: int, count: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -62,8 +73,10 @@ def hard_numbers(name: str, nsources: int, count: int, rng: np.random.Generator)
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     shape = nsources, count
     mantissas = rng.integers(1 << precision - 1, 1 << precision, shape) * rng.choice([-1, 1], shape)
+
     def scaled(exponents: np.ndarray) -> np.ndarray:
         return np.ldexp(mantissas.astype(np.float64), np.clip(exponents, least, beyond - precision))
+
     middle = (least + beyond) // 2
     kinds = [
         scaled(rng.integers(least, beyond, shape)),
@@ -71,7 +84,10 @@ def hard_numbers(name: str, nsources: int, count: int, rng: np.random.Generator)
         scaled(middle + rng.integers(-2 * precision, 2 * precision, shape)),
         scaled(np.full(shape, beyond - precision)),
         np.ldexp(rng.integers(-9, 10, shape).astype(np.float64), least),
-        np.ldexp(rng.choice([-1.0, 0.0, 1.0], shape), middle + rng.choice([0, 1, -precision, -precision - 1, -2 * precision], shape)),
+        np.ldexp(
+            rng.choice([-1.0, 0.0, 1.0], shape),
+            middle + rng.choice([0, 1, -precision, -precision - 1, -2 * precision], shape),
+        ),
         rng.choice([0.0, -0.0, 1.0, -1.0], shape),
         rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0], shape, p=[0.3, 0.3, 0.1, 0.1, 0.1, 0.1]),
     ]

@@ -12,7 +12,9 @@ import hpcoll
 
 def numbers(dtype: str, comm: Any, count: int) -> np.ndarray:
     """Return this rank's numbers, which are hard to add, but all finite: the bits of NaN are the hardware's, but for exact sums."""
-    x = hard_numbers(dtype.replace("complex64", "float32"), comm.size, 2 * count, np.random.default_rng(count))
+    x = hard_numbers(
+        dtype.replace("complex64", "float32"), comm.size, 2 * count, np.random.default_rng(count)
+    )
     found: np.ndarray = x[comm.rank].view(dtype)[:count].copy()
     found[~np.isfinite(found)] = 1
     return found
@@ -22,9 +24,13 @@ def check_bits(comm: hpcoll.Communicator, make: Maker, count: int) -> None:
     """Sums in rank order and exact sums, by the algorithm that is picked and by others."""
     wrong: list[object] = []
     exact, ordered = {"op": hpcoll.EXACT_SUM}, {"order": "rank"}
-    asked: list[tuple[str, dict[str, Any]]] = [(method, one) for method in REDUCING for one in (ordered, exact)]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (method, one) for method in REDUCING for one in (ordered, exact)
+    ]
     for method, options in [*asked, ("Allreduce", {**exact, "algorithm": "ring"})]:
-        for dtype in ("float64", "float32", "float16", "complex64") if count < 100 else ("float64", "complex64"):
+        for dtype in (
+            ("float64", "float32", "float16", "complex64") if count < 100 else ("float64", "complex64")
+        ):
             host = numbers(dtype, comm, count * comm.size)
             found, send, recv = np.zeros_like(host), make(host.size, host.dtype), make(host.size, host.dtype)
             write(send, host)

@@ -119,7 +119,9 @@ def communicator(way: str | None, make: Maker, *, mixed: bool = False) -> hpcoll
     return comm
 
 
-def by_way(make: Callable[[str | None], hpcoll.Communicator]) -> Iterator[Callable[[str | None], hpcoll.Communicator]]:
+def by_way(
+    make: Callable[[str | None], hpcoll.Communicator],
+) -> Iterator[Callable[[str | None], hpcoll.Communicator]]:
     """Communicators by way, made once and freed at the end."""
     made: dict[str | None, hpcoll.Communicator] = {}
 
@@ -140,13 +142,19 @@ def roots(comm: MPI.Intracomm) -> list[int]:
 def cases(comm: MPI.Intracomm, method: str, make: Maker, counts: tuple[int, ...]) -> Iterator[GpuCase]:
     """Every form of a method: counts, roots, in and out of place."""
     for count in counts:
-        for root in roots(comm) if method in ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv") else [0]:
+        for root in (
+            roots(comm) if method in ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv") else [0]
+        ):
             for in_place in (False, True):
                 yield GpuCase(comm, method, make, count=count, root=root, in_place=in_place)
 
 
 def check_method(
-    comm: hpcoll.Communicator, method: str, make: Maker, algorithm: str | None = None, counts: tuple[int, ...] = COUNTS
+    comm: hpcoll.Communicator,
+    method: str,
+    make: Maker,
+    algorithm: str | None = None,
+    counts: tuple[int, ...] = COUNTS,
 ) -> None:
     """Twice each: the second call repeats the first one's plan on other numbers."""
     wrong = []
@@ -163,7 +171,9 @@ def check_method(
 def check_dtypes(comm: hpcoll.Communicator, method: str, make: Maker) -> None:
     """Element types, in the tier of short messages and in the other one."""
     wrong = []
-    for dtype in DTYPES if comm.size <= 2 else [one for one in DTYPES if one != "int8"]:  # sums of more ranks do not fit
+    for dtype in (
+        DTYPES if comm.size <= 2 else [one for one in DTYPES if one != "int8"]
+    ):  # sums of more ranks do not fit
         for count in (5, 70_001):
             case = GpuCase(comm, method, make, count=count, dtype=dtype)
             getattr(comm, method)(*case.arguments)

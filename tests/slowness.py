@@ -34,5 +34,8 @@ def slowed(seconds: float) -> float:
 
 def _measured() -> float:
     """Return the seconds that a computation takes on each core at once, over those of its core that it is given."""
-    loops = [subprocess.Popen([sys.executable, "-c", _LOOP], stdout=subprocess.PIPE) for _ in range(min(os.cpu_count() or 1, _CORES))]
+    loops = [
+        subprocess.Popen([sys.executable, "-c", _LOOP], stdout=subprocess.PIPE)
+        for _ in range(min(os.cpu_count() or 1, _CORES))
+    ]
     return min(MOST, max(1.0, *(float(loop.communicate()[0]) for loop in loops)))

@@ -85,7 +85,10 @@ def run(stages: list[Stage], logs: Path) -> int:
     """Run all; 0 when nothing failed. No process is left, nor where a signal stops the run."""
     running, ended = list[Running](), list[Ended]()
     if slowness() > 1:
-        print(f"{elapsed()}  other programs use the cores: limits are {slowness():.1f} times as long", flush=True)
+        print(
+            f"{elapsed()}  other programs use the cores: limits are {slowness():.1f} times as long",
+            flush=True,
+        )
     try:
         with leaving_none():
             _run_all(stages, logs, running, ended)
@@ -113,7 +116,9 @@ def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: lis
         done = {"": True} | {one.stage.title: one.good for one in ended}
         for stage in [one for one in waiting if not done.get(one.after, True)]:
             waiting.remove(stage)
-            ended.append(Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")}))
+            ended.append(
+                Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")})
+            )
         for stage in [one for one in waiting if min(one.cores, ncores) <= free and one.after in done][:1]:
             waiting.remove(stage)
             running.append(_start(stage, logs))
@@ -134,11 +139,21 @@ def _start(stage: Stage, logs: Path) -> Running:
     folder.mkdir(parents=True, exist_ok=True)
     outcomes.clear(folder)
     log = (folder / "log").open("wb")
-    segments = Path(tempfile.mkdtemp(prefix="sm_segments-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
-    environment = {**os.environ, SEGMENTS: str(segments)} | ({outcomes.TOKENS: str(folder)} if stage.nranks else {})
+    segments = Path(
+        tempfile.mkdtemp(prefix="sm_segments-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    )
+    environment = {**os.environ, SEGMENTS: str(segments)} | (
+        {outcomes.TOKENS: str(folder)} if stage.nranks else {}
+    )
     print(f"{elapsed()}    {stage.title}: begins", flush=True)
     process = subprocess.Popen(
-        stage.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        stage.command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     return Running(stage, process, folder, log, time.monotonic(), segments)
 
@@ -151,7 +166,9 @@ def _end(one: Running) -> Ended:
     if not one.stage.nranks:
         cases[title] = Case(FAILED if status else PASSED, 0.0)
     elif status and all(case.outcome != FAILED for case in cases.values()):
-        cases[title] = Case(FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}")
+        cases[title] = Case(
+            FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}"
+        )
     return Ended(one.stage, time.monotonic() - one.since, cases)
 
 
@@ -191,13 +208,18 @@ def _sum_up(ended: list[Ended]) -> int:
         seconds = Counter[str]()
         for name, case in one.cases.items():
             seconds[name.partition("::")[0]] += case.seconds
-        print("".join(f"{spent:16.0f} s  {file}\n" for file, spent in seconds.most_common() if spent >= FILE_S), end="")
+        print(
+            "".join(f"{spent:16.0f} s  {file}\n" for file, spent in seconds.most_common() if spent >= FILE_S),
+            end="",
+        )
     print(f"\n==== the {SLOWEST} slowest")
     for name, case, title in sorted(every, key=lambda one: -one[1].seconds)[:SLOWEST]:
         print(f"{case.seconds:6.1f} s  {name}  ({title})")
     merged: dict[str, Case] = {}
     for name, case, _ in every:
-        merged[name] = min(case, merged.get(name, case), key=lambda one: (FAILED, PASSED, SKIPPED).index(one.outcome))
+        merged[name] = min(
+            case, merged.get(name, case), key=lambda one: (FAILED, PASSED, SKIPPED).index(one.outcome)
+        )
     reasons = Counter(case.note for case in merged.values() if case.outcome == SKIPPED)
     if reasons:
         print("\n==== skipped wherever they ran")

@@ -35,7 +35,9 @@ class Network(NamedTuple):
     handshake: float = 0.0  # seconds, of CPU too, that the rendezvous of a longer message costs
     cache: int = NEVER  # bytes of the longest message, or segment, that stays in a core's cache
     spill: float = 1.0  # cost factor of each byte of longer ones
-    read_from: int | None = None  # bytes from which reading a message in the sender's memory is faster than staging it, if measured
+    read_from: int | None = (
+        None  # bytes from which reading a message in the sender's memory is faster than staging it, if measured
+    )
     streams: int = 1  # ranks of a node, or domain, that send to others at full rate at once
 
 
@@ -68,9 +70,29 @@ class Levels(NamedTuple):
 # Usual constants, estimated from measurements: ranks of a node through shared memory; the same through messages of Open MPI and MPICH; the
 # collectives of these libraries there; hosts with some network between them.
 SHARED_NETWORK = Network(alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, cache=4 << 20)
-HPCOLL_NETWORK = Network(alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4)
-NATIVE_NETWORK = Network(alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0)
-HOSTS_NETWORK = Network(alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6)
+HPCOLL_NETWORK = Network(
+    alpha=0.6e-6,
+    beta=0.7e-10,
+    gamma=0.35e-10,
+    overhead=0.3e-6,
+    eager=4000,
+    handshake=2e-6,
+    cache=4 << 20,
+    spill=1.4,
+)
+NATIVE_NETWORK = Network(
+    alpha=0.9e-6,
+    beta=0.7e-10,
+    gamma=0.3e-10,
+    overhead=0.9e-6,
+    eager=4000,
+    handshake=2e-6,
+    cache=4 << 20,
+    spill=2.0,
+)
+HOSTS_NETWORK = Network(
+    alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6
+)
 ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
 # Ranks with arrays in GPU memory: a launch and an event per operation. Links between GPUs were not measured.
 GPU_NETWORK = Network(alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6)
@@ -86,7 +108,11 @@ def levels_between(hosts: Sequence[str], fitted: Levels | None) -> Levels:
     if fitted is None or fitted.network.eager <= HOSTS.network.eager:
         return fitted or HOSTS
     usual = HOSTS.network
-    return fitted._replace(network=fitted.network._replace(eager=usual.eager, handshake=max(usual.handshake, fitted.network.handshake)))
+    return fitted._replace(
+        network=fitted.network._replace(
+            eager=usual.eager, handshake=max(usual.handshake, fitted.network.handshake)
+        )
+    )
 
 
 def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
@@ -94,7 +120,9 @@ def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
     return (network.beta + network.gamma * reduces) * (network.spill if nbytes > network.cache else 1.0)
 
 
-def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network, nodes: Nodes = ()) -> float:
+def seconds(
+    row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network, nodes: Nodes = ()
+) -> float:
     """Return the seconds of a call among ranks with equal links; the row is not hierarchical.
 
     ``nbytes`` is m, the bytes of the whole message as the catalogue counts it. ``segment`` has the bytes per segment, or of chunked rows
@@ -107,7 +135,7 @@ def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network:
 
 def _paces(
     row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: Network, nodes: Nodes = ()
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Return the seconds until the first segment is through, and from each segment to the next."""
     if nranks < 2:
         return 0.0, 0.0
@@ -138,19 +166,30 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     ranks, neighbours = members(nodes), COLLECTIVES[row.collective].neighbours
     if not (row.hierarchical and (row.outer or neighbours)):
         between = nodes if neighbours and len(ranks) > 1 else ()
-        return seconds(row, len(nodes), nbytes, segment, _shared_by(levels.network, _sharers(row, nodes)), between)
+        return seconds(
+            row, len(nodes), nbytes, segment, _shared_by(levels.network, _sharers(row, nodes)), between
+        )
     if neighbours:
         near, far = row._replace(**_ON_THE_NODE), row._replace(**_BETWEEN_NODES)
         link = _shared_by(levels.network, _sharers(far, nodes))
-        return sum(_paces(part, len(nodes), nbytes, 1, network, nodes)[0] for part, network in ((near, levels.node), (far, link)))
+        return sum(
+            _paces(part, len(nodes), nbytes, 1, network, nodes)[0]
+            for part, network in ((near, levels.node), (far, link))
+        )
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined else 1
     nstripes, largest = int(row.cost("stripes", len(nodes), nodes=nodes)), max(map(len, ranks))
     link = _shared_by(levels.network, nstripes)
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
-    part = nbytes if row.collective == "alltoall" else nbytes / nstripes  # there each rank has a whole message to send
+    part = (
+        nbytes if row.collective == "alltoall" else nbytes / nstripes
+    )  # there each rank has a whole message to send
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
-    known = sum(_messages(CATALOGUE[key], largest) for key in row.inner) + _messages(CATALOGUE[row.outer], len(ranks))
-    more = max(0.0, row.cost("messages", len(nodes), nodes=nodes) - known) * levels.node.overhead  # where a stripe is no run of blocks
+    known = sum(_messages(CATALOGUE[key], largest) for key in row.inner) + _messages(
+        CATALOGUE[row.outer], len(ranks)
+    )
+    more = (
+        max(0.0, row.cost("messages", len(nodes), nodes=nodes) - known) * levels.node.overhead
+    )  # where a stripe is no run of blocks
     on_node = sum(following for _, following in paces) + more
     return sum(first for first, _ in (*paces, outer)) + more + (nsegments - 1) * max(on_node, outer[1])
 
@@ -168,15 +207,26 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     """Return the number of a node's ranks that send to other nodes at once."""
     p, largest = len(nodes), max(map(len, members(nodes)))
     if COLLECTIVES[row.collective].neighbours:
-        return row.evaluate(f"x/d/max(1/d, {row.critical or row.cost('critical', p, nodes=nodes)})", p, nodes=nodes)
+        return row.evaluate(
+            f"x/d/max(1/d, {row.critical or row.cost('critical', p, nodes=nodes)})", p, nodes=nodes
+        )
     if row.sharers and largest < p and list(nodes) == sorted(nodes):
         return min(largest, row.evaluate(row.sharers, p, nodes=nodes))
     if row.neighbours:
-        return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
+        return max(
+            [
+                1,
+                *Counter(
+                    node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following
+                ).values(),
+            ]
+        )
     return max(1.0, largest * (p - largest) / max(1, p - 1))
 
 
-def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: Callable[[int], float]) -> tuple[float, int]:
+def best_segment(
+    row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: Callable[[int], float]
+) -> tuple[float, int]:
     """Return seconds and bytes of the fastest segment size; of equal ones the longest below the eager limit.
 
     Segments with messages just below the limit are tried, too. Rows without a pipeline take the whole message. ``time`` returns the seconds
@@ -186,9 +236,14 @@ def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: 
     if len(nodes) < 2 or not (row.pipelined or row.chunked):
         return time(whole), whole
     below = int(BELOW_EAGER * eager / row.cost("largest", len(nodes), nodes=nodes))
-    found = {segment: time(segment) for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole))}
+    found = {
+        segment: time(segment)
+        for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole))
+    }
     fastest = min(found, key=lambda segment: (found[segment], -segment))
-    eager_ones = (segment for segment, cost in found.items() if segment <= below and cost <= ALIKE * found[fastest])
+    eager_ones = (
+        segment for segment, cost in found.items() if segment <= below and cost <= ALIKE * found[fastest]
+    )
     longest = max(fastest, *eager_ones, 0)
     return found[longest], longest
 
@@ -230,14 +285,26 @@ def predict_on_gpus(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = 
     if p < 2:
         return GpuPrediction(0, 0, 0, 0.0, 0.0, 0.0)
     nchunks, used = nlanes if row.chunked else 1, row.on_gpu
-    rounds, messages, critical = (row.cost(field, p, nchunks, gpus if row.placed else ()) for field in ("rounds", "messages", "critical"))
+    rounds, messages, critical = (
+        row.cost(field, p, nchunks, gpus if row.placed else ())
+        for field in ("rounds", "messages", "critical")
+    )
     turns = int(used.turns or rounds)
     launches = int(used.launches or max(messages, rounds)) * (1 if row.chunked else nlanes)
     workers = 1 if used.one_works else sharing
-    moved = row.evaluate(used.moved, p, nchunks, gpus) if used.moved else critical * (3 if COLLECTIVES[row.collective].reduces else 2)
+    moved = (
+        row.evaluate(used.moved, p, nchunks, gpus)
+        if used.moved
+        else critical * (3 if COLLECTIVES[row.collective].reduces else 2)
+    )
     linked = workers * critical * (p - sharing) / (p - 1) * nbytes
     switches = turns * workers if sharing > 1 else 0
     waits = turns * (gpu.launch + gpu.sync) + (launches - turns) * gpu.launch + switches * gpu.switch
     return GpuPrediction(
-        turns, launches, switches, workers * moved * nbytes, linked, waits + max(workers * moved * nbytes / gpu.copy, linked / gpu.link)
+        turns,
+        launches,
+        switches,
+        workers * moved * nbytes,
+        linked,
+        waits + max(workers * moved * nbytes / gpu.copy, linked / gpu.link),
     )

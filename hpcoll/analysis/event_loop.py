@@ -27,11 +27,17 @@ from hpcoll.analysis.event_table import EventTable
 from hpcoll.base.errors import ArgumentError
 
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
-OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
-ROW, LANE, WAITS = range(3)  # of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
+OUT, IN, LEFT, TAKEN, PROCESSOR = range(
+    5
+)  # of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
+ROW, LANE, WAITS = range(
+    3
+)  # of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
 TIME, ORDER, WHAT = range(3)  # of `heap`
 COMES, LEAVES = range(2)  # of `calls`
-BUFFERED = 64 << 10  # bytes of the longest message, whatever ``eager`` is, that moves to a rank before it has come
+BUFFERED = (
+    64 << 10
+)  # bytes of the longest message, whatever ``eager`` is, that moves to a rank before it has come
 
 
 class Simulation(NamedTuple):
@@ -47,7 +53,9 @@ class Simulation(NamedTuple):
     clocks: np.ndarray  # float64 (ranks, 5): time until which ports and processor of each rank are busy
     links: np.ndarray  # float64 (links, 2): time until which each is busy
     calls: np.ndarray  # float64 (ranks, 2): when each rank comes to the call, and when it leaves it
-    times: np.ndarray  # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
+    times: (
+        np.ndarray
+    )  # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
     spans: np.ndarray  # float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded
     active: np.ndarray  # int64 (ranks * window, 3): the lanes in flight
     heap: np.ndarray  # float64 (events, 3): a binary heap of the events to come
@@ -57,8 +65,15 @@ class Simulation(NamedTuple):
 
 
 def prepare(
-    table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False, comes: Sequence[float] = ()
-) -> Simulation:  # fmt: skip
+    table: EventTable,
+    levels: Levels,
+    nbytes: float,
+    segments: int,
+    window: int,
+    *,
+    spans: bool = False,
+    comes: Sequence[float] = (),
+) -> Simulation:
     """Return the arrays of a new simulation; ArgumentError where the costs are impossible.
 
     ``nbytes`` are those of a segment; for block collectives of all ranks' blocks together. ``spans``: record when each row of a single
@@ -70,19 +85,38 @@ def prepare(
     calls = np.zeros((table.nbuilt, 2))
     calls[: len(comes), COMES] = comes
     return Simulation(
-        table.rows, table.first, np.array([_costs(level, nbytes) for level in (*levels[:2], levels.across())]), np.zeros((table.nbuilt, 5)),
-        np.zeros((table.nlinks, 2)), calls, np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
-        np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), np.zeros((len(lanes) + segments * table.nmessages, 3)),
-        nbytes / table.nchunks, table.nchannels, window,
-    )  # fmt: skip
+        table.rows,
+        table.first,
+        np.array([_costs(level, nbytes) for level in (*levels[:2], levels.across())]),
+        np.zeros((table.nbuilt, 5)),
+        np.zeros((table.nlinks, 2)),
+        calls,
+        np.zeros((segments, nrows)),
+        np.zeros((nrows * spans, 4)),
+        np.stack((rows, lanes, np.zeros_like(lanes)), axis=1),
+        np.zeros((len(lanes) + segments * table.nmessages, 3)),
+        nbytes / table.nchunks,
+        table.nchannels,
+        window,
+    )
 
 
 def _costs(level: Network, nbytes: float) -> list[float]:
     least = min(level.beta, level.gamma, level.handshake)
     if not 0 <= level.overhead <= level.alpha or least < 0 or min(level.spill, level.streams) < 1:
-        raise ArgumentError(f"network needs 0 <= overhead <= alpha, spill and streams >= 1 and nothing below 0, got {level}")
+        raise ArgumentError(
+            f"network needs 0 <= overhead <= alpha, spill and streams >= 1 and nothing below 0, got {level}"
+        )
     spill = level.spill if nbytes > level.cache else 1.0
-    return [level.alpha, level.overhead, level.beta * spill, level.gamma * spill, float(level.eager), level.handshake, float(level.streams)]
+    return [
+        level.alpha,
+        level.overhead,
+        level.beta * spill,
+        level.gamma * spill,
+        float(level.eager),
+        level.handshake,
+        float(level.streams),
+    ]
 
 
 def simulate(s: Simulation) -> float:
@@ -96,12 +130,24 @@ def simulate(s: Simulation) -> float:
         nevents = pop(heap, nevents)
         i = ~what
         if what >= waiting:
-            nevents, order = send(rows, costs, clocks, links, times, spans, heap, nevents, order, what - waiting, chunk, now)
+            nevents, order = send(
+                rows, costs, clocks, links, times, spans, heap, nevents, order, what - waiting, chunk, now
+            )
             continue
         if what >= 0:
             segment, row = what // nrows, what % nrows
             rank, lane = rows[row, t.RANK], segment * nchannels + rows[row, t.CHANNEL_OF]
-            start, now = occupy(costs, clocks, links, rank, rows[row, t.LINK], rows[row, t.LEVEL], IN, rows[row, t.AMOUNT] * chunk, now)
+            start, now = occupy(
+                costs,
+                clocks,
+                links,
+                rank,
+                rows[row, t.LINK],
+                rows[row, t.LEVEL],
+                IN,
+                rows[row, t.AMOUNT] * chunk,
+                now,
+            )
             times[segment, row] = now
             record(spans, row, 0, start, now)
             i = rank * window + lane % window
@@ -113,15 +159,35 @@ def simulate(s: Simulation) -> float:
                 continue
         rank, row, lane = i // window, active[i, ROW], active[i, LANE]
         while lane >= 0:  # until another event comes first, a message is missing, or the last lane has ended
-            op, guard, level, nbytes = rows[row, t.OP], rows[row, t.GUARD], rows[row, t.LEVEL], rows[row, t.AMOUNT] * chunk
+            op, guard, level, nbytes = (
+                rows[row, t.OP],
+                rows[row, t.GUARD],
+                rows[row, t.LEVEL],
+                rows[row, t.AMOUNT] * chunk,
+            )
             segment = lane // nchannels
             if op == t.SEND:
                 comes = calls[rows[rows[row, t.OTHER], t.RANK], COMES]
                 if comes > now and nbytes > min(costs[level, EAGER], BUFFERED):
-                    times[segment, row] = comes + costs[level, OVERHEAD] + costs[level, BETA] * nbytes  # or later, if the port is busy
+                    times[segment, row] = (
+                        comes + costs[level, OVERHEAD] + costs[level, BETA] * nbytes
+                    )  # or later, if the port is busy
                     nevents, order = push(heap, nevents, comes, order, waiting + segment * nrows + row)
                 else:
-                    nevents, order = send(rows, costs, clocks, links, times, spans, heap, nevents, order, segment * nrows + row, chunk, now)
+                    nevents, order = send(
+                        rows,
+                        costs,
+                        clocks,
+                        links,
+                        times,
+                        spans,
+                        heap,
+                        nevents,
+                        order,
+                        segment * nrows + row,
+                        chunk,
+                        now,
+                    )
                 row += 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
@@ -154,9 +220,19 @@ def simulate(s: Simulation) -> float:
 
 
 def send(
-    rows: np.ndarray, costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, times: np.ndarray, spans: np.ndarray, heap: np.ndarray,
-    nevents: int, order: int, message: int, chunk: float, now: float,
-) -> tuple[int, int]:  # fmt: skip
+    rows: np.ndarray,
+    costs: np.ndarray,
+    clocks: np.ndarray,
+    links: np.ndarray,
+    times: np.ndarray,
+    spans: np.ndarray,
+    heap: np.ndarray,
+    nevents: int,
+    order: int,
+    message: int,
+    chunk: float,
+    now: float,
+) -> tuple[int, int]:
     """Send the message ``segment * nrows + row``; return as `push` does, which gets its arrival."""
     segment, row = divmod(message, len(rows))
     rank, level, nbytes = rows[row, t.RANK], rows[row, t.LEVEL], rows[row, t.AMOUNT] * chunk
@@ -164,7 +240,13 @@ def send(
     record(spans, row, 0, start, end)
     if rows[row, t.GUARD] >= 0:
         times[segment, row] = clocks[rank, LEFT]
-    return push(heap, nevents, first_byte(costs, level, nbytes, start), order, segment * len(rows) + rows[row, t.OTHER])
+    return push(
+        heap,
+        nevents,
+        first_byte(costs, level, nbytes, start),
+        order,
+        segment * len(rows) + rows[row, t.OTHER],
+    )
 
 
 def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> tuple[int, int]:
@@ -174,7 +256,11 @@ def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> 
         parent = (at - 1) >> 1
         if heap[parent, TIME] < time or (heap[parent, TIME] == time and heap[parent, ORDER] < order):
             break
-        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = heap[parent, TIME], heap[parent, ORDER], heap[parent, WHAT]
+        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = (
+            heap[parent, TIME],
+            heap[parent, ORDER],
+            heap[parent, WHAT],
+        )
         at = parent
     heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = time, order, what
     return nevents + 1, order + 1
@@ -193,14 +279,26 @@ def pop(heap: np.ndarray, nevents: int) -> int:
             child += 1
         if time < heap[child, TIME] or (time == heap[child, TIME] and order < heap[child, ORDER]):
             break
-        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = heap[child, TIME], heap[child, ORDER], heap[child, WHAT]
+        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = (
+            heap[child, TIME],
+            heap[child, ORDER],
+            heap[child, WHAT],
+        )
         at = child
     heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = time, order, what
     return left
 
 
 def occupy(
-    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, rank: int, link: int, level: int, side: int, nbytes: float, now: float
+    costs: np.ndarray,
+    clocks: np.ndarray,
+    links: np.ndarray,
+    rank: int,
+    link: int,
+    level: int,
+    side: int,
+    nbytes: float,
+    now: float,
 ) -> tuple[float, float]:
     """Move a message through a port, and through a shared link if it takes one; return begin and end."""
     overhead, transfer = costs[level, OVERHEAD], costs[level, BETA] * nbytes
@@ -222,11 +320,24 @@ def occupy(
 
 def first_byte(costs: np.ndarray, level: int, nbytes: float, start: float) -> float:
     """Return the arrival of the first byte of a message that starts to move at ``start``."""
-    return start + costs[level, ALPHA] - costs[level, OVERHEAD] + (costs[level, HANDSHAKE] if nbytes > costs[level, EAGER] else 0.0)
+    return (
+        start
+        + costs[level, ALPHA]
+        - costs[level, OVERHEAD]
+        + (costs[level, HANDSHAKE] if nbytes > costs[level, EAGER] else 0.0)
+    )
 
 
 def execute(
-    costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, level: int, nbytes: float, now: float
+    costs: np.ndarray,
+    clocks: np.ndarray,
+    spans: np.ndarray,
+    rank: int,
+    row: int,
+    op: int,
+    level: int,
+    nbytes: float,
+    now: float,
 ) -> float:
     """Run a ready row's local work; return its end."""
     if op not in (t.RECV_REDUCE, t.REDUCE):
@@ -245,9 +356,16 @@ def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -
 
 
 def step_all(
-    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, link: np.ndarray, level: np.ndarray, op: int, nbytes: float, now: np.ndarray,
+    costs: np.ndarray,
+    clocks: np.ndarray,
+    links: np.ndarray,
+    link: np.ndarray,
+    level: np.ndarray,
+    op: int,
+    nbytes: float,
+    now: np.ndarray,
     arrives: np.ndarray,
-) -> None:  # fmt: skip
+) -> None:
     """Run the same step on every rank, each at its own time; arrays are as in `Simulation`, or have an element per rank.
 
     ``link`` and ``level`` (int64) have LINK and LEVEL of each rank's message. ``now`` (float64) has the begin of the step on each rank, and
@@ -262,5 +380,7 @@ def step_all(
             _, end = occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, arrives[rank])
             now[rank] = max(now[rank], end)
         if op in (t.RECV_REDUCE, t.REDUCE):
-            clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
+            clocks[rank, PROCESSOR] = (
+                max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
+            )
             now[rank] = clocks[rank, PROCESSOR]

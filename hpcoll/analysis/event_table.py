@@ -21,7 +21,9 @@ from hpcoll.schedules.placement import Nodes, members
 OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
 NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
-SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(6)  # as in `Op`, of steps that move or fold chunks; then the end of a channel
+SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(
+    6
+)  # as in `Op`, of steps that move or fold chunks; then the end of a channel
 _new = tuple.__new__  # a named tuple's own constructor is slow
 _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 
@@ -81,7 +83,10 @@ class _Sent:
         elif n < len(self.single):
             found = max(self.single.get((buffer, index), -1) for index in range(lo, lo + n))
         else:
-            found = max((row for (b, index), row in self.single.items() if b == buffer and lo <= index < lo + n), default=-1)
+            found = max(
+                (row for (b, index), row in self.single.items() if b == buffer and lo <= index < lo + n),
+                default=-1,
+            )
         for (b, first, length), row in reversed(self.runs):
             if row <= found:
                 break
@@ -127,7 +132,12 @@ def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
         return False
     run = before.dst or before.srcs[0]
     part = run.index + run.n - chunk.index
-    return run.buffer == chunk.buffer and part >= run.n + chunk.n and nchunks % part == 0 and chunk.index % part == 0
+    return (
+        run.buffer == chunk.buffer
+        and part >= run.n + chunk.n
+        and nchunks % part == 0
+        and chunk.index % part == 0
+    )
 
 
 def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventTable:
@@ -154,7 +164,9 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
     first[programs] = starts
     rows = np.zeros((len(written), NCOLUMNS), np.int32)
     rows[:, OP], rows[:, AMOUNT], rows[:, OTHER] = written[:, 0], written[:, 2], -1
-    rows[:-1, RANK], rows[:-1, CHANNEL_OF] = (np.repeat(part, lengths) for part in divmod(programs, nchannels))
+    rows[:-1, RANK], rows[:-1, CHANNEL_OF] = (
+        np.repeat(part, lengths) for part in divmod(programs, nchannels)
+    )
     rows[:, GUARD] = written[:, 3] + np.where(written[:, 3] < 0, 0, np.append(np.repeat(starts, lengths), 0))
     rows[rows[rows[:, GUARD] >= 0, GUARD], GUARD] = 0
     table = EventTable(nranks, nbuilt, nchannels, nchunks, rows, first, written[:, 1].copy())
@@ -173,9 +185,14 @@ def _match(table: EventTable) -> None:
     for at, sign in ((sends, -1), (receives, 1)):
         rank, peer = rows[at, RANK].astype(np.int64), table.peers[at].astype(np.int64)
         receiver = peer % table.nbuilt if sign < 0 else rank
-        keys.append((receiver * table.nranks + sign * (peer - rank) % table.nranks) * table.nchannels + rows[at, CHANNEL_OF])
+        keys.append(
+            (receiver * table.nranks + sign * (peer - rank) % table.nranks) * table.nchannels
+            + rows[at, CHANNEL_OF]
+        )
     orders = [np.argsort(key, kind="stable") for key in keys]
-    (sends, sent), (receives, received) = ((at[order], key[order]) for at, key, order in zip((sends, receives), keys, orders))
+    (sends, sent), (receives, received) = (
+        (at[order], key[order]) for at, key, order in zip((sends, receives), keys, orders)
+    )
     if not np.array_equal(sent, received):
         raise _lone(table, (sends, _numbered(sent)), (receives, _numbered(received)))
     rows[sends, OTHER] = receives
@@ -190,12 +207,16 @@ def _numbered(keys: np.ndarray) -> np.ndarray:
     return keys * (len(keys) + 1) + np.arange(len(keys)) - np.searchsorted(keys, keys)
 
 
-def _lone(table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]) -> ScheduleError:
+def _lone(
+    table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]
+) -> ScheduleError:
     """Return the error that names the first receive without a send, or else the first send without a receive."""
     waiting = receives[0][~np.isin(receives[1], sends[1])]
     if len(waiting):
         return table.error(waiting.min(), "waits for a message that nobody sends")
-    return table.error(sends[0][~np.isin(sends[1], receives[1])].min(), "sends a message that nobody receives")
+    return table.error(
+        sends[0][~np.isin(sends[1], receives[1])].min(), "sends a message that nobody receives"
+    )
 
 
 def period(nodes: Nodes) -> int:
@@ -220,10 +241,19 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int, *, joine
     ``joined`` as in `rows_of`.
     """
     count = nranks // every
-    looked_at = sorted({*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3} & set(range(1, count)))
+    looked_at = sorted(
+        {*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3}
+        & set(range(1, count))
+    )
     for rank in range(every):
-        steps, stride = _relative(schedule(rank), joined), 1 if rank == 0 else 3  # a third of the others each: long schedules take time
-        if any(_relative(schedule(rank + every * turn), joined) != steps for turn in looked_at[rank % stride :: stride]):
+        steps, stride = (
+            _relative(schedule(rank), joined),
+            1 if rank == 0 else 3,
+        )  # a third of the others each: long schedules take time
+        if any(
+            _relative(schedule(rank + every * turn), joined) != steps
+            for turn in looked_at[rank % stride :: stride]
+        ):
             return False
     return True
 
@@ -232,7 +262,10 @@ def _relative(schedule: Schedule, joined: bool) -> list[list[tuple[int, ...]]]:
     """Return the rows of a schedule's channels, with peers as distances."""
     found = [rows_of(steps, schedule.nchunks, joined=joined) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
-    return [[(op, (peer - rank) % nranks if peer >= 0 else -1, *rest) for op, peer, *rest in part] for part in found]
+    return [
+        [(op, (peer - rank) % nranks if peer >= 0 else -1, *rest) for op, peer, *rest in part]
+        for part in found
+    ]
 
 
 def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:
@@ -258,4 +291,6 @@ def levels_of(nodes: Nodes, domains: Nodes, ranks: np.ndarray, peers: np.ndarray
 
 def links_of(nodes: Nodes, domains: Nodes, levels: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Return the LINK of ranks' messages: links of nodes come first; NEAR messages take any."""
-    return np.where(levels == BETWEEN_DOMAINS, len(set(nodes)) + np.array(domains)[ranks], np.array(nodes)[ranks])
+    return np.where(
+        levels == BETWEEN_DOMAINS, len(set(nodes)) + np.array(domains)[ranks], np.array(nodes)[ranks]
+    )

@@ -28,7 +28,11 @@ from hpcoll.schedules.placement import Nodes, blocks, cyclic
 from hpcoll.schedules.row import Algorithm, schedule
 
 NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven for all roots
-MANY_CHUNKS = (8, 21, 40)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
+MANY_CHUNKS = (
+    8,
+    21,
+    40,
+)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
 MOST_FEWER = 17  # ranks up to which the fewest are looked for on which a row is wrong
 EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
 _PROVER = "from hpcoll.analysis.prove import prover; prover()"
@@ -39,7 +43,9 @@ class Summary(NamedTuple):
     """The proofs of a row."""
 
     key: str  # of the catalogue
-    instances: int = 0  # proven combinations of nranks, root, nchunks, placement and graph, each out of place and in place
+    instances: int = (
+        0  # proven combinations of nranks, root, nchunks, placement and graph, each out of place and in place
+    )
     messages: int = 0  # of a run of every instance, together
     seconds: float = 0.0  # of CPU time
     ordered: bool = True  # every instance kept rank order
@@ -48,9 +54,15 @@ class Summary(NamedTuple):
 
     def merged(self, other: "Summary") -> "Summary":
         """Return the summary of both, which are of one row."""
-        instances, messages, seconds = self.instances + other.instances, self.messages + other.messages, self.seconds + other.seconds
+        instances, messages, seconds = (
+            self.instances + other.instances,
+            self.messages + other.messages,
+            self.seconds + other.seconds,
+        )
         ordered, reproducible = self.ordered and other.ordered, self.reproducible and other.reproducible
-        return Summary(self.key, instances, messages, seconds, ordered, reproducible, self.canonical + other.canonical)
+        return Summary(
+            self.key, instances, messages, seconds, ordered, reproducible, self.canonical + other.canonical
+        )
 
 
 class _Job(NamedTuple):
@@ -64,7 +76,9 @@ class _Job(NamedTuple):
         if self.row.placed:
             first, *others = placements(self.nranks)
             some = sorted({self.roots[0], self.roots[-1 if self.nranks <= 32 else 0]})
-            return [(root, 1, first) for root in self.roots] + [(root, 1, nodes) for nodes in others for root in some]
+            return [(root, 1, first) for root in self.roots] + [
+                (root, 1, nodes) for nodes in others for root in some
+            ]
         nodes: Nodes = ()
         if not self.row.chunked:
             return [(root, 1, nodes) for root in self.roots]
@@ -82,7 +96,11 @@ class _Job(NamedTuple):
     def weight(self) -> int:
         """The approximate number of steps to prove, judging by two ranks."""
         nodes = self.instances[0][2]
-        steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels]
+        steps = [
+            len(c)
+            for rank in {0, self.nranks // 2}
+            for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels
+        ]
         return max(steps, default=0) * self.nranks * len(self.instances) * len(self.rows)
 
 
@@ -92,11 +110,21 @@ def placements(nranks: int) -> list[Nodes]:
     >>> placements(3)
     [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 1, 2)]
     """
-    pairs, threes, fours = ([size] * (nranks // size) + [nranks % size] * (nranks % size > 0) for size in (2, 3, 4))
+    pairs, threes, fours = (
+        [size] * (nranks // size) + [nranks % size] * (nranks % size > 0) for size in (2, 3, 4)
+    )
     uneven: list[int] = []
     while sum(uneven) < nranks:
         uneven.append(min(1 + 3 * len(uneven) % 5, nranks - sum(uneven)))  # 1, 4, 2, 5, 3 and again
-    found = [blocks(pairs), cyclic(threes), blocks(uneven), cyclic(uneven), blocks([nranks]), blocks([1] * nranks), cyclic(fours)]
+    found = [
+        blocks(pairs),
+        cyclic(threes),
+        blocks(uneven),
+        cyclic(uneven),
+        blocks([nranks]),
+        blocks([1] * nranks),
+        cyclic(fours),
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -107,7 +135,12 @@ def graphs(nranks: int) -> list[Graph]:
     [2, 4, 6]
     """
     flat, deep = (_nearly_square(nranks, ndims) for ndims in (2, 3))
-    return [ring(nranks), grid(flat, [False, False]), grid(deep, [True, False, True]), random_graph(nranks, 4 * nranks, Random(nranks))]
+    return [
+        ring(nranks),
+        grid(flat, [False, False]),
+        grid(deep, [True, False, True]),
+        random_graph(nranks, 4 * nranks, Random(nranks)),
+    ]
 
 
 def _nearly_square(nranks: int, ndims: int) -> list[int]:
@@ -150,15 +183,18 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
     if row.builder is not None:
         _check_scratch(schedules)
     proofs = []
-    for in_place in reversed(modes(row.collective)):  # a proof in place is one of both, unless a step tells them apart
+    for in_place in reversed(
+        modes(row.collective)
+    ):  # a proof in place is one of both, unless a step tells them apart
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
     found = in_all(proofs)
     claims = {
-        "ordered": row.ordered > found.ordered, "reproducible": row.reproducible > found.reproducible,
+        "ordered": row.ordered > found.ordered,
+        "reproducible": row.reproducible > found.reproducible,
         "canonical": not found.canonical and row.is_canonical(len(schedules), nodes),
-    }  # fmt: skip
+    }
     for claim, wrong in claims.items():
         if wrong:
             raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
@@ -201,9 +237,13 @@ def modes(name: str) -> tuple[bool, ...]:
 
 
 def prove_catalogue(
-    max_nranks: int = 64, jobs: int | None = None, extra: Sequence[int] = EXTRA, *,
-    rows: Iterable[Algorithm] | None = None, progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Summary]:  # fmt: skip
+    max_nranks: int = 64,
+    jobs: int | None = None,
+    extra: Sequence[int] = EXTRA,
+    *,
+    rows: Iterable[Algorithm] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Summary]:
     """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for ``extra`` numbers of ranks and up to four roots.
 
     A row that serves only some numbers of ranks is proven for those up to ``max_nranks``, and for all of them where these are none.
@@ -233,7 +273,9 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
     if jobs == 1:
         yield from map(_prove_job, todo)
         return
-    yield from (_prove_job(job) for job in todo if job.row.builder is not None)  # which other processes may not be able to import
+    yield from (
+        _prove_job(job) for job in todo if job.row.builder is not None
+    )  # which other processes may not be able to import
     todo = [job for job in todo if job.row.builder is None]
     idle: _Idle = SimpleQueue()
     with ThreadPoolExecutor(jobs) as threads, ExitStack() as ends:
@@ -264,7 +306,9 @@ def _proven_elsewhere(idle: _Idle, job: _Job) -> Summary:
         prover.stdin.flush()
         found: Summary | Exception = pickle.load(prover.stdout)
     except (EOFError, OSError):
-        raise HpcollError(f"process {prover.pid} has ended while it proved {job.row.key} on {job.nranks} ranks") from None
+        raise HpcollError(
+            f"process {prover.pid} has ended while it proved {job.row.key} on {job.nranks} ranks"
+        ) from None
     finally:
         idle.put(prover)
     if isinstance(found, Exception):
@@ -326,8 +370,12 @@ def _renamed(schedules: Sequence[Schedule]) -> list[Schedule]:
     names = {-1: -1} | {(root + vrank) % nranks: vrank for vrank in range(nranks)}
     return [
         s._replace(
-            rank=names[s.rank], root=0,
-            channels=tuple([(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c] for c in s.channels),  # type: ignore[misc]
+            rank=names[s.rank],
+            root=0,
+            channels=tuple(
+                [(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c]
+                for c in s.channels
+            ),  # type: ignore[misc]
         )
         for s in (*schedules[root:], *schedules[:root])
-    ]  # fmt: skip
+    ]

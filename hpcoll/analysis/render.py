@@ -34,7 +34,9 @@ class Tree:
     def caption(self) -> str:
         """The tree in words."""
         kind = "chain" if self.is_chain() else "tree"
-        ways = [f"{self.up} towards rank {self.root}"] * bool(self.up) + [f"sent from rank {self.root}"] * bool(self.down)
+        ways = [f"{self.up} towards rank {self.root}"] * bool(self.up) + [
+            f"sent from rank {self.root}"
+        ] * bool(self.down)
         return f"{kind}, {', then '.join(ways)}"
 
     def is_chain(self) -> bool:
@@ -118,10 +120,16 @@ def example(drawing: Drawing) -> str:
         return "c0.1: block 1 of rank 0"
     if drawing.row.parts == 1:
         return "c0.1: block from 0 to 1"
-    return "c0.1.2: chunk 2 of the block from 0 to 1" if drawing.row.collective == "alltoall" else "c0.1: chunk 1 of block 0"
+    return (
+        "c0.1.2: chunk 2 of the block from 0 to 1"
+        if drawing.row.collective == "alltoall"
+        else "c0.1: chunk 1 of block 0"
+    )
 
 
-def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = (), graph: str = "") -> Drawing:
+def draw(
+    row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = (), graph: str = ""
+) -> Drawing:
     """Build and simulate the schedules of all ranks, and find their structure; arguments as in `hpcoll.schedules.row.schedule`.
 
     ``graph`` names the row's graph. ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
@@ -131,9 +139,17 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: No
         raise ArgumentError(f"{row.key} needs {expected}, got {nranks}, {root}, {nchunks}")
     if root and not COLLECTIVES[row.collective].rooted:
         raise ArgumentError(f"{row.collective} has no root, got root {root}")
-    steps = max(sum(map(len, schedule(row, nranks, rank, root, nchunks, nodes).channels)) for rank in {root, nranks // 2}) * nranks
+    steps = (
+        max(
+            sum(map(len, schedule(row, nranks, rank, root, nchunks, nodes).channels))
+            for rank in {root, nranks // 2}
+        )
+        * nranks
+    )
     if steps > MAX_STEPS:
-        raise ArgumentError(f"{row.key} has some {steps:,} steps with {nranks} ranks, more than {MAX_STEPS:,}, which is too much to draw")
+        raise ArgumentError(
+            f"{row.key} has some {steps:,} steps with {nranks} ranks, more than {MAX_STEPS:,}, which is too much to draw"
+        )
     schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
     timeline = simulate(schedules, 0, ROUNDS)
     return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline, nodes, graph)
@@ -182,7 +198,9 @@ def _tree(edges: Sequence[Edge], nranks: int) -> tuple[int, tuple[tuple[int, ...
     children: list[list[int]] = [[] for _ in range(nranks)]
     for parent, child in edges:
         children[parent].append(child)
-    tree = Tree(root, tuple(tuple(sorted(c, key=lambda child: (child - root) % nranks)) for c in children), "", "")
+    tree = Tree(
+        root, tuple(tuple(sorted(c, key=lambda child: (child - root) % nranks)) for c in children), "", ""
+    )
     return (root, tree.children) if len(tree.preorder()) == nranks else None
 
 
@@ -191,7 +209,13 @@ def _merge(shapes: list[Shape]) -> list[Shape]:
     if len(shapes) != 2:
         return shapes
     first, second = shapes
-    if isinstance(first, Tree) and isinstance(second, Tree) and first.up and second.down and first.children == second.children:
+    if (
+        isinstance(first, Tree)
+        and isinstance(second, Tree)
+        and first.up
+        and second.down
+        and first.children == second.children
+    ):
         return [Tree(first.root, first.children, first.up, second.down)]
     return [first] if first == second else shapes
 

@@ -18,7 +18,11 @@ from hpcoll.schedules.ir import Buffer, Op, Schedule
 from hpcoll.schedules.placement import Nodes, members
 
 PICTURE = Network(alpha=0.35, overhead=0.1, beta=1.0, gamma=0.3)  # in units of one chunk's transfer
-COLOURS = (("#1f6fb2", "#cfe3f4", "#0d3557"), ("#c8551b", "#f8dcca", "#66290a"), ("#2f8a4c", "#d2ecd9", "#123f21"))
+COLOURS = (
+    ("#1f6fb2", "#cfe3f4", "#0d3557"),
+    ("#c8551b", "#f8dcca", "#66290a"),
+    ("#2f8a4c", "#d2ecd9", "#123f21"),
+)
 GREYS = ("#777777", "#e2e2e2", "#333333")
 GRID = "#e4e4e4"
 TINTS = ("#f7f7f5", "#e6eef7", "#fbefdc", "#e8f4e3", "#f5e8f2")  # of nodes, in turns
@@ -27,7 +31,11 @@ ROW, SEND_Y, RECV_Y, REDUCE_Y = 46.0, 4.0, 19.0, 34.0  # a rank's row and the to
 BAR = 13.0
 INSET, BETWEEN = 6.0, 16.0  # of ranks in the box of their node, and from box to box
 LINE = 16.0  # from one line of the legend to the next
-UNIT, WIDTH, MOST_WIDTH = 64.0, 900.0, 6000.0  # of a chunk's transfer, at most; of all time where labels fit, and at most
+UNIT, WIDTH, MOST_WIDTH = (
+    64.0,
+    900.0,
+    6000.0,
+)  # of a chunk's transfer, at most; of all time where labels fit, and at most
 LABEL = 9.0  # size of a transfer's label
 
 
@@ -38,8 +46,16 @@ def _colours(channel: int) -> tuple[str, str, str]:
 def render_svg(drawing: Drawing) -> str:
     """Return the drawing as the text of an SVG file; ArgumentError: there is too much in it to be read."""
     canvas, s = Canvas(), drawing.schedules[0]
-    more = f", root {s.root}" if COLLECTIVES[s.collective].rooted else f", {drawing.graph}" * bool(drawing.graph)
-    canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{more}", size=17, bold=True)
+    more = (
+        f", root {s.root}" if COLLECTIVES[s.collective].rooted else f", {drawing.graph}" * bool(drawing.graph)
+    )
+    canvas.text(
+        MARGIN,
+        MARGIN + 8,
+        f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{more}",
+        size=17,
+        bold=True,
+    )
     canvas.text(MARGIN, MARGIN + 28, drawing.row.summary, size=11.5, colour=FAINT)
     top, right, y = MARGIN + 50, MARGIN, MARGIN + 50
     for channel, shape in drawing.shapes:
@@ -101,10 +117,15 @@ def _circle(ranks: Sequence[int], at: Point, radius: float, first: float = 0.0) 
     turn = 2 * math.pi / len(ranks)
     centre = (at[0] + NODE + radius, at[1] + NODE + radius)
     angles = [first + i * turn for i in range(len(ranks))]
-    return {rank: (centre[0] + radius * math.sin(a), centre[1] - radius * math.cos(a)) for rank, a in zip(ranks, angles)}
+    return {
+        rank: (centre[0] + radius * math.sin(a), centre[1] - radius * math.cos(a))
+        for rank, a in zip(ranks, angles)
+    }
 
 
-def _graph(canvas: Canvas, places: Mapping[int, Point], edges: Sequence[Edge], colour: str, fills: Sequence[str]) -> None:
+def _graph(
+    canvas: Canvas, places: Mapping[int, Point], edges: Sequence[Edge], colour: str, fills: Sequence[str]
+) -> None:
     """Draw ranks at their places, and arrows between them."""
     known = set(edges)
     for a, b in edges:
@@ -118,14 +139,22 @@ def _rounds(canvas: Canvas, shape: Rounds, at: Point, nodes: Nodes, colour: str)
     """Draw the ranks of each node on a circle, for each round, or once where there are many rounds."""
     rounds, nranks, ranks = list(shape.rounds), len(nodes), members(nodes)
     if len(rounds) > 9 or nranks > 16:
-        rounds = [(rounds[0][0], rounds[-1][1], tuple(sorted({edge for _, _, edges in rounds for edge in edges})))]
+        rounds = [
+            (rounds[0][0], rounds[-1][1], tuple(sorted({edge for _, _, edges in rounds for edge in edges})))
+        ]
     most = max(map(len, ranks))
     radius = _radius(most, 46 if len(ranks) == 1 else 36) if most > 1 else 0.0
     corners, size = _boxes(len(ranks), 2 * (radius + NODE))
     across = max(1, min(2 if len(rounds) <= 4 else 3, int(600 / size[0])))
     for i, (first, last, edges) in enumerate(rounds):
         x, y = at[0] + i % across * (size[0] + 26), at[1] + i // across * (size[1] + 40)
-        canvas.text(x, y + 8, f"round {first}" if first == last else f"rounds {first} to {last}", size=10.5, colour=FAINT)
+        canvas.text(
+            x,
+            y + 8,
+            f"round {first}" if first == last else f"rounds {first} to {last}",
+            size=10.5,
+            colour=FAINT,
+        )
         places: dict[int, Point] = {}
         for node, (theirs, (left, top)) in enumerate(zip(ranks, corners)):
             if len(ranks) > 1:
@@ -143,12 +172,18 @@ def _boxes(number: int, side: float) -> tuple[list[Point], Point]:
     if number == 1:
         return [(0.0, 0.0)], (side, side)
     first = -math.pi / number if number % 2 == 0 else 0.0
-    centres = [(math.sin(first + i * 2 * math.pi / number), -math.cos(first + i * 2 * math.pi / number)) for i in range(number)]
+    centres = [
+        (math.sin(first + i * 2 * math.pi / number), -math.cos(first + i * 2 * math.pi / number))
+        for i in range(number)
+    ]
     nearest = min(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for i, a in enumerate(centres) for b in centres[:i])
     scale = (side + 2 * INSET + BETWEEN) / nearest
     left, top = min(x for x, _ in centres), min(y for _, y in centres)
     corners = [((x - left) * scale, (y - top) * scale) for x, y in centres]
-    return corners, (max(x for x, _ in corners) + side + 2 * INSET, max(y for _, y in corners) + side + 2 * INSET)
+    return corners, (
+        max(x for x, _ in corners) + side + 2 * INSET,
+        max(y for _, y in corners) + side + 2 * INSET,
+    )
 
 
 def _gantt(canvas: Canvas, drawing: Drawing, at: Point) -> None:
@@ -157,7 +192,13 @@ def _gantt(canvas: Canvas, drawing: Drawing, at: Point) -> None:
     unit = _unit_width(drawing, timeline)
     x, y = at[0] + 18 + text_width(f"rank {nranks - 1}", 11), at[1] + 24
     canvas.text(x, at[1] + 10, "time, in units of one chunk's transfer", size=11.5, bold=True)
-    canvas.text(x, y + nranks * ROW + 32, f"latency {PICTURE.alpha:g}, reducing a chunk {PICTURE.gamma:g}", size=9.5, colour=FAINT)
+    canvas.text(
+        x,
+        y + nranks * ROW + 32,
+        f"latency {PICTURE.alpha:g}, reducing a chunk {PICTURE.gamma:g}",
+        size=9.5,
+        colour=FAINT,
+    )
     _grid(canvas, drawing, (x, y), timeline.total, unit)
     for rank, events in enumerate(timeline.events):
         for event in events:
@@ -177,11 +218,16 @@ def _unit_width(drawing: Drawing, timeline: Timeline) -> float:
         for event in events:
             if event.op not in (Op.COPY, Op.REDUCE) and event.end - event.start >= 0.5:  # chunks, no signal
                 peer, name = (text_width(text, LABEL) + 3 for text in _names(schedule, event))
-                least, full = (max(so_far, width / (event.end - event.start)) for so_far, width in ((least, peer), (full, name)))
+                least, full = (
+                    max(so_far, width / (event.end - event.start))
+                    for so_far, width in ((least, peer), (full, name))
+                )
     total = max(timeline.total, 1.0)
     if least * total > MOST_WIDTH:
         ranks = f"{drawing.row.key} on {len(drawing.schedules)} ranks"
-        raise ArgumentError(f"{ranks} has too many messages one after another for a picture: draw fewer ranks, or leave out --svg")
+        raise ArgumentError(
+            f"{ranks} has too many messages one after another for a picture: draw fewer ranks, or leave out --svg"
+        )
     return min(UNIT, MOST_WIDTH / total, max(WIDTH / total, full))
 
 
@@ -192,7 +238,14 @@ def _grid(canvas: Canvas, drawing: Drawing, at: Point, total: float, unit: float
         canvas.rect(x, y + rank * ROW, right - x, ROW - 1, _tint(nodes[rank] if nodes else 0))
         canvas.text(x - 10, y + rank * ROW + ROW / 2 + (4 if not nodes else -2), f"rank {rank}", anchor="end")
         if nodes:
-            canvas.text(x - 10, y + rank * ROW + ROW / 2 + 11, f"{_unit(drawing)} {nodes[rank]}", size=9, colour=FAINT, anchor="end")
+            canvas.text(
+                x - 10,
+                y + rank * ROW + ROW / 2 + 11,
+                f"{_unit(drawing)} {nodes[rank]}",
+                size=9,
+                colour=FAINT,
+                anchor="end",
+            )
     step = next(step for k in range(9) for step in (10**k, 2 * 10**k, 5 * 10**k) if step * unit >= 40)
     for tick in range(0, math.floor(max(total, 1.0)) + 1, step):
         canvas.line((x + tick * unit, y), (x + tick * unit, bottom + 4), GRID)
@@ -243,7 +296,9 @@ def _messages(timeline: Timeline, at: Point, unit: float) -> list[tuple[int, Poi
                 down = rank > event.peer
                 start_y = at[1] + event.peer * ROW + SEND_Y + (BAR if down else 0)
                 end_y = at[1] + rank * ROW + RECV_Y + (0 if down else BAR)
-                arrows.append((event.channel, (at[0] + end * unit, start_y), (at[0] + event.end * unit, end_y)))
+                arrows.append(
+                    (event.channel, (at[0] + end * unit, start_y), (at[0] + event.end * unit, end_y))
+                )
     return arrows
 
 
@@ -259,7 +314,9 @@ def _legend(canvas: Canvas, drawing: Drawing, timeline: Timeline, at: Point) -> 
     if COLLECTIVES[drawing.row.collective].reduces:
         entries.append(("reduce", dark, "none", BAR / 2))
     if drawing.nchannels > 1:
-        entries += [(f"channel {channel_name(c)}", _colours(c)[0], "none", BAR) for c in range(drawing.nchannels)]
+        entries += [
+            (f"channel {channel_name(c)}", _colours(c)[0], "none", BAR) for c in range(drawing.nchannels)
+        ]
     for text, fill, stroke, height in entries:
         canvas.rect(x, y + (BAR - height) / 2, 22, height, fill, stroke)
         canvas.text(x + 28, y + 10.5, text, size=10.5)
@@ -270,15 +327,25 @@ def _legend(canvas: Canvas, drawing: Drawing, timeline: Timeline, at: Point) -> 
 
 def _marks(drawing: Drawing, timeline: Timeline) -> Iterable[str]:
     """Yield what the marks of a drawing mean."""
-    transfers = [event for events in timeline.events for event in events if event.op not in (Op.COPY, Op.REDUCE)]
+    transfers = [
+        event for events in timeline.events for event in events if event.op not in (Op.COPY, Op.REDUCE)
+    ]
     if not transfers:
         return
-    names = [chunk_name(s, event.chunk) for s, events in zip(drawing.schedules, timeline.events) for event in events]
-    reduces = "; +: what comes is reduced with what is there" * any(event.op == Op.RECV_REDUCE for event in transfers)
+    names = [
+        chunk_name(s, event.chunk)
+        for s, events in zip(drawing.schedules, timeline.events)
+        for event in events
+    ]
+    reduces = "; +: what comes is reduced with what is there" * any(
+        event.op == Op.RECV_REDUCE for event in transfers
+    )
     yield f">1: to rank 1; <1: from rank 1{reduces}"
     runs = "; c2-3: chunks 2 to 3" * any("-" in name for name in names)
     block = example(drawing) if any("." in name for name in names) else f"c0: chunk 0 of the message{runs}"
-    yield block + "; s0: memory of the algorithm's own" * any(event.chunk.buffer == Buffer.SCRATCH for event in transfers)
+    yield block + "; s0: memory of the algorithm's own" * any(
+        event.chunk.buffer == Buffer.SCRATCH for event in transfers
+    )
     yield "an arrow: a message, from the end of its send to the end of its receive"
     if drawing.nodes:
         box = "a box, and " * any(isinstance(shape, Rounds) for _, shape in drawing.shapes)

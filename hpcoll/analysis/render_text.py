@@ -33,8 +33,14 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
     row, s = drawing.row, drawing.schedules[0]
     collective = COLLECTIVES[row.collective]
     size = [counted(s.nranks, "rank"), counted(s.nchunks, "chunk"), counted(drawing.nchannels, "channel")]
-    yield f"{row.key} on {', '.join(size)}" + (f", root {s.root}" if collective.rooted else "") + f", {drawing.graph}" * bool(drawing.graph)
-    sent = max(sum(step.srcs[0].n for c in s.channels for step in c if step.op == Op.SEND) for s in drawing.schedules)
+    yield (
+        f"{row.key} on {', '.join(size)}"
+        + (f", root {s.root}" if collective.rooted else "")
+        + f", {drawing.graph}" * bool(drawing.graph)
+    )
+    sent = max(
+        sum(step.srcs[0].n for c in s.channels for step in c if step.op == Op.SEND) for s in drawing.schedules
+    )
     chain = row.rounds or costs_of(drawing.schedules).rounds
     facts = {
         "": row.summary,
@@ -47,7 +53,12 @@ def _header(drawing: Drawing, width: int) -> Iterable[str]:
         facts["results"] = f"{operators}; {bits}{RANK_ORDER * row.is_canonical(s.nranks, drawing.nodes)}"
     facts["source"] = row.source
     for name, text in facts.items():
-        yield from textwrap.wrap(text, width, initial_indent=f"  {name:9}" if name else "  ", subsequent_indent=" " * (11 if name else 2))
+        yield from textwrap.wrap(
+            text,
+            width,
+            initial_indent=f"  {name:9}" if name else "  ",
+            subsequent_indent=" " * (11 if name else 2),
+        )
 
 
 def _structure(drawing: Drawing, width: int) -> Iterable[str]:
@@ -63,7 +74,9 @@ def _shape(shape: Shape, nranks: int, width: int) -> Iterable[str]:
     if isinstance(shape, Ring):
         return _wrap([*_shortened(shape.order, " →"), str(shape.order[0])], width, "")
     if isinstance(shape, Rounds):
-        return (line for first, last, edges in shape.rounds for line in _round(first, last, edges, nranks, width))
+        return (
+            line for first, last, edges in shape.rounds for line in _round(first, last, edges, nranks, width)
+        )
     if shape.is_chain():
         ranks = [rank for rank, _ in shape.preorder()]
         arrow = " ↔" if shape.up and shape.down else " ←" if shape.up else " →"
@@ -129,7 +142,9 @@ def _timeline(drawing: Drawing, width: int) -> Iterable[str]:
     for schedule, events in zip(drawing.schedules[:shown], drawing.timeline.events):
         for channel in range(nchannels):
             number = str(schedule.rank) if channel == 0 else ""
-            labels.append(f"  {number:>{len(str(shown))}}" + (f" {channel_name(channel)}" if nchannels > 1 else ""))
+            labels.append(
+                f"  {number:>{len(str(shown))}}" + (f" {channel_name(channel)}" if nchannels > 1 else "")
+            )
             cells.append(_row(schedule, [event for event in events if event.channel == channel], nrounds))
     yield from _blocks(labels, cells, nrounds, width)
     if shown < len(drawing.schedules):
@@ -142,7 +157,10 @@ def _row(schedule: Schedule, events: Sequence[Event], nrounds: int) -> dict[int,
     for event in events:
         kind = 0 if event.op == Op.SEND else 2 if event.op in (Op.COPY, Op.REDUCE) else 1
         found[min(round(event.start), nrounds - 1)][kind].append(_token(schedule, event))
-    return {number: (" ".join(kinds[0]), " ".join(kinds[1]), " ".join(kinds[2])) for number, kinds in found.items()}
+    return {
+        number: (" ".join(kinds[0]), " ".join(kinds[1]), " ".join(kinds[2]))
+        for number, kinds in found.items()
+    }
 
 
 def _blocks(labels: Sequence[str], cells: _Cells, nrounds: int, width: int) -> Iterable[str]:
@@ -184,4 +202,8 @@ def _legend(cells: _Cells, width: int, named: str) -> list[str]:
     if "." in tokens:
         del marks["c"]
     words = [f"{text}{',' if mark != '-' else ''}" for mark, text in marks.items() if mark in tokens]
-    return ["", *(f"  {line}" for line in textwrap.wrap(" ".join(words).rstrip(","), width - 2))] if words else []
+    return (
+        ["", *(f"  {line}" for line in textwrap.wrap(" ".join(words).rstrip(","), width - 2))]
+        if words
+        else []
+    )

@@ -45,7 +45,9 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
         return
     announced: dict[tuple[int, int, int], list[str]] = defaultdict(list)  # channel, from, to
     used: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(lambda: [[], []])  # ``put`` of sends, and of their receives
+    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(
+        lambda: [[], []]
+    )  # ``put`` of sends, and of their receives
     for s in schedules:
         for channel, steps in enumerate(s.channels):
             _check_memory(s, channel)
@@ -59,11 +61,16 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
                     (announced[to] if put else used[back]).append(_MEMORY if put else _MESSAGE)
     for (channel, source, target), (sent, received) in flags.items():
         if sent != received:
-            raise ScheduleError(f"of messages to rank {target} in channel {channel} one end puts and the other does not know", rank=source)
+            raise ScheduleError(
+                f"of messages to rank {target} in channel {channel} one end puts and the other does not know",
+                rank=source,
+            )
     for (channel, source, target), texts in announced.items():
         if _MEMORY in texts and texts != used[channel, source, target]:
             theirs = used[channel, source, target]
-            raise ScheduleError(f"tells rank {target} in channel {channel} of {texts}, which uses {theirs}", rank=source)
+            raise ScheduleError(
+                f"tells rank {target} in channel {channel} of {texts}, which uses {theirs}", rank=source
+            )
         if _MEMORY in texts and len(texts) > RING_SLOTS:
             what = f"tells rank {target} of {len(texts)} things in channel {channel}, and a ring has {RING_SLOTS} slots"
             raise ScheduleError(what, rank=source)
@@ -99,11 +106,19 @@ def used_at(steps: Sequence[Step]) -> list[int]:
     nothing is used later than that. Elsewhere consecutive RECV_REDUCE steps into one chunk are a run.
     """
     ends = list(range(len(steps)))
-    following, reduced, end = None, False, 0  # the next step, whether it is a REDUCE or a receive in its run, and the end of its run
+    following, reduced, end = (
+        None,
+        False,
+        0,
+    )  # the next step, whether it is a REDUCE or a receive in its run, and the end of its run
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
         op = step.op
-        joins = reduced if op is _RECV else following is not None and op is following.op is _RECV_REDUCE and step.dst == following.dst
+        joins = (
+            reduced
+            if op is _RECV
+            else following is not None and op is following.op is _RECV_REDUCE and step.dst == following.dst
+        )
         if joins:
             ends[i] = end
         else:

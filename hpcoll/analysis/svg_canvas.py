@@ -21,11 +21,21 @@ class Canvas:
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def text(
-        self, x: float, y: float, text: str, *, size: float = 11, colour: str = INK, anchor: str = "start", bold: bool = False
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float = 11,
+        colour: str = INK,
+        anchor: str = "start",
+        bold: bool = False,
     ) -> None:
         """Write a line of text on its base line."""
         weight = ' font-weight="bold"' if bold else ""
-        attributes = f'x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}" text-anchor="{anchor}"{weight}'
+        attributes = (
+            f'x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}" text-anchor="{anchor}"{weight}'
+        )
         self.elements.append(f"<text {attributes}>{escape(text)}</text>")
         self.reach(x + {"start": 1.0, "middle": 0.5, "end": 0.0}[anchor] * text_width(text, size), y + 3)
 
@@ -37,17 +47,29 @@ class Canvas:
 
     def node(self, at: Point, rank: int, colour: str, fill: str) -> None:
         """Draw a rank."""
-        self.elements.append(f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{NODE:g}" fill="{fill}" stroke="{colour}" stroke-width="1.6"/>')
+        self.elements.append(
+            f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{NODE:g}" fill="{fill}" stroke="{colour}" stroke-width="1.6"/>'
+        )
         self.reach(at[0] + NODE, at[1] + NODE)
         self.text(at[0], at[1] + 4, str(rank), size=11 if rank < 1000 else 8, anchor="middle", bold=True)
 
     def line(self, a: Point, b: Point, colour: str, width: float = 1.0, opacity: float = 1.0) -> None:
         """Draw a line."""
         place = f'x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"'
-        self.elements.append(f'<line {place} stroke="{colour}" stroke-width="{width:g}" opacity="{opacity:g}"/>')
+        self.elements.append(
+            f'<line {place} stroke="{colour}" stroke-width="{width:g}" opacity="{opacity:g}"/>'
+        )
 
     def arrow(
-        self, a: Point, b: Point, colour: str, *, both: bool = False, width: float = 1.4, head: float = 6.5, opacity: float = 1.0
+        self,
+        a: Point,
+        b: Point,
+        colour: str,
+        *,
+        both: bool = False,
+        width: float = 1.4,
+        head: float = 6.5,
+        opacity: float = 1.0,
     ) -> None:
         """Draw a line from ``a`` to ``b``, with a head at ``b``, or at both ends."""
         length = math.dist(a, b)
@@ -75,7 +97,15 @@ class Canvas:
         width, height = math.ceil(self.width + MARGIN), math.ceil(self.height + MARGIN)
         start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         font = 'font-family="DejaVu Sans, Verdana, Arial, sans-serif"'
-        return "\n".join([f"{start} {font}>", '<rect width="100%" height="100%" fill="white"/>', *self.elements, "</svg>", ""])
+        return "\n".join(
+            [
+                f"{start} {font}>",
+                '<rect width="100%" height="100%" fill="white"/>',
+                *self.elements,
+                "</svg>",
+                "",
+            ]
+        )
 
 
 def text_width(text: str, size: float) -> float:

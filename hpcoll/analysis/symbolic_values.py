@@ -64,7 +64,9 @@ class Values:
 class RankMemory:
     """A rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
 
-    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool
+    ) -> None:
         s, c = schedule, collective
         who = (s.rank, s.nranks, s.root, s.nchunks)
         self.schedule, self.rank = s, s.rank
@@ -79,14 +81,25 @@ class RankMemory:
         self.values, self.in_use = [NOTHING] * total, [0] * total
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
-        self.users, self.written = [_NOBODY] * total, bytearray(total)  # the channel that uses a cell; whether one writes it
-        self.values[first : first + nin] = values.leaves([c.input_item(s.rank, i) for i in range(nin)], s.rank)
+        self.users, self.written = (
+            [_NOBODY] * total,
+            bytearray(total),
+        )  # the channel that uses a cell; whether one writes it
+        self.values[first : first + nin] = values.leaves(
+            [c.input_item(s.rank, i) for i in range(nin)], s.rank
+        )
         if not uniform:
-            names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
+            names = (
+                [c.input_extent(s.rank, i) for i in range(nin)],
+                [c.output_extent(s.rank, i) for i in range(nout)],
+                s.scratch,
+            )
             for base, window in zip(self.bases, names):
                 self.extents[base : base + len(window)] = window
         self.sent, self.told_apart = 0, False
-        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)  # 1: written, 2: copied onto itself
+        self.rewritten = bytearray(
+            total if overlap and not c.always_in_place else 0
+        )  # 1: written, 2: copied onto itself
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
         """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""
@@ -116,7 +129,11 @@ class RankMemory:
         def uses(run: Chunk) -> bool:
             return 0 <= cell - self.bases[run.buffer] - run.index < run.n
 
-        return [c for c, steps in enumerate(self.schedule.channels) if any(map(uses, (run for step in steps for run in step.runs)))]
+        return [
+            c
+            for c, steps in enumerate(self.schedule.channels)
+            if any(map(uses, (run for step in steps for run in step.runs)))
+        ]
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
         """Return the values of cells; refuse those that nothing was written to."""

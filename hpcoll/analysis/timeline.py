@@ -52,7 +52,9 @@ def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> 
         stuck = simulation.active[simulation.active[:, LANE] >= 0]
         raise table.error(int(stuck[0, ROW]), "waits for a message that is sent after it")
     spans, first = simulation.spans.tolist(), table.first.reshape(len(schedules), -1)
-    return Timeline([_events_of(schedule, spans, starts.tolist()) for schedule, starts in zip(schedules, first)], total)
+    return Timeline(
+        [_events_of(schedule, spans, starts.tolist()) for schedule, starts in zip(schedules, first)], total
+    )
 
 
 def _events_of(schedule: Schedule, spans: list[list[float]], starts: list[int]) -> list[Event]:
@@ -63,5 +65,7 @@ def _events_of(schedule: Schedule, spans: list[list[float]], starts: list[int]) 
             if step.peer >= 0:
                 found.append(Event(sends, sent, step.op, step, channel))
             if step.op in (Op.COPY, Op.REDUCE) or worked > works:
-                found.append(Event(works, worked, Op.COPY if step.op == Op.COPY else Op.REDUCE, step, channel))
+                found.append(
+                    Event(works, worked, Op.COPY if step.op == Op.COPY else Op.REDUCE, step, channel)
+                )
     return sorted(found, key=lambda event: (event.start, event.end))

@@ -30,7 +30,12 @@ from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
-_SEND, _RECV_REDUCE, _COPY, _REDUCE = Op.SEND, Op.RECV_REDUCE, Op.COPY, Op.REDUCE  # looking up members of an enum is slow
+_SEND, _RECV_REDUCE, _COPY, _REDUCE = (
+    Op.SEND,
+    Op.RECV_REDUCE,
+    Op.COPY,
+    Op.REDUCE,
+)  # looking up members of an enum is slow
 _INPUT = Buffer.INPUT
 _HINT = "; a size is named by a chunk that has it: w.scratch(1) is as large as chunk 1, which may be shorter than chunk 0"
 
@@ -49,21 +54,40 @@ class Proof(NamedTuple):
 
 def in_all(proofs: Sequence[Proof]) -> Proof:
     """Return the last of some proofs, with the promises that hold in all of them."""
-    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
-    return proofs[-1]._replace(ordered=ordered, reproducible=reproducible, canonical=all(proof.canonical for proof in proofs))
+    ordered, reproducible = (
+        all(proof.ordered for proof in proofs),
+        all(proof.reproducible for proof in proofs),
+    )
+    return proofs[-1]._replace(
+        ordered=ordered, reproducible=reproducible, canonical=all(proof.canonical for proof in proofs)
+    )
 
 
 class ChannelRun:
     """A channel of a rank: its position, the length of its chain of messages, and whether a chunk in use or a missing slot holds it up."""
 
-    __slots__ = ("depth", "ended", "followers", "held_up", "index", "link", "pc", "rank", "received", "steps", "used_at")
+    __slots__ = (
+        "depth",
+        "ended",
+        "followers",
+        "held_up",
+        "index",
+        "link",
+        "pc",
+        "rank",
+        "received",
+        "steps",
+        "used_at",
+    )
 
     def __init__(self, rank: RankMemory, index: int) -> None:
         self.rank, self.index, self.steps = rank, index, rank.schedule.channels[index]
         self.link = rank.schedule.links[index] if rank.schedule.links else index
         self.pc = self.depth = 0
         self.used_at = used_at(self.steps)
-        self.received: list[tuple[ChannelRun, Link]] = []  # senders and links of messages that are not used yet
+        self.received: list[
+            tuple[ChannelRun, Link]
+        ] = []  # senders and links of messages that are not used yet
         self.followers: list[ChannelRun] = []  # channels that wait for steps of this one
         self.ended = self.held_up = False
 
@@ -84,11 +108,15 @@ class Machine:
 
     memory: ClassVar[type[RankMemory]] = RankMemory
 
-    def __init__(self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, uniform: bool, slots: int) -> None:
+    def __init__(
+        self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, uniform: bool, slots: int
+    ) -> None:
         self.collective, self.slots = collective, slots
         self.values = Values(self.collective.idempotent)
         self.ranks = [self.memory(s, self.collective, self.values, in_place, uniform) for s in schedules]
-        self.channels = [ChannelRun(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
+        self.channels = [
+            ChannelRun(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))
+        ]
         self.ready = deque(self.channels)
         self.links: dict[tuple[int, int, int], Link] = defaultdict(Link)  # by (sender, receiver, link)
         self.nranks, self.messages = len(schedules), 0
@@ -134,9 +162,15 @@ class Machine:
         if link and not link.messages:
             link.receiver = channel
             return False
-        if op is _COPY and dst[0] is not _INPUT and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index):
+        if (
+            op is _COPY
+            and dst[0] is not _INPUT
+            and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index)
+        ):
             if rank.rewritten:
-                rank.told_apart |= rank.shared or any(rank.rewritten[cells])  # out of place other channels must not use them
+                rank.told_apart |= rank.shared or any(
+                    rank.rewritten[cells]
+                )  # out of place other channels must not use them
                 rank.rewritten[cells] = b"\2" * dst.n
             return True  # in place there is nothing to copy
         cells = rank.span(dst, channel.index, write=True)
@@ -185,7 +219,9 @@ class Machine:
     def _receive(self, channel: ChannelRun, link: Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()
         if sender.rank.extents[cells] != extents:
-            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}{_HINT}")
+            raise ValueError(
+                f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}{_HINT}"
+            )
         for cell in range(cells.start, cells.stop):
             sender.rank.in_use[cell] -= 1
         channel.received.append((sender, link))
@@ -212,7 +248,10 @@ class Machine:
             raise self._refusal(stuck[0], f"deadlock: {self._cause(stuck[0], stuck)}")
         for (src, dst, channel), link in self.links.items():
             if link.messages:
-                raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
+                raise ScheduleError(
+                    f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received",
+                    rank=src,
+                )
 
     def _cause(self, channel: ChannelRun, stuck: Sequence[ChannelRun]) -> str:
         """Say why a channel waits for ever, and what helps; ``stuck``: the channels that have not ended."""
@@ -220,13 +259,20 @@ class Machine:
         if dst is not None and channel.held_up:
             cells = range(*rank.span(dst, channel.index).indices(len(rank.values)))
             reader = next(
-                to for (source, to, _), link in self.links.items() if source == rank.rank
-                for _, sent, *_ in link.messages if sent.start < cells.stop and cells.start < sent.stop
-            )  # fmt: skip
+                to
+                for (source, to, _), link in self.links.items()
+                if source == rank.rank
+                for _, sent, *_ in link.messages
+                if sent.start < cells.stop and cells.start < sent.stop
+            )
             what, verb = ("what is received", "receive") if op <= _RECV_REDUCE else ("the result", "write it")
             in_place = "in place, " if rank.are_shared(cells) else ""
-            return f"{in_place}{what} overwrites what is still being sent to rank {reader}: {verb} into scratch"
-        theirs = next((self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended")
+            return (
+                f"{in_place}{what} overwrites what is still being sent to rank {reader}: {verb} into scratch"
+            )
+        theirs = next(
+            (self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended"
+        )
         if op is _SEND:
             taken = self.links[rank.rank, peer, channel.link].slots
             return f"{counted(taken, 'message')} to rank {peer} not used yet, while {theirs}: let ranks receive between their sends"
@@ -241,19 +287,28 @@ class Machine:
         ordered = canonical = True
         for rank in self.ranks:
             s = rank.schedule
-            for index, value in enumerate(rank.values[rank.bases[Buffer.OUTPUT] :][: rank.counts[Buffer.OUTPUT]]):
-                wanted = self.collective.output_item(s.rank, index), self.collective.wanted(s.rank, index, s.nranks, s.root)
+            for index, value in enumerate(
+                rank.values[rank.bases[Buffer.OUTPUT] :][: rank.counts[Buffer.OUTPUT]]
+            ):
+                wanted = (
+                    self.collective.output_item(s.rank, index),
+                    self.collective.wanted(s.rank, index, s.nranks, s.root),
+                )
                 facts = self.values.facts[value]
                 if wanted[1] and facts[:2] != wanted:
                     got = self._name(facts[0], facts[1]) if value else "nothing"
-                    raise ScheduleError(f"output[{index}] must hold {self._name(*wanted)}, holds {got}", rank=s.rank)
+                    raise ScheduleError(
+                        f"output[{index}] must hold {self._name(*wanted)}, holds {got}", rank=s.rank
+                    )
                 if wanted[1]:
                     rank.told_apart |= bool(rank.rewritten) and not rank.rewritten[rank.bases[1] + index]
                     ordered, canonical = ordered and facts[2], canonical and facts[3]
                     found[wanted].add(value)
         different = [values for values in found.values() if len(values) > 1]
         shapes = self.values.shapes() if different else []
-        reproducible = self.collective.idempotent or all(len({shapes[value] for value in values}) == 1 for values in different)
+        reproducible = self.collective.idempotent or all(
+            len({shapes[value] for value in values}) == 1 for values in different
+        )
         rounds = max(channel.depth for channel in self.channels)
         sent, told_apart = max(rank.sent for rank in self.ranks), any(rank.told_apart for rank in self.ranks)
         return Proof(self.messages, rounds, ordered, reproducible, sent, canonical, told_apart)
@@ -262,7 +317,9 @@ class Machine:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
 
 
-def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, slots: int = RING_SLOTS) -> Proof:
+def verify_schedules(
+    schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, slots: int = RING_SLOTS
+) -> Proof:
     """Prove a call, from the schedules of all ranks.
 
     Args:

@@ -21,7 +21,9 @@ class Wait:
     """A rank that waits in a call."""
 
     rank: int
-    call: tuple[str, str, int]  # communicator, lane and number: equal for the calls of all ranks that belong together
+    call: tuple[
+        str, str, int
+    ]  # communicator, lane and number: equal for the calls of all ranks that belong together
     awaits: tuple[int, ...]  # ranks that it waits for; a negative one is of another program
     text: str  # the call in words
     step: str  # the row of its program that it has come to, in words
@@ -41,7 +43,9 @@ class WaitForGraph:
         self.awaited: dict[int, set[int]] = {}
         for wait in waits:
             self.waits.setdefault(wait.rank, []).append(wait)
-            self.awaited.setdefault(wait.rank, set()).update(peer for peer in wait.awaits if peer >= 0 and peer != wait.rank)
+            self.awaited.setdefault(wait.rank, set()).update(
+                peer for peer in wait.awaits if peer >= 0 and peer != wait.rank
+            )
 
     def awaited_by(self) -> dict[tuple[int, ...], list[int]]:
         """Return awaited ranks by the ranks that wait for them; both ascend, and so do the lowest ranks of the lists."""
@@ -58,7 +62,10 @@ class WaitForGraph:
         """Return awaited ranks that do not wait, each list with the ranks that wait for it, directly or through others."""
         groups = [(set(waiters), ranks) for waiters, ranks in self.awaited_by().items()]
         backward = {rank: waiters for waiters, ranks in groups for rank in ranks}
-        ends = [([rank for rank in ranks if rank not in self.waits], _reached(waiters, backward)) for waiters, ranks in groups]
+        ends = [
+            ([rank for rank in ranks if rank not in self.waits], _reached(waiters, backward))
+            for waiters, ranks in groups
+        ]
         return sorted((end for end in ends if end[0]), key=lambda end: end[0])
 
     def circles(self) -> Iterator[list[Wait]]:
@@ -66,11 +73,14 @@ class WaitForGraph:
         forward = {rank: peers & set(self.waits) for rank, peers in self.awaited.items()}
         for ranks in _mutual(forward):
             inside = {rank: forward[rank] & ranks for rank in sorted(ranks)}
-            calls = {rank: {wait.call for wait in self.waits[rank] if ranks & set(wait.awaits)} for rank in inside}
+            calls = {
+                rank: {wait.call for wait in self.waits[rank] if ranks & set(wait.awaits)} for rank in inside
+            }
             edges = [(rank, peer) for rank, peers in inside.items() for peer in sorted(peers)]
             crossing = [(rank, peer) for rank, peer in edges if calls[rank] != calls[peer]]
             start, peer = min(crossing or edges, key=lambda edge: (edge[0] not in inside[edge[1]], edge))
-            path = [start, *shortest_path(peer, lambda rank: sorted(inside[rank]), lambda rank: rank == start)]  # noqa: B023
+            way = shortest_path(peer, lambda rank: sorted(inside[rank]), lambda rank: rank == start)  # noqa: B023
+            path = [start, *way]
             yield [next(wait for wait in self.waits[a] if b in wait.awaits) for a, b in pairwise(path)]
 
     def chain(self, start: Wait) -> tuple[list[Wait], int | None]:
@@ -83,13 +93,18 @@ class WaitForGraph:
             rank = next((rank for rank in ahead if rank not in self.waits), ahead[0])
             if rank not in self.waits:
                 return waits, rank
-            waits.append(next((wait for wait in self.waits[rank] if wait.call == start.call), self.waits[rank][-1]))
+            waits.append(
+                next((wait for wait in self.waits[rank] if wait.call == start.call), self.waits[rank][-1])
+            )
             seen.add(rank)
         return waits, None
 
 
 def shortest_path(
-    start: Node, following: Callable[[Node], Iterable[Node]], ends: Callable[[Node], bool], most: int | None = None
+    start: Node,
+    following: Callable[[Node], Iterable[Node]],
+    ends: Callable[[Node], bool],
+    most: int | None = None,
 ) -> list[Node]:
     """Return a shortest path of at least one edge to a node that ends it, which may be the start; nothing where none is found.
 
@@ -128,7 +143,11 @@ def shortened(links: list[str]) -> list[str]:
 
 def wait_text(wait: Wait, awaits: Sequence[int], *, in_call: bool = True) -> str:
     """Say that a rank waits, in which call, and for which ranks."""
-    return f"rank {wait.rank} waits" + (f" in {wait.text}," if in_call else "") + f" for {in_words(awaits) or 'nobody that is known'}"
+    return (
+        f"rank {wait.rank} waits"
+        + (f" in {wait.text}," if in_call else "")
+        + f" for {in_words(awaits) or 'nobody that is known'}"
+    )
 
 
 def together(ranks: Sequence[int]) -> str:
@@ -139,7 +158,9 @@ def together(ranks: Sequence[int]) -> str:
     """
     if len(ranks) < 2:
         return ""
-    return (f"ranks {min(ranks)} and {max(ranks)}" if len(ranks) == 2 else ranks_in_words(ranks)) + " wait for each other"
+    return (
+        f"ranks {min(ranks)} and {max(ranks)}" if len(ranks) == 2 else ranks_in_words(ranks)
+    ) + " wait for each other"
 
 
 def in_words(ranks: Sequence[int]) -> str:

@@ -14,10 +14,20 @@ from hpcoll.base.text import as_html, counted, duration, printable, table
 LEAST_S, LEAST_SHARE = 1e-3, 0.075  # seconds, and share of the run, that a rank costs which stands out
 FACTOR = 1.75  # times the cost of the rank to compare with
 TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
-SLOW_LINK, VERY_SLOW_LINK = 1.5, 4.0  # times slower than the median link, where a host's link is a cause; where it goes before ranks
-_BUSY, _FAR = 0.25, 1.5  # share of computing for which ranks wait for cores on a busy machine; times others', that tells a cause there
+SLOW_LINK, VERY_SLOW_LINK = (
+    1.5,
+    4.0,
+)  # times slower than the median link, where a host's link is a cause; where it goes before ranks
+_BUSY, _FAR = (
+    0.25,
+    1.5,
+)  # share of computing for which ranks wait for cores on a busy machine; times others', that tells a cause there
 _UNSURE = "computed or waited for its core: the machine was busy"
-_CAUSES = {"computed_s": "computed longer", "absent_s": "slept, or was stopped", "taken_s": "had its core taken away"}
+_CAUSES = {
+    "computed_s": "computed longer",
+    "absent_s": "slept, or was stopped",
+    "taken_s": "had its core taken away",
+}
 _CHAIN = 16  # ranks in a row that held each other up; what has come so far along a circle is nobody's
 _MOST_ROWS, _WIDTH = 16, 140  # of a table
 _NOTHING = duration(0.0)
@@ -54,8 +64,12 @@ class RankWaits(NamedTuple):
     python_s: float  # around calls, in hpcoll's own Python: of a call like an earlier one, times calls
     nbytes: int
     waited_for: Mapping[int, float]  # seconds, by the rank that came last
-    caused: Mapping[int, float]  # the same, each wait divided by the number of ranks that could wait for that one in that call
-    inherited: Mapping[int, float]  # of `caused`, what the late rank had just spent in other collectives, longer than this one had
+    caused: Mapping[
+        int, float
+    ]  # the same, each wait divided by the number of ranks that could wait for that one in that call
+    inherited: Mapping[
+        int, float
+    ]  # of `caused`, what the late rank had just spent in other collectives, longer than this one had
     taken_s: float  # in which this rank's thread could have run, and had no core, outside of collectives
     absent_s: float  # in which it slept, was stopped, or waited for a device, outside of collectives
     computed_s: float  # of the thread's time on a core outside of collectives
@@ -122,21 +136,40 @@ class Stragglers(NamedTuple):
         size = f"{counted(self.calls, 'call')} of {counted(len(self.rows), 'rank')} compared, {duration(self.run_s)}"
         ranks = sorted(self.rows, key=lambda row: (-row.caused_s, row.rank))
         cells = [_RANKS, *map(_cells, ranks[:_MOST_ROWS])]
-        kept = [i for i, column in enumerate(zip(*cells, strict=True)) if any(cell not in ("", _NOTHING) for cell in column[1:])]
+        kept = [
+            i
+            for i, column in enumerate(zip(*cells, strict=True))
+            if any(cell not in ("", _NOTHING) for cell in column[1:])
+        ]
         header, *rest = [[row[i] for i in kept] for row in cells]
-        lines = [self.verdict, size, "", *table(header, rest, _WIDTH, numbers=[at for at, i in enumerate(kept) if 2 <= i < 9])]
+        lines = [
+            self.verdict,
+            size,
+            "",
+            *table(header, rest, _WIDTH, numbers=[at for at, i in enumerate(kept) if 2 <= i < 9]),
+        ]
         if len(ranks) > _MOST_ROWS:
             most = duration(ranks[_MOST_ROWS].caused_s)
-            lines.append(f"and {counted(len(ranks) - _MOST_ROWS, 'other rank')}, each of which cost at most {most}")
+            lines.append(
+                f"and {counted(len(ranks) - _MOST_ROWS, 'other rank')}, each of which cost at most {most}"
+            )
         if self.places:
             places = [
-                [_short(one.place) or "unknown", printable(one.region), str(one.calls), duration(one.waited_s), duration(one.moved_s),
-                 "" if one.most_for is None else f"rank {one.most_for}"]
+                [
+                    _short(one.place) or "unknown",
+                    printable(one.region),
+                    str(one.calls),
+                    duration(one.waited_s),
+                    duration(one.moved_s),
+                    "" if one.most_for is None else f"rank {one.most_for}",
+                ]
                 for one in self.places[:_MOST_ROWS]
-            ]  # fmt: skip
+            ]
             lines += ["", *table(_PLACES, places, _WIDTH, numbers=range(2, 5))]
         if len(self.places) > _MOST_ROWS:
-            lines.append(f"and {counted(len(self.places) - _MOST_ROWS, 'other place')}, where ranks waited less")
+            lines.append(
+                f"and {counted(len(self.places) - _MOST_ROWS, 'other place')}, where ranks waited less"
+            )
         return "\n".join(lines)
 
 
@@ -165,7 +198,9 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     run_s, links = max(one.run_s for one in ranks), links or {}
     costs, inherited = _blame(ranks)
     _, owners, ncalls = _between(ranks, lambda one: one.held_up_by)
-    last = _joined(np.maximum, len(ranks), owners, ncalls).tolist()  # of calls in which only some waited, those of one of them
+    last = _joined(
+        np.maximum, len(ranks), owners, ncalls
+    ).tolist()  # of calls in which only some waited, those of one of them
     why = _reasons(ranks, costs, inherited, run_s, links)
     rows = tuple(_row(ranks[i], last[i], costs[i], inherited[i], run_s, why[i]) for i in range(len(ranks)))
     error_s = max(one.clock_error_s for one in ranks)
@@ -178,13 +213,23 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     else:
         hidden = _worst(rows, costs, run_s)
         verdict = _unnamed(ranks, links, None if hidden is None else rows[hidden].rank)
-    return Stragglers(None if worst is None else rows[worst].rank, verdict, rows, _places(ranks), max(one.calls for one in ranks), run_s)
+    return Stragglers(
+        None if worst is None else rows[worst].rank,
+        verdict,
+        rows,
+        _places(ranks),
+        max(one.calls for one in ranks),
+        run_s,
+    )
 
 
 def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
     """Return what each rank cost, and what it inherited, in seconds."""
     n = len(ranks)
-    (_, late, seconds), (_, passes, held_s) = _between(ranks, lambda one: one.caused), _between(ranks, lambda one: one.inherited)
+    (_, late, seconds), (_, passes, held_s) = (
+        _between(ranks, lambda one: one.caused),
+        _between(ranks, lambda one: one.inherited),
+    )
     direct = _joined(np.add, n, late, seconds)
     inherited = np.minimum(_joined(np.add, n, passes, held_s), direct)
     passing = np.divide(inherited, direct, out=np.zeros_like(direct), where=direct > 0)
@@ -198,10 +243,14 @@ def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
     return np.maximum(direct - inherited, kept).tolist(), inherited.tolist()
 
 
-def _between(ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _between(
+    ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return positions of ranks, positions of others, and what each has of that one: there are few of all pairs."""
     at = {one.rank: i for i, one in enumerate(ranks)}
-    found = [(i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at]  # some may be missing
+    found = [
+        (i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at
+    ]  # some may be missing
     rows, columns, numbers = zip(*found, strict=True) if found else ((), (), ())
     return np.array(rows, np.intp), np.array(columns, np.intp), np.array(numbers, np.float64)
 
@@ -226,29 +275,54 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
 
 def _row(one: RankWaits, last: float, cost: float, inherited: float, run_s: float, why: str) -> StragglerRow:
     return StragglerRow(
-        one.rank, one.host, last / max(one.calls, 1), cost, cost / run_s if run_s else 0.0, one.waited_s, one.moved_s, one.hidden_s,
-        one.python_s, one.computed_s, one.absent_s, one.taken_s, inherited, why,
-    )  # fmt: skip
+        one.rank,
+        one.host,
+        last / max(one.calls, 1),
+        cost,
+        cost / run_s if run_s else 0.0,
+        one.waited_s,
+        one.moved_s,
+        one.hidden_s,
+        one.python_s,
+        one.computed_s,
+        one.absent_s,
+        one.taken_s,
+        inherited,
+        why,
+    )
 
 
 def _reasons(
-    ranks: Sequence[RankWaits], costs: Sequence[float], inherited: Sequence[float], run_s: float, links: Mapping[str, float]
+    ranks: Sequence[RankWaits],
+    costs: Sequence[float],
+    inherited: Sequence[float],
+    run_s: float,
+    links: Mapping[str, float],
 ) -> list[str]:
     """Return the cause of each rank's lateness in words; empty where it cost little, or nothing tells."""
     late = [i for i in range(len(ranks)) if costs[i] + inherited[i] >= LEAST_SHARE * run_s > 0]
     at = {one.rank: i for i, one in enumerate(ranks)}
     held = {
-        i: at.get(max(ranks[i].waited_for, key=ranks[i].waited_for.__getitem__, default=-1), -1) for i in late if inherited[i] > costs[i]
+        i: at.get(max(ranks[i].waited_for, key=ranks[i].waited_for.__getitem__, default=-1), -1)
+        for i in late
+        if inherited[i] > costs[i]
     }
-    circles, ordered = _circles(held), {field: sorted(getattr(one, field) for one in ranks) for field in _CAUSES}
+    circles, ordered = (
+        _circles(held),
+        {field: sorted(getattr(one, field) for one in ranks) for field in _CAUSES},
+    )
     found = [""] * len(ranks)
     for i in late:
         if i in circles:
             found[i] = "was held up in other collectives, where ranks waited for each other in turns"
         elif i in held:
-            found[i] = "was held up in other collectives" + (f", most by rank {ranks[held[i]].rank}" if held[i] >= 0 else "")
+            found[i] = "was held up in other collectives" + (
+                f", most by rank {ranks[held[i]].rank}" if held[i] >= 0 else ""
+            )
         else:
-            usual = {field: _median_without(values, getattr(ranks[i], field)) for field, values in ordered.items()}
+            usual = {
+                field: _median_without(values, getattr(ranks[i], field)) for field, values in ordered.items()
+            }
             found[i] = _why(ranks[i], usual, costs[i], links)
     return found
 
@@ -282,7 +356,9 @@ def _why(one: RankWaits, usual: Mapping[str, float], cost: float, links: Mapping
     """
     beyond = {field: getattr(one, field) - usual[field] for field in _CAUSES}
     computed, taken = usual["computed_s"], usual["taken_s"]
-    if taken > _BUSY * computed and beyond["computed_s"] + beyond["taken_s"] >= max(TELLING * cost, beyond["absent_s"]):
+    if taken > _BUSY * computed and beyond["computed_s"] + beyond["taken_s"] >= max(
+        TELLING * cost, beyond["absent_s"]
+    ):
         more = one.computed_s >= _FAR * computed
         longer = one.taken_s * computed >= _FAR * taken * one.computed_s
         return _UNSURE if more == longer else _CAUSES["computed_s" if more else "taken_s"]
@@ -302,15 +378,20 @@ def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
     most = max(seconds, key=lambda name: seconds[name], default="")
     where = f", most at {most}" if most and seconds[most] else ""
     last = f"rank {row.rank} ({printable(row.host)}) came last in {_percent(row.last)} of the calls"
-    return f"{last}, which cost {_percent(row.share)} of the run" + where + (f": it {row.why}" if row.why else "")
+    return (
+        f"{last}, which cost {_percent(row.share)} of the run"
+        + where
+        + (f": it {row.why}" if row.why else "")
+    )
 
 
 def _unnamed(ranks: Sequence[RankWaits], links: Mapping[str, float], hidden: int | None) -> str:
     """Return the verdict where no rank stands out; ``hidden``: one that would if the clocks were exact."""
     parts = {
-        "waiting for one rank or another": sum(one.waited_s for one in ranks), "moving data": sum(one.moved_s for one in ranks),
+        "waiting for one rank or another": sum(one.waited_s for one in ranks),
+        "moving data": sum(one.moved_s for one in ranks),
         "hpcoll's own Python": sum(one.python_s for one in ranks),
-    }  # fmt: skip
+    }
     inside, run = sum(parts.values()), sum(one.run_s for one in ranks)
     most = max(parts, key=lambda name: parts[name])
     text = "no calls were compared"
@@ -335,16 +416,29 @@ def _places(ranks: Sequence[RankWaits]) -> tuple[StragglerPlace, ...]:
         awaited: dict[int, float] = {}
         for rank, seconds in (pair for one in every for pair in one.waited_for.items()):
             awaited[rank] = awaited.get(rank, 0.0) + seconds
-        waited_s, moved_s = (sum(times) / len(every) for times in zip(*((one.waited_s, one.moved_s) for one in every), strict=True))
+        waited_s, moved_s = (
+            sum(times) / len(every)
+            for times in zip(*((one.waited_s, one.moved_s) for one in every), strict=True)
+        )
         most_for = max(awaited, key=lambda rank: awaited[rank], default=None)
-        rows.append(StragglerPlace(name, region, max(one.calls for one in every), waited_s, moved_s, most_for))
+        rows.append(
+            StragglerPlace(name, region, max(one.calls for one in every), waited_s, moved_s, most_for)
+        )
     return tuple(sorted(rows, key=lambda row: (-row.waited_s, row.place, row.region)))
 
 
 def _cells(row: StragglerRow) -> tuple[str, ...]:
     """Return a rank's cells of the table."""
     times = [duration(seconds) for seconds in (row.waited_s, row.moved_s, row.hidden_s, row.python_s)]
-    return str(row.rank), printable(row.host), _percent(row.last), duration(row.caused_s), _percent(row.share), *times, row.why
+    return (
+        str(row.rank),
+        printable(row.host),
+        _percent(row.last),
+        duration(row.caused_s),
+        _percent(row.share),
+        *times,
+        row.why,
+    )
 
 
 def _short(place: str) -> str:

@@ -44,7 +44,9 @@ class Budget:
         self._left -= number * cost.nbytes
         if self._left < 0:
             most = f"{format_nbytes(NBYTES)}, or the time to fill these"
-            raise self._refused(f"expected a file that takes at most {most}, got one with too many {cost.noun}")
+            raise self._refused(
+                f"expected a file that takes at most {most}, got one with too many {cost.noun}"
+            )
 
     def free(self, number: int, cost: Cost) -> None:
         """Count what is not needed any more."""

@@ -17,7 +17,12 @@ from hpcoll.base.text import counted
 MARK = "*"  # behind what others disturbed
 LEAST_S = 0.5  # between two samples: in less, ticks of 10 ms say little
 _TICK_S = 0.01  # of the file ``stat``, on all machines
-_FIELDS = 0, 1, 2, 7  # of a core there: user, nice, system, and stolen by another machine; not interrupts, which may be the job's
+_FIELDS = (
+    0,
+    1,
+    2,
+    7,
+)  # of a core there: user, nice, system, and stolen by another machine; not interrupts, which may be the job's
 _QUIET, _QUIET_SHARE = 0.1, 0.005  # cores, and share of all cores, that the system's own programs may use
 _WAITED, _STOPPED = 0.05, 0.02  # shares of the time: without a core; stopped by a quota
 
@@ -60,11 +65,17 @@ class CoreUse(NamedTuple):
         return f"other programs used {self.others:.1f} of {counted(self.ncores, 'core')}"
 
 
-def usage(cores: frozenset[int], proc: Path = PROC, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> Usage:
+def usage(
+    cores: frozenset[int], proc: Path = PROC, root: Path = CGROUP, membership: Path = MEMBERSHIP
+) -> Usage:
     """Return the usage by now."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in read(proc / "stat").splitlines() if line.partition(" ")[0] in names]
-    used = _TICK_S * sum(int(fields[1 + i]) for fields in lines for i in _FIELDS) if len(lines) == len(cores) else math.nan
+    used = (
+        _TICK_S * sum(int(fields[1 + i]) for fields in lines for i in _FIELDS)
+        if len(lines) == len(cores)
+        else math.nan
+    )
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = time.process_time() + children.ru_utime + children.ru_stime
     delays = read(proc / "thread-self" / "schedstat").split()
@@ -81,11 +92,18 @@ def _stopped_s(folder: Path) -> float:
 
 def core_use(before: Sequence[Usage], after: Sequence[Usage], ncores: int) -> CoreUse:
     """Return the use of cores between two moments, at which each process of the job that may use them has taken a sample."""
-    passed = [Usage(*(now - then for now, then in zip(*pair, strict=True))) for pair in zip(after, before, strict=True)]
+    passed = [
+        Usage(*(now - then for now, then in zip(*pair, strict=True)))
+        for pair in zip(after, before, strict=True)
+    ]
     seconds = max(passed[0].clock, 1e-9)
     others = (passed[0].used - sum(one.own for one in passed)) / seconds
-    waited, stopped = (max(getattr(one, field) for one in passed) / seconds for field in ("waited", "stopped"))
-    return CoreUse(seconds, ncores, len(passed), others if math.isnan(others) else max(0.0, others), waited, stopped)
+    waited, stopped = (
+        max(getattr(one, field) for one in passed) / seconds for field in ("waited", "stopped")
+    )
+    return CoreUse(
+        seconds, ncores, len(passed), others if math.isnan(others) else max(0.0, others), waited, stopped
+    )
 
 
 def crowds(places: Sequence[tuple[str, frozenset[int]]]) -> list[tuple[list[int], frozenset[int]]]:
@@ -112,4 +130,6 @@ def verdict(uses: Iterable[CoreUse]) -> list[str]:
     """Return what is said once of rows that others disturbed, from the core_use of each: a sentence, or nothing where there are none."""
     disturbed = [one for one in uses if one.disturbed]
     worst = max(disturbed, key=lambda one: one.others, default=None)
-    return [] if worst is None else [f"{MARK} {worst} while this was measured: its times and ratios say little"]
+    return (
+        [] if worst is None else [f"{MARK} {worst} while this was measured: its times and ratios say little"]
+    )

@@ -8,7 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-_OWN = [str(Path(file).resolve().parents[above]) for file, above in ((__file__, 2), (os.__file__, 0))]  # folders of hpcoll and of Python
+_OWN = [
+    str(Path(file).resolve().parents[above]) for file, above in ((__file__, 2), (os.__file__, 0))
+]  # folders of hpcoll and of Python
 
 
 def python(program: str, *arguments: str) -> list[str]:
@@ -22,5 +24,9 @@ def trusted() -> list[str]:
 
     Where hpcoll or Python lies in the working directory, that comes last.
     """
-    found = [one for one in sys.path if os.path.isabs(one) and not (os.path.isdir(one) and os.path.samefile(one, os.curdir))]
+    found = [
+        one
+        for one in sys.path
+        if os.path.isabs(one) and not (os.path.isdir(one) and os.path.samefile(one, os.curdir))
+    ]
     return [*found, *(one for one in _OWN if one not in found)]

@@ -111,7 +111,10 @@ def _kept(name: str, make: Callable[[], bytes], text: str = "", *, waits: bool) 
 def _keep(name: str, content: bytes) -> None:
     """Write a file into the first folder that takes it."""
     for opened in (own_folder,) if _chosen else (own_folder, lock_folder):
-        with suppress(OSError), closing(opened()) as one:  # it cannot be made, belongs to another user, or its disk is full
+        with (
+            suppress(OSError),
+            closing(opened()) as one,
+        ):  # it cannot be made, belongs to another user, or its disk is full
             one.write(name, content)
             return
 
@@ -143,7 +146,9 @@ def _lock(name: str, patience_s: float, without: bool = True) -> Iterator[bool]:
             held = stack.enter_context(node.lock(name, patience_s))
         except OSError as error:
             if isinstance(error, UntrustedError):
-                _say(f"hpcoll: {error}; the processes of this node do not share the work of compiling", among=1)
+                _say(
+                    f"hpcoll: {error}; the processes of this node do not share the work of compiling", among=1
+                )
             held = without
         yield held
 
@@ -178,7 +183,9 @@ def _report(names: Sequence[str], ready: set[str], done: threading.Event, begun:
         _say(_BEGINS.format(os.getpid(), os.uname().nodename))
     while not done.wait(_PROGRESS_S):
         nready = sum(name in ready or _found(name) is not None for name in names)
-        _say(f"hpcoll: still compiling after {time.monotonic() - begun:.0f} s: {nready} of {len(names)} parts are ready")
+        _say(
+            f"hpcoll: still compiling after {time.monotonic() - begun:.0f} s: {nready} of {len(names)} parts are ready"
+        )
     if ready.issuperset(names):
         _say(f"hpcoll: compiled in {time.monotonic() - begun:.0f} s, {_place_of(names[0])}")
 
@@ -189,7 +196,9 @@ def _place_of(name: str) -> str:
     found = next((path for path in places if (path / name).is_file() and (path / name).stat().st_size), None)
     if found is None:
         return "and not kept, since no folder takes it: every process compiles"
-    return f"and kept in {found}" + (f", as long as the node keeps that: {first} cannot be used" if found != first else "")
+    return f"and kept in {found}" + (
+        f", as long as the node keeps that: {first} cannot be used" if found != first else ""
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ failed half-way, and the communicator is suspect. Imports nothing.
 
 ROW = "\n  "  # begins each row of a table in the text of an error
 
+
 class HpcollError(Exception):
     """Base class of all errors of hpcoll."""
 
@@ -74,7 +75,9 @@ class TransportError(HpcollError):
         failure: A name of the failure that is alike on all ranks; empty where it has none.
     """
 
-    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = ""
+    ) -> None:
         super().__init__(f"rank {rank}: {message}" if rank >= 0 else message)
         self.code, self.rank, self.call, self.failure = code, rank, call, failure
         self.rows = tuple(message.split(ROW)[1:])
@@ -108,6 +111,15 @@ class KernelError(HpcollError):
     """Numba could not compile a reduction operator for an element type; the text has Numba's reason."""
 
 
-_PUBLIC = (ArgumentError, CollectiveTimeout, DeviceError, GradientError, HpcollError, KernelError, MismatchError, PeerFailed)
+_PUBLIC = (
+    ArgumentError,
+    CollectiveTimeout,
+    DeviceError,
+    GradientError,
+    HpcollError,
+    KernelError,
+    MismatchError,
+    PeerFailed,
+)
 for _public in (*_PUBLIC, ScheduleError, TransportError):
     _public.__module__ = __name__.partition(".")[0]  # where programs find it

@@ -20,15 +20,23 @@ from typing import BinaryIO
 
 from hpcoll.base.launchers import local_rank
 
-_STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose entries are written in place, because nothing can replace them
+_STREAMS = (
+    "/dev",
+    "/dev/fd",
+    "/proc/self/fd",
+)  # folders whose entries are written in place, because nothing can replace them
 _AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for a pipe's other end
 _SAFE = os.O_NOFOLLOW | _AT_ONCE  # and follows no link
-_HEAD = struct.Struct("<8sQ8s")  # of a file in an owned folder: format, bytes of the content, digest of name and content
+_HEAD = struct.Struct(
+    "<8sQ8s"
+)  # of a file in an owned folder: format, bytes of the content, digest of name and content
 _FORMAT = b"hpcoll 1"
 _TICK_S = 0.02  # between tries for another process's lock
 _TEMPORARY = ".hpcoll-"  # begins the names of temporary files; 16 hexadecimal digits follow
 _LEFT_AFTER_S = 3600.0  # no process writes a file for so long
-_swept: set[tuple[int, int]] = set()  # folders in which this process has looked for temporary files that others have left
+_swept: set[tuple[int, int]] = (
+    set()
+)  # folders in which this process has looked for temporary files that others have left
 
 
 class UntrustedError(OSError):
@@ -147,7 +155,9 @@ class OwnedFolder:
             yield descriptor
 
 
-def opened(path: Path, flags: int, fits: Callable[[int], bool] = stat.S_ISREG, folder: int | None = None) -> int:
+def opened(
+    path: Path, flags: int, fits: Callable[[int], bool] = stat.S_ISREG, folder: int | None = None
+) -> int:
     """Return the descriptor of a file of ``folder``, or of any, once its kind and owner are checked; a new one is this user's alone.
 
     No link is followed, and no pipe's other end is waited for.
@@ -227,7 +237,10 @@ def _sweep(folder: int) -> None:
     if local_rank(os.environ) or (found.st_dev, found.st_ino) in _swept:
         return
     _swept.add((found.st_dev, found.st_ino))
-    with suppress(OSError), _closed(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)) as listed:
+    with (
+        suppress(OSError),
+        _closed(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)) as listed,
+    ):
         for name in os.listdir(listed):
             if re.fullmatch(rf"{re.escape(_TEMPORARY)}[0-9a-f]{{16}}", name):
                 _remove_left(listed, name)

@@ -10,7 +10,10 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, VALUE, format_nbytes, printable
 
-MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
+MAX_NBYTES, MAX_MARKS = (
+    64 << 20,
+    8_000_000,
+)  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
 _MARKS = (b",", b":", b"[", b"{")
 MAX_INTEGER = 2**63 - 1
 _NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (int, float): "a number"}
@@ -27,7 +30,9 @@ def read_json(file: str | Path, subject: str) -> Any:
     if len(found) > MAX_NBYTES:
         raise ArgumentError(f"{subject}: expected at most {format_nbytes(MAX_NBYTES)}, got more")
     if sum(map(found.count, _MARKS)) > MAX_MARKS:
-        raise ArgumentError(f"{subject}: expected at most {MAX_MARKS:,} commas, colons and brackets, got more")
+        raise ArgumentError(
+            f"{subject}: expected at most {MAX_MARKS:,} commas, colons and brackets, got more"
+        )
     try:
         return json.loads(found.decode())
     except json.JSONDecodeError as error:
@@ -88,4 +93,6 @@ def refused(where: str, expected: str, content: Any) -> ArgumentError:
         if len(got) > VALUE:
             got = f"{got[: VALUE - 1]}…"
             break
-    return ArgumentError(f"{f'field {printable(where)}' if where else 'the whole'}: expected {expected}, got {got}")
+    return ArgumentError(
+        f"{f'field {printable(where)}' if where else 'the whole'}: expected {expected}, got {got}"
+    )

@@ -8,13 +8,31 @@ from hpcoll.base.json_fields import refused
 
 Schema = Mapping[str, Any]
 KEYWORDS = {
-    "type", "enum", "minimum", "maximum", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems",
-    "$ref", "$defs", "$schema", "title", "description",
-}  # fmt: skip
+    "type",
+    "enum",
+    "minimum",
+    "maximum",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+    "minItems",
+    "maxItems",
+    "$ref",
+    "$defs",
+    "$schema",
+    "title",
+    "description",
+}
 _TYPES: dict[str, tuple[type, str]] = {
-    "object": (dict, "an object"), "array": (list, "a list"), "string": (str, "text"), "integer": (int, "an integer"),
-    "boolean": (bool, "true or false"), "null": (type(None), "null"),
-}  # fmt: skip
+    "object": (dict, "an object"),
+    "array": (list, "a list"),
+    "string": (str, "text"),
+    "integer": (int, "an integer"),
+    "boolean": (bool, "true or false"),
+    "null": (type(None), "null"),
+}
 _Path = tuple[Any, str | int]  # of what holds the value, and its name or number there; () for the whole
 
 
@@ -34,7 +52,10 @@ def check(content: Any, schema: Schema, most: int) -> None:
             stack.extend(((path, name), item, rules[name]) for name, item in value.items())
         elif type(value) is list:
             first = rule.get("prefixItems", ())
-            stack.extend(((path, i), item, first[i] if i < len(first) else rule["items"]) for i, item in enumerate(value))
+            stack.extend(
+                ((path, i), item, first[i] if i < len(first) else rule["items"])
+                for i, item in enumerate(value)
+            )
         if seen + len(stack) > most:
             raise ArgumentError(f"expected at most {most:,} values, got more")
 
@@ -52,11 +73,23 @@ def _expected(value: Any, rule: Schema) -> str:
         return f"an integer from {rule['minimum']} to {rule['maximum']}"
     if kind is list:
         least, most = rule.get("minItems", 0), rule.get("maxItems", len(value))
-        return "" if least <= len(value) <= most else f"{least} items" if least == most else f"{least} to {most} items"
+        return (
+            ""
+            if least <= len(value) <= most
+            else f"{least} items"
+            if least == most
+            else f"{least} to {most} items"
+        )
     if kind is dict:
         missing = [name for name in rule.get("required", ()) if name not in value]
         unknown = [name for name in value if name not in rule["properties"]]
-        return f"a field {missing[0]}" if missing else f"no fields but {', '.join(rule['properties'])}" if unknown else ""
+        return (
+            f"a field {missing[0]}"
+            if missing
+            else f"no fields but {', '.join(rule['properties'])}"
+            if unknown
+            else ""
+        )
     return ""
 
 

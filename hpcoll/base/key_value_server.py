@@ -109,7 +109,9 @@ class Server:
         self.address: Address = listener.getsockname()
         self.key = secrets.token_bytes(32)
         ours, its = socket.socketpair()
-        threading.Thread(target=_Acceptor(listener, its, self.key).run, name="hpcoll-store", daemon=True).start()
+        threading.Thread(
+            target=_Acceptor(listener, its, self.key).run, name="hpcoll-store", daemon=True
+        ).start()
         weakref.finalize(self, _stop, ours, os.getpid()).atexit = False
 
 
@@ -160,7 +162,9 @@ class _Acceptor:
 
     def _ready(self) -> set[socket.socket]:
         left_s = max(0.0, self._oldest_end() - time.monotonic()) if self._pending else None
-        return {key.fileobj for key, _ in self._selector.select(left_s) if isinstance(key.fileobj, socket.socket)}
+        return {
+            key.fileobj for key, _ in self._selector.select(left_s) if isinstance(key.fileobj, socket.socket)
+        }
 
     def _oldest_end(self) -> float:
         return next(iter(self._pending.values())).end
@@ -187,7 +191,9 @@ class _Acceptor:
         if len(self._pending) == _MOST_PENDING:
             self._drop_oldest()
         sock.setblocking(False)
-        self._pending[sock] = _Pending(nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S)
+        self._pending[sock] = _Pending(
+            nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S
+        )
         with suppress(OSError):  # the client is gone, as reading will show
             sock.send(nonce)
 

@@ -24,7 +24,10 @@ def _make_positional(method: FunctionType) -> None:
     """Let keyword-only arguments follow the positional ones, in order; local variables have that order already."""
     given, code, defaults = signature(method), method.__code__, method.__kwdefaults__ or {}
     end = code.co_argcount + code.co_kwonlyargcount
-    method.__defaults__ = (*(method.__defaults__ or ()), *(defaults[name] for name in code.co_varnames[code.co_argcount : end]))
+    method.__defaults__ = (
+        *(method.__defaults__ or ()),
+        *(defaults[name] for name in code.co_varnames[code.co_argcount : end]),
+    )
     method.__kwdefaults__ = None
     method.__code__ = code.replace(co_argcount=end, co_kwonlyargcount=0)
     method.__signature__ = given  # type: ignore[attr-defined]

@@ -10,7 +10,20 @@ from hpcoll.base.text import is_count
 
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families of MPI libraries
 # Prefixes of all their variables. A child process without any is an MPI program of its own, with one rank.
-PREFIXES = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA_", "HYDI_", "PALS_", "ALPS_", "FLUX_")
+PREFIXES = (
+    "OMPI_COMM",
+    "PMIX_",
+    "PMI_",
+    "PMI2_",
+    "PRTE_",
+    "SLURM_",
+    "MPI_LOCAL",
+    "HYDRA_",
+    "HYDI_",
+    "PALS_",
+    "ALPS_",
+    "FLUX_",
+)
 
 
 _PID = os.getpid()
@@ -28,13 +41,37 @@ class Variables(NamedTuple):
     inherited: bool = False  # programs started from a shell under this launcher inherit its variables
 
 
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID", "JOB_ID")  # variables of batch systems
+_JOBS = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "COBALT_JOBID",
+    "JOB_ID",
+)  # variables of batch systems
 # The first match counts: mpirun may have used srun.
 LAUNCHERS = (
-    Variables("jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", inherited=True),
-    Variables("Open MPI's mpirun", OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    Variables("MVAPICH's launcher", MPICH, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
-    Variables("mpiexec of MPICH or Intel MPI", MPICH, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", also="MPI_LOCALNRANKS"),
+    Variables(
+        "jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", inherited=True
+    ),
+    Variables(
+        "Open MPI's mpirun",
+        OPEN_MPI,
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    Variables(
+        "MVAPICH's launcher", MPICH, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"
+    ),
+    Variables(
+        "mpiexec of MPICH or Intel MPI",
+        MPICH,
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        also="MPI_LOCALNRANKS",
+    ),
     Variables("PALS (aprun or mpiexec)", ANY, "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID"),
     Variables("flux", ANY, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", inherited=True),
     Variables("srun", ANY, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", inherited=True),
@@ -76,7 +113,9 @@ def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int
     """
     for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
         text = environment.get(one.local_rank, "")
-        if (text == "0" or is_count(text)) and (nranks is None or environment.get(one.nranks) in (None, str(nranks))):
+        if (text == "0" or is_count(text)) and (
+            nranks is None or environment.get(one.nranks) in (None, str(nranks))
+        ):
             return int(text)
     return None
 
@@ -88,7 +127,9 @@ def is_fork() -> bool:
 
 def rank_above() -> int:
     """Return the process id of the rank whose child of ``multiprocessing`` this process is; 0: it is none, or no launcher started that."""
-    parent = "multiprocessing.process" in sys.modules and sys.modules["multiprocessing.process"].parent_process()
+    parent = (
+        "multiprocessing.process" in sys.modules and sys.modules["multiprocessing.process"].parent_process()
+    )
     return parent.pid if parent and local_rank(os.environ) is not None else 0
 
 

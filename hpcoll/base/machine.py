@@ -18,7 +18,9 @@ CGROUP, MEMBERSHIP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"),
 _USUAL_NBYTES = 32 << 20  # of a last-level cache, where Linux does not say
 PROC = Path("/proc")
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
-HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # of a rank whose process is gone without a word
+HOW_GONE = (
+    "has ended: it was killed, or left without MPI_Finalize"  # of a rank whose process is gone without a word
+)
 ENDED_BY = "was ended by "  # an exception
 _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 
@@ -80,7 +82,10 @@ def cgroups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP)
 def limits(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> dict[Path, int]:
     """Return the memory limits in bytes of the control groups that have one."""
     names = "memory.max", "memory.limit_in_bytes"
-    texts = {folder: read(folder / names[0]) or read(folder / names[1]) for folder in cgroups("memory", root, membership)}
+    texts = {
+        folder: read(folder / names[0]) or read(folder / names[1])
+        for folder in cgroups("memory", root, membership)
+    }
     return {folder: int(text) for folder, text in texts.items() if text.isdecimal()}
 
 

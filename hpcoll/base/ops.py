@@ -42,10 +42,18 @@ class ReduceOp:
     @cached_property
     def digest(self) -> int:
         """32 bits that tell users' operators apart; equal on all ranks for one operator of a program."""
-        return zlib.crc32("\0".join((self.name, str(self.commutative), *parts_of(self.identity), *parts_of(self.function))).encode())
+        return zlib.crc32(
+            "\0".join(
+                (self.name, str(self.commutative), *parts_of(self.identity), *parts_of(self.function))
+            ).encode()
+        )
 
     def __repr__(self) -> str:
-        return f"hpcoll.{self.name.upper()}" if self.function is None and self.premultiplier is None else f"<ReduceOp {self.name}>"
+        return (
+            f"hpcoll.{self.name.upper()}"
+            if self.function is None and self.premultiplier is None
+            else f"<ReduceOp {self.name}>"
+        )
 
 
 SUM = ReduceOp("sum", "ifc", identity=0)
@@ -59,8 +67,12 @@ BAND = ReduceOp("band", "i", identity=-1)
 BOR = ReduceOp("bor", "i", identity=0)
 BXOR = ReduceOp("bxor", "i", identity=0)
 AVG = ReduceOp("avg", "fc", average=True)
-EXACT_SUM = ReduceOp("exact_sum", "ifc", identity=0)  # the sum of the contributions as real numbers, rounded once
-EXACT_SUM_ODD = ReduceOp("exact_sum", "f", identity=0)  # in float32, of half types: rounded to odd, so that rounding it again is right
+EXACT_SUM = ReduceOp(
+    "exact_sum", "ifc", identity=0
+)  # the sum of the contributions as real numbers, rounded once
+EXACT_SUM_ODD = ReduceOp(
+    "exact_sum", "f", identity=0
+)  # in float32, of half types: rounded to odd, so that rounding it again is right
 
 BUILTIN = {op.name: op for op in (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR)}
 
@@ -77,7 +89,13 @@ def premul_sum(factor: float | complex) -> ReduceOp:
     return ReduceOp("premul_sum", "fc", premultiplier=factor)
 
 
-def reduce_op(function: Callable[[Any, Any], Any], identity: Any = None, commutative: bool = True, *, name: str | None = None) -> ReduceOp:
+def reduce_op(
+    function: Callable[[Any, Any], Any],
+    identity: Any = None,
+    commutative: bool = True,
+    *,
+    name: str | None = None,
+) -> ReduceOp:
     """Return the operator of a scalar Python function, which Numba compiles.
 
     All ranks make it from the same function.
@@ -101,7 +119,9 @@ def reduce_op(function: Callable[[Any, Any], Any], identity: Any = None, commuta
     """
     if not callable(function):
         raise ArgumentError(f"reduce_op needs a function of two scalars, got {type(function).__name__}")
-    return ReduceOp(name or str(getattr(function, "__name__", "user")), "bifc", commutative, identity, function)
+    return ReduceOp(
+        name or str(getattr(function, "__name__", "user")), "bifc", commutative, identity, function
+    )
 
 
 def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
@@ -143,7 +163,9 @@ def _is_numpy(value: Any) -> bool:
 def _of_function(function: Any, code: CodeType, depth: int) -> Iterator[str]:
     yield from _of_code(code, depth)
     names = getattr(function, "__globals__", {})
-    used = [cell.cell_contents for cell in function.__closure__ or ()] + [names[name] for name in code.co_names if name in names]
+    used = [cell.cell_contents for cell in function.__closure__ or ()] + [
+        names[name] for name in code.co_names if name in names
+    ]
     for value in (function.__defaults__, *(function.__kwdefaults__ or {}).items(), *used):
         yield from parts_of(value, depth)
 

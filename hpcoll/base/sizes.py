@@ -16,7 +16,9 @@ from typing import Any, NoReturn, TypeAlias
 # `argument` of the engine's array. STORE: it is stored there.
 FLOOR, CLAMP, SAME, OTHER, NOT_NEGATIVE, ROOM, STORE = range(7)
 
-Terms: TypeAlias = tuple[tuple[int, int], ...]  # (variable, coefficient), by variable; variable 0 is the constant 1
+Terms: TypeAlias = tuple[
+    tuple[int, int], ...
+]  # (variable, coefficient), by variable; variable 0 is the constant 1
 Number: TypeAlias = "int | Size"
 
 
@@ -187,7 +189,11 @@ def least(one: Number, other: Number) -> Number:
     """Return ``min``, without a decision."""
     if isinstance(one, Size) or isinstance(other, Size):
         difference = one - other
-        return other + difference.sizes.define(CLAMP, 0, difference.terms) if isinstance(difference, Size) else min(difference, 0) + other
+        return (
+            other + difference.sizes.define(CLAMP, 0, difference.terms)
+            if isinstance(difference, Size)
+            else min(difference, 0) + other
+        )
     return min(one, other)
 
 

@@ -10,10 +10,19 @@ from typing import Any, TypeAlias
 
 from hpcoll.base.errors import ROW, ArgumentError
 
-NAME, VALUE, LINE = 200, 100, 4000  # most characters of a name, of a refused value, of a line that quotes some
+NAME, VALUE, LINE = (
+    200,
+    100,
+    4000,
+)  # most characters of a name, of a refused value, of a line that quotes some
 MAX_RANKS = 2**31 - 1  # of MPI
-MAX_BUILT, MAX_SIMULATED = 1024, 1 << 18  # ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
-MAX_CHUNKS = 1 << 16  # chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
+MAX_BUILT, MAX_SIMULATED = (
+    1024,
+    1 << 18,
+)  # ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
+MAX_CHUNKS = (
+    1 << 16
+)  # chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
 
 Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
 
@@ -125,7 +134,9 @@ def parse_nbytes(text: str | int) -> int:
             raise ValueError
         return int(nbytes)
     except ValueError:
-        raise ArgumentError(f"size must be a number of bytes such as 8, 64K or 1.5M, got {quoted(text)}") from None
+        raise ArgumentError(
+            f"size must be a number of bytes such as 8, 64K or 1.5M, got {quoted(text)}"
+        ) from None
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -151,7 +162,11 @@ def duration(seconds: float) -> str:
     seconds = max(0.0, seconds)
     for limit, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (9999.5, 1.0, "s")):
         if seconds < limit:
-            return f"{seconds * factor:.0f} {unit}" if seconds * factor >= 999.5 or unit == "us" else f"{seconds * factor:.3g} {unit}"
+            return (
+                f"{seconds * factor:.0f} {unit}"
+                if seconds * factor >= 999.5 or unit == "us"
+                else f"{seconds * factor:.3g} {unit}"
+            )
     return f"{seconds:.0f} s"
 
 
@@ -169,7 +184,9 @@ def parse_seconds(text: str | float) -> float:
             raise ValueError
         return seconds
     except ValueError:
-        raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {quoted(text)}") from None
+        raise ArgumentError(
+            f"time must be a number of seconds such as 60s, 10m or 500ms, got {quoted(text)}"
+        ) from None
 
 
 def is_count(text: str) -> bool:
@@ -187,7 +204,9 @@ def counted(number: float, noun: str) -> str:
     >>> counted(1, "rank"), counted(2.5, "core")
     ('1 rank', '2.5 cores')
     """
-    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + ("" if number == 1 else "s")
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + (
+        "" if number == 1 else "s"
+    )
 
 
 def runs_of(ranks: Iterable[int]) -> list[range]:
@@ -228,7 +247,9 @@ def runs_in_words(runs: Runs) -> str:
     """Return `ranks_in_words` of ranges, however long."""
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
     beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
-    return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")
+    return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (
+        f" and {beyond} more" if beyond else ""
+    )
 
 
 def as_html(text: object) -> str:
@@ -242,7 +263,9 @@ def as_html(text: object) -> str:
     return f"<pre>{escape(str(text), quote=False)}</pre>"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()
+) -> list[str]:
     """Return a header and rows as lines of at most ``width`` columns, cut at their ends; ``numbers``: columns aligned to the right.
 
     >>> table(["key", "n"], [["ring", "4"], ["tree", "12"]], 40, numbers=[1])
@@ -252,7 +275,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, n
     widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
     lines = []
     for row in everything:
-        cells = [f"{text:>{w}}" if i in numbers else f"{text:{w}}" for i, (text, w) in enumerate(zip(row, widths))]
+        cells = [
+            f"{text:>{w}}" if i in numbers else f"{text:{w}}" for i, (text, w) in enumerate(zip(row, widths))
+        ]
         line = "  ".join(cells).rstrip()
         lines.append(line if len(line) <= width else line[: width - 1] + "…")
     return lines

@@ -33,16 +33,45 @@ COMMANDS = (
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("synthesize", "search for the fewest rounds on given links", "hpcoll.cli.synthesize"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
-    Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench_torch.command"),
-    Command("doctor", "check MPI, GPUs, network and limits of this machine, and say what to change", "hpcoll.cli.doctor.command"),
-    Command("inspect", "explain a hang from the records of its ranks, or show who waits for whom now", "hpcoll.cli.inspect.command"),
-    Command("trace", "say who waited for whom in a run, from its trace; compare two runs; write a page", "hpcoll.cli.trace.command"),
+    Command(
+        "bench-torch",
+        "measure the backend of torch.distributed beside gloo, under mpirun",
+        "hpcoll.cli.bench_torch.command",
+    ),
+    Command(
+        "doctor",
+        "check MPI, GPUs, network and limits of this machine, and say what to change",
+        "hpcoll.cli.doctor.command",
+    ),
+    Command(
+        "inspect",
+        "explain a hang from the records of its ranks, or show who waits for whom now",
+        "hpcoll.cli.inspect.command",
+    ),
+    Command(
+        "trace",
+        "say who waited for whom in a run, from its trace; compare two runs; write a page",
+        "hpcoll.cli.trace.command",
+    ),
     Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
-    Command("tune", "measure all algorithms under mpirun and write a tuning table", "hpcoll.cli.tune.command"),
+    Command(
+        "tune", "measure all algorithms under mpirun and write a tuning table", "hpcoll.cli.tune.command"
+    ),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
 _NUMBERS_BELOW = 2**63  # on the command line
-_STAND_INS = {"…": "...", "→": ">", "←": "<", "↔": "<>", "─": "-", "│": "|", "├": "|", "└": "`", "²": "^2", "µ": "u"}
+_STAND_INS = {
+    "…": "...",
+    "→": ">",
+    "←": "<",
+    "↔": "<>",
+    "─": "-",
+    "│": "|",
+    "├": "|",
+    "└": "`",
+    "²": "^2",
+    "µ": "u",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,7 +115,9 @@ def add_ranks_per_node(parser: argparse.ArgumentParser, text: str, default: str 
 
 
 def _ranks_per_node(value: str) -> NoReturn:
-    raise HpcollError(f"--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node {value}")
+    raise HpcollError(
+        f"--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node {value}"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,7 +183,9 @@ class _Output:
         try:
             return do(*what)
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python shall not try again when it closes the stream
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), self._stream.fileno()
+            )  # Python shall not try again when it closes the stream
             if isinstance(error, BrokenPipeError):
                 raise
             raise HpcollError(f"cannot write to standard output: {error.strerror}") from None
@@ -187,7 +220,11 @@ def _lacks_mpi() -> bool:
 
 def line_of(error: HpcollError | MemoryError) -> str:
     """Return the line that is printed of an error."""
-    text = str(error) if isinstance(error, HpcollError) else f"not enough memory: {str(error) or 'nothing says for what'}"
+    text = (
+        str(error)
+        if isinstance(error, HpcollError)
+        else f"not enough memory: {str(error) or 'nothing says for what'}"
+    )
     return printable(f"hpcoll: error: {text}", LINE)
 
 
@@ -197,7 +234,9 @@ def _parser(chosen: list[str]) -> _Parser:
     parser.add_argument("--version", action="version", version=f"hpcoll {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = commands.add_parser(command.name, help=command.help, description=command.help[:1].upper() + command.help[1:] + ".")
+        subparser = commands.add_parser(
+            command.name, help=command.help, description=command.help[:1].upper() + command.help[1:] + "."
+        )
         if [command.name] == chosen:
             module = importlib.import_module(command.module)
             module.configure(subparser)

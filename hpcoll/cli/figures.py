@@ -14,8 +14,17 @@ SUFFIXES = (".svg", ".png", ".pdf")
 SIZE = 12, 5  # inches
 _DPI = 150  # of a PNG
 _COLOURS = tuple(f"C{i}" for i in range(6))  # of matplotlib: as many as can be told apart at a glance
-_PATTERNS: tuple[tuple[Any, str], ...] = (("-", "o"), ((0, (7, 2)), "s"), ((0, (1, 1.5)), "^"))  # dashes and markers
-_FONT, _GAP, _AWAY, _DASH = 8, 9, 14, 4  # points: size of a label, from one to the next, from the axes, and of a dash
+_PATTERNS: tuple[tuple[Any, str], ...] = (
+    ("-", "o"),
+    ((0, (7, 2)), "s"),
+    ((0, (1, 1.5)), "^"),
+)  # dashes and markers
+_FONT, _GAP, _AWAY, _DASH = (
+    8,
+    9,
+    14,
+    4,
+)  # points: size of a label, from one to the next, from the axes, and of a dash
 
 Point = tuple[float, float]
 
@@ -70,11 +79,21 @@ def label_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
     low, high = axes.get_ylim()
     inside = {name: min(max(y, low), high) for name, (y, _) in ends.items()}
     names = sorted(inside, key=lambda name: inside[name])
-    *exact, top = (axes.transData.transform((axes.get_xlim()[0], y))[1] * 72 / axes.figure.dpi for y in (*map(inside.get, names), high))
+    *exact, top = (
+        axes.transData.transform((axes.get_xlim()[0], y))[1] * 72 / axes.figure.dpi
+        for y in (*map(inside.get, names), high)
+    )
     for name, there, height in zip(names, exact, spread(exact, top)):
         style = {"color": ends[name][1], "fontsize": _FONT, "va": "center", "annotation_clip": False}
         where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        line = {"arrowstyle": "-", "color": ends[name][1], "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
+        line = {
+            "arrowstyle": "-",
+            "color": ends[name][1],
+            "linewidth": 0.6,
+            "shrinkA": 1,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        }
         axes.annotate(name, (1, inside[name]), (_AWAY, height - there), arrowprops=line, **style, **where)
 
 
@@ -89,7 +108,9 @@ def spread(heights: Sequence[float], top: float) -> list[float]:
     groups: list[list[float]] = []
     for height in heights:
         groups.append([height])
-        while len(groups) > 1 and _lowest(groups[-1], top) - _lowest(groups[-2], top) < _GAP * len(groups[-2]):
+        while len(groups) > 1 and _lowest(groups[-1], top) - _lowest(groups[-2], top) < _GAP * len(
+            groups[-2]
+        ):
             last = groups.pop()
             groups[-1] += last
     return [_lowest(group, top) + _GAP * i for group in groups for i in range(len(group))]

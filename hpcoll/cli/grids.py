@@ -11,11 +11,21 @@ from hpcoll.schedules.graph import Graph, grid, parse_dims
 
 def configure_grid(parser: argparse.ArgumentParser) -> None:
     """Declare ``--grid`` and ``--periodic``, which `grid_of` reads."""
-    parser.add_argument("--grid", metavar="DIMS", help="neighbours on a grid of ranks, such as 4x2 or 2x2x2; default: a ring of all ranks")
-    parser.add_argument("--periodic", action="store_true", help="the first and the last rank of each row of the grid are neighbours, too")
+    parser.add_argument(
+        "--grid",
+        metavar="DIMS",
+        help="neighbours on a grid of ranks, such as 4x2 or 2x2x2; default: a ring of all ranks",
+    )
+    parser.add_argument(
+        "--periodic",
+        action="store_true",
+        help="the first and the last rank of each row of the grid are neighbours, too",
+    )
 
 
-def grid_of(arguments: argparse.Namespace, collective: str, default: int, most: int) -> tuple[int, Graph | None]:
+def grid_of(
+    arguments: argparse.Namespace, collective: str, default: int, most: int
+) -> tuple[int, Graph | None]:
     """Return the number of ranks, and the graph of the grid that was asked for, or None.
 
     The grid says the number of ranks where ``--nranks`` does not; without a grid it is ``default``. A grid of more than ``most`` ranks

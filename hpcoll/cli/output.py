@@ -22,7 +22,9 @@ def columns(elsewhere: int = UNCUT) -> int:
 
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
     """Return a sentence in lines of at most ``width`` columns."""
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+    )
 
 
 def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
@@ -39,7 +41,10 @@ def grid(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows)]
     while 2 * len(widths) + sum(widths) > width and max(widths) > NARROWEST:
         widths[widths.index(max(widths))] -= 1
-    cut = [[text if len(text) <= room else f"{text[: room - 1]}…" for text, room in zip(row, widths)] for row in rows]
+    cut = [
+        [text if len(text) <= room else f"{text[: room - 1]}…" for text, room in zip(row, widths)]
+        for row in rows
+    ]
     return [f"  {line}" for line in table(cut[0], cut[1:], width - 2)] if cut else []
 
 

@@ -25,7 +25,12 @@ MAX_SLOTS = 64
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Declare ``--conditions``."""
-    parser.add_argument("--conditions", type=Path, metavar="FILE", help="JSON: what a file's program must do, where it does not say so")
+    parser.add_argument(
+        "--conditions",
+        type=Path,
+        metavar="FILE",
+        help="JSON: what a file's program must do, where it does not say so",
+    )
 
 
 def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
@@ -39,7 +44,9 @@ def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
     row = row_of(program, proof)
     for argument, its in (("nranks", program.nranks), ("root", program.root)):
         if getattr(arguments, argument) not in (None, 0, its):
-            raise ArgumentError(f"{program.path} has {argument} {its}, got {argument} {getattr(arguments, argument)}")
+            raise ArgumentError(
+                f"{program.path} has {argument} {its}, got {argument} {getattr(arguments, argument)}"
+            )
         setattr(arguments, argument, its)
     return row
 
@@ -59,7 +66,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     slots = f"of files: messages of a channel that may wait; default {RING_SLOTS}"
     parser.add_argument("--slots", type=int, default=0, metavar="N", help=slots)
     add_conditions(parser)
-    parser.add_argument("--advice", action="store_true", help="of files: also say what is right, but slower than it could be")
+    parser.add_argument(
+        "--advice", action="store_true", help="of files: also say what is right, but slower than it could be"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -111,6 +120,18 @@ def _in_hpcoll(program: FileProgram, arguments: argparse.Namespace) -> str:
         found, besides = runnable(program)
     except HpcollError as error:
         return f"does not run in hpcoll: {error}"
-    calls = "in place and out of place" if len(modes(program.collective)) > 1 or found[0].meaning.aliases is None else "in place"
-    how = "; this needs its conditions: show --write makes a file that says them" if arguments.conditions else ""
-    return f"runs in hpcoll on {counted(program.nranks, 'rank')}, {calls}" + (f": {besides}" if besides else "") + how
+    calls = (
+        "in place and out of place"
+        if len(modes(program.collective)) > 1 or found[0].meaning.aliases is None
+        else "in place"
+    )
+    how = (
+        "; this needs its conditions: show --write makes a file that says them"
+        if arguments.conditions
+        else ""
+    )
+    return (
+        f"runs in hpcoll on {counted(program.nranks, 'rank')}, {calls}"
+        + (f": {besides}" if besides else "")
+        + how
+    )

@@ -30,24 +30,52 @@ KEY = (
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
     "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
     "with neighbours: d blocks of m, the most that a rank sends or receives, b blocks that the busiest rank sends, in all messages",
-    "a: any operator, also one that is not commutative; b: the same bits on all ranks; c: combines as order=\"rank\" asks, for some "
+    'a: any operator, also one that is not commutative; b: the same bits on all ranks; c: combines as order="rank" asks, for some '
     "numbers of ranks or all; e: equal blocks only",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]|FILE", help="list, or draw; default: list all")
-    parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="",
+        metavar="COLLECTIVE[/ALGORITHM]|FILE",
+        help="list, or draw; default: list all",
+    )
+    parser.add_argument(
+        "-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}"
+    )
+    parser.add_argument(
+        "--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0"
+    )
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        metavar="N",
+        help=f"chunks of an algorithm that takes any number; default {CHUNKS}",
+    )
     add_ranks_per_node(parser, f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
     configure_grid(parser)
     programs.add_conditions(parser)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json")
-    parser.add_argument("--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}")
-    parser.add_argument("--calc", type=float, default=CALC, metavar="TIME", help=f"time to combine a byte in FILE.goal; default {CALC} ns")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json",
+    )
+    parser.add_argument(
+        "--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}"
+    )
+    parser.add_argument(
+        "--calc",
+        type=float,
+        default=CALC,
+        metavar="TIME",
+        help=f"time to combine a byte in FILE.goal; default {CALC} ns",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
     if algorithm:
         _show(find(collective, algorithm), arguments)
         return 0
-    drawn = arguments.svg, arguments.write, arguments.ranks_per_node, arguments.root, arguments.grid, arguments.periodic
+    drawn = (
+        arguments.svg,
+        arguments.write,
+        arguments.ranks_per_node,
+        arguments.root,
+        arguments.grid,
+        arguments.periodic,
+    )
     if any(drawn) or arguments.nranks is not None or arguments.chunks is not None:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
     keys = [f"{collective}/{name}" for name in algorithms(collective)] if collective else CATALOGUE
@@ -82,10 +117,23 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
     if arguments.ranks_per_node and not row.placed:
-        raise ArgumentError(f"{row.key} does not look at nodes, got --ranks-per-node {quoted(arguments.ranks_per_node)}")
+        raise ArgumentError(
+            f"{row.key} does not look at nodes, got --ranks-per-node {quoted(arguments.ranks_per_node)}"
+        )
     nranks, graph = grid_of(arguments, row.collective, NRANKS, MAX_BUILT)
-    nodes = parse_nodes(arguments.ranks_per_node or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
-    drawing = draw(row._replace(graph=graph or row.graph), nranks, arguments.root, nchunks, nodes, grid_in_words(arguments, row.collective))
+    nodes = (
+        parse_nodes(arguments.ranks_per_node or NODES, nranks)
+        if row.placed and 0 < nranks <= MAX_BUILT
+        else ()
+    )
+    drawing = draw(
+        row._replace(graph=graph or row.graph),
+        nranks,
+        arguments.root,
+        nchunks,
+        nodes,
+        grid_in_words(arguments, row.collective),
+    )
     wrong = refusal(row._replace(graph=graph or row.graph), nranks, arguments.root, nodes)
     if wrong and (arguments.svg or arguments.write):
         raise ScheduleError(wrong)
@@ -108,15 +156,24 @@ def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
     most = MAX_FORMULA if width < output.UNCUT else width
-    texts = [[row.key, _promises(row), _cut(row.rounds or DERIVED, most), _cut(row.sent or DERIVED, most)] for row in rows]
+    texts = [
+        [row.key, _promises(row), _cut(row.rounds or DERIVED, most), _cut(row.sent or DERIVED, most)]
+        for row in rows
+    ]
     lines = table(["algorithm", "abce", "rounds", "bytes / m"], texts, width)
     left = max(len(line) for line in lines) + 2
     if width - left >= MIN_SUMMARY:
-        yield from (f"{line:{left}}{text}"[:width] for line, text in zip(lines, ("summary", *(row.summary for row in rows))))
+        yield from (
+            f"{line:{left}}{text}"[:width]
+            for line, text in zip(lines, ("summary", *(row.summary for row in rows)))
+        )
     else:
         yield lines[0]
         for line, row in zip(lines[1:], rows):
-            yield from (line, *textwrap.wrap(row.summary, width, initial_indent="    ", subsequent_indent="    "))
+            yield from (
+                line,
+                *textwrap.wrap(row.summary, width, initial_indent="    ", subsequent_indent="    "),
+            )
     for text in KEY:
         yield from ("", *textwrap.wrap(text, min(width, output.WIDTH)))
 
@@ -129,7 +186,9 @@ def _promises(row: Algorithm) -> str:
     collective = COLLECTIVES[row.collective]
     reduces = collective.reduces and not collective.idempotent
     flags = {
-        "a": reduces and (row.ordered or collective.ordered), "b": reduces and row.reproducible, "c": reduces and row.canonical != "",
+        "a": reduces and (row.ordered or collective.ordered),
+        "b": reduces and row.reproducible,
+        "c": reduces and row.canonical != "",
         "e": row.uniform,
-    }  # fmt: skip
+    }
     return "".join(letter for letter, holds in flags.items() if holds)

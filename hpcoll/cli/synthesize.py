@@ -24,13 +24,38 @@ NAME, SECONDS = "synthesized", 60.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("collective", choices=SERVED, metavar="COLLECTIVE", help=", ".join(SERVED))
-    parser.add_argument("--topology", required=True, metavar="NAME|FILE", help=f"links between ranks: {NAMES}, or a JSON file")
-    parser.add_argument("--chunks", type=int, default=1, metavar="N", help="chunks of each rank's block, or of a vector; default 1")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    parser.add_argument("--max-rounds", type=int, metavar="N", help="rounds that the schedule may have; default: any number")
-    parser.add_argument("--max-steps", type=int, metavar="N", help="steps that it may have; default: any number")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"time for each number of steps; default {SECONDS:g}")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the schedule to FILE instead: .json, .xml for MSCCL, or .goal")
+    parser.add_argument(
+        "--topology", required=True, metavar="NAME|FILE", help=f"links between ranks: {NAMES}, or a JSON file"
+    )
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="chunks of each rank's block, or of a vector; default 1",
+    )
+    parser.add_argument(
+        "--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0"
+    )
+    parser.add_argument(
+        "--max-rounds", type=int, metavar="N", help="rounds that the schedule may have; default: any number"
+    )
+    parser.add_argument(
+        "--max-steps", type=int, metavar="N", help="steps that it may have; default: any number"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"time for each number of steps; default {SECONDS:g}",
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the schedule to FILE instead: .json, .xml for MSCCL, or .goal",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     print_lines(_table(task, fabric, lower, found))
     if not any(one.rounds for one in found):
         if found or stopped:
-            raise ArgumentError(f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets")
+            raise ArgumentError(
+                f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets"
+            )
         print(f"\n{_none(task)} has at most {_asked_for(arguments)}: proven.")
         return 1
     best = next(one for one in reversed(found) if one.rounds)
@@ -77,7 +104,9 @@ def _asked(arguments: argparse.Namespace) -> tuple[Task, Fabric]:
         raise ArgumentError(f"--seconds must be a number above 0, got {arguments.seconds}")
     rooted = COLLECTIVES[arguments.collective].rooted
     if not 0 <= arguments.root < fabric.nranks or (arguments.root and not rooted):
-        expected = f"a rank below {fabric.nranks}" if rooted else f"none, because {arguments.collective} has no root"
+        expected = (
+            f"a rank below {fabric.nranks}" if rooted else f"none, because {arguments.collective} has no root"
+        )
         raise ArgumentError(f"--root: expected {expected}, got {arguments.root}")
     return Task(arguments.collective, fabric.nranks, arguments.root, arguments.chunks), fabric
 
@@ -92,7 +121,10 @@ def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) 
     what = f"{task.collective} on {fabric.name}: {counted(fabric.nranks, 'rank')}, {counted(len(fabric.links), 'link')}"
     yield f"{what}, {counted(task.chunks, 'chunk')} per {blocks}"
     yield ""
-    rows = [_cells(task, one.steps, sum(one.rounds), "+".join(map(str, one.rounds)), one.sent, _proof(one)) for one in found]
+    rows = [
+        _cells(task, one.steps, sum(one.rounds), "+".join(map(str, one.rounds)), one.sent, _proof(one))
+        for one in found
+    ]
     rows.append(_cells(task, lower.steps, lower.rounds, "", lower.sent, "lower bounds"))
     header = ["steps", "rounds", "of the steps", "per chunk", "bytes / m", ""]
     yield from table(header, rows, columns(), numbers=(0, 1, 3, 4))
@@ -101,7 +133,14 @@ def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) 
 def _cells(task: Task, steps: int, rounds: int, each: str, sent: int, remark: str) -> list[str]:
     if not rounds:
         return [f"{steps}", "?", "", "", "", remark]
-    return [f"{steps}", f"{rounds}", each, f"{rounds / task.chunks:.4g}", f"{sent / task.nchunks:.4g}", remark]
+    return [
+        f"{steps}",
+        f"{rounds}",
+        each,
+        f"{rounds / task.chunks:.4g}",
+        f"{sent / task.nchunks:.4g}",
+        remark,
+    ]
 
 
 def _proof(one: Outcome) -> str:
@@ -118,22 +157,36 @@ def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
     proof = prove(found, task.nranks, task.root)
     sent = str(proof.chunks_sent / task.nchunks)
     return found._replace(
-        rounds=str(proof.rounds), critical=sent, sent=sent, ordered=proof.ordered, reproducible=proof.reproducible,
+        rounds=str(proof.rounds),
+        critical=sent,
+        sent=sent,
+        ordered=proof.ordered,
+        reproducible=proof.reproducible,
         canonical="1" * proof.canonical,
-    )  # fmt: skip
+    )
 
 
 def _none(task: Task) -> str:
-    return "No schedule" if task.collective != "allreduce" else "No reduce_scatter with an allgather behind it"
+    return (
+        "No schedule" if task.collective != "allreduce" else "No reduce_scatter with an allgather behind it"
+    )
 
 
 def _conclusion(task: Task, lower: Bounds, best: Outcome, fewest: bool, arguments: argparse.Namespace) -> str:
     rounds = sum(best.rounds)
     text = f"Proven: every rank gets what it must, in {counted(best.steps, 'step')} and {counted(rounds, 'round')}."
     if rounds > lower.rounds and not fewest:
-        return f"{text} Whether fewer rounds do is not known: --seconds sets the time for each number of steps."
-    limited = f" of at most {counted(arguments.max_steps, 'step')}" if arguments.max_steps and rounds > lower.rounds else ""
-    return f"{text} {_none(task)}{limited} has fewer rounds" + (", or fewer steps." if best.steps == lower.steps else ".")
+        return (
+            f"{text} Whether fewer rounds do is not known: --seconds sets the time for each number of steps."
+        )
+    limited = (
+        f" of at most {counted(arguments.max_steps, 'step')}"
+        if arguments.max_steps and rounds > lower.rounds
+        else ""
+    )
+    return f"{text} {_none(task)}{limited} has fewer rounds" + (
+        ", or fewer steps." if best.steps == lower.steps else "."
+    )
 
 
 def _draw(found: Algorithm, task: Task) -> None:

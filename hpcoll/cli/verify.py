@@ -25,8 +25,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     patterns = '"allreduce", "ring", "allreduce/ring", "*/ring", or files; default: all'
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help=patterns)
-    parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
-    parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="also prove these numbers of ranks, with some roots")
+    parser.add_argument(
+        "--max-nranks",
+        type=int,
+        default=MAX_NRANKS,
+        metavar="N",
+        help=f"prove 1 to N ranks; default {MAX_NRANKS}",
+    )
+    parser.add_argument(
+        "--extra",
+        type=_numbers,
+        default=[],
+        metavar="N,N,...",
+        help="also prove these numbers of ranks, with some roots",
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
     programs.configure(parser)
 
@@ -38,7 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.advice or arguments.conditions or arguments.slots:
         raise ArgumentError("--advice, --conditions and --slots are for files")
     jobs = 1 if arguments.jobs is None else arguments.jobs
-    if not all(1 <= nranks <= MAX_BUILT for nranks in (arguments.max_nranks, *arguments.extra)) or not 1 <= jobs <= MAX_JOBS:
+    if (
+        not all(1 <= nranks <= MAX_BUILT for nranks in (arguments.max_nranks, *arguments.extra))
+        or not 1 <= jobs <= MAX_JOBS
+    ):
         raise ArgumentError(f"verify needs numbers of ranks from 1 to {MAX_BUILT} and 1 to {MAX_JOBS} jobs")
     read_all()
     rows = _matching(arguments.patterns)
@@ -48,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         progress(f"proven {done} of {total} parts" if done < total else "")
 
     try:
-        summaries = prove_catalogue(arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=shown)
+        summaries = prove_catalogue(
+            arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=shown
+        )
     except ScheduleError as error:
         progress("")
         print(f"refused: {error}")
@@ -63,7 +80,9 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers of ranks with commas, such as 96,128, got {quoted(text)}") from None
+        raise argparse.ArgumentTypeError(
+            f"expected numbers of ranks with commas, such as 96,128, got {quoted(text)}"
+        ) from None
 
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:
@@ -73,10 +92,17 @@ def _matching(patterns: Sequence[str]) -> list[Algorithm]:
         if Path(pattern).suffix in READERS:
             matching = [row.key for row in read_file(Path(pattern))]
         else:
-            matching = [key for key, row in CATALOGUE.items() if fnmatchcase(key, pattern) or pattern in (row.collective, row.name)]
+            matching = [
+                key
+                for key, row in CATALOGUE.items()
+                if fnmatchcase(key, pattern) or pattern in (row.collective, row.name)
+            ]
         if not matching:
             names = {name for key, row in CATALOGUE.items() for name in (key, row.collective, row.name)}
-            raise ArgumentError(f"no algorithm matches {quoted(pattern)}" + (meant(names, pattern) or "; 'hpcoll show' lists them"))
+            raise ArgumentError(
+                f"no algorithm matches {quoted(pattern)}"
+                + (meant(names, pattern) or "; 'hpcoll show' lists them")
+            )
         found.update(dict.fromkeys(matching, True))
     return [CATALOGUE[key] for key, wanted in found.items() if wanted]
 
@@ -84,7 +110,9 @@ def _matching(patterns: Sequence[str]) -> list[Algorithm]:
 def _texts(summary: Summary) -> list[str]:
     collective = COLLECTIVES[CATALOGUE[summary.key].collective]
     reduces = collective.reduces and not collective.idempotent
-    facts = ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
+    facts = (
+        ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
+    )
     some = f"in {summary.canonical:,} of {summary.instances:,}" if summary.canonical else "no"
     facts.append(("yes" if summary.canonical == summary.instances else some) if reduces else "")
     return [summary.key, f"{summary.instances:,}", f"{summary.messages:,}", *facts, f"{summary.seconds:.1f}"]

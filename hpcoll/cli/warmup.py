@@ -18,15 +18,31 @@ TYPES, OPERATORS = "double,float", "sum"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = f"Compiled code is kept in {folder()}, for this kind of processor: run warmup on a compute node."
-    parser.add_argument("--types", default=TYPES, metavar="LIST", help=f"element types as in bench, with commas; default {TYPES}")
-    parser.add_argument("--ops", default=OPERATORS, metavar="LIST", help=f"operators as in bench, with commas; default {OPERATORS}")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who set {SITE}=FOLDER")
+    parser.epilog = (
+        f"Compiled code is kept in {folder()}, for this kind of processor: run warmup on a compute node."
+    )
+    parser.add_argument(
+        "--types",
+        default=TYPES,
+        metavar="LIST",
+        help=f"element types as in bench, with commas; default {TYPES}",
+    )
+    parser.add_argument(
+        "--ops",
+        default=OPERATORS,
+        metavar="LIST",
+        help=f"operators as in bench, with commas; default {OPERATORS}",
+    )
+    parser.add_argument(
+        "--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who set {SITE}=FOLDER"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile the engine, then kernels."""
-    wanted = list(product(map(find_op, arguments.ops.split(",")), map(find_dtype, arguments.types.split(","))))
+    wanted = list(
+        product(map(find_op, arguments.ops.split(",")), map(find_dtype, arguments.types.split(",")))
+    )
     for op, dtype in wanted:
         check_op(op, dtype, 0)
     if arguments.to:

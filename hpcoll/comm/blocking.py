@@ -31,10 +31,18 @@ class BlockingReductions(WithContext):
     """An intracommunicator whose blocking reductions, and barriers, which combine nothing, run on hpcoll."""
 
     def Allreduce(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine every rank's sendbuf and give the result to all ranks.
 
         Args:
@@ -65,16 +73,29 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
         if order is not None:
-            key = "Allreduce rank" if order is RANK_ORDER and key == "Allreduce" else in_order(key, order, context.rank)
+            key = (
+                "Allreduce rank"
+                if order is RANK_ORDER and key == "Allreduce"
+                else in_order(key, order, context.rank)
+            )
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Reduce(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine every rank's sendbuf and give the result to the root; errors as in `Allreduce`.
 
         Args:
@@ -95,18 +116,34 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
+        key = (
+            "Reduce"
+            if root == 0 and algorithm is None and segment is None
+            else ("Reduce", root, algorithm, segment)
+        )
         if order is not None:
-            key = "Reduce rank" if order is RANK_ORDER and key == "Reduce" else in_order(key, order, context.rank)
+            key = (
+                "Reduce rank"
+                if order is RANK_ORDER and key == "Reduce"
+                else in_order(key, order, context.rank)
+            )
         status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
 
     def Reduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -125,7 +162,11 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
+        key = (
+            "Reduce_scatter_block"
+            if algorithm is None and segment is None
+            else ("Reduce_scatter_block", 0, algorithm, segment)
+        )
         if order is not None:
             short = order is RANK_ORDER and key == "Reduce_scatter_block"
             key = "Reduce_scatter_block rank" if short else in_order(key, order, context.rank)
@@ -134,10 +175,19 @@ class BlockingReductions(WithContext):
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Any = None,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine every rank's sendbuf and give block ``r`` of the result, of a size of its own, to rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -164,18 +214,36 @@ class BlockingReductions(WithContext):
                 with context.failure_scope("Reduce_scatter"):
                     raise
         send = with_counts(sendbuf, recvcounts)
-        key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
+        key = (
+            "Reduce_scatter"
+            if algorithm is None and segment is None
+            else ("Reduce_scatter", 0, algorithm, segment)
+        )
         if order is not None:
-            key = "Reduce_scatter rank" if order is RANK_ORDER and key == "Reduce_scatter" else in_order(key, order, context.rank)
+            key = (
+                "Reduce_scatter rank"
+                if order is RANK_ORDER and key == "Reduce_scatter"
+                else in_order(key, order, context.rank)
+            )
         status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
-            context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
+            context.run(
+                status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout
+            )
 
     def Scan(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine the sendbufs of ranks ``0`` to ``r`` for rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -202,10 +270,18 @@ class BlockingReductions(WithContext):
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Exscan(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Combine the sendbufs of ranks ``0`` to ``r - 1`` for rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -226,12 +302,18 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context.rank)
         key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
         if order is not None:
-            key = "Exscan rank" if order is RANK_ORDER and key == "Exscan" else in_order(key, order, context.rank)
+            key = (
+                "Exscan rank"
+                if order is RANK_ORDER and key == "Exscan"
+                else in_order(key, order, context.rank)
+            )
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
-    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> None:
+    def Barrier(
+        self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None
+    ) -> None:
         """Return when every rank has called it; errors as in `Allreduce`.
 
         Args:

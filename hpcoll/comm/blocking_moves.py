@@ -36,12 +36,27 @@ def between_buffers(qualified: str, what: str, sends: str, receives: str) -> Cal
     name = qualified.rsplit(".", 1)[1]
 
     def run(
-        self: WithContext, sendbuf: Any, recvbuf: Any, *,
-        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         if tag is not None:
             with regions[tag]:
-                return run(self, sendbuf, recvbuf, algorithm=algorithm, segment=segment, stream=stream, timeout=timeout)
+                return run(
+                    self,
+                    sendbuf,
+                    recvbuf,
+                    algorithm=algorithm,
+                    segment=segment,
+                    stream=stream,
+                    timeout=timeout,
+                )
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
@@ -59,9 +74,16 @@ class BlockingMoves(WithContext):
     """An intracommunicator whose blocking collectives that move data run on hpcoll."""
 
     def Bcast(
-        self, buf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        buf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Copy the root's buffer to all ranks; errors as in `Allreduce`.
 
         Args:
@@ -78,15 +100,26 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Bcast" if root == 0 and algorithm is None and segment is None else ("Bcast", root, algorithm, segment)
+        key = (
+            "Bcast"
+            if root == 0 and algorithm is None and segment is None
+            else ("Bcast", root, algorithm, segment)
+        )
         status = run_cached(context.tables[key], _IN_PLACE, buf, None)
         if status:
             context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream, limit_s=timeout)
 
     def Allgather(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give every rank the blocks of all ranks; errors as in `Allreduce`.
 
         Args:
@@ -109,9 +142,16 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Allgatherv(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give every rank the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
 
         Args:
@@ -134,9 +174,17 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Gather(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give the root the blocks of all ranks; errors as in `Allreduce`.
 
         Args:
@@ -155,15 +203,27 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = "Gather" if root == 0 and algorithm is None and segment is None else ("Gather", root, algorithm, segment)
+        key = (
+            "Gather"
+            if root == 0 and algorithm is None and segment is None
+            else ("Gather", root, algorithm, segment)
+        )
         status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
 
     def Gatherv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give the root the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
 
         Args:
@@ -181,15 +241,29 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Gatherv" if root == 0 and algorithm is None and segment is None else ("Gatherv", root, algorithm, segment)
+        key = (
+            "Gatherv"
+            if root == 0 and algorithm is None and segment is None
+            else ("Gatherv", root, algorithm, segment)
+        )
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
-            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+            context.run(
+                status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout
+            )
 
     def Scatter(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give block ``r`` of the root's sendbuf to rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -210,15 +284,27 @@ class BlockingMoves(WithContext):
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, recvbuf)
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
-        key = "Scatter" if root == 0 and algorithm is None and segment is None else ("Scatter", root, algorithm, segment)
+        key = (
+            "Scatter"
+            if root == 0 and algorithm is None and segment is None
+            else ("Scatter", root, algorithm, segment)
+        )
         status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
 
     def Scatterv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give block ``r`` of the root's sendbuf, of a size of its own, to rank ``r``; errors as in `Allreduce`.
 
         Args:
@@ -236,15 +322,28 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
-        key = "Scatterv" if root == 0 and algorithm is None and segment is None else ("Scatterv", root, algorithm, segment)
+        key = (
+            "Scatterv"
+            if root == 0 and algorithm is None and segment is None
+            else ("Scatterv", root, algorithm, segment)
+        )
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
-            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
+            context.run(
+                status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout
+            )
 
     def Alltoall(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, as block ``i`` of its recvbuf; errors as in `Allreduce`.
 
         Args:
@@ -267,9 +366,16 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Alltoallv(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with sizes of their own; errors as in `Allreduce`.
 
         Args:
@@ -293,8 +399,9 @@ class BlockingMoves(WithContext):
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     Alltoallw = between_buffers(
-        "BlockingMoves.Alltoallw", "Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with datatypes of their own",
+        "BlockingMoves.Alltoallw",
+        "Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with datatypes of their own",
         "``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each rank, or\n"
         "        ``MPI.IN_PLACE`` when recvbuf holds them.",
         "``[array, counts, displs, types]``, likewise, of the block from each rank.",
-    )  # fmt: skip
+    )

@@ -21,9 +21,16 @@ def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:
     name = blocking.__name__
 
     def begin(
-        self: WithContext, sendbuf: Any, recvbuf: Any, *,
-        algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     begin.__name__, begin.__qualname__ = f"I{name.lower()}", f"Neighbours.I{name.lower()}"
@@ -40,27 +47,35 @@ class Neighbours(WithContext, MPI.Topocomm):
     """
 
     Neighbor_allgather = between_buffers(
-        "Neighbours.Neighbor_allgather", "Give this rank's block to each neighbour", "One block.",
+        "Neighbours.Neighbor_allgather",
+        "Give this rank's block to each neighbour",
+        "One block.",
         "A block from each neighbour, of equally many bytes.",
-    )  # fmt: skip
+    )
     Neighbor_allgatherv = between_buffers(
-        "Neighbours.Neighbor_allgatherv", "Give this rank's block to each neighbour, where blocks have sizes of their own", "One block.",
+        "Neighbours.Neighbor_allgatherv",
+        "Give this rank's block to each neighbour, where blocks have sizes of their own",
+        "One block.",
         "``[array, counts, displs, type]``: elements and displacement of the block from each neighbour.",
-    )  # fmt: skip
+    )
     Neighbor_alltoall = between_buffers(
-        "Neighbours.Neighbor_alltoall", "Give each neighbour a block of its own", "A block for each neighbour.",
+        "Neighbours.Neighbor_alltoall",
+        "Give each neighbour a block of its own",
+        "A block for each neighbour.",
         "A block from each neighbour, of equally many bytes.",
-    )  # fmt: skip
+    )
     Neighbor_alltoallv = between_buffers(
-        "Neighbours.Neighbor_alltoallv", "Give each neighbour a block of its own, with sizes of their own",
+        "Neighbours.Neighbor_alltoallv",
+        "Give each neighbour a block of its own, with sizes of their own",
         "``[array, counts, displs, type]``: elements and displacement of the block for each neighbour.",
         "``[array, counts, displs, type]``, likewise, of the block from each neighbour.",
-    )  # fmt: skip
+    )
     Neighbor_alltoallw = between_buffers(
-        "Neighbours.Neighbor_alltoallw", "Give each neighbour a block of its own, with datatypes of their own",
+        "Neighbours.Neighbor_alltoallw",
+        "Give each neighbour a block of its own, with datatypes of their own",
         "``[array, counts, displs, types]``: elements, displacement in bytes, and datatype of the block for each neighbour.",
         "``[array, counts, displs, types]``, likewise, of the block from each neighbour.",
-    )  # fmt: skip
+    )
     Ineighbor_allgather = _beginning(Neighbor_allgather)
     Ineighbor_allgatherv = _beginning(Neighbor_allgatherv)
     Ineighbor_alltoall = _beginning(Neighbor_alltoall)

@@ -43,7 +43,9 @@ class BlockingObjects(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         pool = context.exchanges["bcast" if root == 0 else ("bcast", root)]
-        exchange = pool.pop() if pool else CellExchange(context, pool, "bcast", _checked(root, context.nranks))
+        exchange = (
+            pool.pop() if pool else CellExchange(context, pool, "bcast", _checked(root, context.nranks))
+        )
         status = exchange.run(obj)
         made = exchange.made.pop() if not status else exchange.finish(status, timeout)[0]
         exchange.pool.append(exchange)
@@ -68,14 +70,22 @@ class BlockingObjects(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         pool = context.exchanges["scatter" if root == 0 else ("scatter", root)]
-        exchange = pool.pop() if pool else CellExchange(context, pool, "scatter", _checked(root, context.nranks))
+        exchange = (
+            pool.pop() if pool else CellExchange(context, pool, "scatter", _checked(root, context.nranks))
+        )
         source = exchange.put_all(sendobj) if context.rank == root else exchange.target
         status = call_compiled(RUN, exchange.engine, source, exchange.target, AS_BEFORE)
-        made = exchange.finish(status, timeout)[0] if status or get_referents(MPI.pickle) != DEFAULT else loads(exchange.views[0])
+        made = (
+            exchange.finish(status, timeout)[0]
+            if status or get_referents(MPI.pickle) != DEFAULT
+            else loads(exchange.views[0])
+        )
         exchange.pool.append(exchange)
         return made
 
-    def gather(self, sendobj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> list[Any] | None:
+    def gather(
+        self, sendobj: Any, root: int = 0, *, timeout: Time = None, tag: str | None = None
+    ) -> list[Any] | None:
         """Return every rank's object, in rank order, at the root, and None elsewhere; arguments and errors as of `bcast`."""
         if tag is not None:
             return tagged(BlockingObjects.gather, locals())
@@ -83,7 +93,9 @@ class BlockingObjects(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         pool = context.exchanges["gather" if root == 0 else ("gather", root)]
-        exchange = pool.pop() if pool else CellExchange(context, pool, "gather", _checked(root, context.nranks))
+        exchange = (
+            pool.pop() if pool else CellExchange(context, pool, "gather", _checked(root, context.nranks))
+        )
         status = exchange.run(sendobj)
         made = exchange.finish(status, timeout) if status else exchange.taken()
         exchange.pool.append(exchange)
@@ -113,11 +125,17 @@ class BlockingObjects(WithContext):
         pool = context.exchanges["alltoall"]
         exchange = pool.pop() if pool else CellExchange(context, pool, "alltoall")
         status = call_compiled(RUN, exchange.engine, exchange.put_all(sendobj), exchange.target, AS_BEFORE)
-        made = exchange.finish(status, timeout) if status or get_referents(MPI.pickle) != DEFAULT else list(map(loads, exchange.views))
+        made = (
+            exchange.finish(status, timeout)
+            if status or get_referents(MPI.pickle) != DEFAULT
+            else list(map(loads, exchange.views))
+        )
         exchange.pool.append(exchange)
         return made
 
-    def reduce(self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None, tag: str | None = None) -> Any:
+    def reduce(
+        self, sendobj: Any, op: Op = MPI.SUM, root: int = 0, *, timeout: Time = None, tag: str | None = None
+    ) -> Any:
         """Return the combination of every rank's object at the root, and None elsewhere.
 
         Args:
@@ -135,7 +153,9 @@ class BlockingObjects(WithContext):
             return tagged(BlockingObjects.reduce, locals())
         return self._reduced("reduce", root, sendobj, op, timeout)
 
-    def allreduce(self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None) -> Any:
+    def allreduce(
+        self, sendobj: Any, op: Op = MPI.SUM, *, timeout: Time = None, tag: str | None = None
+    ) -> Any:
         """Return the combination of every rank's object on all ranks; arguments and errors as of `reduce`."""
         if tag is not None:
             return tagged(BlockingObjects.allreduce, locals())
@@ -159,7 +179,11 @@ class BlockingObjects(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context.rank)
         pool = context.exchanges[method if not root else (method, root)]
-        exchange = pool.pop() if pool else CellExchange(context, pool, method, _checked(root or 0, context.nranks), op)
+        exchange = (
+            pool.pop()
+            if pool
+            else CellExchange(context, pool, method, _checked(root or 0, context.nranks), op)
+        )
         if op is not exchange.op:
             exchange.use(op)
         wanted = root is None or context.rank == root

@@ -30,8 +30,15 @@ _NULL: Any = object()  # no argument
 
 
 class Communicator(
-    BlockingReductions, BlockingMoves, BlockingObjects, NonBlocking, PersistentCollectives, Messages, SharedArrays, WithStragglers
-):  # fmt: skip
+    BlockingReductions,
+    BlockingMoves,
+    BlockingObjects,
+    NonBlocking,
+    PersistentCollectives,
+    Messages,
+    SharedArrays,
+    WithStragglers,
+):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=``, ``order=`` and ``timeout=``. The
@@ -55,22 +62,32 @@ class Communicator(
         if comm is not None:
             _refuse_without_mpi()
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-                got = "MPI.COMM_NULL" if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL else quoted(comm)
+                got = (
+                    "MPI.COMM_NULL" if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL else quoted(comm)
+                )
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {got}")
             kind = _kind(comm)
             if cls._topology and cls._topology != kind._topology:
-                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {quoted(comm)}")
+                raise ArgumentError(
+                    f"{cls.__name__} needs a communicator with {cls._topology} topology, got {quoted(comm)}"
+                )
             cls = kind if cls is Communicator else cls  # noqa: PLW0642
         return MPI.Intracomm.__new__(cls, comm)
 
     def __init__(self, comm: MPI.Intracomm = _NULL, mixed: bool | None = None) -> None:
         if comm is None or (comm is _NULL and self == MPI.COMM_NULL):
             got = "None" if comm is None else "no argument"
-            raise ArgumentError(f"{type(self).__name__} needs an intracommunicator, such as MPI.COMM_WORLD, got {got}")
+            raise ArgumentError(
+                f"{type(self).__name__} needs an intracommunicator, such as MPI.COMM_WORLD, got {got}"
+            )
         if comm is not _NULL:
             self._context = context_of(self, mixed)
             # mpi4py.MPI came with this very object; others over the same handle can be freed
-            self._constant = type(comm) is MPI.Intracomm and comm in (MPI.COMM_SELF, MPI.COMM_WORLD) and isinstance(comm.__reduce__(), str)
+            self._constant = (
+                type(comm) is MPI.Intracomm
+                and comm in (MPI.COMM_SELF, MPI.COMM_WORLD)
+                and isinstance(comm.__reduce__(), str)
+            )
 
     def _keep(self, comm: Any) -> Any:
         """Return a communicator that MPI made of this one with our type; ``COMM_NULL`` stays as it is."""
@@ -102,7 +119,11 @@ class Communicator(
 
     @classmethod
     def Create_from_group(
-        cls, group: MPI.Group, stringtag: str = "org.mpi4py", info: MPI.Info = MPI.INFO_NULL, errhandler: MPI.Errhandler | None = None
+        cls,
+        group: MPI.Group,
+        stringtag: str = "org.mpi4py",
+        info: MPI.Info = MPI.INFO_NULL,
+        errhandler: MPI.Errhandler | None = None,
     ) -> "Communicator":
         """Return the communicator of a group, which only its members call; arguments as in mpi4py."""
         _refuse_without_mpi()
@@ -185,8 +206,13 @@ class Communicator(
         return self._keep(MPI.Intracomm(self).Create_group(group, tag))
 
     def Create_cart(
-        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False, *, shape: Sequence[int] | None = None
-    ) -> "CartCommunicator":  # fmt: skip
+        self,
+        dims: Sequence[int],
+        periods: Sequence[bool] | None = None,
+        reorder: bool = False,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> "CartCommunicator":
         """Return a communicator with cartesian topology, ``COMM_NULL`` on ranks that it does not need; collective.
 
         Args:
@@ -199,7 +225,9 @@ class Communicator(
         Raises:
             ArgumentError: ``shape`` is not one for these dimensions.
         """
-        with in_grid_order(self, self._context.resources.topology if reorder else None, dims, periods, shape) as ordered:
+        with in_grid_order(
+            self, self._context.resources.topology if reorder else None, dims, periods, shape
+        ) as ordered:
             return self._keep(ordered if ordered == MPI.COMM_NULL else ordered.Create_cart(dims, periods))
 
 
@@ -245,7 +273,11 @@ class Intercommunicator(MPI.Intercomm):
         return _typed(super().Create(group))
 
 
-_KINDS: dict[int, type[Communicator]] = {MPI.CART: CartCommunicator, MPI.GRAPH: GraphCommunicator, MPI.DIST_GRAPH: DistGraphCommunicator}
+_KINDS: dict[int, type[Communicator]] = {
+    MPI.CART: CartCommunicator,
+    MPI.GRAPH: GraphCommunicator,
+    MPI.DIST_GRAPH: DistGraphCommunicator,
+}
 
 
 def _refuse_without_mpi() -> None:
@@ -282,10 +314,12 @@ def _keeping(name: str, kind: str) -> Any:
 
 # Not those for processes of another program, which may not use hpcoll: `Spawn`, `Accept`, `Connect`, `Join`, `Get_parent`.
 _MADE = {
-    "Create_graph": "a `GraphCommunicator`", "Create_dist_graph": "a `DistGraphCommunicator`",
-    "Create_dist_graph_adjacent": "a `DistGraphCommunicator`", "Create_intercomm": "an `Intercommunicator`, whose `Merge` keeps the type",
+    "Create_graph": "a `GraphCommunicator`",
+    "Create_dist_graph": "a `DistGraphCommunicator`",
+    "Create_dist_graph_adjacent": "a `DistGraphCommunicator`",
+    "Create_intercomm": "an `Intercommunicator`, whose `Merge` keeps the type",
     "Shrink": "a communicator of the ranks that are alive",
-}  # fmt: skip
+}
 for _name, _of in _MADE.items():
     if hasattr(MPI.Intracomm, _name):  # older versions of mpi4py lack one
         setattr(Communicator, _name, _keeping(_name, _of))

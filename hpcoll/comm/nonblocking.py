@@ -26,124 +26,274 @@ class NonBlocking(WithContext):
     """
 
     def Iallreduce(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Allreduce`."""
-        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
+        return issue(
+            self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order
+        )
 
     def Ireduce(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Reduce`."""
-        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag, order)
+        return issue(
+            self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag, order
+        )
 
     def Ireduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Reduce_scatter_block`."""
-        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
+        return issue(
+            self,
+            "Reduce_scatter_block",
+            (sendbuf, recvbuf, op),
+            algorithm,
+            segment,
+            stream,
+            timeout,
+            tag,
+            order,
+        )
 
     def Ireduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Any = None,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Reduce_scatter`."""
-        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout, tag, order)
+        return issue(
+            self,
+            "Reduce_scatter",
+            (sendbuf, recvbuf, recvcounts, op),
+            algorithm,
+            segment,
+            stream,
+            timeout,
+            tag,
+            order,
+        )
 
     def Iscan(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Scan`."""
         return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
     def Iexscan(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
         order: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+    ) -> MPI.Request:
         """Begin `Exscan`."""
         return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
-    def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None) -> MPI.Request:
+    def Ibarrier(
+        self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None, tag: str | None = None
+    ) -> MPI.Request:
         """Begin `Barrier`."""
         return issue(self, "Barrier", (), algorithm, segment, None, timeout, tag)
 
     def Ibcast(
-        self, buf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        buf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Bcast`."""
         return issue(self, "Bcast", (buf, root), algorithm, segment, stream, timeout, tag)
 
     def Iallgather(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Allgather`."""
         return issue(self, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Iallgatherv(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Allgatherv`."""
         return issue(self, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Igather(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Gather`."""
         return issue(self, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Igatherv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Gatherv`."""
         return issue(self, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Iscatter(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Scatter`."""
         return issue(self, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Iscatterv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Scatterv`."""
         return issue(self, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
 
     def Ialltoall(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Alltoall`."""
         return issue(self, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Ialltoallv(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Alltoallv`."""
         return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
     def Ialltoallw(
-        self, sendbuf: Any, recvbuf: Any,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None, tag: str | None = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        *,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        stream: Any = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> MPI.Request:
         """Begin `Alltoallw`."""
         return issue(self, "Alltoallw", (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
@@ -174,11 +324,15 @@ def persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
     parameters, at = [*given.parameters.values()], 1 + len(METHODS[name].arguments)
     defaults = tuple(one.default for one in parameters[1:at])
     least = defaults.count(Parameter.empty)
-    with_info = given.replace(parameters=[*parameters[:at], info, *parameters[at:]], return_annotation=MPI.Prequest)
+    with_info = given.replace(
+        parameters=[*parameters[:at], info, *parameters[at:]], return_annotation=MPI.Prequest
+    )
 
     def plan(*arguments: Any, **keywords: Any) -> MPI.Prequest:
         comm, *given = arguments
-        if least <= len(given) < at and not keywords:  # as most are called: to bind arguments takes as long as all else
+        if (
+            least <= len(given) < at and not keywords
+        ):  # as most are called: to bind arguments takes as long as all else
             return make_persistent(comm._context, name, (*given, *defaults[len(given) :]), None, None, None)
         bound = with_info.bind(*arguments, **keywords)
         bound.apply_defaults()
@@ -186,7 +340,10 @@ def persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
         return make_persistent(comm._context, name, tuple(arguments), **{"stream": None} | bound.kwargs)
 
     named: Any = plan
-    named.__name__, named.__qualname__ = f"{name}_init", f"{blocking.__qualname__.partition('.')[0]}.{name}_init"
+    named.__name__, named.__qualname__ = (
+        f"{name}_init",
+        f"{blocking.__qualname__.partition('.')[0]}.{name}_init",
+    )
     named.__doc__ = _text(_PLAN, blocking).replace("    algorithm:", "    info: Ignored.\n    algorithm:", 1)
     named.__signature__ = with_info
     return plan

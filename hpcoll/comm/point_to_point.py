@@ -22,7 +22,19 @@ from hpcoll.runtime.gpu.arrays import ON_HOST
 from hpcoll.runtime.gpu.cuda import signs
 
 _Array, _Comm, _Message, _SPECS = np.ndarray, MPI.Comm, MPI.Message, (list, tuple)
-_HOST_TYPES = frozenset((_Array, bytes, bytearray, memoryview, array, type(None), type(MPI.BOTTOM), type(MPI.IN_PLACE), MPI.buffer))
+_HOST_TYPES = frozenset(
+    (
+        _Array,
+        bytes,
+        bytearray,
+        memoryview,
+        array,
+        type(None),
+        type(MPI.BOTTOM),
+        type(MPI.IN_PLACE),
+        MPI.buffer,
+    )
+)
 _SEND = """{}
 
 Args:
@@ -82,7 +94,13 @@ class Messages(MPI.Intracomm):
     Irsend = _sending("Irsend", "Begin an `Rsend`, and return a request of the MPI library's own.")
 
     def Recv(
-        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None, *, stream: Any = None
+        self,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+        *,
+        stream: Any = None,
     ) -> None:
         """Receive a message; of a GPU array only the part that a message fills is written.
 
@@ -95,9 +113,13 @@ class Messages(MPI.Intracomm):
         """
         if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Recv(self, buf, source, tag, status)
-        return _receive(self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream)
+        return _receive(
+            self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream
+        )
 
-    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, *, stream: Any = None) -> MPI.Request:
+    def Irecv(
+        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, *, stream: Any = None
+    ) -> MPI.Request:
         """Begin to receive a message; arguments as of `Recv`.
 
         Returns:
@@ -108,41 +130,73 @@ class Messages(MPI.Intracomm):
         return _begin_receive(self, lambda host: _Comm.Irecv(self, host, source, tag), buf, stream)
 
     def Sendrecv(
-        self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None, *, stream: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+        *,
+        stream: Any = None,
+    ) -> None:
         """Send a message and receive another; arguments as of `Send` and `Recv`."""
         if not signs or (on_host(sendbuf) and on_host(recvbuf)):
             return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         (send, recv), store = _buffers().serve(self, (sendbuf, recvbuf), 1, stream)
-        return _stored(lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store)
+        return _stored(
+            lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store
+        )
 
     def Sendrecv_replace(
-        self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None, *, stream: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        buf: Any,
+        dest: int,
+        sendtag: int = 0,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+        *,
+        stream: Any = None,
+    ) -> None:
         """Send a message and receive another into its place; arguments as of `Send` and `Recv`."""
         if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
         (host,), store = _buffers().serve(self, (buf,), 0, stream, replaces=True)
-        return _stored(lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told), status, store)
+        return _stored(
+            lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told),
+            status,
+            store,
+        )
 
     def Isendrecv(
-        self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
-        *, stream: Any = None,
-    ) -> MPI.Request:  # fmt: skip
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        *,
+        stream: Any = None,
+    ) -> MPI.Request:
         """Begin a `Sendrecv`; GPU arrays only where the MPI library takes them, after the work on their streams."""
         if signs and not (on_host(sendbuf) and on_host(recvbuf)):
             _settle(self, "Isendrecv", (sendbuf, recvbuf), stream)
         return _Comm.Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
 
-    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message":
+    def Mprobe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> "Message":
         """Wait for a message, and return an object that receives it; arguments as of `Recv`."""
         message = Message.Probe(self, source, tag, status)
         message._comm = self
         return message
 
-    def Improbe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message | None":
+    def Improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> "Message | None":
         """Return an object that receives a message that is there, or None; arguments as of `Recv`."""
         message = Message.Iprobe(self, source, tag, status)
         if message is not None:
@@ -173,7 +227,11 @@ def on_host(spec: Any) -> bool:
     """Say whether a buffer argument is known to lie in host memory, by its type or DLPack's word; a closer look costs as much as a call."""
     buffer = spec[0] if isinstance(spec, _SPECS) and spec else spec
     try:
-        return type(buffer) in _HOST_TYPES or isinstance(buffer, _Array) or buffer.__dlpack_device__()[0] in ON_HOST
+        return (
+            type(buffer) in _HOST_TYPES
+            or isinstance(buffer, _Array)
+            or buffer.__dlpack_device__()[0] in ON_HOST
+        )
     except UNREADABLE:
         return False
 
@@ -186,7 +244,11 @@ def _buffers() -> ModuleType:
     return point_to_point_buffers
 
 
-def _stored(call: Callable[[MPI.Status | None], None], status: MPI.Status | None, store: Callable[[MPI.Status], None] | None) -> None:
+def _stored(
+    call: Callable[[MPI.Status | None], None],
+    status: MPI.Status | None,
+    store: Callable[[MPI.Status], None] | None,
+) -> None:
     """Receive, and copy the received part to the GPU."""
     if store is None:
         return call(status)
@@ -195,7 +257,9 @@ def _stored(call: Callable[[MPI.Status | None], None], status: MPI.Status | None
     return store(told)
 
 
-def _receive(comm: MPI.Comm, call: Callable[..., None], buf: Any, status: MPI.Status | None, stream: Any) -> None:
+def _receive(
+    comm: MPI.Comm, call: Callable[..., None], buf: Any, status: MPI.Status | None, stream: Any
+) -> None:
     (host,), store = _buffers().serve(comm, (buf,), 0, stream)
     _stored(partial(call, host), status, store)
 
@@ -217,7 +281,15 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
         theirs.Set_cancelled(False)
 
     try:
-        return chain(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
+        return chain(
+            rank,
+            Receive._what,
+            posted,
+            Receive.of,
+            status=status,
+            finish=lambda: store(status),
+            report=report,
+        )
     except BaseException:  # it must not write to memory that nobody keeps
         with board().held():  # see `hpcoll.comm.requests.operation.abandon`
             posted.Cancel()
@@ -234,7 +306,9 @@ def _passed_on(name: str, theirs: Any) -> Any:
         return theirs(self, buf, *others, **options)
 
     text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, after the work on their streams."
-    return _named(passed, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
+    return _named(
+        passed, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text
+    )
 
 
 def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> None:
@@ -243,15 +317,29 @@ def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> N
     arrays = buffers.gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
     if arrays:
         if name in _HOST_ONLY or not buffers.is_direct(comm, arrays):
-            needs = "host memory" if name in _HOST_ONLY else "host memory, or an MPI library that takes GPU memory and is given it"
-            raise ArgumentError(f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host")
+            needs = (
+                "host memory"
+                if name in _HOST_ONLY
+                else "host memory, or an MPI library that takes GPU memory and is given it"
+            )
+            raise ArgumentError(
+                f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host"
+            )
         buffers.settle(arrays, stream, rank)
 
 
 _HOST_ONLY = ("Attach_buffer",)
 _PASSED_ON = (
-    "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init", *_HOST_ONLY,
-)  # fmt: skip
+    "Isendrecv_replace",
+    "Send_init",
+    "Bsend_init",
+    "Ssend_init",
+    "Rsend_init",
+    "Recv_init",
+    "Psend_init",
+    "Precv_init",
+    *_HOST_ONLY,
+)
 
 for _name in _PASSED_ON:
     if hasattr(MPI.Comm, _name):  # older versions of mpi4py lack some

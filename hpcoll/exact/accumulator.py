@@ -68,10 +68,16 @@ class ExactAccumulator:
             ArgumentError: x cannot be added to these sums.
         """
         array = self._taken(x)
-        axes = tuple(range(len(array.shape) - len(self.shape))) if axis is None else sorted_axes(axis, len(array.shape))
+        axes = (
+            tuple(range(len(array.shape) - len(self.shape)))
+            if axis is None
+            else sorted_axes(axis, len(array.shape))
+        )
         kept = tuple(n for i, n in enumerate(array.shape) if i not in axes)
         if kept != self.shape:
-            raise ArgumentError(f"add needs an array whose other axes have shape {self.shape}, got {array.shape} and axis {axis}")
+            raise ArgumentError(
+                f"add needs an array whose other axes have shape {self.shape}, got {array.shape} and axis {axis}"
+            )
         if self.shape:
             self._sums.cover(needed_by(array))
         self._sums.add(array, axes)
@@ -88,7 +94,9 @@ class ExactAccumulator:
         """
         one, other = self._taken(x), self._taken(y)
         if self.shape or one.shape != other.shape:
-            raise ArgumentError(f"add_product needs one sum and arrays of one shape, got {self.shape}, {one.shape} and {other.shape}")
+            raise ArgumentError(
+                f"add_product needs one sum and arrays of one shape, got {self.shape}, {one.shape} and {other.shape}"
+            )
         self._sums.add_product(one, other)
 
     def _taken(self, x: Any) -> Array:
@@ -103,9 +111,19 @@ class ExactAccumulator:
         Raises:
             ArgumentError: It has another shape, or one of the two is complex.
         """
-        if not isinstance(other, ExactAccumulator) or other.shape != self.shape or other._is_complex != self._is_complex:
-            got = f"{other.dtype} of shape {other.shape}" if isinstance(other, ExactAccumulator) else type(other).__name__
-            raise ArgumentError(f"merge needs an accumulator like this one, {self.dtype} of shape {self.shape}, got {got}")
+        if (
+            not isinstance(other, ExactAccumulator)
+            or other.shape != self.shape
+            or other._is_complex != self._is_complex
+        ):
+            got = (
+                f"{other.dtype} of shape {other.shape}"
+                if isinstance(other, ExactAccumulator)
+                else type(other).__name__
+            )
+            raise ArgumentError(
+                f"merge needs an accumulator like this one, {self.dtype} of shape {self.shape}, got {got}"
+            )
         self._sums.merge(other._sums)
 
     def round(self, dtype: Any = None) -> Any:
@@ -119,11 +137,17 @@ class ExactAccumulator:
         """
         wanted = self.dtype if dtype is None else _result_type(dtype, "round")
         if (wanted.kind == "c") != self._is_complex:
-            raise ArgumentTypeError(f"round of an accumulator of {self.dtype} needs a type of that kind, got {wanted}")
+            raise ArgumentTypeError(
+                f"round of an accumulator of {self.dtype} needs a type of that kind, got {wanted}"
+            )
         return self._sums.rounded(wanted).reshape(self.shape)[()]
 
     def __eq__(self, other: object) -> bool:
-        return self.__getstate__() == other.__getstate__() if isinstance(other, ExactAccumulator) else NotImplemented
+        return (
+            self.__getstate__() == other.__getstate__()
+            if isinstance(other, ExactAccumulator)
+            else NotImplemented
+        )
 
     def __getstate__(self) -> tuple[Any, ...]:
         words, window = self._sums.least()
@@ -156,5 +180,7 @@ def _result_type(dtype: Any, subject: str) -> np.dtype:
     except TypeError:
         raise ArgumentTypeError(f"{subject} needs an element type, got {quoted(dtype)}") from None
     if not is_exact_type(found) or found.kind in "biu":
-        raise ArgumentTypeError(f"{subject} needs a floating type up to float64, real or complex, got {found}")
+        raise ArgumentTypeError(
+            f"{subject} needs a floating type up to float64, real or complex, got {found}"
+        )
     return found

@@ -21,12 +21,16 @@ def exact_array(x: Any) -> Array:
     try:
         on_gpu = device_array(x)
         found: Array = np.asarray(x) if on_gpu is None else on_gpu
-    except Exception as error:  # whatever an object raises that is asked for its elements: the other ranks have to be told
+    except (
+        Exception
+    ) as error:  # whatever an object raises that is asked for its elements: the other ranks have to be told
         raise like(error, f"exact sums need an array that can be read: {error}") from error
     if np.ma.isMaskedArray(x):
         raise ArgumentTypeError("exact sums need an array without a mask, got a masked one")
     if not is_exact_type(found.dtype):
-        raise ArgumentTypeError(f"exact sums need integers or floating-point numbers up to float64, got {found.dtype}")
+        raise ArgumentTypeError(
+            f"exact sums need integers or floating-point numbers up to float64, got {found.dtype}"
+        )
     return found
 
 
@@ -37,7 +41,9 @@ def sorted_axes(axis: Any, ndim: int) -> tuple[int, ...]:
         ArgumentError: Not axes of an array that has ``ndim``.
     """
     try:
-        axes = sorted(range(ndim)[operator.index(one)] for one in ((axis,) if hasattr(axis, "__index__") else axis))
+        axes = sorted(
+            range(ndim)[operator.index(one)] for one in ((axis,) if hasattr(axis, "__index__") else axis)
+        )
     except (IndexError, TypeError):
         axes = [0, 0]
     if len(set(axes)) < len(axes) or not axes:

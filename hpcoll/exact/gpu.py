@@ -49,7 +49,9 @@ def add_gpu_products(words: np.ndarray[Any, Any], x: Any, y: Any, within: DigitW
 
 def add_gpu_squares(words: np.ndarray[Any, Any], x: Any, within: DigitWindow) -> bool:
     """Add the squares of all elements to a vector, those of the size of complex ones; as `add_gpu_products`."""
-    return len(words) == 1 and _is_added(words, squares_on_gpu(x, within) if isinstance(x, DeviceArray) else None)
+    return len(words) == 1 and _is_added(
+        words, squares_on_gpu(x, within) if isinstance(x, DeviceArray) else None
+    )
 
 
 def _is_added(words: np.ndarray[Any, Any], found: np.ndarray[Any, Any] | None) -> bool:
@@ -60,7 +62,9 @@ def _is_added(words: np.ndarray[Any, Any], found: np.ndarray[Any, Any] | None) -
     return True
 
 
-def host_pieces(*arrays: np.ndarray[Any, Any] | DeviceArray, along: tuple[int, ...] | None = None) -> Iterator[tuple[np.ndarray, ...]]:
+def host_pieces(
+    *arrays: np.ndarray[Any, Any] | DeviceArray, along: tuple[int, ...] | None = None
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield arrays of one shape as arrays on the host: those of GPUs block by block, along their first axis.
 
     Args:

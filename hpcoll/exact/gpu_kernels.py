@@ -57,7 +57,9 @@ def squares_on_gpu(x: DeviceArray, within: DigitWindow) -> Words | None:
     return np.sum([digit_products(gpu, part, part, within) for part in parts], 0)
 
 
-def _parts(x: DeviceArray, axes: tuple[int, ...], *, in_order: bool = False) -> tuple[Gpu, list[GpuMatrix], object] | None:
+def _parts(
+    x: DeviceArray, axes: tuple[int, ...], *, in_order: bool = False
+) -> tuple[Gpu, list[GpuMatrix], object] | None:
     """Return an array as matrices of its parts: a vector for each sum, behind the work of its producer; None where kernels cannot read it.
 
     Args:
@@ -74,7 +76,10 @@ def _parts(x: DeviceArray, axes: tuple[int, ...], *, in_order: bool = False) -> 
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     nvectors, length = prod(x.shape[axis] for axis in kept), prod(x.shape[axis] for axis in axes)
     strides = x.strides if x.strides is not None else _packed(x.shape, x.dtype.itemsize)
-    pointer, steps = x.pointer, (_step(x.shape, strides, kept), _step(x.shape, strides, axes, any_order=not in_order))
+    pointer, steps = (
+        x.pointer,
+        (_step(x.shape, strides, kept), _step(x.shape, strides, axes, any_order=not in_order)),
+    )
     nparts = 2 if x.dtype.kind == "c" else 1
     real = np.dtype(f"f{x.dtype.itemsize // 2}") if nparts == 2 else x.dtype
     with gpu.entered():
@@ -86,7 +91,11 @@ def _parts(x: DeviceArray, axes: tuple[int, ...], *, in_order: bool = False) -> 
             shape, moved = tuple(x.shape[axis] for axis in order), tuple(strides[axis] for axis in order)
             packed = pack(gpu, x._replace(shape=shape, strides=moved))
             packed.fill(gpu.stream)
-            keep, pointer, steps = packed.memory, packed.memory.address, (x.dtype.itemsize, nvectors * x.dtype.itemsize)
+            keep, pointer, steps = (
+                packed.memory,
+                packed.memory.address,
+                (x.dtype.itemsize, nvectors * x.dtype.itemsize),
+            )
     across, along = ((step or 0) // real.itemsize for step in steps)
     first = GpuMatrix(pointer, real, nvectors, length, across, along)
     return gpu, [first._replace(pointer=pointer + part * real.itemsize) for part in range(nparts)], keep
@@ -104,7 +113,9 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _step(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int], *, any_order: bool = False) -> int | None:
+def _step(
+    shape: Sequence[int], strides: Sequence[int], axes: Sequence[int], *, any_order: bool = False
+) -> int | None:
     """Return the step in bytes from each place along some axes to the next, in C order or in that of memory; None where it varies."""
     used = [(strides[axis], shape[axis]) for axis in axes if shape[axis] != 1]
     if any_order:

@@ -13,7 +13,9 @@ from hpcoll.kernels.sums import MOST_ELEMENTS, add_columns, add_products, add_ro
 _SLAB = 1 << 20  # elements that are copied at a time, for kernels that cannot read them where they are
 
 
-def add_term(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow) -> None:
+def add_term(
+    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow
+) -> None:
     """Add the sums of real floating elements over axes.
 
     Args:
@@ -56,7 +58,9 @@ def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: Di
     """Add the sum of each column to its vector."""
     x = x[:: -1 if x.strides[0] < 0 else 1]
     step, itemsize = x.strides[1], x.itemsize
-    in_rows = x.strides[0] == itemsize and step % itemsize == 0 and (step >= len(x) * itemsize or x.shape[1] == 1)
+    in_rows = (
+        x.strides[0] == itemsize and step % itemsize == 0 and (step >= len(x) * itemsize or x.shape[1] == 1)
+    )
     in_columns = step == itemsize and x.strides[0] % itemsize == 0
     if not is_readable(x) or not (in_rows or in_columns):
         x, in_rows = np.ascontiguousarray(x, x.dtype.newbyteorder("=")), False
@@ -78,7 +82,11 @@ def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: Dig
 
 
 def add_products_along(
-    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow
+    words: np.ndarray[Any, Any],
+    x: np.ndarray[Any, Any],
+    y: np.ndarray[Any, Any],
+    axes: tuple[int, ...],
+    within: DigitWindow,
 ) -> None:
     """Add the sums over axes of the products of two real arrays of one shape and type; the other arguments as of `add_term`."""
     if not x.size:

@@ -115,7 +115,12 @@ def exact_norm(comm: Any, x: Any, axis: Axis = None) -> Any:
     operand, sums = _prepared("exact_norm", comm, x, axis, power=2)
     sums.add_squares(operand.array, operand.axes)
     dtype = _floating(operand.dtype)
-    return _result(comm, sums, operand.kept, lambda: sums.roots(np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype))
+    return _result(
+        comm,
+        sums,
+        operand.kept,
+        lambda: sums.roots(np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype),
+    )
 
 
 def exact_dot(comm: Any, x: Any, y: Any) -> Any:
@@ -151,7 +156,12 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     agreed(comm, "exact_dot", problem, description, UNITS)
     if dtype.kind in "biu":
         wide = np.sum(np.empty(0, dtype)).dtype
-        return _summed(comm, sum((np.sum(left * right.astype(wide)) for left, right in host_pieces(*pair)), start=wide.type(0)))
+        return _summed(
+            comm,
+            sum(
+                (np.sum(left * right.astype(wide)) for left, right in host_pieces(*pair)), start=wide.type(0)
+            ),
+        )
     sums = ExactSums(2 if dtype.kind == "c" else 1, 1, single=True)
     sums.add_product(*pair)
     return _result(comm, sums, (), lambda: sums.rounded(dtype))
@@ -172,7 +182,9 @@ def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple
         if operand.kept and not (operand.is_integer and name == "exact_sum"):
             window = needed_by(operand.array, power)
     window = agreed(comm, name, problem, description, window)
-    sums = ExactSums(2 if operand.dtype.kind == "c" and power == 1 else 1, prod(operand.kept), single=not operand.kept)
+    sums = ExactSums(
+        2 if operand.dtype.kind == "c" and power == 1 else 1, prod(operand.kept), single=not operand.kept
+    )
     if operand.kept:
         sums.cover(window)
     return operand, sums
@@ -184,7 +196,9 @@ def _operand(x: Any, axis: Axis) -> _Operand:
     return _Operand(array, tuple(range(ndim)) if axis is None else sorted_axes(axis, ndim))
 
 
-def _result(comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], np.ndarray[Any, Any]]) -> Any:
+def _result(
+    comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], np.ndarray[Any, Any]]
+) -> Any:
     if comm is not None:
         sums.sum_over(comm)
     return rounded().reshape(shape)[()]

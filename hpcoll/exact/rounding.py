@@ -39,7 +39,9 @@ def _from_integers(numbers: list[int], words: np.ndarray[Any, Any], width: int) 
     return made
 
 
-def means(words: np.ndarray[Any, Any], within: DigitWindow, count: int, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def means(
+    words: np.ndarray[Any, Any], within: DigitWindow, count: int, dtype: np.dtype
+) -> np.ndarray[Any, Any]:
     """Return the numbers of vectors in normal form divided by a count, correctly rounded; NaN where the count is 0."""
     if count == 0:
         return np.full(len(words), np.nan, dtype)
@@ -79,7 +81,9 @@ def roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> 
     return results
 
 
-def _close_roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _close_roots(
+    words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return roots, and which are certain: both ends of an interval that holds the root are rounded to one number (Ziv 1991).
 
     A number is ``near + left``, two float64 numbers, but for ``2**-106`` of itself. Its root is ``root + t`` with ``root = sqrt(near)``,
@@ -103,7 +107,9 @@ def _close_roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dty
         square = root * root
         error = low * low - (square - high * high - 2 * (high * low))  # of the square (Dekker 1971)
         t = (near - square - error + rounded(wide, shifted.first, _DOUBLE)) / (2 * root)
-        least, most = (np.ldexp(root + (t + sign * root * 2.0**-100), DIGIT_BITS // 2 * shift) for sign in (-1, 1))
+        least, most = (
+            np.ldexp(root + (t + sign * root * 2.0**-100), DIGIT_BITS // 2 * shift) for sign in (-1, 1)
+        )
         usable &= least > np.finfo(_DOUBLE).smallest_normal
         if is_bfloat16(dtype):
             least, most = least.astype(np.float32), most.astype(np.float32)

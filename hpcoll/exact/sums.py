@@ -100,7 +100,9 @@ class ExactSums:
 
     def rounded(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
         """Return the sums, rounded; the sum of nothing is +0.0."""
-        return self._parts([rounded(self._counted(part), self.window.first, _real(dtype)) for part in self.words], dtype)
+        return self._parts(
+            [rounded(self._counted(part), self.window.first, _real(dtype)) for part in self.words], dtype
+        )
 
     def means(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
         """Return the sums divided by the count, rounded."""

@@ -30,7 +30,10 @@ def terms(x: np.ndarray[Any, Any]) -> list[Term]:
     if x.dtype.kind == "b" or (x.dtype.kind in "iu" and x.dtype.itemsize <= 4):
         return [Term(0, x.astype(np.float64))]
     if x.dtype.kind in "iu":  # more digits than a float64 has
-        return [Term(0, (x & ~x.dtype.type(_LOW)).astype(np.float64)), Term(0, (x & x.dtype.type(_LOW)).astype(np.float64))]
+        return [
+            Term(0, (x & ~x.dtype.type(_LOW)).astype(np.float64)),
+            Term(0, (x & x.dtype.type(_LOW)).astype(np.float64)),
+        ]
     return [Term(0, x)]
 
 

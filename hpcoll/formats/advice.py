@@ -15,10 +15,15 @@ UNBALANCED = 1.25  # times the mean, from which on a gpu or a channel is named
 MOST_PLACES = 3  # that a line names
 # Bytes that the busiest gpu sends at least, as fractions of m; formulas of p gpus.
 _LEAST_SENT = {
-    "allreduce": lambda p: 2 * (p - 1) / p, "allgather": lambda p: (p - 1) / p, "reduce_scatter": lambda p: (p - 1) / p,
-    "alltoall": lambda p: (p - 1) / p, "bcast": lambda p: 1.0, "reduce": lambda p: 1.0, "scatter": lambda p: (p - 1) / p,
+    "allreduce": lambda p: 2 * (p - 1) / p,
+    "allgather": lambda p: (p - 1) / p,
+    "reduce_scatter": lambda p: (p - 1) / p,
+    "alltoall": lambda p: (p - 1) / p,
+    "bcast": lambda p: 1.0,
+    "reduce": lambda p: 1.0,
+    "scatter": lambda p: (p - 1) / p,
     "gather": lambda p: 1 / p,
-}  # fmt: skip
+}
 
 
 def least_sent(collective: str, nranks: int) -> float | None:
@@ -29,7 +34,10 @@ def least_sent(collective: str, nranks: int) -> float | None:
 
 def least_rounds(program: FileProgram) -> int | None:
     """Return the fewest rounds with as many peers at once as its busiest gpu has; None where no bound is known."""
-    peers = max(len({step.peer for steps in s.channels for step in steps if step.peer >= 0}) for s in program.schedules)
+    peers = max(
+        len({step.peer for steps in s.channels for step in steps if step.peer >= 0})
+        for s in program.schedules
+    )
     known = program.collective in _LEAST_SENT and program.nranks > 1
     return math.ceil(math.log(program.nranks, peers + 1) - 1e-9) if known else None
 
@@ -66,7 +74,9 @@ def _balance(program: FileProgram) -> Iterator[str]:
     for s in program.schedules:
         by_channel.append(Counter())
         for number, steps in enumerate(s.channels):
-            by_channel[-1][s.links[number] if s.links else number] += sum(step.srcs[0].n for step in steps if step.op is Op.SEND)
+            by_channel[-1][s.links[number] if s.links else number] += sum(
+                step.srcs[0].n for step in steps if step.op is Op.SEND
+            )
     by_gpu = [sum(found.values()) for found in by_channel]
     mean = sum(by_gpu) / len(by_gpu)
     if max(by_gpu) > UNBALANCED * mean:

@@ -21,9 +21,17 @@ from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 
 NAMES = {
-    "allreduce": "allreduce", "allgather": "allgather", "reducescatter": "reduce_scatter", "reduce_scatter": "reduce_scatter",
-    "alltoall": "alltoall", "broadcast": "bcast", "bcast": "bcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-}  # fmt: skip
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "reducescatter": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "alltoall",
+    "broadcast": "bcast",
+    "bcast": "bcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
 
 
 class Conditions(NamedTuple):
@@ -75,17 +83,25 @@ def _conditions(content: Any) -> Conditions:
             raise refused("collective", " or ".join(NAMES), collective)
         return Conditions(collective, in_place, root)
     budget = Budget()
-    inputs = tuple(tuple(_name(chunk, f"inputs[{gpu}]") for chunk in chunks) for gpu, chunks in _lists(content, "inputs", budget))
+    inputs = tuple(
+        tuple(_name(chunk, f"inputs[{gpu}]") for chunk in chunks)
+        for gpu, chunks in _lists(content, "inputs", budget)
+    )
     owners: dict[str | int, int] = {}  # name -> bit mask of the gpus that have it
     for gpu, names in enumerate(inputs):
         for name in names:
             owners[name] = owners.get(name, 0) | 1 << gpu
     outputs = tuple(
-        tuple(_wanted(chunk, owners, len(inputs), f"outputs[{gpu}][{index}]") for index, chunk in enumerate(chunks))
+        tuple(
+            _wanted(chunk, owners, len(inputs), f"outputs[{gpu}][{index}]")
+            for index, chunk in enumerate(chunks)
+        )
         for gpu, chunks in _lists(content, "outputs", budget)
     )
     if len(inputs) != len(outputs):
-        raise ArgumentError(f"field outputs: expected lists for {len(inputs)} gpus as in inputs, got {len(outputs)}")
+        raise ArgumentError(
+            f"field outputs: expected lists for {len(inputs)} gpus as in inputs, got {len(outputs)}"
+        )
     shifts = member(content, "shifts", list, "") if "shifts" in content else [0] * len(inputs)
     if len(shifts) != len(inputs) or not all(type(shift) is int for shift in shifts):
         raise refused("shifts", f"{len(inputs)} integers", shifts)
@@ -135,21 +151,38 @@ def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks:
     coll, root = (conditions.collective or coll).lower(), root if conditions.root is None else conditions.root
     if conditions.inputs:
         if len(conditions.inputs) != nranks:
-            raise ArgumentError(f"{path}: expected conditions for {nranks} gpus, got some for {len(conditions.inputs)}")
+            raise ArgumentError(
+                f"{path}: expected conditions for {nranks} gpus, got some for {len(conditions.inputs)}"
+            )
         return _custom(conditions)
     if coll not in NAMES:
-        hint = "; conditions of your own can stand beside it" if coll else ", and conditions beside the file can say it"
-        raise ArgumentError(f"{path}: expected coll to be one of {', '.join(NAMES)}, got {quoted(coll) if coll else 'none'}{hint}")
+        hint = (
+            "; conditions of your own can stand beside it"
+            if coll
+            else ", and conditions beside the file can say it"
+        )
+        raise ArgumentError(
+            f"{path}: expected coll to be one of {', '.join(NAMES)}, got {quoted(coll) if coll else 'none'}{hint}"
+        )
     name = NAMES[coll]
     if COLLECTIVES[name].blocks and nchunks % nranks:
-        raise ArgumentError(f"{path}: expected nchunksperloop to be a multiple of {nranks} gpus for {coll}, got {nchunks}")
+        raise ArgumentError(
+            f"{path}: expected nchunksperloop to be a multiple of {nranks} gpus for {coll}, got {nchunks}"
+        )
     if root >= nranks:
         raise ArgumentError(f"{path}: expected a root below {nranks}, got {root}")
     parts = nchunks // nranks if COLLECTIVES[name].blocks else 1
     found = meaning(name, None, parts)._replace(always_in_place=False)
-    shifts = [{"allgather": rank, "gather": rank, "reduce_scatter": -rank, "scatter": -rank}.get(name, 0) * parts for rank in range(nranks)]
+    shifts = [
+        {"allgather": rank, "gather": rank, "reduce_scatter": -rank, "scatter": -rank}.get(name, 0) * parts
+        for rank in range(nranks)
+    ]
     root = root if found.rooted else 0
-    counts = [(found.ninputs(*who), found.noutputs(*who)) for rank in range(nranks) if (who := (rank, nranks, root, nchunks))]
+    counts = [
+        (found.ninputs(*who), found.noutputs(*who))
+        for rank in range(nranks)
+        if (who := (rank, nranks, root, nchunks))
+    ]
     return Named(name, _shifted(found, shifts, counts), root, shifts, counts)
 
 
@@ -168,8 +201,21 @@ def _custom(conditions: Conditions) -> Named:
     inputs, outputs = conditions.inputs, conditions.outputs
     sizes = [(len(has), len(wants)) for has, wants in zip(inputs, outputs)]
     found = Collective(
-        "custom", lambda rank, *_: len(inputs[rank]), lambda rank, *_: len(outputs[rank]), lambda rank, index: inputs[rank][index],
-        lambda rank, index: outputs[rank][index][0], lambda rank, index, *_: outputs[rank][index][1], lambda rank, index: 0,
-        lambda rank, index: 0, None, reduces=any(mask & (mask - 1) for wants in outputs for _, mask in wants),
-    )  # fmt: skip
-    return Named("custom", _shifted(found, conditions.shifts, sizes), conditions.root or 0, list(conditions.shifts), sizes)
+        "custom",
+        lambda rank, *_: len(inputs[rank]),
+        lambda rank, *_: len(outputs[rank]),
+        lambda rank, index: inputs[rank][index],
+        lambda rank, index: outputs[rank][index][0],
+        lambda rank, index, *_: outputs[rank][index][1],
+        lambda rank, index: 0,
+        lambda rank, index: 0,
+        None,
+        reduces=any(mask & (mask - 1) for wants in outputs for _, mask in wants),
+    )
+    return Named(
+        "custom",
+        _shifted(found, conditions.shifts, sizes),
+        conditions.root or 0,
+        list(conditions.shifts),
+        sizes,
+    )

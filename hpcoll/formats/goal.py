@@ -24,7 +24,9 @@ def goal_text(schedules: Sequence[Schedule], nbytes: int, calc: float) -> str:
         ArgumentError: there are no bytes, or the time is none.
     """
     if nbytes < 1 or not 0 <= calc < LONGEST:
-        raise ArgumentError(f"GOAL needs a message of at least 1 byte, and a time from 0 to {LONGEST:g} for each, got {nbytes} and {calc}")
+        raise ArgumentError(
+            f"GOAL needs a message of at least 1 byte, and a time from 0 to {LONGEST:g} for each, got {nbytes} and {calc}"
+        )
     lines = [f"num_ranks {len(schedules)}"]
     for s in schedules:
         lines += ["", f"rank {s.rank} {{", *_rank_lines(s, nbytes / s.nchunks, calc), "}"]

@@ -46,28 +46,53 @@ def read_msccl_xml(path: Path, conditions: Conditions = NO_CONDITIONS) -> FilePr
     in_place = conditions.in_place if conditions.in_place is not None else file.inplace
     if in_place is None:
         raise ArgumentError(f"{file.path}: expected the attribute inplace of algo, got none")
-    out_of_place = not in_place if conditions.in_place is not None or file.outofplace is None else file.outofplace
+    out_of_place = (
+        not in_place if conditions.in_place is not None or file.outofplace is None else file.outofplace
+    )
     if not in_place and not out_of_place:
-        raise ArgumentError(f"{file.path}: expected a program for calls in place, out of place or both, got one for none")
+        raise ArgumentError(
+            f"{file.path}: expected a program for calls in place, out of place or both, got one for none"
+        )
     named = standard(file.path, conditions, file.coll, file.nranks, file.nchunks, file.root)
     shifts: list[int] | list[None] = [None] * file.nranks if out_of_place else named.shifts
-    written = [_GpuWriter(file, gpu, shift, n).write() for gpu, shift, (_, n) in zip(file.gpus, shifts, named.sizes)]
+    written = [
+        _GpuWriter(file, gpu, shift, n).write() for gpu, shift, (_, n) in zip(file.gpus, shifts, named.sizes)
+    ]
     schedules, places = [], []
     for gpu, (channels, cells) in zip(file.gpus, written):
         who = (gpu.id, file.nranks, named.root, file.nchunks)
         schedule = Schedule(
-            named.collective, file.name, file.nranks, gpu.id, named.root, file.nchunks, tuple(tuple(c.steps) for c in channels),
-            (0,) * cells, links=tuple(c.block.chan for c in channels),
-        )  # fmt: skip
+            named.collective,
+            file.name,
+            file.nranks,
+            gpu.id,
+            named.root,
+            file.nchunks,
+            tuple(tuple(c.steps) for c in channels),
+            (0,) * cells,
+            links=tuple(c.block.chan for c in channels),
+        )
         its: Places = tuple(tuple(c.places) for c in channels)
         if not out_of_place and named.meaning.aliases:
-            schedule, its = with_private_input(schedule, its, named.sizes[gpu.id][0], named.meaning.aliases(*who))
+            schedule, its = with_private_input(
+                schedule, its, named.sizes[gpu.id][0], named.meaning.aliases(*who)
+            )
         schedules.append(schedule)
         places.append(its)
     return FileProgram(
-        file.path, file.name, named.collective, named.meaning, file.nranks, named.root, tuple(schedules), tuple(places), in_place,
-        out_of_place, min_bytes=file.min_bytes, max_bytes=file.max_bytes,
-    )  # fmt: skip
+        file.path,
+        file.name,
+        named.collective,
+        named.meaning,
+        file.nranks,
+        named.root,
+        tuple(schedules),
+        tuple(places),
+        in_place,
+        out_of_place,
+        min_bytes=file.min_bytes,
+        max_bytes=file.max_bytes,
+    )
 
 
 class _GpuWriter:
@@ -87,9 +112,13 @@ class _GpuWriter:
         for channel in channels:
             for i, step in enumerate(channel.steps):
                 if step.op is Op.AFTER:
-                    channel.steps[i] = step._replace(after=self._awaited(channels, numbers, step.after, channel.places[i]))
+                    channel.steps[i] = step._replace(
+                        after=self._awaited(channels, numbers, step.after, channel.places[i])
+                    )
         _drop_idle(channels)
-        return channels or [_WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])], self.cells
+        return channels or [
+            _WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])
+        ], self.cells
 
     def _check_connections(self) -> None:
         """Refuse thread blocks that share a connection: nothing says whose message is whose."""
@@ -99,7 +128,9 @@ class _GpuWriter:
                 owner = owners.setdefault((verb, peer, block.chan), block.id)
                 if owner != block.id and peer >= 0:
                     place = FilePlace(block.line, self.gpu.id, block.id)
-                    raise self._refused(place, f"{verb} gpu {peer} in channel {block.chan}, as thread block {owner} does")
+                    raise self._refused(
+                        place, f"{verb} gpu {peer} in channel {block.chan}, as thread block {owner} does"
+                    )
 
     def _write_block(self, channel: _WrittenBlock) -> None:
         block, steps = channel.block, channel.steps
@@ -116,7 +147,9 @@ class _GpuWriter:
                 continue
             self._check(step, block, place)
             if last and not waits and step.type == "re" and step[4:7] == last[4:7] and not self._meet(step):
-                steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.srcbuf, step.srcoff, step.cnt)))
+                steps[-1] = steps[-1]._replace(
+                    srcs=(*steps[-1].srcs, self._chunk(step.srcbuf, step.srcoff, step.cnt))
+                )
             else:
                 found = waits + [(one, place) for one in self._translated(step, block)]
                 steps.extend(one for one, _ in found)
@@ -128,7 +161,10 @@ class _GpuWriter:
 
     def _meet(self, step: Instruction) -> bool:
         """Say whether a reduction's source and destination are one memory in part; such ones are not fused."""
-        src, dst = self._chunk(step.srcbuf, step.srcoff, step.cnt), self._chunk(step.dstbuf, step.dstoff, step.cnt)
+        src, dst = (
+            self._chunk(step.srcbuf, step.srcoff, step.cnt),
+            self._chunk(step.dstbuf, step.dstoff, step.cnt),
+        )
         return src.buffer == dst.buffer and src.index < dst.index + dst.n and dst.index < src.index + src.n
 
     def _translated(self, step: Instruction, block: ThreadBlock) -> list[Step]:
@@ -156,27 +192,41 @@ class _GpuWriter:
         for uses, buffer, offset in ((_READS, step.srcbuf, step.srcoff), (_WRITES, step.dstbuf, step.dstoff)):
             size = {"i": self.gpu.i_chunks, "o": self.gpu.o_chunks, "s": self.gpu.s_chunks}[buffer]
             if step.type in uses and (offset < 0 or offset + step.cnt > size):
-                raise self._refused(place, f"{buffer}[{offset}..{offset + step.cnt - 1}] is outside its buffer of {size} chunks")
+                raise self._refused(
+                    place,
+                    f"{buffer}[{offset}..{offset + step.cnt - 1}] is outside its buffer of {size} chunks",
+                )
         if step.cnt < 1:
             raise self._refused(place, f"a step {step.type} moves {step.cnt} chunks, not at least 1")
         if (step.type in _SENDS and block.send < 0) or (step.type in _RECEIVES and block.recv < 0):
-            raise self._refused(place, f"a step {step.type} in a thread block with send={block.send} and recv={block.recv}")
+            raise self._refused(
+                place, f"a step {step.type} in a thread block with send={block.send} and recv={block.recv}"
+            )
 
-    def _awaited(self, channels: list[_WrittenBlock], numbers: dict[int, int], wait: tuple[int, int], place: FilePlace) -> tuple[int, int]:
+    def _awaited(
+        self, channels: list[_WrittenBlock], numbers: dict[int, int], wait: tuple[int, int], place: FilePlace
+    ) -> tuple[int, int]:
         """Return a wait for ``(thread block, step)`` of the file as one for ``(channel, steps)``."""
         block, step = wait
         if block not in numbers:
-            raise self._refused(place, f"it waits for thread block {block}, which gpu {self.gpu.id} does not have")
+            raise self._refused(
+                place, f"it waits for thread block {block}, which gpu {self.gpu.id} does not have"
+            )
         signals = channels[numbers[block]].signals
         first = bisect_left(signals, (step, 0))
         if first == len(signals):
-            raise self._refused(place, f"it waits for step {step} of thread block {block}, which never says that it is done (hasdep)")
+            raise self._refused(
+                place,
+                f"it waits for step {step} of thread block {block}, which never says that it is done (hasdep)",
+            )
         return numbers[block], signals[first][1]
 
     def _check_own_wait(self, step: Instruction, channel: _WrittenBlock, place: FilePlace) -> None:
         """Refuse a wait for the same thread block, unless for what it has done."""
         if not channel.signals or channel.signals[-1][0] < step.deps:
-            raise self._refused(place, f"it waits for step {step.deps} of its own thread block, which is not done by then")
+            raise self._refused(
+                place, f"it waits for step {step.deps} of its own thread block, which is not done by then"
+            )
 
     def _chunk(self, buffer: str, offset: int, n: int) -> Chunk:
         """Return chunks of the file as chunks of the schedule."""
@@ -199,13 +249,19 @@ class _GpuWriter:
 def _drop_idle(channels: list[_WrittenBlock]) -> None:
     """Drop the steps that wait for nothing, because what they wait for is a copy onto itself; count those that others wait for anew."""
     idle = _idle_at_start(channels)
-    keeps = [[step.op is not Op.AFTER or step.after[1] > idle[step.after[0]] for step in channel.steps] for channel in channels]
+    keeps = [
+        [step.op is not Op.AFTER or step.after[1] > idle[step.after[0]] for step in channel.steps]
+        for channel in channels
+    ]
     kept = [[0, *accumulate(mine)] for mine in keeps]
     for channel, mine in zip(channels, keeps):
         places = [place for place, keep in zip(channel.places, mine) if keep]
         steps = [step for step, keep in zip(channel.steps, mine) if keep]
         channel.places[:] = places
-        channel.steps[:] = [s._replace(after=(s.after[0], kept[s.after[0]][s.after[1]])) if s.op is Op.AFTER else s for s in steps]
+        channel.steps[:] = [
+            s._replace(after=(s.after[0], kept[s.after[0]][s.after[1]])) if s.op is Op.AFTER else s
+            for s in steps
+        ]
 
 
 def _idle_at_start(channels: list[_WrittenBlock]) -> list[int]:

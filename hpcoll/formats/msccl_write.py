@@ -17,10 +17,20 @@ from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cells_of
 
 COLLECTIVES = {  # names in MSCCL
-    "allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter", "alltoall": "alltoall", "bcast": "broadcast",
-    "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-}  # fmt: skip
-MAX_BLOCKS, MAX_STEPS, MAX_COUNT = 64, 64, 71  # of a gpu; of a thread block; of a step: what RCCL's reader takes
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "alltoall": "alltoall",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+MAX_BLOCKS, MAX_STEPS, MAX_COUNT = (
+    64,
+    64,
+    71,
+)  # of a gpu; of a thread block; of a step: what RCCL's reader takes
 
 _At = tuple[int, int]  # thread block and step
 _LETTERS = "ios"
@@ -50,7 +60,9 @@ class _XmlStep:
 
     def line(self, number: int) -> str:
         runs = self.src or self.dst, self.dst or self.src
-        (srcbuf, srcoff), (dstbuf, dstoff) = [(_LETTERS[run.buffer], run.index) if run else ("i", -1) for run in runs]
+        (srcbuf, srcoff), (dstbuf, dstoff) = [
+            (_LETTERS[run.buffer], run.index) if run else ("i", -1) for run in runs
+        ]
         return (
             f'      <step s="{number}" type="{self.type}" srcbuf="{srcbuf}" srcoff="{srcoff}" dstbuf="{dstbuf}" dstoff="{dstoff}" '
             f'cnt="{self.count}" depid="{self.needs[0]}" deps="{self.needs[1]}" hasdep="{int(self.needed)}"/>'
@@ -100,7 +112,13 @@ def _fuse(blocks: Sequence[_Block]) -> None:
         places.append([])
         for step in before:
             last = block.steps[-1] if block.steps else step
-            if step.type == "s" and step.needs[0] < 0 and last.type in _WITH_SEND and last.dst == step.src and not last.needed:
+            if (
+                step.type == "s"
+                and step.needs[0] < 0
+                and last.type in _WITH_SEND
+                and last.dst == step.src
+                and not last.needed
+            ):
                 last.type, last.needed = _WITH_SEND[last.type], step.needed
             else:
                 block.steps.append(step)
@@ -112,10 +130,16 @@ def _fuse(blocks: Sequence[_Block]) -> None:
 def _note(gpus: Sequence[Sequence[_Block]]) -> str:
     blocks = [block for gpu in gpus for block in gpu]
     counts = [step.count for block in blocks for step in block.steps]
-    sizes = max(map(len, gpus)), max((len(block.steps) for block in blocks), default=0), max(counts, default=0)
+    sizes = (
+        max(map(len, gpus)),
+        max((len(block.steps) for block in blocks), default=0),
+        max(counts, default=0),
+    )
     names = "thread blocks of a gpu", "steps of a thread block", "chunks of a step"
     beyond = [
-        f"{size} {name}, of at most {most}" for size, name, most in zip(sizes, names, (MAX_BLOCKS, MAX_STEPS, MAX_COUNT)) if size > most
+        f"{size} {name}, of at most {most}"
+        for size, name, most in zip(sizes, names, (MAX_BLOCKS, MAX_STEPS, MAX_COUNT))
+        if size > most
     ]
     return f"RCCL's reader refuses it: {'; '.join(beyond)}" if beyond else ""
 
@@ -139,14 +163,20 @@ class _Gpu:
         self.alias = dict(meaning.aliases(*who)) if program.in_place and meaning.aliases else {}
         self.blocks: list[_Block] = []
         self.turn = 0
-        self.by_peer: list[tuple[dict[int, int], dict[int, int]]] = []  # per channel: the blocks that send to, and receive from each peer
+        self.by_peer: list[
+            tuple[dict[int, int], dict[int, int]]
+        ] = []  # per channel: the blocks that send to, and receive from each peer
         for channel, steps in enumerate(s.channels):
             self.by_peer.append(self._open(steps, s.links[channel] if s.links else channel))
         # Per channel and chunk: the last step that wrote it, and those that have read it since, by thread block.
         self.writers: list[dict[_At, _At]] = [{} for _ in s.channels]
         self.readers: list[dict[_At, dict[int, int]]] = [defaultdict(dict) for _ in s.channels]
-        self.waits: list[dict[int, dict[int, int]]] = [{} for _ in s.channels]  # for each block of a channel, what AFTER steps want of it
-        self.places: list[list[dict[int, int]]] = [[] for _ in s.channels]  # thread block and step of each step; of AFTER what it wants
+        self.waits: list[dict[int, dict[int, int]]] = [
+            {} for _ in s.channels
+        ]  # for each block of a channel, what AFTER steps want of it
+        self.places: list[list[dict[int, int]]] = [
+            [] for _ in s.channels
+        ]  # thread block and step of each step; of AFTER what it wants
         self._run()
 
     def _open(self, steps: Sequence[Step], chan: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -154,11 +184,15 @@ class _Gpu:
         sends = dict.fromkeys(step.peer for step in steps if step.op is Op.SEND)
         recvs = dict.fromkeys(step.peer for step in steps if step.op in (Op.RECV, Op.RECV_REDUCE))
         both = [(peer, peer) for peer in sends if peer in recvs]
-        others = zip_longest([p for p in sends if p not in recvs], [p for p in recvs if p not in sends], fillvalue=-1)
+        others = zip_longest(
+            [p for p in sends if p not in recvs], [p for p in recvs if p not in sends], fillvalue=-1
+        )
         pairs = [*both, *others] or [(-1, -1)] * bool(steps)
         first = len(self.blocks)
         self.blocks += [_Block(send, recv, chan) for send, recv in pairs]
-        return {send: first + i for i, (send, _) in enumerate(pairs)}, {recv: first + i for i, (_, recv) in enumerate(pairs)}
+        return {send: first + i for i, (send, _) in enumerate(pairs)}, {
+            recv: first + i for i, (_, recv) in enumerate(pairs)
+        }
 
     def _run(self) -> None:
         """Write the steps of all channels, each AFTER behind what it waits for."""
@@ -179,9 +213,13 @@ class _Gpu:
     def _write(self, channel: int, number: int) -> None:
         step = self.schedule.channels[channel][number]
         if step.op is Op.AFTER:
-            wanted = _latest(at for place in self.places[step.after[0]][: step.after[1]] for at in place.items())
+            wanted = _latest(
+                at for place in self.places[step.after[0]][: step.after[1]] for at in place.items()
+            )
             for block in {*self.by_peer[channel][0].values(), *self.by_peer[channel][1].values()}:
-                self.waits[channel][block] = _latest([*self.waits[channel].get(block, {}).items(), *wanted.items()])
+                self.waits[channel][block] = _latest(
+                    [*self.waits[channel].get(block, {}).items(), *wanted.items()]
+                )
             self.places[channel].append(wanted)
             return
         reads, writes = [cell for src in step.srcs for cell in self._cells(src)], self._cells(step.dst)
@@ -205,7 +243,10 @@ class _Gpu:
         if run.n < 1:
             raise ArgumentError(f"rank {self.schedule.rank}: MSCCL XML has no message without data")
         cells = cells_of(run)
-        return [(Buffer.OUTPUT, self.alias[i]) if buffer is Buffer.INPUT and i in self.alias else (buffer, i) for buffer, i in cells]
+        return [
+            (Buffer.OUTPUT, self.alias[i]) if buffer is Buffer.INPUT and i in self.alias else (buffer, i)
+            for buffer, i in cells
+        ]
 
     def _needs(self, channel: int, reads: Iterable[_At], writes: Iterable[_At]) -> dict[int, int]:
         """Return the last step of each thread block that must have run before one that reads and writes these chunks."""
@@ -236,15 +277,25 @@ class _Gpu:
                 yield "cpy", first, dst
             yield from (("re", src, dst) for src in others)
         else:
-            yield {Op.SEND: "s", Op.RECV: "r", Op.RECV_REDUCE: "rrc", Op.COPY: "cpy"}[op], srcs[0] if srcs else None, dst
+            yield (
+                {Op.SEND: "s", Op.RECV: "r", Op.RECV_REDUCE: "rrc", Op.COPY: "cpy"}[op],
+                srcs[0] if srcs else None,
+                dst,
+            )
 
-    def _add(self, block: int, type_: str, src: Chunk | None, dst: Chunk | None, needs: dict[int, int]) -> None:
+    def _add(
+        self, block: int, type_: str, src: Chunk | None, dst: Chunk | None, needs: dict[int, int]
+    ) -> None:
         """Append a step to a thread block, behind a nop for each dependency but the last."""
         here = self.blocks[block]
         known = here.known[-1] if here.known else {}
         needs = {other: at for other, at in needs.items() if other != block and known.get(other, -1) < at}
         clocks = {other: self.blocks[other].known[at] for other, at in needs.items()}
-        least = [(other, at) for other, at in needs.items() if all(clock.get(other, -1) < at for clock in clocks.values())]
+        least = [
+            (other, at)
+            for other, at in needs.items()
+            if all(clock.get(other, -1) < at for clock in clocks.values())
+        ]
         for other, at in least:
             known = {**known, **{b: max(s, known.get(b, -1)) for b, s in clocks[other].items()}, other: at}
             self.blocks[other].steps[at].needed = True

@@ -120,7 +120,9 @@ class _Reader:
             raise ArgumentError(f"{self.path}: expected at most {format_nbytes(MAX_NBYTES)}, got more")
         self._parser.Parse(piece)
         if self._fed - self._last > MAX_ELEMENT:
-            raise self._refused(f"expected elements of at most {format_nbytes(MAX_ELEMENT)}, got a longer one")
+            raise self._refused(
+                f"expected elements of at most {format_nbytes(MAX_ELEMENT)}, got a longer one"
+            )
 
     def end(self) -> None:
         """Parse the end of the file."""
@@ -132,7 +134,9 @@ class _Reader:
             raise ArgumentError(f"{self.path}: expected an element algo, got none")
         missing = [rank for rank in range(self._algo.nranks) if rank not in self._gpus]
         if missing:
-            raise ArgumentError(f"{self.path}: expected {self._algo.nranks} gpus, got none with id {missing[0]}")
+            raise ArgumentError(
+                f"{self.path}: expected {self._algo.nranks} gpus, got none with id {missing[0]}"
+            )
         return self._algo._replace(gpus=[self._gpus[rank] for rank in range(self._algo.nranks)])
 
     def _declared(self, *_: object) -> NoReturn:
@@ -144,9 +148,18 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._last = self._parser.CurrentByteIndex
         if _PARENTS.get(name) != self._open[-1]:
-            expected = [child for child, parent in _PARENTS.items() if parent == self._open[-1]] or ["no element"]
-            raise self._refused(f"expected {expected[0]} in {self._open[-1] or 'the file'}, got {quoted(name)}")
-        start = {"algo": self._start_algo, "gpu": self._start_gpu, "tb": self._start_block, "step": self._start_step}.get(name)
+            expected = [child for child, parent in _PARENTS.items() if parent == self._open[-1]] or [
+                "no element"
+            ]
+            raise self._refused(
+                f"expected {expected[0]} in {self._open[-1] or 'the file'}, got {quoted(name)}"
+            )
+        start = {
+            "algo": self._start_algo,
+            "gpu": self._start_gpu,
+            "tb": self._start_block,
+            "step": self._start_step,
+        }.get(name)
         if start:
             start(attributes)
         self._open.append(name)
@@ -159,15 +172,23 @@ class _Reader:
 
     def _start_algo(self, attributes: dict[str, str]) -> None:
         inplace, outofplace = (
-            bool(self._integer(attributes, key, 0, 1)) if key in attributes else None for key in ("inplace", "outofplace")
+            bool(self._integer(attributes, key, 0, 1)) if key in attributes else None
+            for key in ("inplace", "outofplace")
         )
         least, most = (self._integer(attributes, key, 0, 2**64 - 1, 0) for key in ("minBytes", "maxBytes"))
         self._algo = XmlFile(
-            self.path, printable(attributes.get("name", "")), attributes.get("coll", ""),
-            self._integer(attributes, "ngpus", 1, MAX_BUILT), self._integer(attributes, "nchunksperloop", 1, MAX_CHUNKS),
-            self._integer(attributes, "root", 0, MAX_BUILT - 1, 0), inplace, outofplace,
-            least, most if most < _ANY else 0, [],
-        )  # fmt: skip
+            self.path,
+            printable(attributes.get("name", "")),
+            attributes.get("coll", ""),
+            self._integer(attributes, "ngpus", 1, MAX_BUILT),
+            self._integer(attributes, "nchunksperloop", 1, MAX_CHUNKS),
+            self._integer(attributes, "root", 0, MAX_BUILT - 1, 0),
+            inplace,
+            outofplace,
+            least,
+            most if most < _ANY else 0,
+            [],
+        )
 
     def _start_gpu(self, attributes: dict[str, str]) -> None:
         assert self._algo is not None
@@ -184,16 +205,25 @@ class _Reader:
         last = self._algo.nranks - 1
         number, send, recv, chan = (
             self._integer(attributes, key, least, most)
-            for key, least, most in (("id", 0, MAX_IDS), ("send", -1, last), ("recv", -1, last), ("chan", -1, MAX_IDS))
+            for key, least, most in (
+                ("id", 0, MAX_IDS),
+                ("send", -1, last),
+                ("recv", -1, last),
+                ("chan", -1, MAX_IDS),
+            )
         )
         self._budget.spend(1, CHANNELS)
         if number in gpu.blocks:
             raise self._refused(f"expected one thread block with id {number}, got a second")
         if gpu.id in (send, recv):
-            raise self._refused(f"expected another gpu as the peer of thread block {number}, got {gpu.id} itself")
+            raise self._refused(
+                f"expected another gpu as the peer of thread block {number}, got {gpu.id} itself"
+            )
         if chan < 0 and (send >= 0 or recv >= 0):
             raise self._refused(f"expected a channel of thread block {number}, which has peers, got {chan}")
-        self._block = gpu.blocks[number] = ThreadBlock(self._parser.CurrentLineNumber, number, send, recv, chan, [])
+        self._block = gpu.blocks[number] = ThreadBlock(
+            self._parser.CurrentLineNumber, number, send, recv, chan, []
+        )
 
     def _start_step(self, attributes: dict[str, str]) -> None:
         assert self._block is not None
@@ -209,25 +239,49 @@ class _Reader:
         self._budget.spend(1, STEPS)
         self._budget.spend(cnt, NAMED)
         line = self._parser.CurrentLineNumber
-        steps.append(Instruction(line, kind, buffers[0], srcoff, buffers[1], dstoff, cnt, depid, deps, hasdep))
+        steps.append(
+            Instruction(line, kind, buffers[0], srcoff, buffers[1], dstoff, cnt, depid, deps, hasdep)
+        )
 
     def _one_of(self, attributes: Mapping[str, str], key: str, wanted: tuple[str, ...]) -> str:
         if (text := attributes.get(key)) not in wanted:
-            raise self._refused(f"expected {key} to be one of {', '.join(wanted)}, got {'none' if text is None else quoted(text)}")
+            raise self._refused(
+                f"expected {key} to be one of {', '.join(wanted)}, got {'none' if text is None else quoted(text)}"
+            )
         return wanted[wanted.index(text)]  # one object for all
 
-    def _integer(self, attributes: Mapping[str, str], key: str, least: int, most: int = _ANY, default: int | None = None) -> int:
+    def _integer(
+        self,
+        attributes: Mapping[str, str],
+        key: str,
+        least: int,
+        most: int = _ANY,
+        default: int | None = None,
+    ) -> int:
         text = attributes.get(key)
         if text is None and default is not None:
             return default
         digits = (text or "").removeprefix("-")
-        if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS and least <= (number := int(text or "")) <= most:
+        if (
+            digits.isascii()
+            and digits.isdecimal()
+            and len(digits) <= _DIGITS
+            and least <= (number := int(text or "")) <= most
+        ):
             return number
-        expected = f"{least}" if least == most else f"an integer from {least}" + (f" to {most}" if most < _ANY else "")
-        raise self._refused(f"expected {key} to be {expected}, got {'none' if text is None else quoted(text)}")
+        expected = (
+            f"{least}"
+            if least == most
+            else f"an integer from {least}" + (f" to {most}" if most < _ANY else "")
+        )
+        raise self._refused(
+            f"expected {key} to be {expected}, got {'none' if text is None else quoted(text)}"
+        )
 
     def _refused(self, text: str) -> ArgumentError:
         """Return an error with the place of the element that is read."""
         gpu = list(self._gpus)[-1] if "gpu" in self._open else -1
         block, step = (self._block.id, len(self._block.steps)) if self._block else (-1, -1)
-        return ArgumentError(f"{self.path}, {FilePlace(self._parser.CurrentLineNumber, gpu, block, step)}: {text}")
+        return ArgumentError(
+            f"{self.path}, {FilePlace(self._parser.CurrentLineNumber, gpu, block, step)}: {text}"
+        )

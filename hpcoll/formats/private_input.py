@@ -12,14 +12,18 @@ from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 Places = tuple[tuple[FilePlace, ...], ...]  # by channel and step
 
 
-def with_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]) -> tuple[Schedule, Places]:
+def with_private_input(
+    s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]
+) -> tuple[Schedule, Places]:
     """Return a rank's schedule that writes no INPUT, and the places of its steps; ``aliases`` as in `Collective`."""
     if not any(step.dst and step.dst.buffer is Buffer.INPUT for steps in s.channels for step in steps):
         return s, places
     return on_private_input(s, places, ninputs, aliases)
 
 
-def on_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]) -> tuple[Schedule, Places]:
+def on_private_input(
+    s: Schedule, places: Places, ninputs: int, aliases: Sequence[tuple[int, int]]
+) -> tuple[Schedule, Places]:
     """Return a rank's schedule that begins with a copy of the input and reads only that; arguments as of `with_private_input`."""
     runs = [run for steps in s.channels for step in steps for run in step.runs]
     first, shared = len(s.scratch), {o: i for i, o in aliases}
@@ -32,18 +36,35 @@ def on_private_input(s: Schedule, places: Places, ninputs: int, aliases: Sequenc
 
     channels = []
     for index, steps in enumerate(s.channels):
-        begin = _after(0, 1) if index else Step(Op.COPY, -1, Chunk(Buffer.SCRATCH, first, ninputs), (Chunk(Buffer.INPUT, 0, ninputs),))
+        begin = (
+            _after(0, 1)
+            if index
+            else Step(Op.COPY, -1, Chunk(Buffer.SCRATCH, first, ninputs), (Chunk(Buffer.INPUT, 0, ninputs),))
+        )
         found = [
-            step._replace(dst=step.dst and moved(step.dst), srcs=tuple(map(moved, step.srcs)), after=(step.after[0], step.after[1] + 1))
+            step._replace(
+                dst=step.dst and moved(step.dst),
+                srcs=tuple(map(moved, step.srcs)),
+                after=(step.after[0], step.after[1] + 1),
+            )
             for step in steps
         ]
         channels.append([begin, *found])
     if aliases:
         channels[0] += [_after(index, len(steps)) for index, steps in enumerate(channels) if index]
         (source, target), count = aliases[0], len(aliases)
-        channels[0].append(Step(Op.COPY, -1, Chunk(Buffer.OUTPUT, target, count), (Chunk(Buffer.SCRATCH, first + source, count),)))
+        channels[0].append(
+            Step(
+                Op.COPY,
+                -1,
+                Chunk(Buffer.OUTPUT, target, count),
+                (Chunk(Buffer.SCRATCH, first + source, count),),
+            )
+        )
     anywhere = FilePlace(-1, s.rank)
-    known = [(anywhere, *its, *[anywhere] * (len(steps) - 1 - len(its))) for steps, its in zip(channels, places)]
+    known = [
+        (anywhere, *its, *[anywhere] * (len(steps) - 1 - len(its))) for steps, its in zip(channels, places)
+    ]
     return s._replace(channels=tuple(map(tuple, channels)), scratch=s.scratch + (0,) * n), tuple(known)
 
 

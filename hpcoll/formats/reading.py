@@ -21,7 +21,9 @@ def _read_json(path: Path, conditions: Conditions) -> FileProgram:
     if not isinstance(content, dict) or MARK not in content:
         return program_of_plan(content, path, conditions)
     if conditions != NO_CONDITIONS:
-        raise ArgumentError(f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some")
+        raise ArgumentError(
+            f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some"
+        )
     return read_schedule(content, str(path))
 
 
@@ -36,7 +38,9 @@ def is_program(name: str) -> bool:
 def read_program(path: Path, conditions: Conditions = NO_CONDITIONS) -> FileProgram:
     """Return the program of a file; raises as its reader, and ArgumentError where there is none for the suffix."""
     if not is_program(path.name):
-        raise ArgumentError(f"programs are read from files that end in {', '.join(READERS)}, got {quoted(str(path))}")
+        raise ArgumentError(
+            f"programs are read from files that end in {', '.join(READERS)}, got {quoted(str(path))}"
+        )
     return READERS[path.suffix.lower()](path, conditions)
 
 
@@ -59,12 +63,18 @@ def prove_program(program: FileProgram, slots: int = 0) -> Proof:
     for in_place in program.modes:
         try:
             found = verify_program(
-                program.schedules, program.meaning, in_place=in_place, slots=slots_of(program, slots), where=program.where
+                program.schedules,
+                program.meaning,
+                in_place=in_place,
+                slots=slots_of(program, slots),
+                where=program.where,
             )
             proofs.append(found)
         except ArgumentError as error:
             raise ArgumentError(f"{program.path}: {error}") from None
         except ScheduleError as error:
             call = "in place" if in_place else "out of place"
-            raise ScheduleError(f"{program.path}, {error}" + (f", in a call {call}" if len(program.modes) > 1 else "")) from None
+            raise ScheduleError(
+                f"{program.path}, {error}" + (f", in a call {call}" if len(program.modes) > 1 else "")
+            ) from None
     return in_all([*proofs[1:], proofs[0]])

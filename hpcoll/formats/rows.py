@@ -25,7 +25,9 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         ArgumentError: The program's collective is none of hpcoll's.
     """
     if program.collective not in COLLECTIVES:
-        raise ArgumentError(f"{program.path}: its collective is {program.collective}, which can be proven, but not run or drawn")
+        raise ArgumentError(
+            f"{program.path}: its collective is {program.collective}, which can be proven, but not run or drawn"
+        )
     nchunks, collective = program.schedules[0].nchunks, COLLECTIVES[program.collective]
 
     @cache
@@ -37,13 +39,24 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         writer.channels, writer.extents = [list(steps) for steps in own.channels], list(own.scratch)
 
     return Algorithm(
-        program.collective, Path(program.path).stem, f"of a file: {program.name}", program.path, **dict.fromkeys(DERIVED, ""),  # type: ignore[arg-type]
-        chunks=str(nchunks), ordered=proof.ordered, reproducible=proof.reproducible, canonical="1" * proof.canonical,
+        program.collective,
+        Path(program.path).stem,
+        f"of a file: {program.name}",
+        program.path,
+        **dict.fromkeys(DERIVED, ""),  # type: ignore[arg-type]
+        chunks=str(nchunks),
+        ordered=proof.ordered,
+        reproducible=proof.reproducible,
+        canonical="1" * proof.canonical,
         uniform=program.uniform or collective.blocks,
-        parts=nchunks // program.nranks if collective.blocks else 1, serves=(program.nranks,),
-        roots=(program.root,) if collective.rooted else (), least=program.min_bytes, most=program.max_bytes, builder=builder,
+        parts=nchunks // program.nranks if collective.blocks else 1,
+        serves=(program.nranks,),
+        roots=(program.root,) if collective.rooted else (),
+        least=program.min_bytes,
+        most=program.max_bytes,
+        builder=builder,
         graph=program.schedules[0].graph,
-    )  # fmt: skip
+    )
 
 
 def runnable(program: FileProgram) -> tuple[Sequence[Schedule], str]:
@@ -73,8 +86,14 @@ def _ways(program: FileProgram) -> Iterator[tuple[Callable[[], Sequence[Schedule
         yield lambda: schedules, ""
     yield lambda: in_lanes(schedules, meaning, in_place=not program.out_of_place), ""
     if program.out_of_place:
-        yield lambda: in_lanes(schedules, meaning, shared=True), "messages are sent from copies where results would overwrite them in place"
-        yield lambda: _on_copies(program), "the input is copied first, because results in place would overwrite it"
+        yield (
+            lambda: in_lanes(schedules, meaning, shared=True),
+            "messages are sent from copies where results would overwrite them in place",
+        )
+        yield (
+            lambda: _on_copies(program),
+            "the input is copied first, because results in place would overwrite it",
+        )
 
 
 def _on_copies(program: FileProgram) -> Sequence[Schedule]:

@@ -44,17 +44,31 @@ def schedule_text(program: FileProgram) -> str:
         ArgumentError: only conditions of the user's say what its collective does, or what is one memory in a call in place.
     """
     if program.collective not in COLLECTIVES:
-        raise ArgumentError(f"JSON needs one of the collectives {', '.join(COLLECTIVES)}, got {program.collective}")
-    if program.in_place and any(_aliases(program.meaning, s) != _aliases(s.meaning, s) for s in program.schedules):
-        raise ArgumentError(f"JSON needs calls in place as hpcoll has them, got others of {program.collective}")
+        raise ArgumentError(
+            f"JSON needs one of the collectives {', '.join(COLLECTIVES)}, got {program.collective}"
+        )
+    if program.in_place and any(
+        _aliases(program.meaning, s) != _aliases(s.meaning, s) for s in program.schedules
+    ):
+        raise ArgumentError(
+            f"JSON needs calls in place as hpcoll has them, got others of {program.collective}"
+        )
     head = {MARK: VERSION, "name": program.name, "sha256": content_hash(program), **_head(program)}
     lines = ["{", *(f' "{key}": {json.dumps(value)},' for key, value in head.items()), ' "ranks": [']
     for s in program.schedules:
         part = _rank(s)
         channels = part.pop("channels")
-        lines.append("  {" + "".join(f'"{key}": {json.dumps(value)}, ' for key, value in part.items()) + '"channels": [')
+        lines.append(
+            "  {"
+            + "".join(f'"{key}": {json.dumps(value)}, ' for key, value in part.items())
+            + '"channels": ['
+        )
         for number, steps in enumerate(channels):
-            lines += ["   [", ",\n".join(f"    {json.dumps(step)}" for step in steps), "   ]" + "," * (number + 1 < len(channels))]
+            lines += [
+                "   [",
+                ",\n".join(f"    {json.dumps(step)}" for step in steps),
+                "   ]" + "," * (number + 1 < len(channels)),
+            ]
         lines.append("  ]}" + "," * (s.rank + 1 < program.nranks))
     return "\n".join([*lines, " ]", "}"]) + "\n"
 
@@ -83,7 +97,9 @@ def _aliases(meaning: Collective, s: Schedule) -> list[tuple[int, int]] | None:
 def _head(program: FileProgram) -> dict[str, Any]:
     """Return all but the name and the ranks, without what has its default."""
     first = program.schedules[0]
-    found = {key: getattr(program, key) for key in ("collective", "root", "in_place", "out_of_place")} | {"nchunks": first.nchunks}
+    found = {key: getattr(program, key) for key in ("collective", "root", "in_place", "out_of_place")} | {
+        "nchunks": first.nchunks
+    }
     found |= {key: getattr(program, key) for key in _OPTIONAL if getattr(program, key)}
     return found | ({"targets": first.graph.targets, "sources": first.graph.sources} if first.graph else {})
 
@@ -129,20 +145,48 @@ def _program(document: dict[str, Any], path: str) -> FileProgram:
         raise refused("nchunks", f"{graph.degree}, the most blocks that a rank sends or receives", nchunks)
     found = []
     for rank, part in enumerate(ranks):
-        channels = tuple(tuple(_read_step(step, f"ranks[{rank}]") for step in steps) for steps in part["channels"])
+        channels = tuple(
+            tuple(_read_step(step, f"ranks[{rank}]") for step in steps) for steps in part["channels"]
+        )
         scratch, links = tuple(map(_extent, part.get("scratch", ()))), tuple(part.get("links", ()))
         if links and len(links) != len(channels):
             raise refused(f"ranks[{rank}].links", f"a link for each of {len(channels)} channels", list(links))
-        found.append(Schedule(collective.name, document["name"], nranks, rank, root, nchunks, channels, scratch, graph, links))
+        found.append(
+            Schedule(
+                collective.name,
+                document["name"],
+                nranks,
+                rank,
+                root,
+                nchunks,
+                channels,
+                scratch,
+                graph,
+                links,
+            )
+        )
         ranks[rank] = None
     _check_sizes(found)
     places = tuple(
-        tuple(tuple(FilePlace(-1, s.rank, c, i) for i in range(len(steps))) for c, steps in enumerate(s.channels)) for s in found
+        tuple(
+            tuple(FilePlace(-1, s.rank, c, i) for i in range(len(steps)))
+            for c, steps in enumerate(s.channels)
+        )
+        for s in found
     )
     program = FileProgram(
-        path, document["name"], collective.name, found[0].meaning, nranks, root, tuple(found), places, document["in_place"],
-        document["out_of_place"], **{key: document[key] for key in _OPTIONAL if key in document},
-    )  # fmt: skip
+        path,
+        document["name"],
+        collective.name,
+        found[0].meaning,
+        nranks,
+        root,
+        tuple(found),
+        places,
+        document["in_place"],
+        document["out_of_place"],
+        **{key: document[key] for key in _OPTIONAL if key in document},
+    )
     if content_hash(program) != document["sha256"]:
         raise refused("sha256", f"{content_hash(program)}, the hash of the content", document["sha256"])
     return program
@@ -164,12 +208,24 @@ def _read_step(step: dict[str, Any], where: str) -> Step:
     dst = _read_chunk(step["dst"]) if "dst" in step else None
     srcs = tuple(map(_read_chunk, step.get("srcs", ())))
     sends = op in (Op.SEND, Op.RECV, Op.RECV_REDUCE)
-    if sends != ("peer" in step) or (op is Op.AFTER) != ("after" in step) or (op in (Op.SEND, Op.AFTER)) != (dst is None):
+    if (
+        sends != ("peer" in step)
+        or (op is Op.AFTER) != ("after" in step)
+        or (op in (Op.SEND, Op.AFTER)) != (dst is None)
+    ):
         raise refused(where, "steps with the fields that their op needs", step)
     if op is not Op.AFTER and op is not Op.RECV and not srcs:
         raise refused(where, f"a {step['op']} with srcs", step)
     after: Sequence[int] = step.get("after", (-1, 0))
-    return Step(op, step.get("peer", -1), dst, srcs, step.get("received_first", False), step.get("put", False), (after[0], after[1]))
+    return Step(
+        op,
+        step.get("peer", -1),
+        dst,
+        srcs,
+        step.get("received_first", False),
+        step.get("put", False),
+        (after[0], after[1]),
+    )
 
 
 def _read_chunk(chunk: Sequence[Any]) -> Chunk:
@@ -182,10 +238,20 @@ def _extent(extent: Any) -> Hashable:
 
 def _graph(document: dict[str, Any], nranks: int) -> Graph:
     targets, sources = (
-        tuple(tuple(end and (end[0], end[1]) for end in ends) for ends in document.get(key, ())) for key in ("targets", "sources")
+        tuple(tuple(end and (end[0], end[1]) for end in ends) for ends in document.get(key, ()))
+        for key in ("targets", "sources")
     )
-    edges = [{(rank, block, end) for rank, ends in enumerate(side) for block, end in enumerate(ends) if end} for side in (targets, sources)]
-    if len(targets) != nranks or len(sources) != nranks or edges[0] != {(*end, (rank, block)) for rank, block, end in edges[1]}:
-        raise refused("targets", f"blocks of {nranks} ranks that arrive where sources says", document.get("targets"))
+    edges = [
+        {(rank, block, end) for rank, ends in enumerate(side) for block, end in enumerate(ends) if end}
+        for side in (targets, sources)
+    ]
+    if (
+        len(targets) != nranks
+        or len(sources) != nranks
+        or edges[0] != {(*end, (rank, block)) for rank, block, end in edges[1]}
+    ):
+        raise refused(
+            "targets", f"blocks of {nranks} ranks that arrive where sources says", document.get("targets")
+        )
     degree = max(1, *(len(ends) for side in (targets, sources) for ends in side))
     return Graph(targets, sources, degree, any(not (a or b) for a, b in zip(targets, sources)))

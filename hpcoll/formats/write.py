@@ -20,15 +20,26 @@ def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
     """Return the schedules of all ranks of a catalogue row as a program."""
     first, ways = schedules[0], modes(row.collective)
     return FileProgram(
-        row.key, row.name, row.collective, first.meaning, first.nranks, first.root, tuple(schedules), (), True in ways, False in ways,
+        row.key,
+        row.name,
+        row.collective,
+        first.meaning,
+        first.nranks,
+        first.root,
+        tuple(schedules),
+        (),
+        True in ways,
+        False in ways,
         row.uniform,
-    )  # fmt: skip
+    )
 
 
 def check_suffix(suffix: str) -> None:
     """Check that a format has the suffix; else raise ArgumentError."""
     if suffix not in SUFFIXES:
-        raise ArgumentError(f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}")
+        raise ArgumentError(
+            f"schedules are written to a file that ends in {', '.join(SUFFIXES)}, got {quoted(suffix)}"
+        )
 
 
 def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> Written:
@@ -40,11 +51,17 @@ def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> 
     check_suffix(suffix)
     if suffix == ".xml":
         if _has_signals(program):
-            program = program._replace(schedules=in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place))
+            program = program._replace(
+                schedules=in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place)
+            )
         return msccl_text(program)
-    return Written(schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc))
+    return Written(
+        schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc)
+    )
 
 
 def _has_signals(program: FileProgram) -> bool:
     """Say whether messages without data order steps, which MSCCL XML lacks."""
-    return any(run.n < 1 for s in program.schedules for steps in s.channels for step in steps for run in step.srcs)
+    return any(
+        run.n < 1 for s in program.schedules for steps in s.channels for step in steps for run in step.srcs
+    )

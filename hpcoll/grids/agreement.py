@@ -47,7 +47,9 @@ def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes
         for field in ("width", "corners", "axes", "kind", "dtype", "ndim"):
             one, first = getattr(block, field), getattr(blocks[0], field)
             if one != first:
-                raise ArgumentError(f"rank {rank}: {field} of Halo must be equal on all ranks: {first} on rank 0, got {one}")
+                raise ArgumentError(
+                    f"rank {rank}: {field} of Halo must be equal on all ranks: {first} on rank 0, got {one}"
+                )
     _check_rows(comm, blocks)
     return array, blocks[comm.rank]
 
@@ -66,7 +68,9 @@ def _as_array(given: Any) -> Any:
     if given.dtype.hasobject:
         raise ArgumentTypeError(f"elements of fixed size, got {given.dtype}")
     if not given.flags.forc:
-        raise ArgumentError(f"an array that is contiguous in C or Fortran order, got strides {given.strides} for shape {given.shape}")
+        raise ArgumentError(
+            f"an array that is contiguous in C or Fortran order, got strides {given.strides} for shape {given.shape}"
+        )
     return given
 
 
@@ -120,4 +124,6 @@ def _check_rows(comm: MPI.Cartcomm, blocks: Sequence[Block]) -> None:
             like = first.setdefault((axis, at), rank)
             expected = blocks[like].shape[axis]
             if n != expected:
-                raise ArgumentError(f"rank {rank}: array of Halo needs {expected} points along axis {axis}, as on rank {like}, got {n}")
+                raise ArgumentError(
+                    f"rank {rank}: array of Halo needs {expected} points along axis {axis}, as on rank {like}, got {n}"
+                )

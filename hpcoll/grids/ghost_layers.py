@@ -11,7 +11,9 @@ Widths = Sequence[tuple[int, int]]  # ghost layers along each axis, before and a
 class SideExchange(NamedTuple):
     """A message to one neighbour, and the one that comes from the neighbour on the other side."""
 
-    towards: tuple[int, ...]  # steps along each axis to the neighbour that gets it; its points come from as many steps back
+    towards: tuple[
+        int, ...
+    ]  # steps along each axis to the neighbour that gets it; its points come from as many steps back
     sent: Part
     received: Part
 
@@ -25,10 +27,14 @@ def exchanges(shape: Sequence[int], widths: Widths, *, corners: bool) -> Iterato
     for towards in product((-1, 0, 1), repeat=len(shape)):
         across = sum(map(abs, towards))
         # ghost layers before a block are filled by what goes upwards
-        layers = [pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths, strict=True) if step]
+        layers = [
+            pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths, strict=True) if step
+        ]
         if across and (corners or across == 1) and all(layers):
             both = [_along(*one) for one in zip(towards, shape, widths, strict=True)]
-            yield SideExchange(towards, tuple(sent for sent, _ in both), tuple(received for _, received in both))
+            yield SideExchange(
+                towards, tuple(sent for sent, _ in both), tuple(received for _, received in both)
+            )
 
 
 def _along(step: int, n: int, widths: tuple[int, int]) -> tuple[slice, slice]:
@@ -36,7 +42,11 @@ def _along(step: int, n: int, widths: tuple[int, int]) -> tuple[slice, slice]:
     low, high = widths
     if step == 0:
         return slice(low, n - high), slice(low, n - high)
-    return (slice(low, low + high), slice(n - high, n)) if step < 0 else (slice(n - high - low, n - high), slice(0, low))
+    return (
+        (slice(low, low + high), slice(n - high, n))
+        if step < 0
+        else (slice(n - high - low, n - high), slice(0, low))
+    )
 
 
 def owned_part(shape: Sequence[int], widths: Widths) -> Part:
@@ -51,7 +61,10 @@ def inner_part(shape: Sequence[int], widths: Widths) -> Part:
     ((slice(2, 4, None),), (slice(2, 2, None),), (slice(2, 2, None),))
     """
     starts = [min(2 * low, n - high) for n, (low, high) in zip(shape, widths, strict=True)]
-    return tuple(slice(start, max(start, n - 2 * high)) for start, n, (_, high) in zip(starts, shape, widths, strict=True))
+    return tuple(
+        slice(start, max(start, n - 2 * high))
+        for start, n, (_, high) in zip(starts, shape, widths, strict=True)
+    )
 
 
 def rim_parts(shape: Sequence[int], widths: Widths) -> list[Part]:

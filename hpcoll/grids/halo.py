@@ -54,17 +54,28 @@ class Halo:
     """
 
     def __init__(
-        self, comm: MPI.Cartcomm, array: Any, width: int | Sequence[int | tuple[int, int]] = 1, *, corners: bool = False,
+        self,
+        comm: MPI.Cartcomm,
+        array: Any,
+        width: int | Sequence[int | tuple[int, int]] = 1,
+        *,
+        corners: bool = False,
         axes: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(comm, MPI.Cartcomm) or comm == MPI.COMM_NULL:
-            raise ArgumentTypeError(f"rank {MPI.COMM_WORLD.rank}: Halo needs a communicator with cartesian topology, got {comm!r}")
+            raise ArgumentTypeError(
+                f"rank {MPI.COMM_WORLD.rank}: Halo needs a communicator with cartesian topology, got {comm!r}"
+            )
         self._rank, self._running = comm.rank, False
         self.array, block = agreed_block(comm, array, width, bool(corners), axes)
         shape, widths = block.shape, [(0, 0)] * len(block.shape)
         for axis, pair in zip(block.axes, block.width, strict=True):
             widths[axis] = pair
-        self.owned, self.inner, self.rim = owned_part(shape, widths), inner_part(shape, widths), rim_parts(shape, widths)
+        self.owned, self.inner, self.rim = (
+            owned_part(shape, widths),
+            inner_part(shape, widths),
+            rim_parts(shape, widths),
+        )
         sources, targets, received, sent = list[int](), list[int](), list[Part](), list[Part]()
         for one in exchanges(shape, widths, corners=block.corners):
             steps = [one.towards[axis] for axis in block.axes]
@@ -75,7 +86,9 @@ class Halo:
                 sources.append(source)
                 received.append(one.received)
         self.nbytes = sum(self.array[part].nbytes for part in sent)
-        plain = (comm if isinstance(comm, Communicator) else Communicator(comm)).Split()  # of Open MPI, a grid's graph would be a grid, too
+        plain = (
+            comm if isinstance(comm, Communicator) else Communicator(comm)
+        ).Split()  # of Open MPI, a grid's graph would be a grid, too
         self._graph = plain.Create_dist_graph_adjacent(sources, targets)
         plain.Free()
         transfer: Any = PartsInPlace if isinstance(self.array, np.ndarray) else StagedParts
@@ -119,7 +132,11 @@ class Halo:
         if self._graph == MPI.COMM_NULL:
             raise ArgumentError(f"rank {self._rank}: Halo needs to be in use, was freed")
         if self._running != running:
-            expected, got = ("start before wait", "wait alone") if running else ("wait before the next start", "two starts")
+            expected, got = (
+                ("start before wait", "wait alone")
+                if running
+                else ("wait before the next start", "two starts")
+            )
             raise ArgumentError(f"rank {self._rank}: Halo needs {expected}, got {got}")
 
     def free(self) -> None:
@@ -133,7 +150,9 @@ class Halo:
     def __enter__(self) -> "Halo":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if kind is None:  # else other ranks may never come here
             self.free()
 

@@ -22,9 +22,13 @@ class PartsInPlace:
         received: The part from each rank from which it receives.
     """
 
-    def __init__(self, graph: Any, array: np.ndarray[Any, Any], sent: Sequence[Part], received: Sequence[Part]) -> None:
+    def __init__(
+        self, graph: Any, array: np.ndarray[Any, Any], sent: Sequence[Part], received: Sequence[Part]
+    ) -> None:
         self._graph, self._element = graph, _element(array.dtype)
-        self._types = [[_subarray(array, part, self._element) for part in parts] for parts in (sent, received)]
+        self._types = [
+            [_subarray(array, part, self._element) for part in parts] for parts in (sent, received)
+        ]
         self._buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
         self._request: Any = None
 
@@ -89,7 +93,10 @@ class StagedParts:
             counts = [view.nbytes for view in views]
             places = [sum(counts[:i]) for i in range(len(counts))]
             flat = module.empty(sum(counts), np.uint8)
-            copies = [flat[at : at + n].view(array.dtype).reshape(view.shape) for at, n, view in zip(places, counts, views, strict=True)]
+            copies = [
+                flat[at : at + n].view(array.dtype).reshape(view.shape)
+                for at, n, view in zip(places, counts, views, strict=True)
+            ]
             self._views.append(views)
             self._staging.append(copies)
             buffers.append([flat, counts, places, MPI.BYTE])

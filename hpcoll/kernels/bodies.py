@@ -51,7 +51,7 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
         differ = apart(
             address(d0), address(d1), address(d2), address(d3), address(d4), address(d5), address(d6), address(d7),
             address(s0), address(s1), address(s2), address(s3), address(s4), address(s5), address(s6), address(s7),
-        )  # fmt: skip
+        )
         beyond = np.int64(address(d0) & (WIDE_NBYTES - 1))
         head = (WIDE_NBYTES - beyond) % WIDE_NBYTES // itemsize if differ == 0 and beyond % itemsize == 0 else count
         head = min(head, count)

@@ -53,7 +53,7 @@ Capability = tuple[int, int]
 _FORMAT: dict[Capability, str] = {
     (7, 5): "6.3", (8, 0): "7.0", (8, 6): "7.1", (8, 7): "7.4", (8, 9): "7.8", (9, 0): "7.8",
     (10, 0): "8.6", (10, 3): "8.8", (12, 0): "8.7", (12, 1): "8.8",
-}  # fmt: skip
+}
 
 
 class Kernel(NamedTuple):

@@ -21,13 +21,13 @@ from hpcoll.kernels.digit_form import (
     Format,
     format_name,
     window,
-)  # fmt: skip
+)
 from hpcoll.kernels.machine_code import load
 
 __all__ = [
     "DIGIT_BITS", "FORMATS", "LOWEST", "MOST_ADDENDS", "NCOUNTS", "NDIGITS", "PRODUCTS", "WINDOWS", "DigitWindow", "Format", "add",
     "address", "as_integer", "divide", "format_name", "normalise", "rounded", "window",
-]  # fmt: skip
+]
 
 _SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("digit_bodies", "digit_form")]
 

@@ -272,7 +272,7 @@ _KERNELS: dict[str, tuple[Callable[..., None], Any]] = {
     "exact_sum_float64": (_float64, types.float64), "exact_sum_complex128": (_complex128, types.float64),
     "exact_sum_float32": (_float32, types.float32), "exact_sum_complex64": (_complex64, types.float32),
     "exact_sum_odd_float32": (_odd, types.float32),
-}  # fmt: skip
+}
 
 
 def kernel_file(name: str, symbol: str) -> bytes:

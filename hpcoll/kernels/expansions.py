@@ -214,7 +214,7 @@ def _of_large(n, x0, x1, x2, x3, x4, x5, x6, x7):  # type: ignore[no-untyped-def
     c0, c1, c2, c3, c4, c5, c6, c7, c8 = lengthen(
         low, c0 * unit, c1 * unit, c2 * unit, c3 * unit,
         c4 * unit, c5 * unit, c6 * unit, c7 * unit,
-    )  # fmt: skip
+    )
     high, low, rest = sum_up(c8, c7, c6, c5, c4, c3, c2, c1, c0)
     return nearest(high, low, rest) * (UNSCALE / unit)
 

@@ -222,7 +222,7 @@ def _bxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
 _KERNELS: dict[str, Callable[..., None]] = {
     "sum": _sum, "prod": _prod, "min": _min, "max": _max, "min_real": _min_real, "max_real": _max_real,
     "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
-}  # fmt: skip
+}
 
 
 def _signature(dtype: np.dtype) -> Any:

@@ -156,7 +156,7 @@ def placed(content: bytes, name: str) -> int | None:
         (places[one.info] + at, symbol, kind, addend)
         for one in sections if one.kind == _RELOCATIONS and one.info in places
         for at, kind, symbol, addend in _entries(content, one, _RELOCATION)
-    ]  # fmt: skip
+    ]
     if not places or any(kind != _ABSOLUTE for _, _, kind, _ in references):
         return None
     memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

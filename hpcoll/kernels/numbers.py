@@ -129,7 +129,7 @@ _OPERATORS: dict[str, Scalar] = {
     "sum": _sum, "prod": _prod, "prod complex64": _prod_complex64, "prod complex128": _prod_complex128,
     "min": _min, "max": _max, "min float32": _min_real, "min float64": _min_real, "max float32": _max_real, "max float64": _max_real,
     "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
-}  # fmt: skip
+}
 
 
 def operator(op: ReduceOp, work: Any) -> Scalar:
@@ -174,7 +174,7 @@ def _times_complex128(value, real, imag, divides):  # type: ignore[no-untyped-de
 
 _TIMES: dict[str, Scalar] = {
     "float32": _times_float32, "float64": _times_float64, "complex64": _times_complex64, "complex128": _times_complex128,
-}  # fmt: skip
+}
 
 
 def times(work: Any) -> Scalar:

@@ -13,16 +13,34 @@ from hpcoll.schedules.row import DERIVED, Algorithm
 
 _COSTS = tuple(name for name in DERIVED if name != "staged")  # formulas; "" where they are derived
 _FACTS = (
-    *_COSTS, "summary", "source", "chunks", "ordered", "reproducible", "canonical", "uniform", "pipelined", "chunked", "one_fold",
-    "neighbours", "hierarchical", "parts", "serves",
-)  # fmt: skip
+    *_COSTS,
+    "summary",
+    "source",
+    "chunks",
+    "ordered",
+    "reproducible",
+    "canonical",
+    "uniform",
+    "pipelined",
+    "chunked",
+    "one_fold",
+    "neighbours",
+    "hierarchical",
+    "parts",
+    "serves",
+)
 _NAME = re.compile("[a-z][a-z0-9_]{0,63}")
 _TAKEN = ("native", "auto", "all")  # in place of names of algorithms
 _TRIED = (2, 3, 4)  # ranks for which formulas are tried
-_DEFAULTS: dict[str, Any] = dict.fromkeys(DERIVED, "") | {"summary": "registered by this program", "source": "not said"}
+_DEFAULTS: dict[str, Any] = dict.fromkeys(DERIVED, "") | {
+    "summary": "registered by this program",
+    "source": "not said",
+}
 
 
-def algorithm(collective: str, *, name: str | None = None, **facts: Any) -> Callable[[Callable[[Writer], None]], Algorithm]:
+def algorithm(
+    collective: str, *, name: str | None = None, **facts: Any
+) -> Callable[[Callable[[Writer], None]], Algorithm]:
     """Return a decorator that registers a builder as an algorithm of a collective.
 
     The builder takes a `hpcoll.Writer` and writes one rank's steps for two and more ranks. The algorithm is proven for a number of ranks
@@ -69,14 +87,20 @@ def row_of(collective: str, name: str, builder: Callable[[Writer], None], facts:
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective must be {one_of(sorted(COLLECTIVES), collective)}")
     if not _NAME.fullmatch(name) or name in _TAKEN:
-        raise ArgumentError(f"the name of an algorithm has a to z, 0 to 9 and _, up to 64 of them, got {quoted(name)}")
+        raise ArgumentError(
+            f"the name of an algorithm has a to z, 0 to 9 and _, up to 64 of them, got {quoted(name)}"
+        )
     row = Algorithm(collective, name, **{**_DEFAULTS, **facts}, builder=builder)
     for field, value in facts.items():
         expected = type(Algorithm._field_defaults.get(field, ""))
         if type(value) is not expected:
-            raise ArgumentError(f"{row.key}: {field} must be of type {expected.__name__}, got {quoted(value)}")
+            raise ArgumentError(
+                f"{row.key}: {field} must be of type {expected.__name__}, got {quoted(value)}"
+            )
     if row.parts < 1 or not all(is_count(str(nranks)) for nranks in row.serves):
-        raise ArgumentError(f"{row.key}: parts and serves must be numbers above 0, got {row.parts} and {row.serves}")
+        raise ArgumentError(
+            f"{row.key}: parts and serves must be numbers above 0, got {row.parts} and {row.serves}"
+        )
     for field in ("chunks", "canonical", *_COSTS):
         _check_formula(row, field)
     return row
@@ -87,6 +111,12 @@ def _check_formula(row: Algorithm, field: str) -> None:
     try:
         values = [row.evaluate(formula, nranks) for nranks in _TRIED] if formula else []
     except Exception as error:
-        raise ArgumentError(f"{row.key}: {field} is not a formula of p: {quoted(formula)} ({type(error).__name__}: {error})") from None
-    if not all(value >= 0 for value in values) or (field == "chunks" and not all(value >= 1 for value in values)):
-        raise ArgumentError(f"{row.key}: {field} must not be below {int(field == 'chunks')}, got {quoted(formula)}")
+        raise ArgumentError(
+            f"{row.key}: {field} is not a formula of p: {quoted(formula)} ({type(error).__name__}: {error})"
+        ) from None
+    if not all(value >= 0 for value in values) or (
+        field == "chunks" and not all(value >= 1 for value in values)
+    ):
+        raise ArgumentError(
+            f"{row.key}: {field} must not be below {int(field == 'chunks')}, got {quoted(formula)}"
+        )

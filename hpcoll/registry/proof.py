@@ -46,7 +46,9 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
     except ScheduleError as error:
         fewest, first = prove.fewest_wrong(row, nranks, error)
         fewer = f"; {fewest} ranks are the fewest on which it is wrong" if fewest < nranks else ""
-        refused = ScheduleError(f"{row.key} is refused on {nranks} ranks before any message leaves{fewer}: {first}")
+        refused = ScheduleError(
+            f"{row.key} is refused on {nranks} ranks before any message leaves{fewer}: {first}"
+        )
         refused.rank, refused.step, refused.op = first.rank, first.step, first.op
         raise refused from None
 
@@ -82,8 +84,12 @@ def digest(row: Algorithm, every: Sequence[Schedule], nodes: Nodes = ()) -> str:
         found.update(repr((one.nranks, one.root, one.nchunks, one.scratch, one.graph, one.links)).encode())
         for steps in one.channels:
             for op, peer, dst, srcs, first, put, after in steps:
-                chunks = [(int(chunk.buffer), chunk.index, chunk.n) for chunk in ((dst,) if dst else ()) + srcs]
-                found.update(b"%d %d %d %d %d %a %a;" % (op, peer, dst is not None, first, put, after, chunks))
+                chunks = [
+                    (int(chunk.buffer), chunk.index, chunk.n) for chunk in ((dst,) if dst else ()) + srcs
+                ]
+                found.update(
+                    b"%d %d %d %d %d %a %a;" % (op, peer, dst is not None, first, put, after, chunks)
+                )
             found.update(b"/")
     return found.hexdigest()
 

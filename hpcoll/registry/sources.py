@@ -24,7 +24,9 @@ GROUP = "hpcoll.algorithms"  # of entry points: modules that register when they 
 _PACKAGE = "an installed package"
 _MOST_NBYTES = 64 << 20  # of a file
 _read: dict[Path, tuple[Algorithm, ...]] = {}  # rows of the files that were read
-_origins: dict[str, str] = {}  # by key, of rows that are not the program's: the file with a digest, or `_PACKAGE`
+_origins: dict[
+    str, str
+] = {}  # by key, of rows that are not the program's: the file with a digest, or `_PACKAGE`
 
 
 def read_files(value: str) -> tuple[Algorithm, ...]:
@@ -145,7 +147,9 @@ def read_packages() -> None:
             point.load()
         except Exception as error:
             _forget(registered()[len(before) :])
-            raise ArgumentError(f"entry point {point.name} of {GROUP} ({point.value}): {_in_words(error)}") from None
+            raise ArgumentError(
+                f"entry point {point.name} of {GROUP} ({point.value}): {_in_words(error)}"
+            ) from None
         _origins.update(dict.fromkeys((row.key for row in registered()[len(before) :]), _PACKAGE))
 
 

@@ -19,7 +19,9 @@ _REFINED = 256  # most positions of a grid whose placement is improved by exchan
 # --- dimensions
 
 
-def dims_create(nranks: int, dims: int | Sequence[int], shape: Sequence[int], periods: bool | Sequence[bool] = False) -> list[int]:
+def dims_create(
+    nranks: int, dims: int | Sequence[int], shape: Sequence[int], periods: bool | Sequence[bool] = False
+) -> list[int]:
     """Return dimensions of a grid of ranks that cut an array into blocks with the smallest surface to exchange.
 
     It is `MPI.Compute_dims` that knows the array. Of dimensions with equal surface, those with fewer neighbours are taken, then those
@@ -40,13 +42,21 @@ def dims_create(nranks: int, dims: int | Sequence[int], shape: Sequence[int], pe
     asked = [0] * int(dims) if isinstance(dims, int | np.integer) else [int(d) for d in dims]
     rounds = [periods] * len(asked) if isinstance(periods, bool) else list(periods)
     if not len(asked) == len(shape) == len(rounds):
-        raise ArgumentError(f"dims_create needs a shape and periods for {len(asked)} dimensions, got {list(shape)} and {rounds}")
+        raise ArgumentError(
+            f"dims_create needs a shape and periods for {len(asked)} dimensions, got {list(shape)} and {rounds}"
+        )
     if nranks < 1 or any(d < 0 for d in asked) or any(n < 1 for n in shape):
-        raise ArgumentError(f"dims_create needs ranks and points, and dims of 0 or more, got {nranks}, {list(shape)} and {asked}")
+        raise ArgumentError(
+            f"dims_create needs ranks and points, and dims of 0 or more, got {nranks}, {list(shape)} and {asked}"
+        )
     fixed = [range(1, nranks + 1) if d == 0 else (d,) for d in asked]
-    found = [one for one in _factorizations(nranks, fixed) if all(d <= n for d, n in zip(one, shape, strict=True))]
+    found = [
+        one for one in _factorizations(nranks, fixed) if all(d <= n for d, n in zip(one, shape, strict=True))
+    ]
     if not found:
-        raise ArgumentError(f"dims_create needs dims like {asked} with a product of {nranks} and a point of {list(shape)} each, found none")
+        raise ArgumentError(
+            f"dims_create needs dims like {asked} with a product of {nranks} and a point of {list(shape)} each, found none"
+        )
     return min(found, key=lambda one: (*_surface(one, shape, rounds), max(one, default=1), [-d for d in one]))
 
 
@@ -63,7 +73,9 @@ def _factorizations(nranks: int, allowed: Sequence[Sequence[int]]) -> Iterator[l
 def _surface(dims: Sequence[int], shape: Sequence[int], periods: Sequence[bool]) -> tuple[int, int]:
     """Return points on the faces that the largest block exchanges, and their number."""
     block = [-(-n // d) for n, d in zip(shape, dims, strict=True)]
-    faces = [0 if d == 1 else 2 if periodic or d > 2 else 1 for d, periodic in zip(dims, periods, strict=True)]
+    faces = [
+        0 if d == 1 else 2 if periodic or d > 2 else 1 for d, periodic in zip(dims, periods, strict=True)
+    ]
     return sum(number * prod(block) // n for number, n in zip(faces, block, strict=True)), sum(faces)
 
 
@@ -84,7 +96,9 @@ class PlacedGrid(NamedTuple):
     after: int  # faces between nodes of this placement
 
 
-def place(dims: Sequence[int], periods: Sequence[bool], nodes: Nodes, shape: Sequence[int] | None = None) -> PlacedGrid:
+def place(
+    dims: Sequence[int], periods: Sequence[bool], nodes: Nodes, shape: Sequence[int] | None = None
+) -> PlacedGrid:
     """Place a grid's ranks so that few faces are between nodes; where nothing is gained, each rank has the position of its own number.
 
     Positions are taken brick by brick, for bricks of all sizes that a node can hold, and dealt to the nodes in turn. The best of these
@@ -120,7 +134,11 @@ def place(dims: Sequence[int], periods: Sequence[bool], nodes: Nodes, shape: Seq
 
 def _faces(dims: Sequence[int], periods: Sequence[bool], shape: Sequence[int] | None) -> tuple[Any, Any]:
     """Return the two positions at each face, and what each face weighs."""
-    positions, pairs, weights = np.arange(prod(dims)).reshape(dims), [np.empty((2, 0), int)], [np.empty(0, int)]
+    positions, pairs, weights = (
+        np.arange(prod(dims)).reshape(dims),
+        [np.empty((2, 0), int)],
+        [np.empty(0, int)],
+    )
     block = [1] * len(dims) if shape is None else [-(-n // d) for n, d in zip(shape, dims, strict=True)]
     for axis, (d, periodic) in enumerate(zip(dims, periods, strict=True)):
         if d > 1:
@@ -154,7 +172,9 @@ def _refined(placed: Any, pairs: Any, weights: Any) -> Any:
     np.add.at(near, (pairs[0], pairs[1]), weights)
     near += near.T
     for _ in range(npositions):
-        towards = (near @ np.eye(placed.max() + 1, dtype=int)[placed])[:, placed]  # weight of a position's faces towards another's node
+        towards = (near @ np.eye(placed.max() + 1, dtype=int)[placed])[
+            :, placed
+        ]  # weight of a position's faces towards another's node
         gain = towards - np.diag(towards)[:, None]
         gain = gain + gain.T - 2 * near
         gain[placed[:, None] == placed] = gain[0] = 0

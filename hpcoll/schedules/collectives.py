@@ -13,7 +13,9 @@ from hpcoll.schedules.graph import Graph, ring
 _Count = Callable[[int, int, int, int], int]  # (rank, nranks, root, nchunks) -> number of chunks
 _Name = Callable[[int, int], Hashable]  # (rank, index) -> item or extent
 _Ranks = Callable[[int, int, int, int], int]  # (rank, index, nranks, root) -> bit mask of contributing ranks
-_Aliases = Callable[[int, int, int, int], list[tuple[int, int]]]  # (rank, nranks, root, nchunks) -> chunks of INPUT and of OUTPUT
+_Aliases = Callable[
+    [int, int, int, int], list[tuple[int, int]]
+]  # (rank, nranks, root, nchunks) -> chunks of INPUT and of OUTPUT
 
 
 class Collective(NamedTuple):
@@ -27,10 +29,14 @@ class Collective(NamedTuple):
     noutputs: _Count  # chunks of OUTPUT on a rank
     input_item: _Name  # item in a chunk of INPUT
     output_item: _Name  # item that a chunk of OUTPUT must hold at the end
-    wanted: _Ranks  # ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do
+    wanted: (
+        _Ranks  # ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do
+    )
     input_extent: _Name  # extent of a chunk of INPUT; equal extents are equal sizes on all ranks
     output_extent: _Name  # extent of a chunk of OUTPUT
-    aliases: _Aliases | None  # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
+    aliases: (
+        _Aliases | None
+    )  # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
     always_in_place: bool = False  # there is one buffer (bcast), so INPUT and OUTPUT are the same
     rooted: bool = False  # one rank is the root
     reduces: bool = False  # contributions are combined by an operator
@@ -84,8 +90,9 @@ def _identity(count: _Count) -> _Aliases:
     return lambda rank, nranks, root, nchunks: [(i, i) for i in range(count(rank, nranks, root, nchunks))]
 
 
-_vector: dict[str, Any] = dict.fromkeys(("input_item", "output_item", "input_extent", "output_extent"), _index)
-
+_vector: dict[str, Any] = dict.fromkeys(
+    ("input_item", "output_item", "input_extent", "output_extent"), _index
+)
 
 
 def _neighbourhood(name: str, graph: Graph) -> Collective:
@@ -109,36 +116,147 @@ def _neighbourhood(name: str, graph: Graph) -> Collective:
         return 1 << end[0] if end else 0
 
     if name == "neighbor_allgather":
-        return Collective(name, _one, received_from, _rank, source_rank, wanted, _rank, source_rank, None, blocks=True, neighbours=True)
-    return Collective(name, sent_to, received_from, _own, source, wanted, _own, source, None, blocks=True, neighbours=True)
+        return Collective(
+            name,
+            _one,
+            received_from,
+            _rank,
+            source_rank,
+            wanted,
+            _rank,
+            source_rank,
+            None,
+            blocks=True,
+            neighbours=True,
+        )
+    return Collective(
+        name, sent_to, received_from, _own, source, wanted, _own, source, None, blocks=True, neighbours=True
+    )
 
 
 COLLECTIVES = {
     c.name: c
     for c in (
-        Collective("allreduce", _nchunks, _nchunks, **_vector, wanted=_all, aliases=_identity(_nchunks), reduces=True),
-        Collective("reduce", _nchunks, _at_root(_nchunks), **_vector,
-            wanted=_all, aliases=_identity(_at_root(_nchunks)), rooted=True, reduces=True),
-        Collective("bcast", _at_root(_nchunks), _nchunks, **_vector,
-            wanted=_only_root, aliases=_identity(_at_root(_nchunks)), always_in_place=True, rooted=True),
-        Collective("scan", _nchunks, _nchunks, **_vector,
-            wanted=lambda rank, index, nranks, root: (2 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True),
-        Collective("exscan", _nchunks, _nchunks, **_vector,
-            wanted=lambda rank, index, nranks, root: (1 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True),
-        Collective("barrier", _one, _one, **_vector, wanted=_all, aliases=_identity(_one), reduces=True, idempotent=True),
-        Collective("allgather", _one, _nranks, _rank, _index, _index_rank, _rank, _index,
-            aliases=lambda rank, nranks, root, nchunks: [(0, rank)], blocks=True),
-        Collective("reduce_scatter", _nranks, _one, _index, _rank, _all, _index, _rank, aliases=None, reduces=True, blocks=True),
-        Collective("gather", _one, _at_root(_nranks), _rank, _index, _index_rank, _rank, _index,
-            aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [], rooted=True, blocks=True),
-        Collective("scatter", _at_root(_nranks), _one, _index, _rank, _only_root, _index, _rank,
-            aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [], rooted=True, blocks=True),
-        Collective("alltoall", _nranks, _nranks, _own, lambda rank, index: (index, rank), _index_rank,
-            _own, lambda rank, index: (index, rank), aliases=None, blocks=True),
+        Collective(
+            "allreduce", _nchunks, _nchunks, **_vector, wanted=_all, aliases=_identity(_nchunks), reduces=True
+        ),
+        Collective(
+            "reduce",
+            _nchunks,
+            _at_root(_nchunks),
+            **_vector,
+            wanted=_all,
+            aliases=_identity(_at_root(_nchunks)),
+            rooted=True,
+            reduces=True,
+        ),
+        Collective(
+            "bcast",
+            _at_root(_nchunks),
+            _nchunks,
+            **_vector,
+            wanted=_only_root,
+            aliases=_identity(_at_root(_nchunks)),
+            always_in_place=True,
+            rooted=True,
+        ),
+        Collective(
+            "scan",
+            _nchunks,
+            _nchunks,
+            **_vector,
+            wanted=lambda rank, index, nranks, root: (2 << rank) - 1,
+            aliases=_identity(_nchunks),
+            reduces=True,
+            ordered=True,
+        ),
+        Collective(
+            "exscan",
+            _nchunks,
+            _nchunks,
+            **_vector,
+            wanted=lambda rank, index, nranks, root: (1 << rank) - 1,
+            aliases=_identity(_nchunks),
+            reduces=True,
+            ordered=True,
+        ),
+        Collective(
+            "barrier",
+            _one,
+            _one,
+            **_vector,
+            wanted=_all,
+            aliases=_identity(_one),
+            reduces=True,
+            idempotent=True,
+        ),
+        Collective(
+            "allgather",
+            _one,
+            _nranks,
+            _rank,
+            _index,
+            _index_rank,
+            _rank,
+            _index,
+            aliases=lambda rank, nranks, root, nchunks: [(0, rank)],
+            blocks=True,
+        ),
+        Collective(
+            "reduce_scatter",
+            _nranks,
+            _one,
+            _index,
+            _rank,
+            _all,
+            _index,
+            _rank,
+            aliases=None,
+            reduces=True,
+            blocks=True,
+        ),
+        Collective(
+            "gather",
+            _one,
+            _at_root(_nranks),
+            _rank,
+            _index,
+            _index_rank,
+            _rank,
+            _index,
+            aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [],
+            rooted=True,
+            blocks=True,
+        ),
+        Collective(
+            "scatter",
+            _at_root(_nranks),
+            _one,
+            _index,
+            _rank,
+            _only_root,
+            _index,
+            _rank,
+            aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [],
+            rooted=True,
+            blocks=True,
+        ),
+        Collective(
+            "alltoall",
+            _nranks,
+            _nranks,
+            _own,
+            lambda rank, index: (index, rank),
+            _index_rank,
+            _own,
+            lambda rank, index: (index, rank),
+            aliases=None,
+            blocks=True,
+        ),
         _neighbourhood("neighbor_allgather", ring(1)),
         _neighbourhood("neighbor_alltoall", ring(1)),
     )
-}  # fmt: skip
+}
 
 
 @lru_cache(maxsize=128)
@@ -162,10 +280,15 @@ def _in_parts(c: Collective, parts: int) -> Collective:
         return [(i * parts + part, o * parts + part) for i, o in pairs for part in range(parts)]
 
     return c._replace(
-        ninputs=counted(c.ninputs), noutputs=counted(c.noutputs), input_item=named(c.input_item), output_item=named(c.output_item),
-        wanted=lambda rank, index, nranks, root: c.wanted(rank, index // parts, nranks, root), input_extent=named(c.input_extent),
-        output_extent=named(c.output_extent), aliases=aliases if c.aliases else None,
-    )  # fmt: skip
+        ninputs=counted(c.ninputs),
+        noutputs=counted(c.noutputs),
+        input_item=named(c.input_item),
+        output_item=named(c.output_item),
+        wanted=lambda rank, index, nranks, root: c.wanted(rank, index // parts, nranks, root),
+        input_extent=named(c.input_extent),
+        output_extent=named(c.output_extent),
+        aliases=aliases if c.aliases else None,
+    )
 
 
 def nblocks(collective: str, nranks: int, graph: Graph | None = None) -> int:

@@ -24,9 +24,16 @@ def always(chunk: Chunk) -> Where:
 
 
 def compose(
-    w: Writer, key: str, ranks: Sequence[int], chunks: Sequence[Sequence[int]], source: Where, target: Where, *,
-    root: int = 0, channel: int = 0,
-) -> None:  # fmt: skip
+    w: Writer,
+    key: str,
+    ranks: Sequence[int],
+    chunks: Sequence[Sequence[int]],
+    source: Where,
+    target: Where,
+    *,
+    root: int = 0,
+    channel: int = 0,
+) -> None:
     """Write this rank's part of a flat algorithm.
 
     Args:
@@ -54,7 +61,9 @@ def compose(
             runs = [found[lo] if hi == lo + 1 else found[lo]._replace(n=hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
             if step.op is not _COPY or dst != srcs[0]:
-                w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first))
+                w.step(
+                    Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first)
+                )
 
 
 @lru_cache(maxsize=8)  # for the next channel, and for the next owner of the node
@@ -76,7 +85,13 @@ class _Memory:
     """Maps the chunks of a flat schedule to the memory of the whole one."""
 
     def __init__(
-        self, w: Writer, flat: Schedule, steps: Sequence[Step], chunks: Sequence[Sequence[int]], source: Where, target: Where
+        self,
+        w: Writer,
+        flat: Schedule,
+        steps: Sequence[Step],
+        chunks: Sequence[Sequence[int]],
+        source: Where,
+        target: Where,
     ) -> None:
         self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
         self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
@@ -87,7 +102,11 @@ class _Memory:
     def chunks(self, run: Chunk) -> list[Chunk]:
         """Return the chunks of the whole schedule that a run of the flat one has."""
         buffer, first, n = run
-        return self._parts(buffer, first) if n == 1 else [chunk for i in range(first, first + n) for chunk in self._parts(buffer, i)]
+        return (
+            self._parts(buffer, first)
+            if n == 1
+            else [chunk for i in range(first, first + n) for chunk in self._parts(buffer, i)]
+        )
 
     def _parts(self, buffer: Buffer, i: int) -> list[Chunk]:
         if buffer is _SCRATCH:
@@ -101,7 +120,11 @@ def pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
     n = len(operands[0])
     if n == 1:
         return [(0, 1)]
-    cuts = [i for i in range(1, n) if any(found[i] != (found[i - 1][0], found[i - 1][1] + 1, 1) for found in operands)]
+    cuts = [
+        i
+        for i in range(1, n)
+        if any(found[i] != (found[i - 1][0], found[i - 1][1] + 1, 1) for found in operands)
+    ]
     return list(pairwise([0, *cuts, n]))
 
 
@@ -162,14 +185,22 @@ class Node:
         blocks = self.stripe_blocks(rank)
         return dict(zip(blocks, cells(self.w.scratch(*blocks))))
 
-    def exchange(self, sent: Callable[[int], Sequence[Chunk]], received: Callable[[int], int], receive: Callable[[int, int], None]) -> None:
+    def exchange(
+        self,
+        sent: Callable[[int], Sequence[Chunk]],
+        received: Callable[[int], int],
+        receive: Callable[[int, int], None],
+    ) -> None:
         """Write an exchange of several messages with every other rank of the node: the first with each, then the second, ...
 
         Few messages wait to be used in that order. ``sent`` returns the chunks that a rank is sent, ``received`` the number of messages
         from a rank, and ``receive`` writes the receive of a rank's message with a number.
         """
         peers = self.others(self.mates)
-        to, come = [(peer, sent(peer)) for peer in peers], [(peer, received(peer)) for peer in reversed(peers)]
+        to, come = (
+            [(peer, sent(peer)) for peer in peers],
+            [(peer, received(peer)) for peer in reversed(peers)],
+        )
         for turn in range(max([0, *(len(chunks) for _, chunks in to), *(n for _, n in come)])):
             for peer, chunks in to:
                 if turn < len(chunks):

@@ -43,11 +43,20 @@ class _Ports:
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.channels = [[_Walk(s, index) for index in range(len(s.channels))] for s in schedules]
-        self.links: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)  # end and depth of each message
-        self.waiting: dict[Any, list[_Walk]] = defaultdict(list)  # by link, or by the channel whose steps they wait for
+        self.links: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(
+            deque
+        )  # end and depth of each message
+        self.waiting: dict[Any, list[_Walk]] = defaultdict(
+            list
+        )  # by link, or by the channel whose steps they wait for
         self.sending, self.receiving = [0] * len(schedules), [0] * len(schedules)  # until when a port is busy
-        self.sent, self.received = [list[int]() for _ in schedules], [list[int]() for _ in schedules]  # chunks of each message
-        self.events: list[tuple[int, int, Any]] = []  # time, number, and a channel that goes on, or a message that arrives
+        self.sent, self.received = (
+            [list[int]() for _ in schedules],
+            [list[int]() for _ in schedules],
+        )  # chunks of each message
+        self.events: list[
+            tuple[int, int, Any]
+        ] = []  # time, number, and a channel that goes on, or a message that arrives
         self.numbers = count()
 
     def run(self) -> None:
@@ -115,9 +124,14 @@ class _Ports:
         every = [*self.sent, *self.received]
         sent, received = (max(map(sum, side), default=0) / m for side in (self.sent, self.received))
         return Costs(
-            max(channel.depth for channel in channels), max([channel.time for channel in channels] + self.sending) / m, sent, received,
-            max([0, *(n for one in every for n in one)]) / m, max(map(len, every)), sent,
-        )  # fmt: skip
+            max(channel.depth for channel in channels),
+            max([channel.time for channel in channels] + self.sending) / m,
+            sent,
+            received,
+            max([0, *(n for one in every for n in one)]) / m,
+            max(map(len, every)),
+            sent,
+        )
 
 
 def costs_of(schedules: Sequence[Schedule]) -> Costs:
@@ -128,7 +142,9 @@ def costs_of(schedules: Sequence[Schedule]) -> Costs:
 
 
 @lru_cache(maxsize=1024)
-def derived(write: Callable[..., Schedule], row: Any, nranks: int, nchunks: int, nodes: tuple[int, ...]) -> Costs:
+def derived(
+    write: Callable[..., Schedule], row: Any, nranks: int, nchunks: int, nodes: tuple[int, ...]
+) -> Costs:
     """Return the costs of a row; ``write`` and the other arguments are those of `hpcoll.schedules.row.schedule`."""
     if row.chunked and nchunks > _EXACT:
         low, high = (derived(write, row, nranks, n, nodes) for n in (_EXACT // 2, _EXACT))

@@ -11,7 +11,9 @@ from hpcoll.base.text import is_count, quoted
 
 _MAX_DIMS = 16  # of a grid that is read from a text
 NO_RANK = -1  # in place of a neighbour: behind an open edge of a grid. Its block is neither sent nor received
-End = tuple[int, int] | None  # the rank at the other end of an edge, and the number of the block there; None: `NO_RANK`
+End = (
+    tuple[int, int] | None
+)  # the rank at the other end of an edge, and the number of the block there; None: `NO_RANK`
 
 
 class Graph(NamedTuple):
@@ -97,7 +99,9 @@ def grid(dims: Sequence[int], periods: Sequence[bool]) -> Graph:
             at = rank // stride % size
             for step in (-1, 1):
                 inside = periodic or 0 <= at + step < size
-                found.append((rank + ((at + step) % size - at) * stride, 2 * axis + (step < 0)) if inside else None)
+                found.append(
+                    (rank + ((at + step) % size - at) * stride, 2 * axis + (step < 0)) if inside else None
+                )
         ends.append(tuple(found))
     return Graph(tuple(ends), tuple(ends), max(1, 2 * len(dims)), not dims)
 

@@ -55,7 +55,9 @@ class Op(IntEnum):
     AFTER = 5
 
 
-_INPUT, _OUTPUT, _SCRATCH = Buffer  # looking up members of an enum is slow, and so is a named tuple's own constructor
+_INPUT, _OUTPUT, _SCRATCH = (
+    Buffer  # looking up members of an enum is slow, and so is a named tuple's own constructor
+)
 _SEND, _RECV, _RECV_REDUCE, _COPY, _REDUCE, _AFTER = Op
 _NONE = (-1, 0)  # a step's ``after``, except in AFTER
 _new = tuple.__new__
@@ -149,8 +151,17 @@ class Writer:
         extents: Extents of the scratch cells so far.
     """
 
-    def __init__(self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = (), graph: Graph | None = None) -> None:
-        self.nranks, self.rank, self.root, self.nchunks, self.nodes, self.graph = nranks, rank, root, nchunks, nodes, graph
+    def __init__(
+        self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = (), graph: Graph | None = None
+    ) -> None:
+        self.nranks, self.rank, self.root, self.nchunks, self.nodes, self.graph = (
+            nranks,
+            rank,
+            root,
+            nchunks,
+            nodes,
+            graph,
+        )
         self.vrank = (rank - root) % nranks
         self.channels: list[list[Step]] = [[]]
         self.extents: list[Hashable] = []
@@ -158,7 +169,9 @@ class Writer:
 
     def __repr__(self) -> str:
         sizes = counted(self.nchunks, "chunk"), counted(sum(map(len, self.channels)), "step")
-        return f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {', '.join(sizes)} so far>"
+        return (
+            f"<hpcoll.Writer: rank {self.rank} of {self.nranks}, root {self.root}, {', '.join(sizes)} so far>"
+        )
 
     def channel(self, index: int) -> None:
         """Append the following steps to channel ``index``."""
@@ -190,13 +203,17 @@ class Writer:
             peer = _checked("recv(peer, dst)", dst, peer=peer)
         self._steps.append(_new(Step, (_RECV, peer, dst, (), False, put, _NONE)))
 
-    def recv_reduce(self, peer: int, src: Chunk, dst: Chunk | None = None, *, received_first: bool = False) -> None:
+    def recv_reduce(
+        self, peer: int, src: Chunk, dst: Chunk | None = None, *, received_first: bool = False
+    ) -> None:
         """Append a RECV_REDUCE: ``dst = src op received``, or ``received op src``; ``dst`` defaults to ``src``."""
         if type(src) is not Chunk or type(peer) is not int or type(dst) is not Chunk:
             dst = src if dst is None else dst
             peer = _checked("recv_reduce(peer, src, dst)", src, dst, peer=peer)
         if dst[0] is _INPUT:
-            raise ArgumentTypeError(f"recv_reduce(peer, src, dst) has its source first, as copy has, and cannot write {dst}")
+            raise ArgumentTypeError(
+                f"recv_reduce(peer, src, dst) has its source first, as copy has, and cannot write {dst}"
+            )
         self._steps.append(_new(Step, (_RECV_REDUCE, peer, dst, (src,), received_first, False, _NONE)))
 
     def copy(self, src: Chunk, dst: Chunk) -> None:
@@ -228,11 +245,15 @@ def _checked(name: str, *runs: Any, peer: Any = 0) -> int:
     for run in runs:
         if type(run) is not Chunk:
             what = f"{run.__name__} without an index" if run in (inputs, outputs) else quoted(run)
-            raise ArgumentTypeError(f"{name} needs chunks such as inputs(0), outputs(2) or those of w.scratch(0), got {what}")
+            raise ArgumentTypeError(
+                f"{name} needs chunks such as inputs(0), outputs(2) or those of w.scratch(0), got {what}"
+            )
     try:
         return integer(peer)
     except TypeError:
-        raise ArgumentTypeError(f"{name} needs the rank of its peer, an integer, got {quoted(peer)}") from None
+        raise ArgumentTypeError(
+            f"{name} needs the rank of its peer, an integer, got {quoted(peer)}"
+        ) from None
 
 
 def inputs(index: int, n: int = 1) -> Chunk:
@@ -275,7 +296,9 @@ def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
     if count < 0 or not 0 <= index < nchunks:
-        raise ArgumentError(f"chunk needs count >= 0 and 0 <= index < {nchunks}, got count {count}, index {index}")
+        raise ArgumentError(
+            f"chunk needs count >= 0 and 0 <= index < {nchunks}, got count {count}, index {index}"
+        )
     quotient, remainder = divmod(count, nchunks)
     return index * quotient + least(index, remainder), (index + 1) * quotient + least(index + 1, remainder)
 

@@ -118,10 +118,20 @@ def describe(nodes: Nodes, name: str = "node") -> str:
     """
     sizes = [len(ranks) for ranks in members(nodes)]
     count = f"{len(sizes)} {name}" + "s" * (len(sizes) > 1)
-    size = f"{min(sizes)} to {max(sizes)} ranks" if min(sizes) < max(sizes) else f"{sizes[0]} rank" + "s" * (sizes[0] > 1)
+    size = (
+        f"{min(sizes)} to {max(sizes)} ranks"
+        if min(sizes) < max(sizes)
+        else f"{sizes[0]} rank" + "s" * (sizes[0] > 1)
+    )
     if len(sizes) == 1 or max(sizes) == 1:
         return f"{count} of {size}"
-    order = "by blocks" if list(nodes) == sorted(nodes) else "cyclic" if nodes == cyclic(sizes) else "in another order"
+    order = (
+        "by blocks"
+        if list(nodes) == sorted(nodes)
+        else "cyclic"
+        if nodes == cyclic(sizes)
+        else "in another order"
+    )
     return f"{count} of {size}, {order}"
 
 

@@ -146,7 +146,9 @@ class Algorithm(NamedTuple):
 
     def is_canonical(self, nranks: int, nodes: Nodes = ()) -> bool:
         """Say whether every result on so many ranks is the canonical expression of its ranks' contributions, in rank order."""
-        return nranks == 1 or (self.canonical != "" and self.evaluate(self.canonical, nranks, nodes=nodes) > 0)
+        return nranks == 1 or (
+            self.canonical != "" and self.evaluate(self.canonical, nranks, nodes=nodes) > 0
+        )
 
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a cost field, such as ``"rounds"`` or ``"sent"``, for ``nranks >= 2``."""
@@ -161,13 +163,17 @@ class Algorithm(NamedTuple):
         found = None
         if COLLECTIVES[self.collective].neighbours:
             once = self.collective == "neighbor_allgather"
-            found = graph_traffic(self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical)
+            found = graph_traffic(
+                self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical
+            )
         return _evaluate(formula, nranks, nchunks, nodes if self.placed or self.sharers else (), found)
 
 
 @cache
 def _builder(name: str) -> Callable[[Writer], None]:
-    builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.builders.{name}"), name)
+    builder: Callable[[Writer], None] = getattr(
+        importlib.import_module(f"hpcoll.schedules.builders.{name}"), name
+    )
     return builder
 
 
@@ -180,14 +186,22 @@ def _evaluate(formula: str, p: int, n: int, nodes: Nodes, on_graph: GraphTraffic
     names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n} | _FUNCTIONS
     names |= on_graph._asdict() if on_graph else {}
     h, stripes = len(sizes), min(sizes)
-    names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": stripes, "c": max(sizes)}
+    names |= {
+        "h": h,
+        "r": math.ceil(math.log2(h)),
+        "g": 1 << h.bit_length() - 1,
+        "l": stripes,
+        "c": max(sizes),
+    }
     names["t"] = sum(-(-size // stripes) for size in sizes)
     names["aligned"] = are_aligned(nodes) if nodes else True
     names["k"] = max((own - 1) * (sum(-(-size // own) for size in sizes) - 1) for own in set(sizes))
     return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
 
 
-def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Schedule:
+def schedule(
+    row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()
+) -> Schedule:
     """Write one rank's schedule of an algorithm.
 
     Args:
@@ -220,12 +234,18 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
     else:
         _alone(writer, row.collective)
     channels = tuple(tuple(steps) for steps in writer.channels)
-    return Schedule(row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents), graph)
+    return Schedule(
+        row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents), graph
+    )
 
 
 def unserved(row: Algorithm, nranks: int) -> str:
     """Return the reason why a row cannot serve so many ranks; the empty string if it can."""
-    return "" if not row.serves or nranks in row.serves else f"it is for {' or '.join(map(str, row.serves))} ranks"
+    return (
+        ""
+        if not row.serves or nranks in row.serves
+        else f"it is for {' or '.join(map(str, row.serves))} ranks"
+    )
 
 
 def check_served(row: Algorithm, nranks: int, root: int) -> None:
@@ -242,7 +262,9 @@ def _build(row: Algorithm, writer: Writer) -> None:
     try:
         row.build(writer)
     except Exception as error:
-        if row.builder is None or (isinstance(error, HpcollError) and not isinstance(error, ArgumentTypeError)):
+        if row.builder is None or (
+            isinstance(error, HpcollError) and not isinstance(error, ArgumentTypeError)
+        ):
             raise
         what = f"{row.key} on {writer.nranks} ranks: its builder raised {exception_in_words(error)}"
         raise ScheduleError(printable(what, LINE), rank=writer.rank) from error
@@ -250,7 +272,11 @@ def _build(row: Algorithm, writer: Writer) -> None:
 
 def exception_in_words(error: BaseException) -> str:
     """Return kind, place and text of an exception; the place is a line that calls the writer, not one of the writer."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__, limit=-_DEEP) if frame.filename != ir.__file__]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__, limit=-_DEEP)
+        if frame.filename != ir.__file__
+    ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {text_of(error)}"
 

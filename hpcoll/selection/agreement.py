@@ -22,10 +22,14 @@ from hpcoll.selection.config import Config, log, meant_variable, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about
-_until_the_end = ExitStack()  # keeps the lock by which the other ranks of the node know that this one has spoken
+_until_the_end = (
+    ExitStack()
+)  # keeps the lock by which the other ranks of the node know that this one has spoken
 
 
-def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
+def agree(
+    comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None
+) -> tuple[Config, Sequence[Process]]:
     """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
     ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then. Every rank
@@ -77,7 +81,9 @@ def _check(found: Sequence[tuple[str, dict[str, Any], Process]]) -> None:
         for name in sorted(agreement.keys() | found[0][1].keys()):
             expected, got = (repr(one[name]) if name in one else "none" for one in (found[0][1], agreement))
             if expected != got:
-                raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}")
+                raise ArgumentError(
+                    f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}"
+                )
 
 
 def _configure_log(config: Config, rank: int) -> None:
@@ -85,7 +91,9 @@ def _configure_log(config: Config, rank: int) -> None:
     if config.level < logging.WARNING and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         host = host_name().replace("%", "%%")
-        handler.setFormatter(logging.Formatter(f"{host}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
+        handler.setFormatter(
+            logging.Formatter(f"{host}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s")
+        )
         log.addHandler(handler)
         log.setLevel(config.level)
     for name in config.unknown - _named:

@@ -50,7 +50,9 @@ class Need(NamedTuple):
     one_fold: bool = False  # only algorithms that combine all contributions in one reduction serve the call
     graph: Graph | None = None  # of a neighbourhood collective
     canonical: bool = False  # every result must be the canonical expression of the contributions
-    registered: tuple[Algorithm, ...] = ()  # rows that are not the package's, among which the model chooses, too
+    registered: tuple[
+        Algorithm, ...
+    ] = ()  # rows that are not the package's, among which the model chooses, too
 
 
 def unfit(need: Need, algorithm: str) -> str:

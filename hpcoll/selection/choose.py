@@ -22,15 +22,26 @@ from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_
 
 # Algorithms that the MPI library is expected to use between hosts, without segments.
 NATIVE_ROWS = {
-    "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
-    "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
-    "alltoall": ("pairwise", "bruck"), "scan": ("recursive_doubling",), "exscan": ("recursive_doubling",), "barrier": ("dissemination",),
-    "neighbor_allgather": ("direct",), "neighbor_alltoall": ("direct",),
-}  # fmt: skip
+    "allreduce": ("recursive_doubling", "rabenseifner"),
+    "bcast": ("binomial",),
+    "reduce": ("binomial",),
+    "allgather": ("circulant",),
+    "reduce_scatter": ("circulant",),
+    "gather": ("binomial", "direct"),
+    "scatter": ("binomial", "direct"),
+    "alltoall": ("pairwise", "bruck"),
+    "scan": ("recursive_doubling",),
+    "exscan": ("recursive_doubling",),
+    "barrier": ("dissemination",),
+    "neighbor_allgather": ("direct",),
+    "neighbor_alltoall": ("direct",),
+}
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
 MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
-MOST_DERIVED = 128  # ranks for which costs of registered rows are derived to choose among them: 0.3 s for a ring
+MOST_DERIVED = (
+    128  # ranks for which costs of registered rows are derived to choose among them: 0.3 s for a ring
+)
 _POWERS = 40  # of two, at which choices are made
 
 
@@ -48,7 +59,11 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
         if reason:
             others = f"; these can: {', '.join(fitting(need)) or 'none'}" if need.canonical else ""
             raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}{others}")
-        why = f"algorithm={forced!r}" if algorithm is not None else f"{PREFIX}{need.collective.upper()}={forced}"
+        why = (
+            f"algorithm={forced!r}"
+            if algorithm is not None
+            else f"{PREFIX}{need.collective.upper()}={forced}"
+        )
         return Choice(forced, segment or modelled_segment(need, forced), why)
     choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice
@@ -65,8 +80,12 @@ def _measured(need: Need, table: Table) -> Choice:
     for entry in entries:
         reason = not_chosen(need, entry.algorithm)
         if not reason:
-            whole = entry.segment >= entry.nbytes < model.SEGMENTS[0]  # longer ones do not get longer than they were measured
-            segment = need.nbytes if whole else max(min(entry.segment, need.nbytes), need.nbytes // MAX_CHUNKS)
+            whole = (
+                entry.segment >= entry.nbytes < model.SEGMENTS[0]
+            )  # longer ones do not get longer than they were measured
+            segment = (
+                need.nbytes if whole else max(min(entry.segment, need.nbytes), need.nbytes // MAX_CHUNKS)
+            )
             return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over, "tuned: fastest")
         over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
     choice = _cheapest(need)
@@ -74,9 +93,11 @@ def _measured(need: Need, table: Table) -> Choice:
 
 
 def _why(need: Need, type_class: str, entry: Entry) -> str:
-    where = ("" if type_class == need.type_class else f" for {type_class}") + (
-        "" if entry.nbytes == need.nbytes else f" at {format_nbytes(entry.nbytes)}"
-    ) + (" while other programs used the cores" if entry.disturbed else "")
+    where = (
+        ("" if type_class == need.type_class else f" for {type_class}")
+        + ("" if entry.nbytes == need.nbytes else f" at {format_nbytes(entry.nbytes)}")
+        + (" while other programs used the cores" if entry.disturbed else "")
+    )
     if entry.algorithm == NATIVE:
         return f"tuned{where}: nothing was clearly faster than {_us(entry.native_us)} native"
     return f"tuned{where}: {_us(entry.us)} against {_us(entry.native_us)} native"
@@ -101,12 +122,18 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     if need.gpus:
         segment = max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
         return model.predict_on_gpus(row, need.gpus, need.nbytes).seconds, segment
-    chunk, network = (GPU_CHUNK_NBYTES, model.GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, model.SHARED_NETWORK)
+    chunk, network = (
+        (GPU_CHUNK_NBYTES, model.GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, model.SHARED_NETWORK)
+    )
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     # messages that several ranks read are staged once, and no sharers were measured here
-    row = row._replace(critical=row.shared or row.critical, sharers="", messages="0" if row.hierarchical else row.messages)
+    row = row._replace(
+        critical=row.shared or row.critical, sharers="", messages="0" if row.hierarchical else row.messages
+    )
     if _has_domains(need):
-        return model.seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
+        return model.seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(
+            1, segment
+        )
     return model.seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
 
 
@@ -118,7 +145,9 @@ def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
     """Return the modelled seconds of a row and the best segment, where not all ranks share memory."""
     assert need.nbytes is not None
     nodes = need.nodes or tuple(range(need.nranks))
-    return model.best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
+    return model.best_segment(
+        row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment)
+    )
 
 
 def modelled(need: Need, row: Algorithm, segment: int) -> float:
@@ -126,7 +155,9 @@ def modelled(need: Need, row: Algorithm, segment: int) -> float:
     assert need.nbytes is not None
     levels, nodes = need.levels, need.nodes or tuple(range(need.nranks))
     if need.gpu:
-        levels = levels._replace(network=levels.network._replace(alpha=max(levels.network.alpha, model.GPU_NETWORK.alpha)))
+        levels = levels._replace(
+            network=levels.network._replace(alpha=max(levels.network.alpha, model.GPU_NETWORK.alpha))
+        )
     return model.seconds_on_nodes(row, nodes, need.nbytes, segment, levels)
 
 
@@ -144,14 +175,27 @@ def _cheapest(need: Need) -> Choice:
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     if not found:
         raise ArgumentError(f"no algorithm of {need.collective} serves this call on {need.nranks} ranks")
-    cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))  # of two alike the one that is checked
+    cost, name, segment = min(
+        found, key=lambda one: (one[0], one[1] == NATIVE, one)
+    )  # of two alike the one that is checked
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
-        cost, name, segment = min((one for one in found if one[0] <= model.ALIKE * cost), key=lambda one: (rounds[one[1]], one))
+        cost, name, segment = min(
+            (one for one in found if one[0] <= model.ALIKE * cost), key=lambda one: (rounds[one[1]], one)
+        )
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
-        alike = (one for one in found if one[0] <= model.ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
+        alike = (
+            one
+            for one in found
+            if one[0] <= model.ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours
+        )
         cost, name, segment = min(alike, default=(cost, name, segment))
-    return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks", "model: fastest")
+    return Choice(
+        name,
+        segment,
+        f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks",
+        "model: fastest",
+    )
 
 
 def _rows(need: Need) -> list[Algorithm]:
@@ -162,7 +206,11 @@ def _rows(need: Need) -> list[Algorithm]:
 
 
 def _soon_costed(row: Algorithm, need: Need) -> bool:
-    return (need.nranks <= MOST_DERIVED or bool(row.rounds)) and not unserved(row, need.nranks) and _has_costs(row, need)
+    return (
+        (need.nranks <= MOST_DERIVED or bool(row.rounds))
+        and not unserved(row, need.nranks)
+        and _has_costs(row, need)
+    )
 
 
 def _has_costs(row: Algorithm, need: Need) -> bool:
@@ -182,7 +230,11 @@ def _row(need: Need, algorithm: str) -> Algorithm:
 
 def candidates(need: Need) -> list[tuple[str, int]]:
     """Return the algorithms and segments that are worth measuring for a call, in the order that the model likes them."""
-    found = [(modelled(need, row, segment), row.name, segment) for row in _rows(need) for segment in _segments(row, need)]
+    found = [
+        (modelled(need, row, segment), row.name, segment)
+        for row in _rows(need)
+        for segment in _segments(row, need)
+    ]
     return [(name, segment) for _, name, segment in sorted(found)]
 
 
@@ -199,7 +251,12 @@ def _segments(row: Algorithm, need: Need) -> list[int]:
 def may_be_chosen(row: Algorithm, need: Need) -> bool:
     """Say whether the model may choose a row where the ranks are."""
     nnodes = 1 if need.one_node else len(members(need.nodes)) or need.nranks
-    return {"any": True, "nodes": 1 < nnodes < need.nranks, "a node each": 1 < nnodes == need.nranks, "none": False}[row.chosen]
+    return {
+        "any": True,
+        "nodes": 1 < nnodes < need.nranks,
+        "a node each": 1 < nnodes == need.nranks,
+        "none": False,
+    }[row.chosen]
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:
@@ -216,7 +273,10 @@ def _native_seconds(need: Need) -> float:
         network = model.apart(model.NATIVE_NETWORK) if _has_domains(need) else model.NATIVE_NETWORK
         if COLLECTIVES[need.collective].neighbours:
             return model.seconds(rows[0], need.nranks, need.nbytes, need.nbytes or 1, network)
-        q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective in ("allreduce", "reduce") else 1.0
+        q, volume = (
+            math.ceil(math.log2(need.nranks)),
+            2.0 if need.collective in ("allreduce", "reduce") else 1.0,
+        )
         work = model.byte_seconds(network, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
         return q * network.alpha + volume * need.nbytes * work
     return min(modelled(need, row, need.nbytes or 1) for row in rows)
@@ -241,7 +301,9 @@ class SizeRanges:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        measured = {entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries}
+        measured = {
+            entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries
+        }
         measured |= {nbytes for row in config.registered for nbytes in (row.least, row.most + 1)}
         self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), model.NEVER]
         self.find = lru_cache(maxsize=1024)(self._find)
@@ -263,6 +325,10 @@ class SizeRanges:
         if not segment and not self._config.segment and choice.segment >= least and most < model.NEVER - 1:
             longest = need._replace(nbytes=most)
             theirs = choose(longest, self._config, algorithm, segment)
-            found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)
+            found = (
+                theirs.segment
+                if theirs.algorithm == choice.algorithm
+                else modelled_segment(longest, choice.algorithm)
+            )
             choice = choice._replace(segment=found if found < most else model.NEVER)
         return SizeRange(least, most, choice)

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import LINE, MAX_RANKS, is_count, meant, one_of, parse_nbytes, parse_seconds, printable, quoted
+from hpcoll.base.text import (
+    LINE,
+    MAX_RANKS,
+    is_count,
+    meant,
+    one_of,
+    parse_nbytes,
+    parse_seconds,
+    printable,
+    quoted,
+)
 from hpcoll.registry.sources import VARIABLE, compared, content, read_files, read_packages
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import CATALOGUE, find
@@ -57,7 +67,9 @@ class Entry(NamedTuple):
     disturbed: bool = False  # other programs used the cores while it was measured
 
 
-Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types -> collective -> entries in order of size
+Table = Mapping[
+    str, Mapping[str, tuple[Entry, ...]]
+]  # class of element types -> collective -> entries in order of size
 
 
 class Config(NamedTuple):
@@ -72,7 +84,9 @@ class Config(NamedTuple):
     shm_ranks: int | None = None
     shm_copy: str | None = None
     domains: tuple[int, ...] | None = None
-    table: Table = _NONE  # entries of the tuning file for the communicator at hand; empty where the file has none
+    table: Table = (
+        _NONE  # entries of the tuning file for the communicator at hand; empty where the file has none
+    )
     cuda_path: str | None = None
     order: str | None = None
     check: str | None = None
@@ -84,7 +98,9 @@ class Config(NamedTuple):
     traceback: str | None = None
     summary: bool | None = None
     cache: str | None = None
-    levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
+    levels: Levels | None = (
+        None  # constants of the cost model in that file; a level that it lacks has the usual ones
+    )
     files: tuple[Algorithm, ...] = ()  # rows of the files of ``HPCOLL_ALGORITHMS``
     registered: tuple[Algorithm, ...] = ()  # these and the program's, among which the model chooses, too
 
@@ -109,7 +125,9 @@ def name_of(algorithm: str | Algorithm | None, collective: str) -> str | None:
     if not isinstance(algorithm, Algorithm):
         return algorithm
     if CATALOGUE.get(algorithm.key) is not algorithm:
-        raise ArgumentError(f"algorithm {algorithm.key} is not registered: give what hpcoll.algorithm returned")
+        raise ArgumentError(
+            f"algorithm {algorithm.key} is not registered: give what hpcoll.algorithm returned"
+        )
     if algorithm.collective != collective:
         raise ArgumentError(f"algorithm must be one of {collective}'s, got {algorithm.key}")
     return algorithm.name
@@ -184,94 +202,169 @@ _ALGORITHM = (
 )
 VARIABLES = (
     Variable(
-        VARIABLE, f"names of files, with `{os.pathsep}` between them",
-        "algorithms of your own, found by their names from then on; a `.py` file is run", "none", "files", read_files,
+        VARIABLE,
+        f"names of files, with `{os.pathsep}` between them",
+        "algorithms of your own, found by their names from then on; a `.py` file is run",
+        "none",
+        "files",
+        read_files,
     ),
     *(Variable(f"{PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
-    Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
     Variable(
-        "HPCOLL_ORDER", f"`{RANK_ORDER}`",
-        "all reductions of arrays combine contributions as with `order=\"rank\"`: by one expression in rank order, whatever runs",
-        "the order is the algorithm's", "order", partial(_member, (RANK_ORDER,)),
+        "HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment
     ),
     Variable(
-        TUNING, "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
-        "the built-in model decides", "tuning", _file_name,
+        "HPCOLL_ORDER",
+        f"`{RANK_ORDER}`",
+        'all reductions of arrays combine contributions as with `order="rank"`: by one expression in rank order, whatever runs',
+        "the order is the algorithm's",
+        "order",
+        partial(_member, (RANK_ORDER,)),
     ),
     Variable(
-        "HPCOLL_SHM", f"{_SIZE}; `0` for none", "most shared memory per node, for all communicators and symmetric arrays together",
-        "half of what others leave in `/dev/shm`", "shm", parse_nbytes,
+        TUNING,
+        "a file",
+        "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
+        "the built-in model decides",
+        "tuning",
+        _file_name,
     ),
     Variable(
-        "HPCOLL_SHM_RANKS", "a number of ranks", "ranks of a node share memory in groups of so many neighbours only",
-        "all ranks of a node", "shm_ranks", _positive_number,
+        "HPCOLL_SHM",
+        f"{_SIZE}; `0` for none",
+        "most shared memory per node, for all communicators and symmetric arrays together",
+        "half of what others leave in `/dev/shm`",
+        "shm",
+        parse_nbytes,
     ),
     Variable(
-        "HPCOLL_SHM_COPY", " or ".join(f"`{name}`" for name in COPIES),
+        "HPCOLL_SHM_RANKS",
+        "a number of ranks",
+        "ranks of a node share memory in groups of so many neighbours only",
+        "all ranks of a node",
+        "shm_ranks",
+        _positive_number,
+    ),
+    Variable(
+        "HPCOLL_SHM_COPY",
+        " or ".join(f"`{name}`" for name in COPIES),
         "how long messages get to ranks of the node: staged in shared memory, or copied once by the kernel from the sender's own memory",
-        "what was measured to be faster, else staged, and both in turns where cores share no cache", "shm_copy", partial(_member, COPIES),
+        "what was measured to be faster, else staged, and both in turns where cores share no cache",
+        "shm_copy",
+        partial(_member, COPIES),
     ),
     Variable(
-        "HPCOLL_DOMAINS", "ranks per cache domain, `8` or `3+1+4`",
+        "HPCOLL_DOMAINS",
+        "ranks per cache domain, `8` or `3+1+4`",
         "ranks of a node that share a last-level cache, in order and again from the first size on",
-        "what the system says of the cores that ranks are bound to", "domains", _domains,
+        "what the system says of the cores that ranks are bound to",
+        "domains",
+        _domains,
     ),
     Variable(
-        "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the route of GPU arrays between ranks",
-        "picked per peer", "cuda_path", partial(_member, CUDA_PATHS),
+        "HPCOLL_CUDA_PATH",
+        ", ".join(f"`{name}`" for name in CUDA_PATHS),
+        "the route of GPU arrays between ranks",
+        "picked per peer",
+        "cuda_path",
+        partial(_member, CUDA_PATHS),
     ),
     Variable(
-        "HPCOLL_CHECK", f"`{EVERY_CALL}`", "every blocking collective is compared on all ranks before it runs, in 0.2 ms or more",
-        "messages of what hpcoll runs itself carry a check of their call", "check", partial(_member, (EVERY_CALL,)),
+        "HPCOLL_CHECK",
+        f"`{EVERY_CALL}`",
+        "every blocking collective is compared on all ranks before it runs, in 0.2 ms or more",
+        "messages of what hpcoll runs itself carry a check of their call",
+        "check",
+        partial(_member, (EVERY_CALL,)),
     ),
     Variable(
-        "HPCOLL_WARN", f"{_DURATION}; `0` for never",
+        "HPCOLL_WARN",
+        f"{_DURATION}; `0` for never",
         "after how long a collective that does not end is warned about: who waits for whom; messages are not watched",
-        "`60s`", "warn", parse_seconds,
+        "`60s`",
+        "warn",
+        parse_seconds,
     ),
     Variable(
-        "HPCOLL_TIMEOUT", f"{_DURATION}; `0` for never",
-        "after how long a collective that does not end raises `CollectiveTimeout` on all ranks", "never", "timeout",
+        "HPCOLL_TIMEOUT",
+        f"{_DURATION}; `0` for never",
+        "after how long a collective that does not end raises `CollectiveTimeout` on all ranks",
+        "never",
+        "timeout",
         lambda value: parse_seconds(value) or None,
     ),
     Variable(
-        "HPCOLL_RECORD", "a folder", "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
-        "nothing is written", "record", _file_name,
+        "HPCOLL_RECORD",
+        "a folder",
+        "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
+        "nothing is written",
+        "record",
+        _file_name,
     ),
     Variable(
-        "HPCOLL_SUMMARY", "`1`", "at the end of the program rank 0 prints who came late, by how much, where; at Ctrl-C what it knows alone",
-        "nothing is printed", "summary", _switch,
+        "HPCOLL_SUMMARY",
+        "`1`",
+        "at the end of the program rank 0 prints who came late, by how much, where; at Ctrl-C what it knows alone",
+        "nothing is printed",
+        "summary",
+        _switch,
     ),
     Variable(
-        "HPCOLL_TRACE", "a folder, or `folder:steps`",
+        "HPCOLL_TRACE",
+        "a folder, or `folder:steps`",
         "where the run writes a trace of its calls, and of their steps, for ui.perfetto.dev and `hpcoll trace`",
-        "nothing is written", "trace", tracing,
+        "nothing is written",
+        "trace",
+        tracing,
     ),
     Variable(
-        "HPCOLL_METRICS", "a folder", "where each rank writes its sums as Prometheus text every ten seconds",
-        "nothing is written", "metrics", _file_name,
+        "HPCOLL_METRICS",
+        "a folder",
+        "where each rank writes its sums as Prometheus text every ten seconds",
+        "nothing is written",
+        "metrics",
+        _file_name,
     ),
     Variable(
-        TRACEBACK, f"`{FULL}`",
+        TRACEBACK,
+        f"`{FULL}`",
         "errors that a program does not catch are printed with hpcoll's own frames, and on each rank with who called what",
-        "hpcoll's frames are left out, and one rank of each node prints who called what", "traceback", partial(_member, (FULL,)),
+        "hpcoll's frames are left out, and one rank of each node prints who called what",
+        "traceback",
+        partial(_member, (FULL,)),
     ),
     Variable(
-        SITE, f"folders, with `{os.pathsep}` between them",
+        SITE,
+        f"folders, with `{os.pathsep}` between them",
         "compiled code that a site offers, made by `hpcoll warmup --to`; looked into before the user's own cache, and never written",
-        "the user's own cache alone", "cache", _file_name,
+        "the user's own cache alone",
+        "cache",
+        _file_name,
     ),
     Variable(
-        "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),
+        "HPCOLL_DEBUG",
+        ", ".join(f"`{name.lower()}`" for name in _LEVELS),
         "how much is logged; `info` says what was picked and why, `trace` also how messages get to the peers of each rank",
-        "`warn`", "level", _level,
+        "`warn`",
+        "level",
+        _level,
     ),
-)  # fmt: skip
+)
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 _AGREED = (
-    "HPCOLL_SEGMENT", "HPCOLL_ORDER", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH",
-    "HPCOLL_CHECK", "HPCOLL_TIMEOUT", "HPCOLL_SUMMARY", "HPCOLL_TRACE",
-)  # fmt: skip
+    "HPCOLL_SEGMENT",
+    "HPCOLL_ORDER",
+    TUNING,
+    "HPCOLL_SHM",
+    "HPCOLL_SHM_RANKS",
+    "HPCOLL_SHM_COPY",
+    "HPCOLL_DOMAINS",
+    "HPCOLL_CUDA_PATH",
+    "HPCOLL_CHECK",
+    "HPCOLL_TIMEOUT",
+    "HPCOLL_SUMMARY",
+    "HPCOLL_TRACE",
+)
 
 
 def meant_variable(unknown: str) -> str:

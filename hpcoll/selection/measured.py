@@ -62,5 +62,7 @@ def _warn_of(name: str, misfit: tuning.Misfit) -> None:
     if (name, misfit.field) not in _refused and MPI.COMM_WORLD.Get_rank() == 0:
         level = logging.WARNING
     _refused.add((name, misfit.field))
-    text = "tuning file %s does not fit this communicator: field %s has %s, this run has %s; the model decides"
+    text = (
+        "tuning file %s does not fit this communicator: field %s has %s, this run has %s; the model decides"
+    )
     log.log(level, text, name, misfit.field, misfit.found, misfit.expected)

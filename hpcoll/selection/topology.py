@@ -67,7 +67,9 @@ def this_process(has_gpu: bool) -> Process:
     return Process(host, os.getpid(), domain, _ngpus(), has_gpu, word())
 
 
-def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()) -> Topology:
+def find_topology(
+    rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()
+) -> Topology:
     """Return the topology of a communicator, as ``rank`` has it.
 
     ``found`` has for each rank the lowest rank of its node, and whether it shares memory there. ``per_domain`` has sizes of cache domains,
@@ -87,7 +89,9 @@ def domains_of(nodes: Nodes, bound: Sequence[int]) -> Nodes:
     ((0, 0, 1, 2, 3, 4), (0, 0, 1, 2))
     """
     whole = {node for node, domain in zip(nodes, bound, strict=True) if domain == UNBOUND}
-    return numbered((node, UNBOUND if node in whole else domain) for node, domain in zip(nodes, bound, strict=True))
+    return numbered(
+        (node, UNBOUND if node in whole else domain) for node, domain in zip(nodes, bound, strict=True)
+    )
 
 
 def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
@@ -96,7 +100,12 @@ def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
     >>> dealt((0, 0, 0, 0, 0, 1), (3, 1)), dealt((0, 1, 0, 1, 0), (2,))
     ([0, 0, 0, 1, 2, 0], [0, 0, 0, 0, 1])
     """
-    turns = list(islice(chain.from_iterable(repeat(domain, size) for domain, size in enumerate(cycle(per_domain))), len(nodes)))
+    turns = list(
+        islice(
+            chain.from_iterable(repeat(domain, size) for domain, size in enumerate(cycle(per_domain))),
+            len(nodes),
+        )
+    )
     found = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
     return [found[rank] for rank in range(len(nodes))]
 

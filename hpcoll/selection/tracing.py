@@ -26,5 +26,7 @@ def tracing(value: str) -> Tracing:
     """
     folder = value.removesuffix(_STEPS)
     if not folder or ":" in folder.rpartition("/")[2]:
-        raise ArgumentError(f"expected a folder, or folder{_STEPS}, got {quoted(value)}; behind a name with a colon write /")
+        raise ArgumentError(
+            f"expected a folder, or folder{_STEPS}, got {quoted(value)}; behind a name with a colon write /"
+        )
     return Tracing(folder, folder != value)

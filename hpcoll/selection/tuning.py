@@ -135,7 +135,10 @@ def _around_difference(found: str, expected: str) -> tuple[str, str]:
     """Cut two long texts to where they differ."""
     if max(len(found), len(expected)) <= _SHOWN:
         return found, expected
-    same = next((i for i, (one, other) in enumerate(zip(found, expected)) if one != other), min(len(found), len(expected)))
+    same = next(
+        (i for i, (one, other) in enumerate(zip(found, expected)) if one != other),
+        min(len(found), len(expected)),
+    )
     start = max(0, same - _SHOWN // 4)
     return found[start : start + _SHOWN], expected[start : start + _SHOWN]
 
@@ -168,7 +171,10 @@ def as_text(document: Document) -> str:
     """Return a document as JSON with an entry per line, so that people can read and compare files."""
     sections = [_section_text(section) for section in document.sections]
     head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
-    lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | _known(one.network))}" for one in document.constants]
+    lines = [
+        f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | _known(one.network))}"
+        for one in document.constants
+    ]
     levels = f',\n "levels": [{",".join(lines)}\n ]' if lines else ""
     return head + ",".join(f"\n{text}" for text in sections) + f"\n ]{levels}\n}}\n"
 
@@ -204,9 +210,13 @@ def read(path: Path) -> Document:
             return Document(version, "", ())
         sections = member(content, "sections", list, "")
         parsed = tuple(_section(section, f"sections[{index}]") for index, section in enumerate(sections))
-        levels = member(content, "levels", list, "") if "levels" in content else []  # which older files do not have
+        levels = (
+            member(content, "levels", list, "") if "levels" in content else []
+        )  # which older files do not have
         constants = [_constants(line, f"levels[{index}]") for index, line in enumerate(levels)]
-        return Document(version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants))
+        return Document(
+            version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants)
+        )
     except ArgumentError as error:
         raise ArgumentError(f"{subject}, {error}") from None
 
@@ -225,7 +235,9 @@ def _section(content: Any, where: str) -> Section:
         path = f"{where}.collectives.{collective}"
         checked(algorithms, path, collective)
         lines = member(columns, collective, list, f"{where}.collectives")
-        found[collective] = tuple(_entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines))
+        found[collective] = tuple(
+            _entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines)
+        )
         sizes = [entry.nbytes for entry in found[collective]]
         if sizes != sorted(sizes):
             raise ArgumentError(f"field {path}: expected ascending nbytes, got {quoted(sizes)}")
@@ -236,9 +248,19 @@ def _entry(content: Any, collective: str, where: str) -> Entry:
     algorithm = member(content, "algorithm", str, where)
     checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
     expected = f"microseconds above 0, at most {_MOST_US:g}"
-    us, native_us = (number(content, field, where, lambda us: 0 < us <= _MOST_US, expected) for field in ("us", "native_us"))
+    us, native_us = (
+        number(content, field, where, lambda us: 0 < us <= _MOST_US, expected)
+        for field in ("us", "native_us")
+    )
     disturbed = content.get("disturbed") is True
-    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), us, native_us, disturbed)
+    return Entry(
+        integer(content, "nbytes", where, 0),
+        algorithm,
+        integer(content, "segment", where),
+        us,
+        native_us,
+        disturbed,
+    )
 
 
 def _constants(content: Any, where: str) -> Constants:
@@ -246,10 +268,24 @@ def _constants(content: Any, where: str) -> Constants:
     if level not in LEVELS:
         raise refused(f"{where}.level", f"one of {', '.join(LEVELS)}", level)
     above, least = f"seconds above 0, at most {_MOST_S:g}", f"seconds, at least 0 and at most {_MOST_S:g}"
-    alpha, beta = (number(content, field, where, lambda s: 0 < s <= _MOST_S, above) for field in ("alpha", "beta"))
-    gamma, handshake = (number(content, field, where, lambda s: 0 <= s <= _MOST_S, least) for field in ("gamma", "handshake"))
-    overhead = number(content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}")
-    spill = number(content, "spill", where, lambda factor: 1 <= factor <= _MOST_SPILL, f"a factor from 1 to {_MOST_SPILL:g}")
+    alpha, beta = (
+        number(content, field, where, lambda s: 0 < s <= _MOST_S, above) for field in ("alpha", "beta")
+    )
+    gamma, handshake = (
+        number(content, field, where, lambda s: 0 <= s <= _MOST_S, least) for field in ("gamma", "handshake")
+    )
+    overhead = number(
+        content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}"
+    )
+    spill = number(
+        content,
+        "spill",
+        where,
+        lambda factor: 1 <= factor <= _MOST_SPILL,
+        f"a factor from 1 to {_MOST_SPILL:g}",
+    )
     eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
     read_from = integer(content, "read_from", where) if "read_from" in content else None
-    return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill, read_from))
+    return Constants(
+        site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill, read_from)
+    )

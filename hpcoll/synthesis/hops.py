@@ -62,19 +62,29 @@ class Task:
     def inputs(self) -> list[dict[Hashable, Chunk]]:
         """The chunk of INPUT with each item, of each rank."""
         m, who = self.meaning, (self.nranks, self.root, self.nchunks)
-        return [{m.input_item(rank, i): inputs(i) for i in range(m.ninputs(rank, *who))} for rank in range(self.nranks)]
+        return [
+            {m.input_item(rank, i): inputs(i) for i in range(m.ninputs(rank, *who))}
+            for rank in range(self.nranks)
+        ]
 
     @cached_property
     def outputs(self) -> list[dict[Hashable, Chunk]]:
         """The chunk of OUTPUT that must hold each item, of each rank."""
         m, who = self.meaning, (self.nranks, self.root, self.nchunks)
-        return [{m.output_item(rank, i): outputs(i) for i in range(m.noutputs(rank, *who))} for rank in range(self.nranks)]
+        return [
+            {m.output_item(rank, i): outputs(i) for i in range(m.noutputs(rank, *who))}
+            for rank in range(self.nranks)
+        ]
 
     @cached_property
     def extents(self) -> dict[Hashable, Hashable]:
         """The extent of each item."""
         found = self.inputs
-        return {item: self.meaning.input_extent(rank, chunk.index) for rank in range(self.nranks) for item, chunk in found[rank].items()}
+        return {
+            item: self.meaning.input_extent(rank, chunk.index)
+            for rank in range(self.nranks)
+            for item, chunk in found[rank].items()
+        }
 
     @cached_property
     def demands(self) -> list[Demand]:
@@ -86,7 +96,9 @@ class Task:
         for item in self.extents:
             holding = [rank for rank in ranks if item in holders[rank]]
             source = holding[0] if len(holding) == 1 else self.extents[item] // self.chunks  # type: ignore[operator]  # an allreduce's
-            found.append(Demand(item, source, frozenset(rank for rank in ranks if item in wanting[rank]) - {source}))
+            found.append(
+                Demand(item, source, frozenset(rank for rank in ranks if item in wanting[rank]) - {source})
+            )
         return [demand for demand in found if demand.targets]
 
 
@@ -121,7 +133,11 @@ class _Pen:
                     targets[key] = self._target(*key, backwards)
         while any(items.values()):
             turns = [link for _ in range(RING_SLOTS) for link in links]
-            messages = [(*link, *self._message(link, items[link], targets, backwards)) for link in turns if items[link]]
+            messages = [
+                (*link, *self._message(link, items[link], targets, backwards))
+                for link in turns
+                if items[link]
+            ]
             for sender, receiver, source, _, _ in messages:
                 self.writers[sender].send(receiver, source)
             for sender, receiver, _, target, old in messages:
@@ -129,11 +145,18 @@ class _Pen:
                 writer.recv_reduce(sender, old, target) if backwards else writer.recv(sender, target)
 
     def _message(
-        self, link: _Link, items: list[Hashable], targets: Mapping[tuple[int, Hashable], Chunk], backwards: bool
+        self,
+        link: _Link,
+        items: list[Hashable],
+        targets: Mapping[tuple[int, Hashable], Chunk],
+        backwards: bool,
     ) -> tuple[Chunk, Chunk, Chunk]:
         """Take the items of the next message; return what is sent, what is written and, backwards, what is combined with it."""
         sender, receiver = link
-        source, target = [self.holds[sender][item] for item in items], [targets[receiver, item] for item in items]
+        source, target = (
+            [self.holds[sender][item] for item in items],
+            [targets[receiver, item] for item in items],
+        )
         old = [self.holds[receiver][item] for item in items] if backwards else source
         _, n = pieces([source, target, old])[0]
         self.holds[receiver].update(zip(items[:n], target))
@@ -161,5 +184,7 @@ def row(task: Task, parts: Sequence[Sequence[Hop]], name: str, summary: str, sou
         writer.extents += pen.writers[writer.rank].extents
         writer.channels[0] += pen.writers[writer.rank].channels[0]
 
-    found = Algorithm(task.collective, name, summary, source, "0", "0", "0", chunks=str(task.nchunks), parts=task.parts)
+    found = Algorithm(
+        task.collective, name, summary, source, "0", "0", "0", chunks=str(task.nchunks), parts=task.parts
+    )
     return found._replace(serves=(task.nranks,), builder=build)

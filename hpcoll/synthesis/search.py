@@ -18,7 +18,11 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.synthesis.hops import Demand, Hop, Task
 from hpcoll.synthesis.topologies import FAR, Edge, Fabric
 
-MAX_SEARCHED, MAX_CARRIED, MAX_CHOICES = 12, 1024, 1 << 16  # ranks; chunks of all ranks; chunks times links times steps
+MAX_SEARCHED, MAX_CARRIED, MAX_CHOICES = (
+    12,
+    1024,
+    1 << 16,
+)  # ranks; chunks of all ranks; chunks times links times steps
 _WORKERS = 8  # searches in different ways at once, which is faster even on one core
 
 
@@ -77,9 +81,14 @@ def bounds(task: Task, fabric: Fabric) -> Bounds:
 
 
 def search(
-    task: Task, fabric: Fabric, *, max_rounds: int | None = None, max_steps: int | None = None, seconds: float = 60.0,
+    task: Task,
+    fabric: Fabric,
+    *,
+    max_rounds: int | None = None,
+    max_steps: int | None = None,
+    seconds: float = 60.0,
     progress: Callable[[str], None] = lambda text: None,
-) -> Iterator[Outcome]:  # fmt: skip
+) -> Iterator[Outcome]:
     """Search for schedules, from the fewest steps on, each with fewer rounds than those before; so the last has the fewest.
 
     Args:
@@ -98,7 +107,9 @@ def search(
         ArgumentError: OR-tools are missing, or as `bounds`.
     """
     cp, parts = _solver(), _parts(task, fabric)
-    limit = max_rounds or sum(part.lower.steps + len(part.demands) * task.nranks for part in parts)  # a round for each hop
+    limit = max_rounds or sum(
+        part.lower.steps + len(part.demands) * task.nranks for part in parts
+    )  # a round for each hop
     for steps in count(max(part.lower.steps for part in parts)):
         least = max(sum(part.lower.rounds for part in parts), steps * len(parts))
         if least > limit or (max_steps is not None and steps * len(parts) > max_steps):
@@ -117,7 +128,9 @@ def _solver() -> Any:
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
-        raise ArgumentError(f"the search needs OR-tools ({error}): pip install 'hpcoll[synthesize]'") from None
+        raise ArgumentError(
+            f"the search needs OR-tools ({error}): pip install 'hpcoll[synthesize]'"
+        ) from None
     return cp_model
 
 
@@ -129,7 +142,9 @@ def _parts(task: Task, fabric: Fabric) -> list[_SearchPart]:
     parts = [_SearchPart(task.demands, one, _lower(task.demands, one)) for one in directed]
     choices = len(task.demands) * len(fabric.links) * max(part.lower.steps for part in parts)
     if choices > MAX_CHOICES:
-        raise ArgumentError(f"search: expected at most {MAX_CHOICES:,} as chunks times links times steps, got {choices:,}")
+        raise ArgumentError(
+            f"search: expected at most {MAX_CHOICES:,} as chunks times links times steps, got {choices:,}"
+        )
     return parts
 
 
@@ -138,7 +153,9 @@ def _lower(demands: Sequence[Demand], fabric: Fabric) -> Bounds:
     for _, source, targets in demands:
         reach = [distances[source][target] for target in targets]
         if max(reach) >= FAR:
-            raise ArgumentError(f"topology {fabric.name}: expected a way between all ranks, got none that rank {source} needs")
+            raise ArgumentError(
+                f"topology {fabric.name}: expected a way between all ranks, got none that rank {source} needs"
+            )
         steps, sent = max(steps, *reach), sent + max(len(targets), *reach)
     return Bounds(steps, max(steps, _through_cuts(demands, fabric)), sent)
 
@@ -151,14 +168,20 @@ def _through_cuts(demands: Sequence[Demand], fabric: Fabric) -> int:
     masks = Counter((1 << source, sum(1 << target for target in targets)) for _, source, targets in demands)
     for inside in range(1, (1 << fabric.nranks) - 1):
         needed = sum(n for (source, targets), n in masks.items() if not source & inside and targets & inside)
-        entering = {(a, b): width for (a, b), width in fabric.links.items() if inside >> b & 1 and not inside >> a & 1}
-        carried = sum(min(width, sum(entering.pop(edge, 0) for edge in edges)) for edges, width in fabric.groups)
+        entering = {
+            (a, b): width for (a, b), width in fabric.links.items() if inside >> b & 1 and not inside >> a & 1
+        }
+        carried = sum(
+            min(width, sum(entering.pop(edge, 0) for edge in edges)) for edges, width in fabric.groups
+        )
         carried += sum(entering.values())
         most = max(most, -(-needed // carried) if needed else 0)
     return most
 
 
-def _with_steps(cp: Any, task: Task, parts: Sequence[_SearchPart], steps: int, limit: int, seconds: float) -> Outcome | None:
+def _with_steps(
+    cp: Any, task: Task, parts: Sequence[_SearchPart], steps: int, limit: int, seconds: float
+) -> Outcome | None:
     """Search for each part of a task; parts that are alike once. None: proven to be impossible."""
     alike = [next(i for i, one in enumerate(parts) if one.fabric.same(part.fabric)) for part in parts]
     results: dict[int, _Result] = {}
@@ -174,9 +197,17 @@ def _with_steps(cp: Any, task: Task, parts: Sequence[_SearchPart], steps: int, l
     least = sum(result.least for result in chosen)
     if not all(result.rounds for result in chosen):
         return Outcome(steps * len(parts), (), (), least, False)
-    rounds = [result.rounds[::-1] if backwards else result.rounds for backwards, result in zip(task.backwards, chosen)]
-    hops = [_reversed(result.hops, steps) if backwards else result.hops for backwards, result in zip(task.backwards, chosen)]
-    return Outcome(steps * len(parts), sum(rounds, ()), tuple(hops), least, all(result.fewest_sent for result in chosen))
+    rounds = [
+        result.rounds[::-1] if backwards else result.rounds
+        for backwards, result in zip(task.backwards, chosen)
+    ]
+    hops = [
+        _reversed(result.hops, steps) if backwards else result.hops
+        for backwards, result in zip(task.backwards, chosen)
+    ]
+    return Outcome(
+        steps * len(parts), sum(rounds, ()), tuple(hops), least, all(result.fewest_sent for result in chosen)
+    )
 
 
 def _reversed(hops: Sequence[Hop], steps: int) -> tuple[Hop, ...]:
@@ -199,7 +230,10 @@ class _Model:
             self.model.add(sum(sends) <= part.fabric.links[edge] * self.rounds[step - 1])
         for edges, width in part.fabric.groups:
             for step in range(1, steps + 1):
-                self.model.add(sum(send for edge in edges for send in self.on_link[edge, step]) <= width * self.rounds[step - 1])
+                self.model.add(
+                    sum(send for edge in edges for send in self.on_link[edge, step])
+                    <= width * self.rounds[step - 1]
+                )
 
     def _add(self, number: int, demand: Demand) -> None:
         """Add an item: a rank receives it at most once, and passes it on in later steps; targets must receive it."""
@@ -212,7 +246,9 @@ class _Model:
                 wanted = step == self.steps and rank in demand.targets
                 possible = away[rank] <= step and (rank in demand.targets or step + near[rank] <= self.steps)
                 earlier = has.get((rank, step - 1), 0)
-                has[rank, step] = int(rank == demand.source or wanted) or (self.model.new_bool_var("") if possible else earlier)
+                has[rank, step] = int(rank == demand.source or wanted) or (
+                    self.model.new_bool_var("") if possible else earlier
+                )
         for edge in self.part.fabric.links:
             for step in range(max(1, away[edge[0]] + 1), self.steps + 1):
                 if edge[1] != demand.source and step + near[edge[1]] <= self.steps:
@@ -239,7 +275,11 @@ class _Model:
 
     def hops(self, solver: Any) -> tuple[Hop, ...]:
         """Return the hops of a solution; those that bring an item to no target, not even by others, are left out."""
-        sent = {(number, edge[1]): (edge[0], step) for (number, edge, step), send in self.sends.items() if solver.boolean_value(send)}
+        sent = {
+            (number, edge[1]): (edge[0], step)
+            for (number, edge, step), send in self.sends.items()
+            if solver.boolean_value(send)
+        }
         useful: dict[tuple[int, int], Hop] = {}
         for number, demand in enumerate(self.part.demands):
             for rank in demand.targets:
@@ -259,7 +299,11 @@ def _search_part(cp: Any, part: _SearchPart, steps: int, most: int, seconds: flo
     solver, status = model.solve(sum(model.rounds), seconds)
     if status == "INFEASIBLE":
         return None
-    least = max(least, round(solver.best_objective_bound)) if status != "OPTIMAL" else round(solver.objective_value)
+    least = (
+        max(least, round(solver.best_objective_bound))
+        if status != "OPTIMAL"
+        else round(solver.objective_value)
+    )
     if status == "UNKNOWN":
         return _Result((), (), least, False)
     rounds, hops = tuple(solver.value(one) for one in model.rounds), model.hops(solver)

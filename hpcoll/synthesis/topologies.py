@@ -18,8 +18,10 @@ FAR = 1 << 30  # steps to a rank that no links lead to
 Edge = tuple[int, int]  # a link: from a rank, to a rank
 
 # NVLinks of a DGX-1 with V100 between each two GPUs: of the even ones twice the bandwidth. They go both ways.
-_DGX1 = {1: ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6)),
-         2: ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))}  # fmt: skip
+_DGX1 = {
+    1: ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6)),
+    2: ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7)),
+}
 
 
 class Fabric(NamedTuple):
@@ -40,7 +42,10 @@ class Fabric(NamedTuple):
     def reversed(self) -> "Fabric":
         """Return the topology with each link the other way."""
         links = {(b, a): width for (a, b), width in self.links.items()}
-        return self._replace(links=links, groups=tuple((tuple((b, a) for a, b in edges), width) for edges, width in self.groups))
+        return self._replace(
+            links=links,
+            groups=tuple((tuple((b, a) for a, b in edges), width) for edges, width in self.groups),
+        )
 
     def same(self, other: "Fabric") -> bool:
         """Say whether two topologies carry the same."""
@@ -60,23 +65,37 @@ class Fabric(NamedTuple):
 def topology(text: str) -> Fabric:
     """Return the topology of a name such as ``ring:4``, or of a JSON file; ArgumentError: there is none, or it is wrong."""
     if text == "dgx1":
-        return Fabric(text, 8, {edge: width for width, pairs in _DGX1.items() for a, b in pairs for edge in ((a, b), (b, a))})
+        return Fabric(
+            text,
+            8,
+            {edge: width for width, pairs in _DGX1.items() for a, b in pairs for edge in ((a, b), (b, a))},
+        )
     shape, colon, size = text.partition(":")
     if not colon or shape not in _SHAPES:
         if not Path(text).exists():
             hint = meant((*_SHAPES, "dgx1"), shape)
-            raise ArgumentError(f"topology must be {NAMES} or the name of a JSON file, got {quoted(text)}{hint}")
+            raise ArgumentError(
+                f"topology must be {NAMES} or the name of a JSON file, got {quoted(text)}{hint}"
+            )
         return _read(text)
     dims = parse_dims(size)
     nranks = prod(dims)
-    if not 2 <= nranks <= MAX_NODES or (len(dims) > 1 and shape not in ("grid", "torus")) or (shape == "hypercube" and nranks & nranks - 1):
-        raise ArgumentError(f"topology must be {NAMES}, of 2 to {MAX_NODES} ranks, or the name of a JSON file, got {quoted(text)}")
+    if (
+        not 2 <= nranks <= MAX_NODES
+        or (len(dims) > 1 and shape not in ("grid", "torus"))
+        or (shape == "hypercube" and nranks & nranks - 1)
+    ):
+        raise ArgumentError(
+            f"topology must be {NAMES}, of 2 to {MAX_NODES} ranks, or the name of a JSON file, got {quoted(text)}"
+        )
     return Fabric(text, nranks, dict.fromkeys(_SHAPES[shape](dims), 1))
 
 
 def _on_grid(dims: Sequence[int], periodic: bool) -> list[Edge]:
     ends = grid(dims, [periodic] * len(dims)).targets
-    return sorted({(rank, end[0]) for rank, found in enumerate(ends) for end in found if end and end[0] != rank})
+    return sorted(
+        {(rank, end[0]) for rank, found in enumerate(ends) for end in found if end and end[0] != rank}
+    )
 
 
 _SHAPES: dict[str, Callable[[Sequence[int]], list[Edge]]] = {
@@ -107,7 +126,9 @@ def _checked(content: Any, name: str) -> Fabric:
         a, b, width = _numbers(entry, f"links[{i}]", (nranks - 1, nranks - 1, MAX_BANDWIDTH))
         for edge in ((a, b), (b, a)) if both else ((a, b),):
             if a == b or width < 1 or edge in links:
-                expected = "[from, to, bandwidth], of two ranks, a bandwidth of at least 1, and each link once"
+                expected = (
+                    "[from, to, bandwidth], of two ranks, a bandwidth of at least 1, and each link once"
+                )
                 raise refused(f"links[{i}]", expected, entry)
             links[edge] = width
     groups = []

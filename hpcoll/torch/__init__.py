@@ -21,7 +21,9 @@ __all__ = ["GroupOptions"]
 _OLDEST = (2, 9)  # earlier releases wait for ever for work that Python has made
 
 if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
-    raise ImportError(f"hpcoll.torch needs PyTorch {'.'.join(map(str, _OLDEST))} or later, got {torch.__version__}")
+    raise ImportError(
+        f"hpcoll.torch needs PyTorch {'.'.join(map(str, _OLDEST))} or later, got {torch.__version__}"
+    )
 
 dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
 take_over()

@@ -118,7 +118,9 @@ class Future(torch.futures.Future[Any]):
         self.then(callback)
 
 
-def answer(future: "torch.futures.Future[Any]", callback: Callable[..., Any], result: "torch.futures.Future[Any]") -> None:
+def answer(
+    future: "torch.futures.Future[Any]", callback: Callable[..., Any], result: "torch.futures.Future[Any]"
+) -> None:
     """Call back when a future is done, well or badly, and complete the future of the result."""
     with suppress(Exception):  # the callback sees it
         future.wait()

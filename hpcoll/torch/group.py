@@ -70,14 +70,18 @@ class Group(dist.ProcessGroup):
     their own.
     """
 
-    def __init__(self, comm: Communicator, timeout: timedelta, store: dist.Store, order: str | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, timeout: timedelta, store: dist.Store, order: str | None = None
+    ) -> None:
         super().__init__(comm.rank, comm.size)
         self._comm, self._me, self._store, self._name = comm, Me(comm.rank, comm.size), store, ""
         self._depths, self._order = Depths(comm), order  # the latter is of reductions
         self._started: list[Work] | None = None  # since `start_coalescing`
         self._monitored, self._ncalls = MonitoredBarrier(comm), 0
         self.set_timeout(timeout)
-        with suppress(TypeError):  # older versions of torch have no backends that Python can make, nor anything that asks for one
+        with suppress(
+            TypeError
+        ):  # older versions of torch have no backends that Python can make, nor anything that asks for one
             for kind in DEVICES:
                 self._register_backend(torch.device(kind), _CUSTOM, _Behind(comm.rank, comm.size))
             self._set_default_backend(_CUSTOM)
@@ -134,7 +138,9 @@ class Group(dist.ProcessGroup):
             begun = [one.begin(here.comm, self._order, **stream) for one in every]
         requests, stores = [request for request, _ in begun], [store for _, store in begun if store]
         asked_s = opts.timeout.total_seconds()
-        return self._under_way(what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths)
+        return self._under_way(
+            what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths
+        )
 
     def _under_way(self, what: str, limit_s: float, tensors: Tensors, *rest: Any) -> Work:
         work = Work(f"rank {self._me.rank}: {what}", limit_s, tensors, *rest)
@@ -150,7 +156,12 @@ class Group(dist.ProcessGroup):
                 for one in tensors:
                     add_up(here.comm, one, opts.reduceOp)
             return Work("all_reduce", self._limit_s, tensors)
-        return self._run("all_reduce", tensors, opts, *(operations.allreduce(self._me, one, opts.reduceOp) for one in tensors))
+        return self._run(
+            "all_reduce",
+            tensors,
+            opts,
+            *(operations.allreduce(self._me, one, opts.reduceOp) for one in tensors),
+        )
 
     def reduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine tensors at the root."""
@@ -159,7 +170,12 @@ class Group(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Send the root's tensors to all ranks."""
-        return self._run("broadcast", tensors, opts, *(operations.broadcast(self._me, one, opts.rootRank) for one in tensors))
+        return self._run(
+            "broadcast",
+            tensors,
+            opts,
+            *(operations.broadcast(self._me, one, opts.rootRank) for one in tensors),
+        )
 
     def allgather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks, each into a tensor of its own."""
@@ -172,7 +188,9 @@ class Group(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks into one."""
-        return self._run("all_gather_single", [output], opts, operations.allgather_single(self._me, output, given))
+        return self._run(
+            "all_gather_single", [output], opts, operations.allgather_single(self._me, output, given)
+        )
 
     def all_gather_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Gather several tensors, each into one."""
@@ -181,7 +199,10 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Tensors, given: Sequence[Tensors], opts: Any = _OPTIONS) -> Work:
         """Combine tensors, of which each rank gets one."""
-        every = (operations.reduce_scatter(self._me, *pair, opts.reduceOp) for pair in zip(outputs, given, strict=True))
+        every = (
+            operations.reduce_scatter(self._me, *pair, opts.reduceOp)
+            for pair in zip(outputs, given, strict=True)
+        )
         return self._run("reduce_scatter", outputs, opts, *every)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
@@ -191,7 +212,10 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine several tensors, of which each rank gets a part."""
-        every = (operations.reduce_scatter_single(self._me, *pair, opts.reduceOp) for pair in zip(outputs, given, strict=True))
+        every = (
+            operations.reduce_scatter_single(self._me, *pair, opts.reduceOp)
+            for pair in zip(outputs, given, strict=True)
+        )
         return self._run("reduce_scatter_single_coalesced", outputs, opts, *every)
 
     def alltoall(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
@@ -199,16 +223,24 @@ class Group(dist.ProcessGroup):
         return self._run("all_to_all", outputs, opts, operations.alltoall(self._me, outputs, given))
 
     def all_to_all_single(
-        self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int],
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
         opts: Any = _OPTIONS,
-    ) -> Work:  # fmt: skip
+    ) -> Work:
         """Send rows of a tensor to each rank."""
         one = operations.alltoall_single(self._me, output, given, output_sizes or (), input_sizes or ())
         return self._run("all_to_all_single", [output], opts, one)
 
     def gather_single(self, output: torch.Tensor | None, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks one behind the other, at the root."""
-        parts = [] if self._me.rank != opts.rootRank or output is None else [output.view(self._me.nranks, -1).unbind()]
+        parts = (
+            []
+            if self._me.rank != opts.rootRank or output is None
+            else [output.view(self._me.nranks, -1).unbind()]
+        )
         return self.gather(parts, [given], opts)
 
     def gather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
@@ -247,7 +279,14 @@ class Group(dist.ProcessGroup):
         if len(tensors) != 1:
             raise ArgumentError(f"rank {self._me.rank}: {what} needs one tensor, got {len(tensors)}")
         with self._depths.all[0].inside:
-            return begin(self._comm, tensors[0], rank, tag, partial(self._under_way, what, self._limit_s), **_stream(tensors))
+            return begin(
+                self._comm,
+                tensors[0],
+                rank,
+                tag,
+                partial(self._under_way, what, self._limit_s),
+                **_stream(tensors),
+            )
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Begin to collect operations that are waited for together."""
@@ -258,11 +297,18 @@ class Group(dist.ProcessGroup):
         works, self._started = self._started or [], None
         return Work.of_all(f"rank {self._me.rank}: coalesced operations", self._limit_s, works)
 
-    def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, group_name: str = "", **opts: Any) -> "Group | None":
+    def split_group(
+        self, ranks: Sequence[int], timeout: timedelta | None = None, group_name: str = "", **opts: Any
+    ) -> "Group | None":
         """Return a group of some ranks of this one, or None on other ranks; collective over its members."""
         if self._me.rank not in ranks:
             return None
-        made = Group(_communicator(self._comm, ranks), timeout or timedelta(seconds=self._limit_s), self._store, self._order)
+        made = Group(
+            _communicator(self._comm, ranks),
+            timeout or timedelta(seconds=self._limit_s),
+            self._store,
+            self._order,
+        )
         made._set_group_name(group_name)
         return made
 
@@ -285,7 +331,10 @@ class Group(dist.ProcessGroup):
 
     # Names of older versions of torch.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
+        reduce_scatter_single,
+        reduce_scatter_single_coalesced,
+    )
     allreduce_coalesced = allreduce
     alltoall_base = all_to_all_single
 
@@ -296,4 +345,8 @@ def _flat(lists: Sequence[Tensors]) -> list[torch.Tensor]:
 
 def _stream(tensors: Tensors) -> dict[str, int]:
     """Return the keyword that orders a call on GPUs by the current stream."""
-    return {"stream": torch.cuda.current_stream(tensors[0].device).cuda_stream} if tensors and tensors[0].is_cuda else {}
+    return (
+        {"stream": torch.cuda.current_stream(tensors[0].device).cuda_stream}
+        if tensors and tensors[0].is_cuda
+        else {}
+    )

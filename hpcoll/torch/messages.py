@@ -20,14 +20,18 @@ _NAP_S = 1e-3
 _CALL_BITS = 31
 
 
-def begin_send(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any) -> Work:
+def begin_send(
+    comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any
+) -> Work:
     """Send a tensor."""
     flat, _ = contiguous(tensor, filled=False)
     array = array_of(flat)
     return work([flat], [comm.Isend(array, rank, _tag(comm, tag), **stream)])
 
 
-def begin_receive(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any) -> Work:
+def begin_receive(
+    comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any
+) -> Work:
     """Receive a tensor of as many elements, or fewer."""
     flat, store = contiguous(tensor, filled=True)
     array = array_of(flat)
@@ -71,7 +75,9 @@ class MonitoredBarrier:
         if late:
             self.left_messages = True
             who = f"Ranks {', '.join(map(str, late))}" if names_all and len(late) > 1 else f"Rank {late[0]}"
-            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier: {who} failed to pass monitoredBarrier in {1e3 * limit_s:g} ms")
+            raise RuntimeError(
+                f"Rank 0 timed out in monitoredBarrier: {who} failed to pass monitoredBarrier in {1e3 * limit_s:g} ms"
+            )
         for rank in range(1, self._comm.size):
             self._comm.Send(call, rank, _BARRIER_TAG)
 
@@ -86,7 +92,9 @@ class MonitoredBarrier:
                     request.Wait()
                 self.left_messages = True
                 text = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
-                raise RuntimeError(f"Rank {self._comm.rank} {text}: it did not answer in {1e3 * limit_s:g} ms")
+                raise RuntimeError(
+                    f"Rank {self._comm.rank} {text}: it did not answer in {1e3 * limit_s:g} ms"
+                )
 
     def _came(self, rank: int, end: float) -> bool:
         """Wait until a rank has called it as often as this one, and say whether it has."""

@@ -18,14 +18,25 @@ from hpcoll.torch.tensors import COMBINED, Store, apart, array_of, contiguous, j
 Tensors = Sequence[torch.Tensor]
 _RedOp = dist.ReduceOp.RedOpType
 _OPERATORS: dict[Any, Any] = {
-    _RedOp.SUM: MPI.SUM, _RedOp.PRODUCT: MPI.PROD, _RedOp.MIN: MPI.MIN, _RedOp.MAX: MPI.MAX,
-    _RedOp.BAND: MPI.BAND, _RedOp.BOR: MPI.BOR, _RedOp.BXOR: MPI.BXOR, _RedOp.AVG: AVG,
-}  # fmt: skip
+    _RedOp.SUM: MPI.SUM,
+    _RedOp.PRODUCT: MPI.PROD,
+    _RedOp.MIN: MPI.MIN,
+    _RedOp.MAX: MPI.MAX,
+    _RedOp.BAND: MPI.BAND,
+    _RedOp.BOR: MPI.BOR,
+    _RedOp.BXOR: MPI.BXOR,
+    _RedOp.AVG: AVG,
+}
 # Of truth values, as with NCCL: a sum is true where one is.
 _OF_BOOLS: dict[Any, Any] = {
-    _RedOp.SUM: MPI.LOR, _RedOp.MAX: MPI.LOR, _RedOp.BOR: MPI.LOR, _RedOp.PRODUCT: MPI.LAND, _RedOp.MIN: MPI.LAND, _RedOp.BAND: MPI.LAND,
+    _RedOp.SUM: MPI.LOR,
+    _RedOp.MAX: MPI.LOR,
+    _RedOp.BOR: MPI.LOR,
+    _RedOp.PRODUCT: MPI.LAND,
+    _RedOp.MIN: MPI.LAND,
+    _RedOp.BAND: MPI.LAND,
     _RedOp.BXOR: MPI.LXOR,
-}  # fmt: skip
+}
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})  # what torch divides
 
 
@@ -39,7 +50,9 @@ def operator_for(op: Any, dtype: torch.dtype) -> Any:
     if dtype not in COMBINED:
         raise ArgumentTypeError(f"a reduction needs elements that can be combined, got {dtype}")
     if kind == _RedOp.PREMUL_SUM:
-        return premul_sum(float(op.factor if hasattr(op, "factor") else op.__getstate__()[1]))  # older versions tell it when pickled only
+        return premul_sum(
+            float(op.factor if hasattr(op, "factor") else op.__getstate__()[1])
+        )  # older versions tell it when pickled only
     found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
     if found is None:
         raise ArgumentTypeError(f"a reduction of {dtype} needs an operator that it has, got {kind}")
@@ -51,8 +64,12 @@ class TorchOperation(NamedTuple):
 
     method: str
     arguments: tuple[Any, ...]  # positional ones
-    store: Store | None = None  # copies the result to tensors that have gaps or lie apart; None where it is there already
-    near: "Callable[[], TorchOperation] | None" = None  # makes it with copies of tensors that lie too far apart for the MPI library
+    store: Store | None = (
+        None  # copies the result to tensors that have gaps or lie apart; None where it is there already
+    )
+    near: "Callable[[], TorchOperation] | None" = (
+        None  # makes it with copies of tensors that lie too far apart for the MPI library
+    )
 
     def begin(self, comm: Communicator, order: str | None, **stream: int) -> tuple[MPI.Request, Store | None]:
         """Return the request, and the function that stores the result once it has ended; ``order`` is that of reductions."""
@@ -160,7 +177,9 @@ def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> T
     if not outputs[0].is_cuda:
         blocks, store = spread(outputs, sent=False, filled=True, far=far)
         arguments = spread(given, sent=True, filled=False, far=far)[0], blocks
-        return TorchOperation("Ialltoallv", arguments, store, partial(alltoall, me, outputs, given, far=False) if far else None)
+        return TorchOperation(
+            "Ialltoallv", arguments, store, partial(alltoall, me, outputs, given, far=False) if far else None
+        )
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = joined(outputs, sent=False, filled=True)
     counts = [one.numel() for one in given], [one.numel() for one in outputs]
@@ -217,7 +236,9 @@ def _rows(me: Me, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list
     rows = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if rows % me.nranks:
-            raise ArgumentError(f"rank {me.rank}: all_to_all_single's {name} needs a number of rows that {me.nranks} divides, got {rows}")
+            raise ArgumentError(
+                f"rank {me.rank}: all_to_all_single's {name} needs a number of rows that {me.nranks} divides, got {rows}"
+            )
         sizes = [rows // me.nranks] * me.nranks
     if len(sizes) != me.nranks or sum(sizes) != rows:
         wanted = f"{me.nranks} sizes that sum to its {rows} rows"
@@ -229,7 +250,9 @@ def _rows(me: Me, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list
 def _check_list(me: Me, tensors: Tensors, other: torch.Tensor | None, what: str, name: str) -> None:
     """Refuse a list that has not one tensor per rank, all like another tensor."""
     if len(tensors) != me.nranks:
-        raise ArgumentError(f"rank {me.rank}: {what} needs {me.nranks} {name}s, one per rank, got {len(tensors)}")
+        raise ArgumentError(
+            f"rank {me.rank}: {what} needs {me.nranks} {name}s, one per rank, got {len(tensors)}"
+        )
     for one in tensors:
         _check_types(me, one, tensors[0] if other is None else other, what)
 
@@ -237,7 +260,9 @@ def _check_list(me: Me, tensors: Tensors, other: torch.Tensor | None, what: str,
 def _check_types(me: Me, one: torch.Tensor, other: torch.Tensor, what: str) -> None:
     if one.dtype != other.dtype or one.device != other.device:
         wanted, got = (f"{some.dtype} on {some.device}" for some in (other, one))
-        raise ArgumentTypeError(f"rank {me.rank}: {what} needs tensors of one element type and device, got {wanted} and {got}")
+        raise ArgumentTypeError(
+            f"rank {me.rank}: {what} needs tensors of one element type and device, got {wanted} and {got}"
+        )
 
 
 def _check_size(me: Me, got: int, one: torch.Tensor, what: str, times: int = 1) -> None:
@@ -252,7 +277,9 @@ def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:
     """
     if tensor.layout != torch.sparse_coo or tensor.is_cuda or operator_for(op, tensor.dtype) is not MPI.SUM:
         wanted = "a sum of COO tensors on CPUs"
-        raise ArgumentTypeError(f"rank {comm.rank}: a sparse all_reduce needs {wanted}, got {tensor.layout} on {tensor.device} and {op}")
+        raise ArgumentTypeError(
+            f"rank {comm.rank}: a sparse all_reduce needs {wanted}, got {tensor.layout} on {tensor.device} and {op}"
+        )
     mine = tensor.detach().coalesce()
     counts = np.empty(comm.size, np.int64)
     comm.Allgather(np.array([mine._nnz()]), counts)

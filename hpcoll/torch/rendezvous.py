@@ -49,7 +49,9 @@ class Store(dist.Store):
             return self._mine.connection.recv()
         except (EOFError, OSError, AuthenticationError) as error:
             where = "{}:{}".format(*self._address)
-            raise dist.DistStoreError(f"the key-value store of rank 0 at {where} does not answer: {error or 'it has ended'}") from None
+            raise dist.DistStoreError(
+                f"the key-value store of rank 0 at {where} does not answer: {error or 'it has ended'}"
+            ) from None
 
     def _when_there(self, keys: Sequence[str], limit: timedelta | None = None) -> list[bytes]:
         limit_s, begun = (self.timeout if limit is None else limit).total_seconds(), time.monotonic()
@@ -113,7 +115,13 @@ class Store(dist.Store):
         return self
 
     # As C++ calls them.
-    multiGet, multiSet, compareSet, deleteKey, getNumKeys = multi_get, multi_set, compare_set, delete_key, num_keys
+    multiGet, multiSet, compareSet, deleteKey, getNumKeys = (
+        multi_get,
+        multi_set,
+        compare_set,
+        delete_key,
+        num_keys,
+    )
     hasExtendedApi = has_extended_api
 
 
@@ -148,7 +156,10 @@ def _by_mpi(by_variables: Callable[..., Rendezvous]) -> Callable[..., Rendezvous
 def _asked(url: str) -> tuple[int, int]:
     """Return rank and number of ranks as the program or the environment says, -1 where neither does."""
     words = dict(word.split("=", 1) for word in url.partition("?")[2].split("&") if "=" in word)
-    rank, nranks = (int(words.get(key, os.environ.get(name, _UNKNOWN))) for key, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE")))
+    rank, nranks = (
+        int(words.get(key, os.environ.get(name, _UNKNOWN)))
+        for key, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE"))
+    )
     return rank, nranks
 
 
@@ -190,7 +201,11 @@ def _candidates(world: MPI.Intracomm) -> list[str]:
     if len(names) == 1:
         return [LOOPBACK]
     known = world.allgather(_known_as(first) if socket.gethostname() != first else "")
-    return [address for address in dict.fromkeys([*known, *addresses]) if address and not address.startswith("127.")]
+    return [
+        address
+        for address in dict.fromkeys([*known, *addresses])
+        if address and not address.startswith("127.")
+    ]
 
 
 def _known_as(name: str) -> str:

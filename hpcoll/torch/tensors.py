@@ -14,12 +14,28 @@ from hpcoll.base.errors import ArgumentTypeError
 Store = Callable[[], object]  # copies a result to the tensors that get it
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size
-_KNOWN = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64,
-    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-})  # fmt: skip
+_KNOWN = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.uint16,
+        torch.int16,
+        torch.uint32,
+        torch.int32,
+        torch.uint64,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    }
+)
 # The element types that can be combined, as NumPy has them.
-COMBINED = {one: torch.empty(0, dtype=one).numpy().dtype for one in _KNOWN} | {torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
+COMBINED = {one: torch.empty(0, dtype=one).numpy().dtype for one in _KNOWN} | {
+    torch.bfloat16: np.dtype(ml_dtypes.bfloat16)
+}
 _MOST_SPARE = 64 << 20  # bytes
 _spare: dict[torch.dtype, torch.Tensor] = {}
 _MOST = 2**31 - 1  # elements that MPI before version 4 can count
@@ -53,7 +69,9 @@ def array_of(tensor: torch.Tensor) -> Any:
 
     Gradients are not followed. Its storage may be resized later, which ``tensor.numpy()`` would end.
     """
-    return tensor.detach() if tensor.is_cuda else _array(_address(tensor), tensor.numel(), tensor.dtype, tensor)
+    return (
+        tensor.detach() if tensor.is_cuda else _array(_address(tensor), tensor.numel(), tensor.dtype, tensor)
+    )
 
 
 def as_moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,7 +83,9 @@ def as_moved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().view(_INTEGERS[tensor.element_size()])
 
 
-def contiguous(tensor: torch.Tensor, *, filled: bool, combined: bool = False) -> tuple[torch.Tensor, Store | None]:
+def contiguous(
+    tensor: torch.Tensor, *, filled: bool, combined: bool = False
+) -> tuple[torch.Tensor, Store | None]:
     """Return a tensor, or a copy of one that has gaps; and a function that copies back where it is to be filled.
 
     ``combined``: the elements keep their type, to be computed with; else they may come as integers, see `as_moved`.
@@ -91,7 +111,9 @@ def apart(output: torch.Tensor, store: Store | None, sent: torch.Tensor) -> tupl
     return copy, partial(_copy, [output], [copy])
 
 
-def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, combined: bool = False) -> tuple[torch.Tensor, Store | None]:
+def joined(
+    tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, combined: bool = False
+) -> tuple[torch.Tensor, Store | None]:
     """Return tensors one behind the other in one, over their own memory where they lie so, else a copy; and a function that copies back.
 
     The tensors are of one element type and device. ``sent``: the contents are sent; ``filled``: the tensors are to be filled; ``combined``
@@ -101,11 +123,17 @@ def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, combine
         tensors = [as_moved(one) for one in tensors]
     first, total = tensors[0], sum(one.numel() for one in tensors)
     if _adjacent(tensors):
-        return first.detach().new_empty(0).set_(first.untyped_storage(), first.storage_offset(), (total,)), None
+        return first.detach().new_empty(0).set_(
+            first.untyped_storage(), first.storage_offset(), (total,)
+        ), None
     if not filled:
         flat = _taken(first, total)
         return torch.cat([one.detach().reshape(-1) for one in tensors], out=flat), partial(_give_back, flat)
-    flat = torch.cat([one.detach().reshape(-1) for one in tensors]) if sent else first.new_empty(total, requires_grad=False)
+    flat = (
+        torch.cat([one.detach().reshape(-1) for one in tensors])
+        if sent
+        else first.new_empty(total, requires_grad=False)
+    )
     return flat, partial(_copy, tensors, flat.split([one.numel() for one in tensors]))
 
 
@@ -123,7 +151,9 @@ def _give_back(flat: torch.Tensor) -> None:
         _spare[flat.dtype] = flat.new_empty(0).set_(flat.untyped_storage())
 
 
-def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bool) -> tuple[list[Any], Store | None]:
+def spread(
+    tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bool
+) -> tuple[list[Any], Store | None]:
     """Return tensors in host memory as a buffer argument with displacements, and a function that copies back; arguments as of `joined`.
 
     Blocks lie in the tensors' own memory, or in a copy where displacements cannot say it. ``far``: displacements may exceed an int of C.

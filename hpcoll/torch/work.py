@@ -45,9 +45,14 @@ class Work(dist.Work):
     """
 
     def __init__(
-        self, what: str, limit_s: float, tensors: Sequence[torch.Tensor], requests: Sequence[MPI.Request] = (),
-        stores: Sequence[Store] = (), depths: Depths | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        limit_s: float,
+        tensors: Sequence[torch.Tensor],
+        requests: Sequence[MPI.Request] = (),
+        stores: Sequence[Store] = (),
+        depths: Depths | None = None,
+    ) -> None:
         super().__init__()
         self._what, self._end, self._limit_s = what, time.monotonic() + limit_s, limit_s
         self._tensors, self._requests, self._stores, self._depths = tensors, list(requests), stores, depths
@@ -63,7 +68,14 @@ class Work(dist.Work):
         tensors = [one for work in works for one in work._tensors]
         requests = [one for work in works for one in work._requests]
         stores = [one for work in works for one in work._stores]
-        return cls(what, limit_s, tensors, requests, stores, next((work._depths for work in works if work._depths), None))
+        return cls(
+            what,
+            limit_s,
+            tensors,
+            requests,
+            stores,
+            next((work._depths for work in works if work._depths), None),
+        )
 
     def turn(self, limit_s: float) -> bool:
         """Wait for its end, but no longer than a limit, finish it where it has ended, and say whether it has."""
@@ -92,7 +104,9 @@ class Work(dist.Work):
 
     def _finish(self) -> None:
         for request in self._requests:
-            request.Wait(self._status if isinstance(request, Request) else None)  # a status of the library's own was filled by its Test
+            request.Wait(
+                self._status if isinstance(request, Request) else None
+            )  # a status of the library's own was filled by its Test
         for store in self._stores:
             store()
         self._end_with(None)
@@ -115,7 +129,11 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it is done; DistBackendError where that is not within ``timeout``, the group's if zero, or the MPI library failed."""
-        end = time.monotonic() + timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else self._end
+        end = (
+            time.monotonic() + timeout.total_seconds()
+            if timeout and timeout.total_seconds() > 0
+            else self._end
+        )
         while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
             if time.monotonic() > end:
                 text = f"{self._what}: it did not end within the timeout of {timeout.total_seconds():g} s"
@@ -158,7 +176,9 @@ class Work(dist.Work):
         """Return the future of its tensors, or its error; callbacks run in threads of hpcoll."""
         if self._future is None:
             devices = list({one.device for one in self._tensors if one.is_cuda}) or None
-            self._future = Future(self._depths, 0, devices) if self._depths else torch.futures.Future(devices=devices)
+            self._future = (
+                Future(self._depths, 0, devices) if self._depths else torch.futures.Future(devices=devices)
+            )
             if in_callback():
                 with suppress(Exception):  # the future has it
                     self.wait()

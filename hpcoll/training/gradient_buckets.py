@@ -30,9 +30,17 @@ class Bucket:
     """
 
     def __init__(self, comm: Communicator, members: Mapping[str, Any], wire: np.dtype | None) -> None:
-        self.members, count, first = members, sum(array.size for array in members.values()), next(iter(members.values()))
+        self.members, count, first = (
+            members,
+            sum(array.size for array in members.values()),
+            next(iter(members.values())),
+        )
         self.flat = as_array(comm.empty(count, first.dtype, device_of(first)))
-        self.wire = self.flat if wire is None or wire == first.dtype else as_array(comm.empty(count, wire, device_of(first)))
+        self.wire = (
+            self.flat
+            if wire is None or wire == first.dtype
+            else as_array(comm.empty(count, wire, device_of(first)))
+        )
         self.waits_for = len(members)
 
     def __repr__(self) -> str:
@@ -104,13 +112,29 @@ class GradientBuckets:
     """
 
     def __init__(
-        self, comm: Communicator, parameters: Mapping[str, Any] | Sequence[Any], *, bucket: int | str = BUCKET_NBYTES, mean: bool = True,
-        wire: Any = None, unused: bool = False, overlap: bool | None = None, finite: bool = False, algorithm: str | None = None,
+        self,
+        comm: Communicator,
+        parameters: Mapping[str, Any] | Sequence[Any],
+        *,
+        bucket: int | str = BUCKET_NBYTES,
+        mean: bool = True,
+        wire: Any = None,
+        unused: bool = False,
+        overlap: bool | None = None,
+        finite: bool = False,
+        algorithm: str | None = None,
         order: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         nbytes = parse_nbytes(bucket)
         order = None if order is None else order_of(order, comm.rank)
-        settings = {"bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite}
+        settings = {
+            "bucket": nbytes,
+            "mean": mean,
+            "wire": str(wire),
+            "unused": unused,
+            "overlap": overlap,
+            "finite": finite,
+        }
         settings["order"] = order
         agreed = agreed_parameters(comm, parameters, settings)
         self._comm = comm
@@ -121,7 +145,10 @@ class GradientBuckets:
         self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.members}
         views = {name: view for bucket in self.buckets for name, view in bucket.views()}
         self.gradients: dict[str, Any] = {name: views[name] for name in agreed}
-        self._collects, self._kept = False, set[str]()  # inside of `no_sync`; gradients that were accumulated there
+        self._collects, self._kept = (
+            False,
+            set[str](),
+        )  # inside of `no_sync`; gradients that were accumulated there
         self._begin()
 
     def __repr__(self) -> str:
@@ -172,7 +199,9 @@ class GradientBuckets:
             there = ", ".join(self.gradients) + meant(self.gradients, name)
             raise ArgumentError(f"rank {self._comm.rank}: no parameter {name!r}; there are {there}")
         if name in self._ready:
-            raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} was ready before in this step; wait() ends a step")
+            raise ArgumentError(
+                f"rank {self._comm.rank}: the gradient of {name!r} was ready before in this step; wait() ends a step"
+            )
         if gradient is not None:
             self._take(name, gradient)
         if self._collects:
@@ -189,9 +218,17 @@ class GradientBuckets:
 
     def _take(self, name: str, gradient: Any) -> None:
         here, given = self.gradients[name], as_array(gradient)
-        if module_of(given) is not module_of(here) or given.shape != here.shape or given.dtype.kind not in "fV":
-            wanted, got = (f"shape {one.shape} of {one.dtype} ({module_of(one).__name__})" for one in (here, given))
-            raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} must have {wanted}, got {got}")
+        if (
+            module_of(given) is not module_of(here)
+            or given.shape != here.shape
+            or given.dtype.kind not in "fV"
+        ):
+            wanted, got = (
+                f"shape {one.shape} of {one.dtype} ({module_of(one).__name__})" for one in (here, given)
+            )
+            raise ArgumentError(
+                f"rank {self._comm.rank}: the gradient of {name!r} must have {wanted}, got {got}"
+            )
         if name in self._kept:
             here += given
         else:
@@ -215,7 +252,9 @@ class GradientBuckets:
         missing = [name for name in self.gradients if name not in self._ready]
         if missing and not (self._unused or set(missing) <= self._kept):
             names = ", ".join(missing)
-            raise ArgumentError(f"rank {self._comm.rank}: wait() needs the gradients of {names}, of which ready() was not told")
+            raise ArgumentError(
+                f"rank {self._comm.rank}: wait() needs the gradients of {names}, of which ready() was not told"
+            )
         for name in missing:
             if name not in self._kept:
                 self.gradients[name][...] = 0
@@ -239,7 +278,10 @@ class GradientBuckets:
             return
         of_ranks = self._comm.allgather(wrong)
         texts = [f"rank {rank}: {', '.join(names)}" for rank, names in enumerate(of_ranks) if names]
-        raise GradientError("gradients are not finite: " + ("; ".join(texts) or "the sum of finite ones is too large for its element type"))
+        raise GradientError(
+            "gradients are not finite: "
+            + ("; ".join(texts) or "the sum of finite ones is too large for its element type")
+        )
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -286,4 +328,6 @@ class GradientBuckets:
     def _refuse_in_step(self, method: str) -> None:
         if self._ready:
             ready = ", ".join(sorted(self._ready))
-            raise ArgumentError(f"rank {self._comm.rank}: {method} in the middle of a step: {ready} are ready; wait() first")
+            raise ArgumentError(
+                f"rank {self._comm.rank}: {method} in the middle of a step: {ready} are ready; wait() first"
+            )

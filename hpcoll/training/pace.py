@@ -42,4 +42,8 @@ class StepPace:
             one_after_another, in_flight = times.tolist()
             self._told = self.overlaps = in_flight < one_after_another
             if self._comm.rank == 0:
-                log.info("gradient buckets: %.3g ms per step in flight, %.3g one after another", 1e3 * in_flight, 1e3 * one_after_another)
+                log.info(
+                    "gradient buckets: %.3g ms per step in flight, %.3g one after another",
+                    1e3 * in_flight,
+                    1e3 * one_after_another,
+                )

@@ -25,18 +25,30 @@ _kept: list[Any] = []  # abandoned windows, which other ranks may still use
 
 
 def _check_arguments(
-    comm: MPI.Intracomm, servers: Sequence[int] | None, dedicated: bool, mode: str, staleness: int | None, timeout: float, optimizer: Any
+    comm: MPI.Intracomm,
+    servers: Sequence[int] | None,
+    dedicated: bool,
+    mode: str,
+    staleness: int | None,
+    timeout: float,
+    optimizer: Any,
 ) -> None:
     """Refuse arguments that one rank can see to be wrong."""
     subject = f"rank {comm.rank}: ParameterServer"
-    if servers is not None and (not servers or sorted(set(servers)) != sorted(servers) or not set(servers) <= set(range(comm.size))):
+    if servers is not None and (
+        not servers or sorted(set(servers)) != sorted(servers) or not set(servers) <= set(range(comm.size))
+    ):
         raise ArgumentError(f"{subject} needs distinct servers among {comm.size} ranks, got {servers}")
     if dedicated and (servers is None or len(servers) == comm.size):
-        raise ArgumentError(f"{subject} with dedicated servers needs a rank that is none, got {servers} of {comm.size} ranks")
+        raise ArgumentError(
+            f"{subject} with dedicated servers needs a rank that is none, got {servers} of {comm.size} ranks"
+        )
     if mode not in (SYNCHRONOUS, ASYNCHRONOUS):
         raise ArgumentError(f"{subject} needs mode {SYNCHRONOUS!r} or {ASYNCHRONOUS!r}, got {mode!r}")
     if staleness is not None and (mode != ASYNCHRONOUS or not isinstance(staleness, int) or staleness < 0):
-        raise ArgumentError(f"{subject} needs staleness >= 0 and mode {ASYNCHRONOUS!r} for it, got {staleness!r} and {mode!r}")
+        raise ArgumentError(
+            f"{subject} needs staleness >= 0 and mode {ASYNCHRONOUS!r} for it, got {staleness!r} and {mode!r}"
+        )
     if not timeout > 0:
         raise ArgumentError(f"{subject} needs a timeout > 0 s, got {timeout}")
     if not callable(optimizer):
@@ -79,10 +91,19 @@ class ParameterServer:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, parameters: Mapping[str, Any], *, servers: Sequence[int] | None = None, dedicated: bool = False,
-        optimizer: Optimizer = SGD(0.01), mode: str = SYNCHRONOUS, staleness: int | None = None, timeout: float = 300.0,  # noqa: B008
-        split: bool = True, check_nan: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        comm: MPI.Intracomm,
+        parameters: Mapping[str, Any],
+        *,
+        servers: Sequence[int] | None = None,
+        dedicated: bool = False,
+        optimizer: Optimizer = SGD(0.01),  # noqa: B008
+        mode: str = SYNCHRONOUS,
+        staleness: int | None = None,
+        timeout: float = 300.0,
+        split: bool = True,
+        check_nan: bool = False,
+    ) -> None:
         comm = MPI.Intracomm(comm)
         wrong, arrays = "", {}
         try:
@@ -91,13 +112,23 @@ class ParameterServer:
         except ArgumentError as error:
             wrong = str(error)
         layouts = layouts_of(arrays)
-        facts = {"servers": servers and list(servers), "dedicated": dedicated, "mode": mode, "staleness": staleness, "split": split}
+        facts = {
+            "servers": servers and list(servers),
+            "dedicated": dedicated,
+            "mode": mode,
+            "staleness": staleness,
+            "split": split,
+        }
         agree(comm, wrong, facts, layouts)
         self._comm = comm.Dup()
         self.rank, self._layouts = comm.rank, layouts
         self.servers = list(range(comm.size)) if servers is None else list(servers)
         self.workers = [rank for rank in range(comm.size) if not (dedicated and rank in self.servers)]
-        self._mode, self._timeout, self._check_nan = mode if staleness is None else BOUNDED, timeout, check_nan
+        self._mode, self._timeout, self._check_nan = (
+            mode if staleness is None else BOUNDED,
+            timeout,
+            check_nan,
+        )
         self._shards = dict(zip(self.servers, cut_shards(layouts, len(self.servers), split=split)))
         self._places = {rank: Places(len(self.workers), shard.nbytes) for rank, shard in self._shards.items()}
         self._pulled = self._left = False
@@ -108,7 +139,9 @@ class ParameterServer:
         who: dict[str, Any] = {"rank": self.rank, "workers": self.workers, "timeout": timeout}
         if self.rank in self.servers:
             own = self._places[self.rank], self._shards[self.rank]
-            self._server = ShardServer(self._window, *own, optimizer=optimizer, mode=self._mode, bound=staleness or 0, **who)
+            self._server = ShardServer(
+                self._window, *own, optimizer=optimizer, mode=self._mode, bound=staleness or 0, **who
+            )
             self._server.publish_initial(values)
             self._window.fence()
         if self.rank in self.workers:
@@ -117,7 +150,9 @@ class ParameterServer:
         self._comm.Barrier()
 
     def __repr__(self) -> str:
-        roles = [name for name, ranks in (("worker", self.workers), ("server", self.servers)) if self.rank in ranks]
+        roles = [
+            name for name, ranks in (("worker", self.workers), ("server", self.servers)) if self.rank in ranks
+        ]
         return f"<hpcoll.ParameterServer: {self._mode}, rank {self.rank} is {' and '.join(roles)}>"
 
     @property
@@ -155,7 +190,9 @@ class ParameterServer:
         if self._check_nan:
             check_nan(arrays, self.rank)
         if self._mode == BOUNDED and not self._pulled:
-            raise ArgumentError(f"rank {self.rank}: push with bounded staleness needs a pull since the push before it")
+            raise ArgumentError(
+                f"rank {self.rank}: push with bounded staleness needs a pull since the push before it"
+            )
         client.push(arrays)
         self._pulled = False
 
@@ -190,10 +227,14 @@ class ParameterServer:
 
     def _pull(self, into: Mapping[str, Any] | None, *, promise: bool) -> dict[str, Any]:
         client = self._client_for("pull")
-        given = into if into is not None else {one.name: np.empty(one.shape, one.dtype) for one in self._layouts}
+        given = (
+            into if into is not None else {one.name: np.empty(one.shape, one.dtype) for one in self._layouts}
+        )
         arrays, store = writable(given, self.rank)
         check_like(layouts_of(arrays), self._layouts, "array to pull to", self.rank)
-        client.pull(arrays, granted=promise and self._mode == BOUNDED, applied=promise or self._mode == SYNCHRONOUS)
+        client.pull(
+            arrays, granted=promise and self._mode == BOUNDED, applied=promise or self._mode == SYNCHRONOUS
+        )
         self._pulled = self._pulled or promise
         store()
         return dict(given)
@@ -205,9 +246,13 @@ class ParameterServer:
     def _client_for(self, call: str) -> ShardClient:
         """Return this rank's worker; raise where there is none."""
         if self._left:
-            raise ArgumentError(f"rank {self.rank}: {call} needs a parameter server that this rank has not left")
+            raise ArgumentError(
+                f"rank {self.rank}: {call} needs a parameter server that this rank has not left"
+            )
         if self._client is None:
-            raise ArgumentError(f"rank {self.rank}: {call} is for workers, which are ranks {self.workers}; this one only serves")
+            raise ArgumentError(
+                f"rank {self.rank}: {call} is for workers, which are ranks {self.workers}; this one only serves"
+            )
         return self._client
 
     # --- servers, and the end
@@ -290,7 +335,9 @@ class ParameterServer:
     def __enter__(self) -> ParameterServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

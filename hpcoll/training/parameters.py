@@ -82,11 +82,18 @@ def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array
     ArgumentError: not a mapping of names to arrays of floating-point numbers that this rank can read.
     """
     if not isinstance(arrays, Mapping):
-        raise ArgumentError(f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}")
-    found = {name: _readable(array, f"rank {rank}: {what} of parameter {name!r}", rank) for name, array in arrays.items()}
+        raise ArgumentError(
+            f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}"
+        )
+    found = {
+        name: _readable(array, f"rank {rank}: {what} of parameter {name!r}", rank)
+        for name, array in arrays.items()
+    }
     for name, array in found.items():
         if array.dtype.kind in _NO_NUMBERS or array.dtype.names:
-            raise ArgumentError(f"rank {rank}: {what} of parameter {name!r} needs floating-point numbers, got {array.dtype}")
+            raise ArgumentError(
+                f"rank {rank}: {what} of parameter {name!r} needs floating-point numbers, got {array.dtype}"
+            )
     return found
 
 
@@ -116,7 +123,9 @@ def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Ca
             mirrors.append(mirror)
         one = np.asarray(mirror.arguments[0]) if mirror is not None else _as_numpy(array)
         if not (isinstance(one, np.ndarray) and one.flags.c_contiguous and one.flags.writeable):
-            raise ArgumentError(f"{subject} needs contiguous memory that can be written, got {type(array).__name__}")
+            raise ArgumentError(
+                f"{subject} needs contiguous memory that can be written, got {type(array).__name__}"
+            )
         found[name] = one
 
     def store() -> None:
@@ -148,7 +157,9 @@ def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
         nan = np.isnan(array)
         if nan.any():
             index = tuple(int(i) for i in np.argwhere(nan)[0])
-            raise ArgumentError(f"rank {rank}: gradient of parameter {name!r} has {nan.sum()} NaN, the first at {index}")
+            raise ArgumentError(
+                f"rank {rank}: gradient of parameter {name!r} has {nan.sum()} NaN, the first at {index}"
+            )
 
 
 # --- agreement of all ranks
@@ -168,10 +179,14 @@ def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Seque
     for rank, (_, other, found) in enumerate(everyone):
         text = difference(found, expected)
         if text or [layout.name for layout in found] != [layout.name for layout in expected]:
-            raise ArgumentError(f"rank {rank}: the list of parameters, compared with rank 0's, {text or 'is in another order'}")
+            raise ArgumentError(
+                f"rank {rank}: the list of parameters, compared with rank 0's, {text or 'is in another order'}"
+            )
         for name, value in first.items():
             if other[name] != value:
-                raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}")
+                raise ArgumentError(
+                    f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}"
+                )
 
 
 def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:
@@ -195,7 +210,9 @@ def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], wh
         raise ArgumentError(f"rank {rank}: {what} {wrong}")
 
 
-def agreed_parameters(comm: MPI.Intracomm, given: Mapping[str, Any] | Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def agreed_parameters(
+    comm: MPI.Intracomm, given: Mapping[str, Any] | Sequence[Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the parameters by name, after checking that all ranks have the same, and the same settings; collective.
 
     Arrays without names have numbers. All ranks raise ArgumentError if a rank's parameters cannot be used, or anything differs.
@@ -205,7 +222,10 @@ def agreed_parameters(comm: MPI.Intracomm, given: Mapping[str, Any] | Sequence[A
         found = _parameters(given)
     except ArgumentError as error:
         problem = f"rank {comm.rank}: {error}"
-    layouts = [ShardLayout(name, tuple(array.shape), f"{array.dtype} on {device_of(array)}") for name, array in found.items()]
+    layouts = [
+        ShardLayout(name, tuple(array.shape), f"{array.dtype} on {device_of(array)}")
+        for name, array in found.items()
+    ]
     agree(comm, problem, dict(settings), layouts)
     return found
 
@@ -218,7 +238,9 @@ def _parameters(given: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             raise ArgumentError(f"parameter {name!r} must have floating-point elements, got {array.dtype}")
         if device != device_of(found[first]):
-            raise ArgumentError(f"parameter {name!r} must be on {device_of(found[first])} as {first!r} is, got {device}")
+            raise ArgumentError(
+                f"parameter {name!r} must be on {device_of(found[first])} as {first!r} is, got {device}"
+            )
     if not found:
         raise ArgumentError("expected parameters, got none")
     return found

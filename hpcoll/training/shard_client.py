@@ -42,9 +42,16 @@ class ShardClient:
     """
 
     def __init__(
-        self, window: ShardWindow, places: dict[int, Places], shards: dict[int, Shard], *, rank: int, workers: Sequence[int],
-        server: ShardServer | None, timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        window: ShardWindow,
+        places: dict[int, Places],
+        shards: dict[int, Shard],
+        *,
+        rank: int,
+        workers: Sequence[int],
+        server: ShardServer | None,
+        timeout: float,
+    ) -> None:
         self._window, self._places, self._shards = window, places, shards
         self._rank, self._nworkers, self._worker = rank, len(workers), workers.index(rank)
         self._server, self._timeout = server, timeout
@@ -72,7 +79,10 @@ class ShardClient:
         ``granted``: wait until the server grants the read; ``applied``: wait until this worker's gradients are applied.
         """
         self._asked += 1
-        for server, shard in self._shards.items():  # in one order on all ranks, else two could wait for each other
+        for (
+            server,
+            shard,
+        ) in self._shards.items():  # in one order on all ranks, else two could wait for each other
             if granted:
                 self._write(server, WorkerWord.ASKED, self._asked)
                 self._wait(server, WorkerWord.GRANTED, self._asked)
@@ -139,7 +149,10 @@ class ShardClient:
                 before, beat = beat, self._window.read(server, self._places[server].word(WindowWord.BEAT))
                 heard = now if beat != before else heard
                 if now - heard > self._timeout:
-                    raise LostRank(f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s", server)
+                    raise LostRank(
+                        f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s",
+                        server,
+                    )
             if not busy:
                 time.sleep(NAP_S if turns > EAGER else 0)
 

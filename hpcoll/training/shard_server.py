@@ -69,19 +69,33 @@ class ShardServer:
     """
 
     def __init__(
-        self, window: ShardWindow, places: Places, shard: Shard, *, rank: int, workers: Sequence[int],
-        optimizer: Optimizer, mode: str, bound: int, timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        window: ShardWindow,
+        places: Places,
+        shard: Shard,
+        *,
+        rank: int,
+        workers: Sequence[int],
+        optimizer: Optimizer,
+        mode: str,
+        bound: int,
+        timeout: float,
+    ) -> None:
         self._window, self._shard, self._rank, self._workers = window, shard, rank, workers
         self._optimizer, self._mode, self._bound, self._timeout = optimizer, mode, bound, timeout
         words = window.memory[: places.nwords * 8].view(np.int64)
-        self._own, self._of = words[: len(WindowWord)], words[len(WindowWord) :].reshape(len(WorkerWord), len(workers))
+        self._own, self._of = (
+            words[: len(WindowWord)],
+            words[len(WindowWord) :].reshape(len(WorkerWord), len(workers)),
+        )
         self._copies = [self._part(places.copy(version)) for version in (0, 1)]
         self._mailboxes = [self._part(places.mailbox(worker)) for worker in range(len(workers))]
         self._states: list[dict[str, Any]] = [{} for _ in shard.pieces]
         self._outstanding: dict[int, int] = {}  # worker -> version from which it computes a gradient
         self._asking: list[int] = []  # workers that wait for a pull, in order
-        self._heard: dict[int, tuple[float, tuple[int, ...]]] = {}  # worker -> time and words of its last sign of life
+        self._heard: dict[
+            int, tuple[float, tuple[int, ...]]
+        ] = {}  # worker -> time and words of its last sign of life
         self._last_turn = time.monotonic()
         self._own_worker = workers.index(rank) if rank in workers else -1
         self.staleness = Staleness()
@@ -161,7 +175,9 @@ class ShardServer:
             self._asking.append(worker)
             if worker not in self._waiting():
                 self._outstanding.pop(worker, None)  # it has dropped what it pulled before
-        while self._asking and keeps_bound(self.version, [*self._outstanding.values(), self.version], self._bound):
+        while self._asking and keeps_bound(
+            self.version, [*self._outstanding.values(), self.version], self._bound
+        ):
             if self._asking[0] in self._waiting():
                 break  # until its gradient is applied, the version that it was computed from counts
             worker = self._asking.pop(0)
@@ -177,7 +193,12 @@ class ShardServer:
         self._own[WindowWord.BEGUN] = step = self.version + 1
         self._window.fence()
         new[:] = old
-        views = zip(self._states, self._shard.views(new), *(self._shard.views(self._mailboxes[worker]) for worker in workers), strict=True)
+        views = zip(
+            self._states,
+            self._shard.views(new),
+            *(self._shard.views(self._mailboxes[worker]) for worker in workers),
+            strict=True,
+        )
         for state, parameter, gradient, *more in views:
             for other in more:
                 gradient += other

@@ -111,7 +111,9 @@ class ShardWindow:
         mine = places.get(comm.rank)
         self._places, self._comm, self._rank = places, comm, comm.rank
         self._win = MPI.Win.Allocate(mine.total if mine else 0, 1, comm=comm)
-        self.memory: Array = np.asarray(self._win.tomemory()).view(np.uint8) if mine else np.zeros(0, np.uint8)
+        self.memory: Array = (
+            np.asarray(self._win.tomemory()).view(np.uint8) if mine else np.zeros(0, np.uint8)
+        )
         self.memory[:] = 0
         self._one, self._old, self._expected = (np.zeros(1, np.int64) for _ in range(3))
         self._win.Lock_all(MPI.MODE_NOCHECK)
@@ -120,7 +122,9 @@ class ShardWindow:
 
     def sync(self) -> None:
         """Progress accesses of other ranks, and order this rank's loads and stores with them."""
-        with suppress(MPI.Exception):  # of a fault-tolerant library, when a rank died; ranks that wait for it find out by themselves
+        with suppress(
+            MPI.Exception
+        ):  # of a fault-tolerant library, when a rank died; ranks that wait for it find out by themselves
             self._comm.Iprobe()
         self._win.Sync()
 
@@ -153,7 +157,9 @@ class ShardWindow:
     def exchange(self, server: int, displ: int, expected: int, value: int) -> bool:
         """Write a word of a server if it has the expected value, and say whether it had."""
         self._one[0], self._expected[0] = value, expected
-        self._win.Compare_and_swap([self._one, 1, _WORD], [self._expected, 1, _WORD], [self._old, 1, _WORD], server, displ)
+        self._win.Compare_and_swap(
+            [self._one, 1, _WORD], [self._expected, 1, _WORD], [self._old, 1, _WORD], server, displ
+        )
         self._win.Flush(server)
         return int(self._old[0]) == expected
 

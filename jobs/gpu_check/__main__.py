@@ -57,7 +57,9 @@ def limits(steps: list[Step], given: dict[int, float], total_s: float, used_s: f
     25.0
     """
     first, *others = steps
-    return float(min(given.get(first.number, first.limit_s), total_s - used_s - sum(one.least_s for one in others)))
+    return float(
+        min(given.get(first.number, first.limit_s), total_s - used_s - sum(one.least_s for one in others))
+    )
 
 
 def folder_of(knobs: Knobs, step: Step) -> Path:
@@ -88,7 +90,9 @@ def chosen(words: list[str]) -> list[Step]:
     """Return steps by number, or all where none is named."""
     unknown = set(words) - {str(step.number) for step in STEPS}
     if unknown:
-        sys.exit(f"gpu_check: no step {', '.join(sorted(unknown))}; there are {', '.join(f'{one.number} {one.name}' for one in STEPS)}")
+        sys.exit(
+            f"gpu_check: no step {', '.join(sorted(unknown))}; there are {', '.join(f'{one.number} {one.name}' for one in STEPS)}"
+        )
     return [step for step in STEPS if not words or str(step.number) in words]
 
 
@@ -106,7 +110,9 @@ def main(words: list[str]) -> int:
         while steps:
             step = steps[0]
             print(f"{step.number} {step.name}", flush=True)
-            outcome = run_step(knobs, step, limits(steps, knobs.limits, knobs.limit_s, time.monotonic() - start))
+            outcome = run_step(
+                knobs, step, limits(steps, knobs.limits, knobs.limit_s, time.monotonic() - start)
+            )
             steps = steps[1:]
             print(f"{step.number} {step.name}: {outcome.status}, {outcome.seconds:.0f} s", flush=True)
             report.try_to_write(knobs.work, knobs.out)

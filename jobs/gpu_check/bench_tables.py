@@ -7,7 +7,11 @@ from typing import Any
 
 def by_algorithm(document: dict[str, Any], size: int) -> dict[str, dict[str, Any]]:
     """Return out-of-place results of one size, by name."""
-    return {one["algorithm"]: one["out_of_place"] for one in document["results"] if one["size"] == size and one["out_of_place"]}
+    return {
+        one["algorithm"]: one["out_of_place"]
+        for one in document["results"]
+        if one["size"] == size and one["out_of_place"]
+    }
 
 
 def share_of_memory(document: dict[str, Any], size: int, us: float) -> float:
@@ -36,10 +40,14 @@ def table(document: dict[str, Any]) -> list[str]:
     for size in sizes:
         found = by_algorithm(document, size)
         auto, staged = found.get("auto"), found.get("auto@staged")
-        wrong = sum(side["nwrong"] or 0 for one in document["results"] if one["size"] == size for side in sides(one))
+        wrong = sum(
+            side["nwrong"] or 0 for one in document["results"] if one["size"] == size for side in sides(one)
+        )
         cells = [f"{size:,}", *(number(found[name]["time"] if name in found else None) for name in names)]
         cells += [number(auto["ratio"] if auto else None)]
-        cells += [number(share_of_memory(document, size, auto["time"]) if auto else None)] if allreduce else []
+        cells += (
+            [number(share_of_memory(document, size, auto["time"]) if auto else None)] if allreduce else []
+        )
         disturbed = any(one.get("disturbed") for one in document["results"] if one["size"] == size)
         cells[0] += " *" * disturbed  # a note says what that means
         lines.append(row([*cells, number(share_of_link(document, staged) if staged else None), str(wrong)]))

@@ -19,7 +19,11 @@ def run(parts: Parts) -> None:
     if not knobs.has(_MPS):
         parts.text("mps", f"{_MPS} was not found: nothing is measured with it")
     elif knobs.bench_nranks:
-        parts("switches-mps", [*with_mps(knobs), knobs.interpreter(), str(HERE / "probes.py"), "switches"], knobs.probe_limit_s)
+        parts(
+            "switches-mps",
+            [*with_mps(knobs), knobs.interpreter(), str(HERE / "probes.py"), "switches"],
+            knobs.probe_limit_s,
+        )
         for nranks in knobs.bench_nranks:
             one(parts, "allreduce", nranks, mps=True)
     for collective in knobs.collectives:

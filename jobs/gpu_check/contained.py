@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 OK, HUNG, NO_TIME, CRASHED = "ok", "hung", "no time", "crashed"
 _SET_CHILD_SUBREAPER = 36  # of prctl
-_DUMP_S, _TERM_S, _KILL_S = 1.5, 2.0, 5.0  # seconds for a level of processes to dump, for all to end, and to be killed
+_DUMP_S, _TERM_S, _KILL_S = (
+    1.5,
+    2.0,
+    5.0,
+)  # seconds for a level of processes to dump, for all to end, and to be killed
 
 
 class Outcome(NamedTuple):
@@ -34,7 +38,9 @@ def adopt_orphans() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run(command: Sequence[str | Path], log: Path, limit_s: float, environment: Mapping[str, str] | None = None) -> Outcome:
+def run(
+    command: Sequence[str | Path], log: Path, limit_s: float, environment: Mapping[str, str] | None = None
+) -> Outcome:
     """Run a command, and append its output to a file.
 
     Args:
@@ -48,13 +54,19 @@ def run(command: Sequence[str | Path], log: Path, limit_s: float, environment: M
     with log.open("ab", buffering=0) as out:
         try:
             process = subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
-            )  # fmt: skip
+            )
             status = named(process.wait(limit_s))
         except OSError as error:
             out.write(f"cannot start {command[0]}: {error.strerror}\n".encode())
-            return Outcome(f"not found: {command[0]}" if isinstance(error, FileNotFoundError) else str(error), 0.0)
+            return Outcome(
+                f"not found: {command[0]}" if isinstance(error, FileNotFoundError) else str(error), 0.0
+            )
         except subprocess.TimeoutExpired:
             out.write(f"\n-- over {limit_s:.0f} s: stacks of what runs, and the end of it\n".encode())
         finally:  # also of a process that was just starting when a signal came
@@ -86,7 +98,9 @@ def end(process: subprocess.Popen[bytes] | None, *, dump: bool) -> None:
     _signal(list(descendants()), signal.SIGKILL, _KILL_S, process)
 
 
-def _signal(processes: list[int], number: signal.Signals, seconds: float, child: subprocess.Popen[bytes] | None) -> None:
+def _signal(
+    processes: list[int], number: signal.Signals, seconds: float, child: subprocess.Popen[bytes] | None
+) -> None:
     """Signal processes, and wait until none of them is there, or so long."""
     for one in processes:
         try:

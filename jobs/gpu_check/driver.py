@@ -18,19 +18,46 @@ ATTACH_GLOBAL = 1  # of cuMemAllocManaged
 PINNED, ON_DEVICE, READ_WRITE, FILE_DESCRIPTOR = 1, 1, 3, 1  # of cuMemCreate and cuMemSetAccess
 
 DEVICE_ATTRIBUTES = {
-    "multiprocessors": 16, "integrated": 18, "can map host memory": 19, "compute mode": 20, "concurrent kernels": 31,
-    "copy engines": 40, "unified addressing": 41, "capability, major": 75, "capability, minor": 76, "managed memory": 83,
-    "pageable memory access": 88, "concurrent managed access": 89, "can use host pointer for registered memory": 91,
-    "can register host memory": 99, "pageable memory access by the host's tables": 100, "virtual memory management": 102,
-    "file descriptors of memory": 103, "read-only registering": 113, "memory pools": 115, "GPUDirect RDMA": 116,
-    "handle types of pools": 119, "IPC of events": 125, "fabric handles": 128, "NUMA node of the host": 134,
-}  # fmt: skip
+    "multiprocessors": 16,
+    "integrated": 18,
+    "can map host memory": 19,
+    "compute mode": 20,
+    "concurrent kernels": 31,
+    "copy engines": 40,
+    "unified addressing": 41,
+    "capability, major": 75,
+    "capability, minor": 76,
+    "managed memory": 83,
+    "pageable memory access": 88,
+    "concurrent managed access": 89,
+    "can use host pointer for registered memory": 91,
+    "can register host memory": 99,
+    "pageable memory access by the host's tables": 100,
+    "virtual memory management": 102,
+    "file descriptors of memory": 103,
+    "read-only registering": 113,
+    "memory pools": 115,
+    "GPUDirect RDMA": 116,
+    "handle types of pools": 119,
+    "IPC of events": 125,
+    "fabric handles": 128,
+    "NUMA node of the host": 134,
+}
 POINTER_ATTRIBUTES = {  # name -> (number, C type)
-    "memory type": (2, c_uint), "device pointer": (3, c_uint64), "buffer id": (7, c_uint64), "is managed": (8, c_uint),
-    "device ordinal": (9, c_int), "is legacy IPC capable": (10, c_uint), "range start": (11, c_uint64), "range bytes": (12, c_size_t),
-    "is mapped": (13, c_uint), "allowed handle types": (14, c_uint64), "is GPUDirect RDMA capable": (15, c_uint),
-    "access flags": (16, c_uint), "pool": (17, c_uint64),
-}  # fmt: skip
+    "memory type": (2, c_uint),
+    "device pointer": (3, c_uint64),
+    "buffer id": (7, c_uint64),
+    "is managed": (8, c_uint),
+    "device ordinal": (9, c_int),
+    "is legacy IPC capable": (10, c_uint),
+    "range start": (11, c_uint64),
+    "range bytes": (12, c_size_t),
+    "is mapped": (13, c_uint),
+    "allowed handle types": (14, c_uint64),
+    "is GPUDirect RDMA capable": (15, c_uint),
+    "access flags": (16, c_uint),
+    "pool": (17, c_uint64),
+}
 VECTOR_ADD = """
 .version 7.0
 .target sm_75
@@ -77,8 +104,13 @@ class Properties(ctypes.Structure):
     """CUmemAllocationProp: kind of memory, in which ways it can be exported, and on which GPU it lies."""
 
     _fields_ = (
-        ("kind", c_int), ("handle_types", c_int), ("location", c_int), ("ordinal", c_int), ("windows", c_void_p), ("flags", c_ubyte * 8),
-    )  # fmt: skip
+        ("kind", c_int),
+        ("handle_types", c_int),
+        ("location", c_int),
+        ("ordinal", c_int),
+        ("windows", c_void_p),
+        ("flags", c_ubyte * 8),
+    )
 
 
 class Access(ctypes.Structure):
@@ -89,33 +121,64 @@ class Access(ctypes.Structure):
 
 _P, _S, _A = c_void_p, c_size_t, c_uint64
 FUNCTIONS: dict[str, tuple[Any, ...]] = {  # parameter types; all return an error code
-    "cuInit": (c_uint,), "cuDriverGetVersion": (POINTER(c_int),), "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuDeviceGetCount": (POINTER(c_int),), "cuDeviceGet": (POINTER(c_int), c_int), "cuDeviceGetName": (_P, c_int, c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int), "cuDeviceTotalMem_v2": (POINTER(_S), c_int),
-    "cuDeviceGetPCIBusId": (_P, c_int, c_int), "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
-    "cuDevicePrimaryCtxRetain": (POINTER(_P), c_int), "cuCtxSetCurrent": (_P,), "cuCtxGetCurrent": (POINTER(_P),),
-    "cuCtxGetDevice": (POINTER(c_int),), "cuPointerGetAttribute": (_P, c_int, _A),
-    "cuMemGetAddressRange_v2": (POINTER(_A), POINTER(_S), _A), "cuMemGetInfo_v2": (POINTER(_S), POINTER(_S)),
-    "cuMemAlloc_v2": (POINTER(_A), _S), "cuMemFree_v2": (_A,), "cuMemAllocManaged": (POINTER(_A), _S, c_uint),
-    "cuMemAllocAsync": (POINTER(_A), _S, _P), "cuMemFreeAsync": (_A, _P),
-    "cuMemHostAlloc": (POINTER(_P), _S, c_uint), "cuMemFreeHost": (_P,), "cuMemHostGetDevicePointer_v2": (POINTER(_A), _P, c_uint),
-    "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
-    "cuMemcpyAsync": (_A, _A, _S, _P), "cuMemsetD8Async": (_A, c_ubyte, _S, _P),
-    "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamCreateWithPriority": (POINTER(_P), c_uint, c_int),
-    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
-    "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
-    "cuEventCreate": (POINTER(_P), c_uint), "cuEventDestroy_v2": (_P,), "cuEventRecord": (_P, _P),
-    "cuStreamQuery": (_P,), "cuEventQuery": (_P,),
-    "cuEventSynchronize": (_P,), "cuModuleLoadData": (POINTER(_P), _P), "cuModuleGetFunction": (POINTER(_P), _P, _P),
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (_P, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(_S), c_int),
+    "cuDeviceGetPCIBusId": (_P, c_int, c_int),
+    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(_P), c_int),
+    "cuCtxSetCurrent": (_P,),
+    "cuCtxGetCurrent": (POINTER(_P),),
+    "cuCtxGetDevice": (POINTER(c_int),),
+    "cuPointerGetAttribute": (_P, c_int, _A),
+    "cuMemGetAddressRange_v2": (POINTER(_A), POINTER(_S), _A),
+    "cuMemGetInfo_v2": (POINTER(_S), POINTER(_S)),
+    "cuMemAlloc_v2": (POINTER(_A), _S),
+    "cuMemFree_v2": (_A,),
+    "cuMemAllocManaged": (POINTER(_A), _S, c_uint),
+    "cuMemAllocAsync": (POINTER(_A), _S, _P),
+    "cuMemFreeAsync": (_A, _P),
+    "cuMemHostAlloc": (POINTER(_P), _S, c_uint),
+    "cuMemFreeHost": (_P,),
+    "cuMemHostGetDevicePointer_v2": (POINTER(_A), _P, c_uint),
+    "cuMemHostRegister_v2": (_P, _S, c_uint),
+    "cuMemHostUnregister": (_P,),
+    "cuMemcpyAsync": (_A, _A, _S, _P),
+    "cuMemsetD8Async": (_A, c_ubyte, _S, _P),
+    "cuStreamCreate": (POINTER(_P), c_uint),
+    "cuStreamCreateWithPriority": (POINTER(_P), c_uint, c_int),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
+    "cuStreamDestroy_v2": (_P,),
+    "cuStreamSynchronize": (_P,),
+    "cuStreamWaitEvent": (_P, _P, c_uint),
+    "cuStreamIsCapturing": (_P, POINTER(c_int)),
+    "cuEventCreate": (POINTER(_P), c_uint),
+    "cuEventDestroy_v2": (_P,),
+    "cuEventRecord": (_P, _P),
+    "cuStreamQuery": (_P,),
+    "cuEventQuery": (_P,),
+    "cuEventSynchronize": (_P,),
+    "cuModuleLoadData": (POINTER(_P), _P),
+    "cuModuleGetFunction": (POINTER(_P), _P, _P),
     "cuLaunchKernel": (_P, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, _P, _P, _P),
-    "cuIpcGetMemHandle": (POINTER(IpcHandle), _A), "cuIpcOpenMemHandle_v2": (POINTER(_A), IpcHandle, c_uint),
+    "cuIpcGetMemHandle": (POINTER(IpcHandle), _A),
+    "cuIpcOpenMemHandle_v2": (POINTER(_A), IpcHandle, c_uint),
     "cuIpcCloseMemHandle": (_A,),
     "cuMemGetAllocationGranularity": (POINTER(_S), POINTER(Properties), c_int),
-    "cuMemAddressReserve": (POINTER(_A), _S, _S, _A, c_ulonglong), "cuMemAddressFree": (_A, _S),
-    "cuMemCreate": (POINTER(_A), _S, POINTER(Properties), c_ulonglong), "cuMemRelease": (_A,),
-    "cuMemMap": (_A, _S, _S, _A, c_ulonglong), "cuMemUnmap": (_A, _S), "cuMemSetAccess": (_A, _S, POINTER(Access), _S),
+    "cuMemAddressReserve": (POINTER(_A), _S, _S, _A, c_ulonglong),
+    "cuMemAddressFree": (_A, _S),
+    "cuMemCreate": (POINTER(_A), _S, POINTER(Properties), c_ulonglong),
+    "cuMemRelease": (_A,),
+    "cuMemMap": (_A, _S, _S, _A, c_ulonglong),
+    "cuMemUnmap": (_A, _S),
+    "cuMemSetAccess": (_A, _S, POINTER(Access), _S),
     "cuMemExportToShareableHandle": (_P, _A, c_int, c_ulonglong),
-}  # fmt: skip
+}
 
 
 class DriverError(Exception):
@@ -204,7 +267,9 @@ class Gpu(Driver):
 
     def open(self, handle: bytes) -> int:
         """Return the address of another process's memory."""
-        return self.value(c_uint64, "cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * 64)(*handle)), LAZY_PEER_ACCESS)
+        return self.value(
+            c_uint64, "cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * 64)(*handle)), LAZY_PEER_ACCESS
+        )
 
     def kernel(self, ptx: str, name: str) -> int:
         """Return a kernel of a module's text."""
@@ -216,7 +281,9 @@ class Gpu(Driver):
         """Queue a kernel whose parameters are 8-byte words."""
         words = [c_uint64(one) for one in operands]
         parameters = (c_void_p * len(words))(*(ctypes.addressof(one) for one in words))
-        self("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, ctypes.addressof(parameters), None)
+        self(
+            "cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, ctypes.addressof(parameters), None
+        )
 
 
 def say(what: str, value: object, unit: str = "") -> None:

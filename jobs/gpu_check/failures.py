@@ -31,13 +31,17 @@ def run(parts: Parts) -> None:
     for path in sorted(parts.folder.parent.glob("[46]-*/parts.jsonl")):
         for part in lines_of(path):
             if part["name"].startswith("bench-") and part["status"] not in (OK, NO_TIME):
-                parts(f"logged-{part['name']}", part["command"], parts.knobs.bench_limit_s, environment=_LOGGING)
+                parts(
+                    f"logged-{part['name']}", part["command"], parts.knobs.bench_limit_s, environment=_LOGGING
+                )
 
 
 def again(parts: Parts, failure: dict[str, Any], name: str, around: list[str]) -> None:
     """Run a test alone, with full logging."""
     prefix = [*failure["prefix"], *around]
-    testing.cases(parts, name, max(1, failure["nranks"]), [failure["case"]], failure["way"], prefix, _LOGGING, _ALONE)
+    testing.cases(
+        parts, name, max(1, failure["nranks"]), [failure["case"]], failure["way"], prefix, _LOGGING, _ALONE
+    )
 
 
 def failures(work: Path) -> list[dict[str, Any]]:
@@ -47,7 +51,10 @@ def failures(work: Path) -> list[dict[str, Any]]:
         for part in lines_of(path):
             if "cases" in part and part["status"] not in (OK, NO_TIME):
                 case, way = first_failing(path.parent / part["name"]), part.get("way", testing.PICKED)
-                found.setdefault((case, way), {"case": case, "way": way, "nranks": part["nranks"], "prefix": part.get("prefix", [])})
+                found.setdefault(
+                    (case, way),
+                    {"case": case, "way": way, "nranks": part["nranks"], "prefix": part.get("prefix", [])},
+                )
     return list(found.values())
 
 

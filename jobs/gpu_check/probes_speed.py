@@ -57,7 +57,13 @@ def rates() -> None:
     registered = ctypes.addressof(ctypes.c_ubyte.from_buffer(shared))
     for address in (*places.values(), registered):
         ctypes.memset(address, 1, most)
-    if attempt("register: error code", lambda: gpu.code("cuMemHostRegister_v2", registered, most, PORTABLE | DEVICE_MAP)) == 0:
+    if (
+        attempt(
+            "register: error code",
+            lambda: gpu.code("cuMemHostRegister_v2", registered, most, PORTABLE | DEVICE_MAP),
+        )
+        == 0
+    ):
         places["registered"] = registered
     for nbytes in sizes():
         say(f"within the GPU, {nbytes} bytes", rate(gpu, other, one, nbytes), "GB/s")
@@ -84,8 +90,13 @@ def orders(gpu: Gpu) -> dict[str, Callable[..., Any]]:
     def busy(seconds: float) -> float:
         return us_per_kernel(gpu, held, seconds)
 
-    return {"own": own, "rate": lambda target, source, nbytes: rate(gpu, target, source, nbytes), "turn": turn, "busy": busy,
-            "nothing": lambda: None}  # fmt: skip
+    return {
+        "own": own,
+        "rate": lambda target, source, nbytes: rate(gpu, target, source, nbytes),
+        "turn": turn,
+        "busy": busy,
+        "nothing": lambda: None,
+    }
 
 
 def peer_rates() -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from knobs import HERE
 from parts import Parts
 
-ORDER = ("symbols", "context", "kernel", "memory", "registered", "handles", "stale", "rates", "peer-rates", "switches")
+ORDER = (
+    "symbols",
+    "context",
+    "kernel",
+    "memory",
+    "registered",
+    "handles",
+    "stale",
+    "rates",
+    "peer-rates",
+    "switches",
+)
 
 
 def run(parts: Parts) -> None:

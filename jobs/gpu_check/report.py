@@ -38,7 +38,12 @@ def read(work: Path) -> Facts:
             step["parts"] = [_part(path.parent, one) for one in lines_of(path.parent / "parts.jsonl")]
             step["end"] = [] if step["status"] in (OK, "running") else _tail(path.parent / "log.txt")
             steps.append(step)
-    benches = [{"part": path.stem, **document} for path in sorted(work.glob("*/bench-*.json")) for document in [_json(path)] if document]
+    benches = [
+        {"part": path.stem, **document}
+        for path in sorted(work.glob("*/bench-*.json"))
+        for document in [_json(path)]
+        if document
+    ]
     doctor = next((_text(path) for path in work.glob("*/doctor.txt")), "")
     return {"gpu": name_of(work, doctor), "steps": steps, "doctor": doctor, "bench": benches}
 
@@ -47,7 +52,9 @@ def _part(folder: Path, part: Facts) -> Facts:
     log = folder / f"{part['name']}.txt"
     text = _text(log)
     ranks = sorted((folder / part["name"]).glob("rank-*"), key=lambda path: int(path.name.split("-")[1]))
-    part["findings"] = [found for line in text.splitlines() if line.startswith(_MARK) for found in [_parsed(line)] if found]
+    part["findings"] = [
+        found for line in text.splitlines() if line.startswith(_MARK) for found in [_parsed(line)] if found
+    ]
     part["ranks"] = [_text(path).strip() for path in ranks]
     part["skipped"] = sorted(set(re.findall(r"^SKIPPED .*", text, re.M)))
     part["end"] = [] if part["status"] == OK else _tail(log)
@@ -57,8 +64,17 @@ def _part(folder: Path, part: Facts) -> Facts:
 def name_of(work: Path, doctor: str = "") -> str:
     """Return the GPU's name as nvidia-smi has it, or the driver; else "gpu"."""
     texts = [_text(work / "1-facts" / "nvidia-smi.txt"), _text(work / "3-probes" / "context.txt"), doctor]
-    patterns = (r"^GPU 0: (.+?) \(UUID", r'^\{"what": "name of GPU 0", "value": "([^"]+)"', r"CUDA: \d+ x ([^,\n]+)")
-    found = [match[1] for text, pattern in zip(texts, patterns) for match in [re.search(pattern, text, re.M)] if match]
+    patterns = (
+        r"^GPU 0: (.+?) \(UUID",
+        r'^\{"what": "name of GPU 0", "value": "([^"]+)"',
+        r"CUDA: \d+ x ([^,\n]+)",
+    )
+    found = [
+        match[1]
+        for text, pattern in zip(texts, patterns)
+        for match in [re.search(pattern, text, re.M)]
+        if match
+    ]
     return found[0] if found else _UNKNOWN
 
 
@@ -74,7 +90,9 @@ def summary(work: Path) -> list[str]:
     lines = []
     for step in read(work)["steps"]:
         bad = [part for part in step["parts"] if part["status"] != OK]
-        lines.append(f"{step['number']} {step['name']}: {step['status']}, {len(step['parts'])} parts, {len(bad)} not good")
+        lines.append(
+            f"{step['number']} {step['name']}: {step['status']}, {len(step['parts'])} parts, {len(bad)} not good"
+        )
         lines += [f"    {part['name']}: {part['status']}" for part in bad]
     return lines
 
@@ -123,7 +141,13 @@ def archive(work: Path) -> bytes:
 
 def table(found: Facts, archive_name: str) -> list[str]:
     """Return the document in Markdown: how steps and parts went, what probes found, benchmarks, and the ends of what did not go well."""
-    lines = [f"# {found['gpu']}", "", f"Everything that was printed is in `{archive_name}`.", "", *_steps(found)]
+    lines = [
+        f"# {found['gpu']}",
+        "",
+        f"Everything that was printed is in `{archive_name}`.",
+        "",
+        *_steps(found),
+    ]
     for step in found["steps"]:
         lines += _step(step)
     for document in found["bench"]:
@@ -131,7 +155,9 @@ def table(found: Facts, archive_name: str) -> list[str]:
     lines += _ends(found)
     skipped = sorted({text for step in found["steps"] for part in step["parts"] for text in part["skipped"]})
     lines += ["## Tests that were skipped", "", *(f"- {text}" for text in skipped), ""] if skipped else []
-    return lines + (["## hpcoll doctor", "", "```", found["doctor"].rstrip(), "```"] if found["doctor"] else [])
+    return lines + (
+        ["## hpcoll doctor", "", "```", found["doctor"].rstrip(), "```"] if found["doctor"] else []
+    )
 
 
 def _steps(found: Facts) -> list[str]:
@@ -139,7 +165,13 @@ def _steps(found: Facts) -> list[str]:
     lines = [row(head), row(["---"] * len(head))]
     for step in found["steps"]:
         bad = [part["name"] for part in step["parts"] if part["status"] != OK]
-        cells = [f"{step['number']} {step['name']}", step["began"], step["status"], f"{step['seconds']:.0f}", str(len(step["parts"]))]
+        cells = [
+            f"{step['number']} {step['name']}",
+            step["began"],
+            step["status"],
+            f"{step['seconds']:.0f}",
+            str(len(step["parts"])),
+        ]
         lines.append(row([*cells, ", ".join(bad)]))
     return [*lines, ""]
 
@@ -148,31 +180,54 @@ def _step(step: Facts) -> list[str]:
     """Return the parts of a step, and their findings."""
     if not step["parts"]:
         return []
-    lines = [f"## {step['number']} {step['name']}", "", row(["part", "status", "seconds", "ranks"]), row(["---"] * 4)]
-    lines += [row([part["name"], part["status"], f"{part['seconds']:.1f}", "; ".join(part["ranks"])]) for part in step["parts"]]
+    lines = [
+        f"## {step['number']} {step['name']}",
+        "",
+        row(["part", "status", "seconds", "ranks"]),
+        row(["---"] * 4),
+    ]
+    lines += [
+        row([part["name"], part["status"], f"{part['seconds']:.1f}", "; ".join(part["ranks"])])
+        for part in step["parts"]
+    ]
     findings = [(part["name"], one) for part in step["parts"] for one in part["findings"]]
     if findings:
         lines += ["", row(["probe", "what", "found", "unit"]), row(["---"] * 4)]
-        lines += [row([name, str(one["what"]), _cell(one.get("value")), str(one.get("unit", ""))]) for name, one in findings]
+        lines += [
+            row([name, str(one["what"]), _cell(one.get("value")), str(one.get("unit", ""))])
+            for name, one in findings
+        ]
     return [*lines, ""]
 
 
 def _bench(document: Facts) -> list[str]:
     try:
         return bench_tables.table(document)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:  # a report must not end where a benchmark is not as it should be
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ) as error:  # a report must not end where a benchmark is not as it should be
         return [f"## {document['part']}", "", f"not as expected: {type(error).__name__} {error}", ""]
 
 
 def _cell(value: object) -> str:
-    return bench_tables.number(value) if isinstance(value, float) else str(value).replace("|", "\\|").replace("\n", " ")
+    return (
+        bench_tables.number(value)
+        if isinstance(value, float)
+        else str(value).replace("|", "\\|").replace("\n", " ")
+    )
 
 
 def _ends(found: Facts) -> list[str]:
     """Return the last lines of steps and parts that did not go well."""
     lines = []
     for step in found["steps"]:
-        named = [(f"step {step['number']} {step['name']}", step), *((part["name"], part) for part in step["parts"])]
+        named = [
+            (f"step {step['number']} {step['name']}", step),
+            *((part["name"], part) for part in step["parts"]),
+        ]
         for name, one in named:
             if one["end"]:
                 lines += [f"### {name}: {one['status']}", "", "```", *one["end"], "```", ""]

@@ -30,7 +30,15 @@ def run(parts: Parts) -> None:
             if prefix is not None:
                 cases(parts, f"{file}-{way}-{nranks}", nranks, [f"tests/gpu/test_gpu_{file}.py"], way, prefix)
         if _TORCH in knobs.files and nranks == knobs.nranks[0]:
-            cases(parts, f"{_TORCH}-{nranks}", nranks, ["tests/torch_backend"], PICKED, [], options=["-m", "gpu", *knobs.test_options])
+            cases(
+                parts,
+                f"{_TORCH}-{nranks}",
+                nranks,
+                ["tests/torch_backend"],
+                PICKED,
+                [],
+                options=["-m", "gpu", *knobs.test_options],
+            )
 
 
 def is_aware(parts: Parts) -> bool:
@@ -59,27 +67,64 @@ def kernels(parts: Parts) -> None:
     name, folder = "kernels", parts.folder / "kernels"
     folder.mkdir()
     processes = ["-n", str(min(12, len(os.sched_getaffinity(0))))] if parts.knobs.test_limit_s > 20 else []
-    command = [parts.knobs.interpreter(), "-m", "pytest", "-q", "-p", "no:cacheprovider", *processes, *parts.knobs.test_options]
+    command = [
+        parts.knobs.interpreter(),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *processes,
+        *parts.knobs.test_options,
+    ]
     file = f"tests/gpu/test_gpu_{_KERNELS}.py"
-    parts(name, [*command, file], parts.knobs.test_limit_s, environment={"TEST_TOKENS": str(folder)}, nranks=0, cases=[file])
+    parts(
+        name,
+        [*command, file],
+        parts.knobs.test_limit_s,
+        environment={"TEST_TOKENS": str(folder)},
+        nranks=0,
+        cases=[file],
+    )
 
 
 def around_direct(knobs: Knobs) -> list[str] | None:
     """Return the start of a command under an MPI library that is made CUDA-aware, or None where that cannot be."""
-    found = subprocess.run([knobs.interpreter(), "-c", "import libucx"], capture_output=True, timeout=20, check=False)
+    found = subprocess.run(
+        [knobs.interpreter(), "-c", "import libucx"], capture_output=True, timeout=20, check=False
+    )
     return [str(ROOT / "jobs" / "cuda_aware_mpi.sh")] if found.returncode == 0 else None
 
 
 def cases(
-    parts: Parts, name: str, nranks: int, chosen: list[str], way: str, prefix: list[str], more: dict[str, str] | None = None,
-    options: list[str] | None = None, folder: Path | None = None,
-) -> str:  # fmt: skip
+    parts: Parts,
+    name: str,
+    nranks: int,
+    chosen: list[str],
+    way: str,
+    prefix: list[str],
+    more: dict[str, str] | None = None,
+    options: list[str] | None = None,
+    folder: Path | None = None,
+) -> str:
     """Run tests on some ranks, by one way, and return the part's status."""
     folder = folder or parts.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     limit = min(parts.knobs.test_limit_s, parts.remaining_s())
     python, program = parts.knobs.interpreter(), str(ROOT / "tests" / "mpi_run.py")
-    command = [*prefix, python, program, str(nranks), *chosen, *(parts.knobs.test_options if options is None else options)]
-    environment = {"TEST_TOKENS": str(folder), WAY: way, "MPI_LIMIT_S": str(max(1, int(limit + 10))), "PYTHON": python} | (more or {})
+    command = [
+        *prefix,
+        python,
+        program,
+        str(nranks),
+        *chosen,
+        *(parts.knobs.test_options if options is None else options),
+    ]
+    environment = {
+        "TEST_TOKENS": str(folder),
+        WAY: way,
+        "MPI_LIMIT_S": str(max(1, int(limit + 10))),
+        "PYTHON": python,
+    } | (more or {})
     facts = {"nranks": nranks, "way": way, "cases": chosen, "prefix": prefix}
     return parts(name, command, parts.knobs.test_limit_s, environment=environment, **facts).status

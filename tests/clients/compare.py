@@ -30,7 +30,10 @@ def seconds(folder: Path, nranks: int) -> Seconds:
 
 def judged(client: Client, plain: Cases, ours: Cases) -> Cases:
     """Return what became of every case: all that is wrong with hpcoll only has failed."""
-    return {name: _judged(client, name, plain.get(name, NOWHERE), ours.get(name, NOWHERE)) for name in plain | ours}
+    return {
+        name: _judged(client, name, plain.get(name, NOWHERE), ours.get(name, NOWHERE))
+        for name in plain | ours
+    }
 
 
 def _judged(client: Client, name: str, plain: Case, ours: Case) -> Case:

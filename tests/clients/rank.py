@@ -13,7 +13,9 @@ from clients.table import CLIENTS, Client
 from outcomes import RANK, TOKENS, Recorder
 from slowness import slowed
 
-CASE_S = 240  # of a case that hangs: it then ends with the stacks of its rank; one of mpi4py-fft takes a minute
+CASE_S = (
+    240  # of a case that hangs: it then ends with the stacks of its rank; one of mpi4py-fft takes a minute
+)
 
 
 class Chosen:
@@ -23,7 +25,11 @@ class Chosen:
         self._client, self._rank = client, rank
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = [item for item in items if not any(fnmatch(item.nodeid, pattern) for pattern in self._client.left_out)]
+        items[:] = [
+            item
+            for item in items
+            if not any(fnmatch(item.nodeid, pattern) for pattern in self._client.left_out)
+        ]
 
     def pytest_runtest_setup(self) -> None:
         import numpy as np
@@ -56,7 +62,17 @@ def run(name: str, with_hpcoll: bool, pytest_args: list[str]) -> None:
         raise FileNotFoundError(f"no modules {' '.join(patterns)} in {tests}")
     if client.ours:
         files[str(Path(__file__).with_name(client.ours))] = None
-    options = ["-c", os.devnull, f"--rootdir={tests}", "--noconftest", "-p", "no:cacheprovider", "--with-mpi", "-q", "--color=no"]
+    options = [
+        "-c",
+        os.devnull,
+        f"--rootdir={tests}",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "--with-mpi",
+        "-q",
+        "--color=no",
+    ]
     options += [f"--timeout={slowed(CASE_S)}", "--timeout-method=thread", "-o", "python_classes="]
     import pytest
 

@@ -23,7 +23,9 @@ def packages(name: str) -> Path:
 def tests(name: str) -> Path:
     """Return where a client's tests are."""
     client = CLIENTS[name]
-    return (FOLDER / name / "sources" if client.package else Path(os.environ.get("CLIENT_SOURCES", "."), name)) / client.tests
+    return (
+        FOLDER / name / "sources" if client.package else Path(os.environ.get("CLIENT_SOURCES", "."), name)
+    ) / client.tests
 
 
 def missing(name: str) -> str:
@@ -48,7 +50,12 @@ def make(names: Iterable[str], python: str) -> str:
 
 def _make(name: str, client: Client, python: str) -> None:
     """A client's folder; what is in it is said by its stamp."""
-    where, tools, sources, installs = FOLDER / name, locked(TOOLS), locked([client.package]), locked(client.installs)
+    where, tools, sources, installs = (
+        FOLDER / name,
+        locked(TOOLS),
+        locked([client.package]),
+        locked(client.installs),
+    )
     unlocked = "\n".join(client.unlocked)
     stamp, wanted = where / "stamp", tools + sources + installs + unlocked
     if missing(name) or (stamp.exists() and stamp.read_text() == wanted):
@@ -71,5 +78,18 @@ def _make(name: str, client: Client, python: str) -> None:
 def _pip(python: str, where: Path, packages: str, command: str, *options: str | Path) -> None:
     """Nothing is fetched but these packages: sources are built with those of the environment and the tools."""
     (where / "packages.txt").write_text(packages)
-    words = (python, "-m", "pip", command, "-qq", "--no-deps", "--no-build-isolation", "--requirement", where / "packages.txt", *options)
-    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(where / "tools")})
+    words = (
+        python,
+        "-m",
+        "pip",
+        command,
+        "-qq",
+        "--no-deps",
+        "--no-build-isolation",
+        "--requirement",
+        where / "packages.txt",
+        *options,
+    )
+    subprocess.run(
+        words, check=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(where / "tools")}
+    )

@@ -6,7 +6,11 @@ from typing import Any, NamedTuple
 
 NO_GPU = ("cupy", "numba")  # as mpi4py's own runner leaves them out
 CPU_TORCH = "torch==2.13.0+cpu"  # a third of the size of others
-TOOLS = ("cython", "setuptools-scm", "vcs-versioning")  # that sources are built with, beside what the environments have
+TOOLS = (
+    "cython",
+    "setuptools-scm",
+    "vcs-versioning",
+)  # that sources are built with, beside what the environments have
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -48,13 +52,42 @@ class Client(NamedTuple):
 COLLECTIVES = ("test_cco_*.py", "test_comm*.py")
 OF_MPI4PY = (
     *COLLECTIVES,
-    *("test_p2p_*.py", "test_group.py", "test_request.py", "test_rma*.py", "test_win.py", "test_threads.py", "test_pickle.py"),
-    *("test_objmodel.py", "test_subclass.py", "test_handle.py", "test_attributes.py", "test_errhandler.py", "test_msgspec.py"),
+    *(
+        "test_p2p_*.py",
+        "test_group.py",
+        "test_request.py",
+        "test_rma*.py",
+        "test_win.py",
+        "test_threads.py",
+        "test_pickle.py",
+    ),
+    *(
+        "test_objmodel.py",
+        "test_subclass.py",
+        "test_handle.py",
+        "test_attributes.py",
+        "test_errhandler.py",
+        "test_msgspec.py",
+    ),
     *("test_msgzero.py", "test_topology.py", "test_ulfm.py", "test_util_pkl5.py", "test_util_sync.py"),
 )
 OF_PYLOPS = (
-    *("test_blockdiag.py", "test_distributedarray.py", "test_eigs.py", "test_fredholm.py", "test_halo.py", "test_linearop.py"),
-    *("test_matrixmult.py", "test_nonstatconvolve.py", "test_prox.py", "test_solver.py", "test_stack.py", "test_stackedlinearop.py"),
+    *(
+        "test_blockdiag.py",
+        "test_distributedarray.py",
+        "test_eigs.py",
+        "test_fredholm.py",
+        "test_halo.py",
+        "test_linearop.py",
+    ),
+    *(
+        "test_matrixmult.py",
+        "test_nonstatconvolve.py",
+        "test_prox.py",
+        "test_solver.py",
+        "test_stack.py",
+        "test_stackedlinearop.py",
+    ),
 )
 CLIENTS = {
     "mpi4py": Client(
@@ -70,13 +103,18 @@ CLIENTS = {
             ("*TopoWorld*::testCartcomm", "*TopoWorld*::testGraphcomm", "*TopoWorld*::testDistgraphcomm*"),
             "MPI.Comm.fromint gives mpi4py's own type to any handle",
         )
-        | {"*World*::testCommLock": "mpi4py's own bcast takes a lock of its private table, hpcoll's does not need it"},
+        | {
+            "*World*::testCommLock": "mpi4py's own bcast takes a lock of its private table, hpcoll's does not need it"
+        },
         hidden={"arrayimpl": NO_GPU, "test_msgspec": NO_GPU},
     ),
     "mpi4py-fft": Client(
         package="mpi4py-fft==2.0.6",
         tests="tests",
-        runs={2: ("test_pencil.py", "test_darray.py"), 4: ("test_pencil.py", "test_darray.py", "test_mpifft.py")},
+        runs={
+            2: ("test_pencil.py", "test_darray.py"),
+            4: ("test_pencil.py", "test_darray.py", "test_mpifft.py"),
+        },
         most=1.2,
         installs=("mpi4py-fft==2.0.6",),
         library="fftw3",
@@ -90,7 +128,12 @@ CLIENTS = {
         installs=("sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "markupsafe"),
         unlocked=(CPU_TORCH,),
         mocked=("torchvision", "torchvision.transforms"),
-        exhausts={("mpich", 3): "context ids, of which MPICH has 2048: it makes some 2000 communicators and frees none"},
+        exhausts={
+            (
+                "mpich",
+                3,
+            ): "context ids, of which MPICH has 2048: it makes some 2000 communicators and frees none"
+        },
     ),
     "pylops-mpi": Client(
         package="pylops-mpi==0.8.0",

@@ -16,7 +16,17 @@ TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 NEEDED = """set -e
 ip link add a type veth peer name b && ip link add c type bridge && tc qdisc add dev a root tbf rate 1gbit burst 16384 limit 1000000
 mount -n -t tmpfs tmpfs /dev/shm && hostname a"""
-LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_", "SLURM_")  # what another job hands to its ranks
+LAUNCHER = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "HYDI_",
+    "MPI_",
+    "MPIR_",
+    "HPCOLL_",
+    "SLURM_",
+)  # what another job hands to its ranks
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # as hosts.sh has it
 LIMIT_S = slowed(100)  # most seconds of one job
 
@@ -42,13 +52,29 @@ def missing() -> str:
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", *user, "sh", "-c", NEEDED]
     environment = os.environ | {"PATH": PATH}
-    tried = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    tried = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     return "" if tried.returncode == 0 else f"namespaces and links of its own: {tried.stderr.strip()}"
 
 
 def command(options: str, script: str, *, aborts: bool = True) -> list[str]:
     """Of a job; ``aborts``: an exception on one rank ends it, as ``-m mpi4py`` does."""
-    return [str(HOSTS), *options.split(), "--", sys.executable, *("-m", "mpi4py") * aborts, "-c", HEAD + script]
+    return [
+        str(HOSTS),
+        *options.split(),
+        "--",
+        sys.executable,
+        *("-m", "mpi4py") * aborts,
+        "-c",
+        HEAD + script,
+    ]
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
@@ -57,12 +83,17 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 
 def run(
     options: str, script: str, limit_s: float = LIMIT_S, *, aborts: bool = True, **variables: str
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Runs a script on every rank, to its end; ``aborts`` as for `command`."""
     return subprocess.run(
-        command(options, script, aborts=aborts), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=limit_s, check=False,
-    )  # fmt: skip
+        command(options, script, aborts=aborts),
+        env=environment(variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
 
 
 def said(nranks: int, done: subprocess.CompletedProcess[str], word: str) -> list[str]:
@@ -89,7 +120,14 @@ def processes(token: str) -> list[str]:
 def traces() -> set[str]:
     """Files, mounts and links of emulated hosts that this machine sees."""
     folders = {"/tmp", "/dev/shm", "/var/tmp", tempfile.gettempdir()}
-    files = {str(path) for folder in folders for path in Path(folder).glob("*") if re.search(r"\b(host\d|login)\b", path.name)}
+    files = {
+        str(path)
+        for folder in folders
+        for path in Path(folder).glob("*")
+        if re.search(r"\b(host\d|login)\b", path.name)
+    }
     mounts = set(re.findall(r"/dev/shm/\w+|/etc/hosts|nsfs.*", Path("/proc/self/mountinfo").read_text()))
-    links = {path.name for path in Path("/sys/class/net").iterdir() if re.fullmatch(r"port\d+|switch", path.name)}
+    links = {
+        path.name for path in Path("/sys/class/net").iterdir() if re.fullmatch(r"port\d+|switch", path.name)
+    }
     return files | mounts | links

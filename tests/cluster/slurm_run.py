@@ -19,12 +19,24 @@ ROOT = Path(__file__).parents[2]
 SLURM = Path(__file__).with_name("slurm.sh")
 SKIPPED = 77  # status of slurm.sh on a machine that cannot do it
 JOB_LIMIT_S = slowed(100)
-EXITED = re.compile("prterun has exited|MPI_ABORT was invoked")  # said, and on busy cores not always done, whatever was run: tried again
+EXITED = re.compile(
+    "prterun has exited|MPI_ABORT was invoked"
+)  # said, and on busy cores not always done, whatever was run: tried again
 EXITS_WITHIN_S, STUCK = 20, "stuck"
 ATTEMPTS = 3
 NODES = {"node1": [0, 1], "node2": [2, 3]}  # hosts and their ranks
-SMALL = {"BENCH_ARGS": "-n 3 -w 1 -m 1", "MAXBYTES": "4K", "STEPFACTOR": "512", "EPOCHS": "2", "LIMIT_S": "15"}
-ROOT_RUNS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+SMALL = {
+    "BENCH_ARGS": "-n 3 -w 1 -m 1",
+    "MAXBYTES": "4K",
+    "STEPFACTOR": "512",
+    "EPOCHS": "2",
+    "LIMIT_S": "15",
+}
+ROOT_RUNS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
 SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi"}  # jobs/README.md says why
 
 
@@ -44,14 +56,32 @@ class Slurm:
 
     def run(self, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """A command on the head node; standard error is part of its output."""
-        enter = ["nsenter", "--net", "--uts", "--ipc", "--mount", "--pid", f"--target={self.process}", f"--wd={ROOT}"]
-        mine = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI", "TEST_TOKENS"))}
+        enter = [
+            "nsenter",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--mount",
+            "--pid",
+            f"--target={self.process}",
+            f"--wd={ROOT}",
+        ]
+        mine = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM_", "OMPI_", "PMI", "TEST_TOKENS"))
+        }
         mine |= {"SLURM_CONF": "/run/slurm.conf", "TMPDIR": "/run/local", "RESULTS": str(self.folder)}
         mine |= {**ROOT_RUNS, **SHORT_ADDRESSES, **SMALL, **environment}
         return subprocess.run(
-            ["timeout", "-k", "5", str(JOB_LIMIT_S), *enter, *words], env=mine, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
+            ["timeout", "-k", "5", str(JOB_LIMIT_S), *enter, *words],
+            env=mine,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
 
     def submit(self, script: str | Path, *options: str, **environment: str) -> "Job":
         """Submit a job, and wait for its end."""
@@ -75,7 +105,12 @@ class Slurm:
                 seconds = re.search(r"RunTime=(\d+):(\d+):(\d+)", text)
                 assert seconds, text
                 hours, minutes, rest = map(int, seconds.groups())
-                return Job(state[1], output.read_text(), 3600 * hours + 60 * minutes + rest, list(self.folder.glob(f"*-{number}.jsonl")))
+                return Job(
+                    state[1],
+                    output.read_text(),
+                    3600 * hours + 60 * minutes + rest,
+                    list(self.folder.glob(f"*-{number}.jsonl")),
+                )
             said_so = output.exists() and EXITED.search(output.read_text())
             exited = (exited or time.monotonic()) if said_so else None
             if exited and time.monotonic() > exited + EXITS_WITHIN_S:
@@ -83,7 +118,9 @@ class Slurm:
                 return Job(STUCK, output.read_text(), 0, [])
             if time.monotonic() > end:
                 self.run(["scancel", number])
-                pytest.fail(f"job {number} is {state[1]} after {JOB_LIMIT_S} s:\n{output.read_text() if output.exists() else text}")
+                pytest.fail(
+                    f"job {number} is {state[1]} after {JOB_LIMIT_S} s:\n{output.read_text() if output.exists() else text}"
+                )
             time.sleep(0.2)
 
 
@@ -130,9 +167,13 @@ def python(library: str) -> str:
 def start(command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Slurm, for as long as a shell's command runs that says "ready" first; skips where there can be none."""
     with subprocess.Popen(
-        [str(SLURM), "sh", "-c", command], env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    ) as outer:  # fmt: skip
+        [str(SLURM), "sh", "-c", command],
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as outer:
         assert outer.stdout
         if outer.stdout.readline() != "ready\n":
             said, error = outer.communicate()

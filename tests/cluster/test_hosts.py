@@ -64,15 +64,24 @@ def started(options: str, token: str, nranks: int) -> subprocess.Popen[str]:
     A shell cannot trap what was ignored when it started, as SIGHUP is under nohup and SIGINT in the background of a script.
     """
     running = subprocess.Popen(
-        ["env", "--default-signal=HUP,INT,QUIT,TERM", *command(options, ENDLESS)], env=environment({"TOKEN": token}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-    )  # fmt: skip
+        ["env", "--default-signal=HUP,INT,QUIT,TERM", *command(options, ENDLESS)],
+        env=environment({"TOKEN": token}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     assert running.stdout is not None
-    assert {running.stdout.readline() for _ in range(nranks)} == {f"rank {rank} up\n" for rank in range(nranks)}
+    assert {running.stdout.readline() for _ in range(nranks)} == {
+        f"rank {rank} up\n" for rank in range(nranks)
+    }
     return running
 
 
-@pytest.mark.parametrize(("mbit", "nbytes"), [(200, 1 << 20), pytest.param(1000, 8 << 20, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("mbit", "nbytes"), [(200, 1 << 20), pytest.param(1000, 8 << 20, marks=pytest.mark.full)]
+)
 @pytest.mark.idle
 def test_rate(mbit: int, nbytes: int) -> None:
     """A link carries its rate less the headers, to one host, to and from two; memory is not a link."""
@@ -80,7 +89,10 @@ def test_rate(mbit: int, nbytes: int) -> None:
     least = (0.75 if mbit < 1000 else 0.6) * mbit  # packets cost time of cores, which others may hold
     if mbit < 1000:  # both ways at once
         ways.append([(0, 2), (2, 0)])
-    done = run(f"--slots 2,1,1 --rate {mbit}mbit", f"MBIT, NBYTES, WAYS, PATIENCE_S = {mbit}, {nbytes}, {ways}, {slowed(15)}\n{RATE}")
+    done = run(
+        f"--slots 2,1,1 --rate {mbit}mbit",
+        f"MBIT, NBYTES, WAYS, PATIENCE_S = {mbit}, {nbytes}, {ways}, {slowed(15)}\n{RATE}",
+    )
     inside, *between = map(float, said(4, done, "mbit")[0].split())
     assert all(least < one < 1.05 * mbit for one in between), (inside, between)
     assert inside > 2 * mbit
@@ -89,10 +101,15 @@ def test_rate(mbit: int, nbytes: int) -> None:
 def test_status_and_refusals() -> None:
     assert run("-n 2", "sys.exit(5)").returncode == 5
     for options, complaint in {
-        "-n 0": "-n must be 1 to 99, got 0", "-n": "-n needs a value", "--slots 1,,2": "ranks of a host must be 1 or more, got ",
-        "--map x": "--map must be block or cyclic, got x", "--rate 1g": "--rate must look like 200mbit or 1gbit, got 1g", "x": "got x",
-        "--library x": "--library must be openmpi, mpich or none, got x", "--burst 9999": "--burst must be 10000 bytes or more, got 9999",
-    }.items():  # fmt: skip
+        "-n 0": "-n must be 1 to 99, got 0",
+        "-n": "-n needs a value",
+        "--slots 1,,2": "ranks of a host must be 1 or more, got ",
+        "--map x": "--map must be block or cyclic, got x",
+        "--rate 1g": "--rate must look like 200mbit or 1gbit, got 1g",
+        "x": "got x",
+        "--library x": "--library must be openmpi, mpich or none, got x",
+        "--burst 9999": "--burst must be 10000 bytes or more, got 9999",
+    }.items():
         done = run(options, "")
         assert done.returncode == 2, (options, done.stderr)
         assert complaint in done.stderr
@@ -102,18 +119,41 @@ def test_any_command_beside_the_switch() -> None:
     """No MPI: names of the hosts, and words that run on them."""
     words = 'for host in $HOSTS_NAMES; do "$HOSTS_SSH" $host "hostname; exit 3"; echo $?; done; exit 4'
     done = subprocess.run(
-        [HOSTS, "-n", "3", "--library", "none", "--", "sh", "-c", words], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [HOSTS, "-n", "3", "--library", "none", "--", "sh", "-c", words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
-    assert (done.returncode, done.stdout.split()) == (4, ["host0", "3", "host1", "3", "host2", "3"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (4, ["host0", "3", "host1", "3", "host2", "3"]), (
+        done.stderr
+    )
 
 
 def test_what_a_silent_link_saves_up() -> None:
     """Both ends get the burst that was asked for, and no larger packets."""
     words = '"$HOSTS_SSH" host1 "tc qdisc show dev eth0; ip -d link show dev eth0"; tc qdisc show dev port1; ip -d link show dev port1'
     done = subprocess.run(
-        [HOSTS, "-n", "2", "--rate", "1gbit", "--burst", "36000", "--library", "none", "--", "sh", "-c", words],
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+        [
+            HOSTS,
+            "-n",
+            "2",
+            "--rate",
+            "1gbit",
+            "--burst",
+            "36000",
+            "--library",
+            "none",
+            "--",
+            "sh",
+            "-c",
+            words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert re.findall(r"\bburst (\w+)", done.stdout) == ["36000b"] * 2, done.stdout + done.stderr
     assert re.findall(r"\bgso_max_size (\d+)", done.stdout) == ["32400"] * 2, done.stdout + done.stderr
 
@@ -127,7 +167,10 @@ def test_a_rank_that_dies_ends_the_job(token: str) -> None:
     assert time.monotonic() - start < slowed(30)
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT", *(pytest.param(one, marks=pytest.mark.full) for one in ("SIGTERM", "SIGHUP"))])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGKILL", "SIGINT", *(pytest.param(one, marks=pytest.mark.full) for one in ("SIGTERM", "SIGHUP"))],
+)
 def test_nothing_is_left_when_the_script_ends(name: str, token: str) -> None:
     with started("--slots 2,1 --rate 1gbit", token, 3) as running:
         assert len(processes(token)) > 2 * 3
@@ -138,7 +181,9 @@ def test_nothing_is_left_when_the_script_ends(name: str, token: str) -> None:
 def test_nothing_is_left_when_the_script_is_killed_at_the_start(token: str) -> None:
     for turn in range(12):
         with subprocess.Popen(
-            [HOSTS, "-n", "3", "--library", "none", "--", "sleep", "100"], env=environment({"TOKEN": token}), stdin=subprocess.DEVNULL
+            [HOSTS, "-n", "3", "--library", "none", "--", "sleep", "100"],
+            env=environment({"TOKEN": token}),
+            stdin=subprocess.DEVNULL,
         ) as running:
             time.sleep(0.04 * turn)
             running.kill()
@@ -146,6 +191,9 @@ def test_nothing_is_left_when_the_script_is_killed_at_the_start(token: str) -> N
 
 def test_two_at_once(token: str) -> None:
     with started("-n 2", token, 2) as endless:
-        assert said(2, run("-n 2", "say('on', MPI.Get_processor_name())", TOKEN=token), "on") == ["host0", "host1"]
+        assert said(2, run("-n 2", "say('on', MPI.Get_processor_name())", TOKEN=token), "on") == [
+            "host0",
+            "host1",
+        ]
         assert endless.poll() is None
         endless.terminate()

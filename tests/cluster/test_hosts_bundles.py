@@ -51,7 +51,9 @@ for name, graph in (("ring", ring), ("cube", cube), ("all", comm.Create_dist_gra
 def test_bytes_and_messages_between_hosts_are_as_the_formulas_say() -> None:
     """8 ranks, dealt to two hosts in turn. An allgather in bundles sends a block once, however many ranks of the other host want it."""
     compiled()
-    done = run("-n 2 --ranks-per-host 4 --map cyclic", f"LONG, TIMES = {LONG}, {TIMES}\n{EXCHANGES}", JOB_LIMIT_S)
+    done = run(
+        "-n 2 --ranks-per-host 4 --map cyclic", f"LONG, TIMES = {LONG}, {TIMES}\n{EXCHANGES}", JOB_LIMIT_S
+    )
     for name, collective, algorithm in product(GRAPHS, ("alltoall", "allgather"), ("direct", "hierarchical")):
         once, bundled = collective == "allgather", algorithm == "hierarchical"
         graph = GRAPHS[name]
@@ -59,6 +61,11 @@ def test_bytes_and_messages_between_hosts_are_as_the_formulas_say() -> None:
         blocks = graph_traffic(graph, NODES, once, bundled).x
         for line in said(8, done, f"{name}-{collective}-{algorithm}"):
             thousands, packets = map(float, line.split())
-            assert blocks * LONG / 1000 <= thousands + 1 < 1.1 * blocks * LONG / 1000 + 100, (name, collective, algorithm, line)
+            assert blocks * LONG / 1000 <= thousands + 1 < 1.1 * blocks * LONG / 1000 + 100, (
+                name,
+                collective,
+                algorithm,
+                line,
+            )
             messages = 1 if bundled else blocks
             assert 0.9 * messages <= packets <= 3 * messages + 1, (name, collective, algorithm, line)

@@ -11,7 +11,11 @@ from hosts_run import PATH, run, said
 pytestmark = pytest.mark.usefixtures("hosts")
 
 SOURCE = Path(__file__).with_name("host_clocks.c")
-CLOCKS = ((0, 0), (7_300_000_000, 50), (-41_000_000_000, -50))  # of each host: nanoseconds ahead, parts in a million too fast
+CLOCKS = (
+    (0, 0),
+    (7_300_000_000, 50),
+    (-41_000_000_000, -50),
+)  # of each host: nanoseconds ahead, parts in a million too fast
 
 # Compares `HostClock.common` with the truth, which the preloaded clock goes by, between and after measurements. Says the samples, the
 # greatest difference, how much of the error that was told it is, and that error at the end.
@@ -74,17 +78,24 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> str:
     if compiler is None:
         pytest.skip("a C compiler is missing")
     made = tmp_path_factory.mktemp("clocks") / "host_clocks.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(SOURCE), "-ldl"], check=True, timeout=60)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(SOURCE), "-ldl"], check=True, timeout=60
+    )
     return str(made)
 
 
 @pytest.mark.parametrize(
-    ("nhosts", "seconds"), [(3, 3.0), pytest.param(2, 20.0, marks=pytest.mark.full), pytest.param(3, 20.0, marks=pytest.mark.full)]
+    ("nhosts", "seconds"),
+    [(3, 3.0), pytest.param(2, 20.0, marks=pytest.mark.full), pytest.param(3, 20.0, marks=pytest.mark.full)],
 )
 def test_common_clock(preloaded: str, nhosts: int, seconds: float) -> None:
     """Times of all hosts on rank 0's clock are wrong by no more than the error that is told, which stays below the drift's milliseconds."""
     clocks = ",".join(f"host{host}={ahead}:{fast}" for host, (ahead, fast) in enumerate(CLOCKS))
-    script = COMPARE.replace("CLOCKS,", f"{CLOCKS},").replace("SECONDS", str(seconds)).replace("PAUSE_S", str(seconds / 40))
+    script = (
+        COMPARE.replace("CLOCKS,", f"{CLOCKS},")
+        .replace("SECONDS", str(seconds))
+        .replace("PAUSE_S", str(seconds / 40))
+    )
     variables = {"LD_PRELOAD": preloaded, "HOST_CLOCKS": clocks, "HOST_CLOCKS_FROM": str(time.monotonic_ns())}
     done = run(f"-n {nhosts} --ranks-per-host 2", script, **variables)
     for text in said(2 * nhosts, done, "clock"):

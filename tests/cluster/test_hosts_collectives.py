@@ -18,11 +18,15 @@ JOB_LIMIT_S = 2 * LIMIT_S  # eight ranks beside other tests
 pytestmark = [pytest.mark.usefixtures("hosts"), pytest.mark.timeout(1.2 * (LIMIT_S + JOB_LIMIT_S))]
 
 LAYOUTS = {
-    "-n 4 --ranks-per-host 2": parse_nodes("2", 8), "-n 4 --ranks-per-host 2 --map cyclic": parse_nodes("2:cyclic", 8),
-    "--slots 3,1,2": parse_nodes("3+1+2", 6), "--slots 3,1,2 --map cyclic": parse_nodes("3+1+2:cyclic", 6),
-}  # fmt: skip
+    "-n 4 --ranks-per-host 2": parse_nodes("2", 8),
+    "-n 4 --ranks-per-host 2 --map cyclic": parse_nodes("2:cyclic", 8),
+    "--slots 3,1,2": parse_nodes("3+1+2", 6),
+    "--slots 3,1,2 --map cyclic": parse_nodes("3+1+2:cyclic", 6),
+}
 SHORT = ("--slots 3,1,2 --map cyclic",)  # in the short run
-layouts = pytest.mark.parametrize("options", [pytest.param(one, marks=() if one in SHORT else pytest.mark.full) for one in LAYOUTS])
+layouts = pytest.mark.parametrize(
+    "options", [pytest.param(one, marks=() if one in SHORT else pytest.mark.full) for one in LAYOUTS]
+)
 
 # Which ranks share memory by MPI, by hpcoll, and by the files in their shared memory; what came along.
 WHO = """
@@ -82,7 +86,9 @@ def job(options: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "note.py").write_text("TEXT = 'by PYTHONPATH'\n")
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = run(options, WHO + EVERYTHING, JOB_LIMIT_S, PYTHONPATH=path, NOTE="by name", HPCOLL_DEBUG="info")
+        done = run(
+            options, WHO + EVERYTHING, JOB_LIMIT_S, PYTHONPATH=path, NOTE="by name", HPCOLL_DEBUG="info"
+        )
     if "MPICH cannot" in done.stderr:
         pytest.skip(done.stderr)
     return done
@@ -102,5 +108,7 @@ def test_every_algorithm(options: str) -> None:
     nranks, done = len(LAYOUTS[options]), job(options)
     assert said(nranks, done, "wrong") == ["[]"] * nranks
     ran = set(said(nranks, done, "ran")[0].split())
-    chosen = {row.key for row in CATALOGUE.values() if COLLECTIVES[row.collective].neighbours}  # by placement; test_hosts_bundles has all
+    chosen = {
+        row.key for row in CATALOGUE.values() if COLLECTIVES[row.collective].neighbours
+    }  # by placement; test_hosts_bundles has all
     assert (ran | chosen) - {f"{collective}/native" for collective in COLLECTIVES} == set(CATALOGUE)

@@ -40,7 +40,11 @@ for dims in ([8], [4, 2], [2, 2, 2], [3]):
 
 def test_fewer_faces_between_hosts() -> None:
     """8 ranks, dealt to two hosts in turn; in a cube they are well placed already. Ranks beyond a grid get no communicator."""
-    done = run("-n 2 --ranks-per-host 4 --map cyclic", f"NBYTES, TIMES = {NBYTES}, {TIMES}\n{GRIDS}", HPCOLL_DEBUG="info")
+    done = run(
+        "-n 2 --ranks-per-host 4 --map cyclic",
+        f"NBYTES, TIMES = {NBYTES}, {TIMES}\n{GRIDS}",
+        HPCOLL_DEBUG="info",
+    )
     grids = {"8": ("00001111", 2, 8), "4x2": ("00001111", 4, 8), "2x2x2": ("01" * 4, 8, 8)}
     for name, (order, *crossing) in grids.items():
         lines = [line.split() for line in said(8, done, f"grid{name}")]

@@ -9,7 +9,9 @@ from slowness import slowed
 
 pytestmark = pytest.mark.usefixtures("hosts")
 
-SOON_S = slowed(15)  # for what is promised in about one: all hosts share this machine's cores, and others may use them, too
+SOON_S = slowed(
+    15
+)  # for what is promised in about one: all hosts share this machine's cores, and others may use them, too
 HEAD = """
 import signal, hpcoll
 comm = hpcoll.Communicator(world)
@@ -87,14 +89,24 @@ STOP = "os.system(f'(until [ -e GIVEN_UP ]; do sleep 0.1; done; kill -CONT {os.g
 GO_ON = "open('GIVEN_UP', 'w').close(); world.Barrier(); os._exit(0)"
 LIVES = {
     "comes late": (
-        "world.Barrier()", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after (blocking )?call \d+",
-        "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)", 1.5,
+        "world.Barrier()",
+        r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after (blocking )?call \d+",
+        "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)",
+        1.5,
     ),
-    "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer( since .*)?: it is stopped, or)", GO_ON, 1.5),
+    "is stopped": (
+        STOP,
+        r"CollectiveTimeout .*rank 1 (is stopped|does not answer( since .*)?: it is stopped, or)",
+        GO_ON,
+        1.5,
+    ),
     "is stopped once it has answered": (
-        f"time.sleep(1); {STOP}", r"CollectiveTimeout .*rank 1 (is stopped|does not answer since .*: it is stopped, or)", GO_ON, 4,
+        f"time.sleep(1); {STOP}",
+        r"CollectiveTimeout .*rank 1 (is stopped|does not answer since .*: it is stopped, or)",
+        GO_ON,
+        4,
     ),
-}  # fmt: skip
+}
 
 # How rank 1 ends without ``-m mpi4py``, what the others hear where the launcher leaves them alive, and whether it always does.
 ENDS = {
@@ -116,7 +128,9 @@ def said(text: str) -> dict[str, str]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("options", [pytest.param(one, marks=[pytest.mark.full] * (NRANKS[one] != 4)) for one in NRANKS])
+@pytest.mark.parametrize(
+    "options", [pytest.param(one, marks=[pytest.mark.full] * (NRANKS[one] != 4)) for one in NRANKS]
+)
 @pytest.mark.parametrize("count", [8, pytest.param(40_000, marks=pytest.mark.full)])
 def test_mismatches(options: str, count: int) -> None:
     """Every rank raises soon, with all calls and their lines; the communicator works again once it is recovered; others do meanwhile."""
@@ -128,7 +142,9 @@ def test_mismatches(options: str, count: int) -> None:
         lines = text.splitlines()
         assert lines[-1] == "right", (rank, text)
         for line in lines[:-1]:
-            through = line.startswith(("root", "bytes"))  # with the call, on some ranks, whose line nobody knows then
+            through = line.startswith(
+                ("root", "bytes")
+            )  # with the call, on some ranks, whose line nobody knows then
             left = "" if through else r" at <string>:\d+"
             told = re.search(rf" (\d+\.\d\d) .*ranks? 0[-, \d]*: \w+\(.*{left}[^;]*; rank \d: \w+\(", line)
             assert told, (rank, line)
@@ -137,11 +153,15 @@ def test_mismatches(options: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
-@pytest.mark.parametrize("how", [one if one == "is stopped" else pytest.param(one, marks=pytest.mark.once) for one in LIVES])
+@pytest.mark.parametrize(
+    "how", [one if one == "is stopped" else pytest.param(one, marks=pytest.mark.once) for one in LIVES]
+)
 def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
     """Named by all others, with what it does."""
     victim, told, end, limit_s = LIVES[how]
-    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", end).replace("LIMIT", str(limit_s))
+    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", end).replace(
+        "LIMIT", str(limit_s)
+    )
     done = run(options, script.replace("GIVEN_UP", str(tmp_path / "given_up")))
     found = said(done.stdout)
     assert {"0", "2"} <= found.keys(), done.stderr[-2000:]
@@ -153,11 +173,15 @@ def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
-@pytest.mark.parametrize("how", [one if one == "killed" else pytest.param(one, marks=pytest.mark.once) for one in ENDS])
+@pytest.mark.parametrize(
+    "how", [one if one == "killed" else pytest.param(one, marks=pytest.mark.once) for one in ENDS]
+)
 def test_a_rank_ends(how: str, options: str) -> None:
     """The others hear of it soon, and the job ends with an error, by itself."""
     victim, told, everyone = ENDS[how]
-    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", "raise").replace(", timeout=LIMIT", "")
+    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", "raise").replace(
+        ", timeout=LIMIT", ""
+    )
     done = run(options, script, aborts=False)
     assert done.returncode != 0, done.stdout
     found = {rank: text for rank, text in said(done.stdout).items() if rank != "1"}

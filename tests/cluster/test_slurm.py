@@ -78,9 +78,11 @@ def test_nothing_is_left_of_it_when_it_is_killed() -> None:
 
 def test_two_nodes_are_two_hosts(slurm: Slurm) -> None:
     """They share a name, a network, processes or memory neither with each other nor with the head node."""
-    words = ["sh", "-c", 'echo $(hostname) $(readlink /proc/self/ns/*) $(stat -c %d /dev/shm)']
+    words = ["sh", "-c", "echo $(hostname) $(readlink /proc/self/ns/*) $(stat -c %d /dev/shm)"]
     texts = slurm.run(["srun", "-N", "2", *words]).stdout.splitlines() + slurm.run(words).stdout.splitlines()
-    facts = [dict(zip(("name", *sorted(os.listdir("/proc/self/ns")), "memory"), text.split())) for text in texts]
+    facts = [
+        dict(zip(("name", *sorted(os.listdir("/proc/self/ns")), "memory"), text.split())) for text in texts
+    ]
     assert sorted(fact["name"] for fact in facts) == ["head", "node1", "node2"]
     for kind in ("net", "uts", "ipc", "mnt", "pid", "memory"):
         assert len({fact[kind] for fact in facts}) == 3, kind
@@ -91,15 +93,28 @@ def test_bench_with_mpirun_of_open_mpi(slurm: Slurm) -> None:
     job = slurm.submit("jobs/bench.sbatch", "--ntasks-per-node=2", **given)
     rows = job.check("bench", "openmpi")
     assert {(row["collective"], row["algorithm"], row["size"]) for row in rows} == {
-        (collective, name, size) for collective in ("allreduce", "bcast") for name in ("native", "auto") for size in (8, 4096)
+        (collective, name, size)
+        for collective in ("allreduce", "bcast")
+        for name in ("native", "auto")
+        for size in (8, 4096)
     }
     assert all(row["out_of_place"]["nwrong"] == 0 and row["out_of_place"]["time"] > 0 for row in rows)
     knobs = job.lines()[0]["knobs"]
-    assert (knobs["LAUNCHER"], knobs["MAXBYTES"], knobs["OMPI_MCA_btl_tcp_if_include"]) == ("mpirun", "4K", "eth0")
+    assert (knobs["LAUNCHER"], knobs["MAXBYTES"], knobs["OMPI_MCA_btl_tcp_if_include"]) == (
+        "mpirun",
+        "4K",
+        "eth0",
+    )
 
 
 def test_tune_with_srun_of_mpich(slurm: Slurm) -> None:
-    given = {"PYTHON": python("mpich"), "LAUNCHER": "pmi2", "COLLECTIVES": "allreduce", "TYPES": "float32", "TUNE_ARGS": "--busy"}
+    given = {
+        "PYTHON": python("mpich"),
+        "LAUNCHER": "pmi2",
+        "COLLECTIVES": "allreduce",
+        "TYPES": "float32",
+        "TUNE_ARGS": "--busy",
+    }
     job = slurm.submit("jobs/tune.sbatch", "--ntasks-per-node=2", **given)
     rows = job.check("tune", "mpich")
     assert {(row["collective"], row["type"]) for row in rows} == {("allreduce", "f4")}
@@ -110,12 +125,16 @@ def test_tune_with_srun_of_mpich(slurm: Slurm) -> None:
 
 @pytest.mark.full  # the short run trains on the same hosts without Slurm, below
 def test_train_with_srun_of_open_mpi(slurm: Slurm) -> None:
-    rows = slurm.submit("jobs/train.sbatch", "--ntasks-per-node=2", PYTHON=python("openmpi"), LAUNCHER="pmix").check("train", "openmpi")
+    rows = slurm.submit(
+        "jobs/train.sbatch", "--ntasks-per-node=2", PYTHON=python("openmpi"), LAUNCHER="pmix"
+    ).check("train", "openmpi")
     assert [row["epoch"] for row in rows] == [1, 2]
     assert rows[1]["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("library", "line"), [("openmpi", "{} slots=2"), pytest.param("mpich", "{}:2", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("library", "line"), [("openmpi", "{} slots=2"), pytest.param("mpich", "{}:2", marks=pytest.mark.full)]
+)
 def test_train_on_a_host_file_without_slurm(slurm: Slurm, tmp_path: Path, library: str, line: str) -> None:
     """The knobs reach hosts to which ssh carries none: ranks that disagree about the algorithm would end the job."""
     hosts, ssh = tmp_path / "hosts", tmp_path / "ssh"
@@ -123,9 +142,17 @@ def test_train_on_a_host_file_without_slurm(slurm: Slurm, tmp_path: Path, librar
     ssh.write_text(SSH)
     ssh.chmod(0o755)
     way = {"PRTE_MCA_plm_ssh_agent": str(ssh), "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(ssh)}
-    given = {"HOSTFILE": str(hosts), "NRANKS": "4", "HPCOLL_ALLREDUCE": "leaders", "RESULTS": str(tmp_path), **way}
+    given = {
+        "HOSTFILE": str(hosts),
+        "NRANKS": "4",
+        "HPCOLL_ALLREDUCE": "leaders",
+        "RESULTS": str(tmp_path),
+        **way,
+    }
     said = slurm.run(["bash", "jobs/train.sbatch"], PYTHON=python(library), **given)
-    job = Job("COMPLETED" if said.returncode == 0 else "FAILED", said.stdout, 0, list(tmp_path.glob("*.jsonl")))
+    job = Job(
+        "COMPLETED" if said.returncode == 0 else "FAILED", said.stdout, 0, list(tmp_path.glob("*.jsonl"))
+    )
     assert len(job.check("train", library)) == 2
     assert set(re.findall(r"^allreduce +(\w+) ", said.stdout, re.M)) == {"leaders"}
 
@@ -135,7 +162,9 @@ def test_the_gpu_check_says_that_there_is_no_gpu(slurm: Slurm) -> None:
         pytest.skip("this machine has a GPU")
     job = slurm.submit("jobs/gpu_check.sbatch", "--ntasks-per-node=2", PYTHON=python("openmpi"))
     assert job.state == "FAILED"
-    assert re.search(r"^gpu_check: no GPU on node[12]: .*libcuda.*; submit with --gpus-per-node", job.output, re.M), job.output
+    assert re.search(
+        r"^gpu_check: no GPU on node[12]: .*libcuda.*; submit with --gpus-per-node", job.output, re.M
+    ), job.output
     first, last = job.lines()
     assert first["slurm"]["GPUS_PER_NODE"] == "1"
     assert (last["kind"], last["status"]) == ("end", 1)
@@ -152,18 +181,35 @@ def test_programs_of_one_rank_are_noticed(slurm: Slurm, library: str) -> None:
 
 @pytest.mark.parametrize("mpi", ["pmi2", "pmix"])
 def test_srun_lines_of_the_readme(slurm: Slurm, mpi: str) -> None:
-    (line,) = re.findall(rf"^((?:\w+=\w+ )?srun .*--mpi={mpi} .*)$", (ROOT / "jobs/README.md").read_text(), re.M)
+    (line,) = re.findall(
+        rf"^((?:\w+=\w+ )?srun .*--mpi={mpi} .*)$", (ROOT / "jobs/README.md").read_text(), re.M
+    )
     said = slurm.run(["bash", "-c", line], PYTHON=python("mpich" if mpi == "pmi2" else "openmpi"))
     assert said.returncode == 0, said.stdout
     assert re.search(r"# hpcoll .*: allreduce on 4 ranks: node1 \(2\), node2 \(2\)", said.stdout), said.stdout
     assert re.findall(r"Out of bounds values : (.*)", said.stdout) == ["0 OK", "0 OK"]
 
 
-@pytest.mark.parametrize(("mpi", "library"), [("pmi2", "mpich"), pytest.param("pmix", "openmpi", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("mpi", "library"), [("pmi2", "mpich"), pytest.param("pmix", "openmpi", marks=pytest.mark.full)]
+)
 def test_every_allreduce_on_two_nodes(slurm: Slurm, tmp_path: Path, mpi: str, library: str) -> None:
     program = tmp_path / "allreduce.py"
     program.write_text(ALLREDUCE)
-    said = slurm.run(["srun", "-N", "2", "--ntasks-per-node=2", "-K1", f"--mpi={mpi}", python(library), "-m", "mpi4py", str(program)])
+    said = slurm.run(
+        [
+            "srun",
+            "-N",
+            "2",
+            "--ntasks-per-node=2",
+            "-K1",
+            f"--mpi={mpi}",
+            python(library),
+            "-m",
+            "mpi4py",
+            str(program),
+        ]
+    )
     expected = {f"rank {rank} of 4 on {host}: all right" for host, ranks in NODES.items() for rank in ranks}
     assert expected <= set(said.stdout.splitlines()), said.stdout
     assert said.returncode == 0, said.stdout
@@ -172,14 +218,20 @@ def test_every_allreduce_on_two_nodes(slurm: Slurm, tmp_path: Path, mpi: str, li
 @pytest.mark.parametrize(
     ("launcher", "library", "how"),
     [
-        ("mpirun", "openmpi", "raises"), pytest.param("mpirun", "mpich", "raises", marks=pytest.mark.full),
-        pytest.param("pmix", "openmpi", "raises", marks=pytest.mark.full), ("pmi2", "mpich", "killed"),
+        ("mpirun", "openmpi", "raises"),
+        pytest.param("mpirun", "mpich", "raises", marks=pytest.mark.full),
+        pytest.param("pmix", "openmpi", "raises", marks=pytest.mark.full),
+        ("pmi2", "mpich", "killed"),
     ],
-)  # fmt: skip
-def test_a_rank_that_fails_ends_the_job(slurm: Slurm, tmp_path: Path, launcher: str, library: str, how: str) -> None:
+)
+def test_a_rank_that_fails_ends_the_job(
+    slurm: Slurm, tmp_path: Path, launcher: str, library: str, how: str
+) -> None:
     (tmp_path / "fails.py").write_text(ONE_FAILS)
     script = tmp_path / "fails.sbatch"
-    script.write_text(f"#!/usr/bin/env bash\n. jobs/common.sh || exit\nlaunch {tmp_path}/fails.py {how}\necho survived\n")
+    script.write_text(
+        f"#!/usr/bin/env bash\n. jobs/common.sh || exit\nlaunch {tmp_path}/fails.py {how}\necho survived\n"
+    )
     job = slurm.submit(script, "-N2", "--ntasks-per-node=2", PYTHON=python(library), LAUNCHER=launcher)
     assert job.state == "FAILED", job.output
     assert "rank 3 is about to die" in job.output

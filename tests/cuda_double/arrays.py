@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +40,39 @@ class Array:
     """
 
     def __init__(
-        self, double: Double, shape: int | tuple[int, ...], dtype: Any = np.float32, *, memory: str = "device", ordinal: int = 0,
-        stream: int | None = None, readonly: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        double: Double,
+        shape: int | tuple[int, ...],
+        dtype: Any = np.float32,
+        *,
+        memory: str = "device",
+        ordinal: int = 0,
+        stream: int | None = None,
+        readonly: bool = False,
+    ) -> None:
         shape, dtype = (shape,) if isinstance(shape, int) else shape, np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         self.base = double.allocate(max(nbytes, 1), memory, ordinal)
-        self._set(double, double.array(self.base, nbytes).view(dtype).reshape(shape), memory, ordinal, stream, readonly)
+        self._set(
+            double,
+            double.array(self.base, nbytes).view(dtype).reshape(shape),
+            memory,
+            ordinal,
+            stream,
+            readonly,
+        )
 
-    def _set(self, double: Double, seen: np.ndarray, memory: str, ordinal: int, stream: int | None, readonly: bool) -> None:
-        self.double, self._seen, self.memory, self.ordinal, self.stream, self.readonly = double, seen, memory, ordinal, stream, readonly
+    def _set(
+        self, double: Double, seen: np.ndarray, memory: str, ordinal: int, stream: int | None, readonly: bool
+    ) -> None:
+        self.double, self._seen, self.memory, self.ordinal, self.stream, self.readonly = (
+            double,
+            seen,
+            memory,
+            ordinal,
+            stream,
+            readonly,
+        )
         self.shape, self.dtype, self.nbytes, self.strides = seen.shape, seen.dtype, seen.nbytes, seen.strides
         backing = double.array(self.base, 1).ctypes.data
         self.address = self.base + seen.ctypes.data - backing if seen.size else self.base
@@ -51,8 +86,14 @@ class Array:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         strides = None if self._seen.flags.c_contiguous else self.strides
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address if self._seen.size else 0, self.readonly),
-                "strides": strides, "version": 3, "stream": self.stream}  # fmt: skip
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address if self._seen.size else 0, self.readonly),
+            "strides": strides,
+            "version": 3,
+            "stream": self.stream,
+        }
 
     def _touch(self, *, writes: bool) -> None:
         ends = [(length - 1) * stride for length, stride in zip(self.shape, self.strides)]
@@ -78,9 +119,17 @@ class Array:
 
 class _Tensor(ctypes.Structure):
     _fields_ = (
-        ("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
-        ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("byte_offset", c_uint64),
-    )  # fmt: skip
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
 
 
 class _Managed(ctypes.Structure):
@@ -88,8 +137,14 @@ class _Managed(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    _fields_ = (("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), ("deleter", c_void_p), ("flags", c_uint64),
-                ("tensor", _Tensor))  # fmt: skip
+    _fields_ = (
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("context", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", _Tensor),
+    )
 
 
 _exported: dict[int, tuple[Any, ...]] = {}  # address of what a capsule holds -> that, and what it points at
@@ -131,7 +186,9 @@ class Dlpack:
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DEVICES[self.array.memory], self.array.ordinal
 
-    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **_: Any) -> object:
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, **_: Any
+    ) -> object:
         self.streams.append(stream)
         if stream != -1 and self.array.stream is not None:
             self.array.double.order(self.array.stream, LEGACY_STREAM if stream is None else stream)
@@ -142,8 +199,17 @@ class Dlpack:
         managed = kind(deleter=ctypes.cast(_delete, c_void_p).value)
         if isinstance(managed, _Versioned):
             managed.major, managed.flags = 1, int(array.readonly)
-        managed.tensor = _Tensor(array.address, *self.__dlpack_device__(), ndim, _CODES[array.dtype.kind], array.dtype.itemsize * 8, 1,
-                                 shape, strides, 0)  # fmt: skip
+        managed.tensor = _Tensor(
+            array.address,
+            *self.__dlpack_device__(),
+            ndim,
+            _CODES[array.dtype.kind],
+            array.dtype.itemsize * 8,
+            1,
+            shape,
+            strides,
+            0,
+        )
         address = ctypes.addressof(managed)
         _exported[address] = managed, shape, strides, array
         return _new_capsule(address, _NAMES[kind], ctypes.cast(_destroy, c_void_p))

@@ -64,7 +64,12 @@ class Calls:
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: int) -> None:
         self._device(device)
-        values = dict(zip(DeviceAttribute, (self.double.nmultiprocessors, *self.double.capability, int(self.memory.host_pointers), 1)))
+        values = dict(
+            zip(
+                DeviceAttribute,
+                (self.double.nmultiprocessors, *self.double.capability, int(self.memory.host_pointers), 1),
+            )
+        )
         require(attribute in values, INVALID_VALUE, f"device attribute {attribute}")
         value[0] = values[DeviceAttribute(attribute)]
 

@@ -7,8 +7,14 @@ from cuda_double.calls import Calls
 from cuda_double.failures import INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, NOT_SUPPORTED, require
 from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
 
-_TYPES: dict[int, Any] = {Attribute.MEMORY_TYPE: c_uint, Attribute.IS_MANAGED: c_uint, Attribute.DEVICE_ORDINAL: c_int,
-                          Attribute.CAN_BE_EXPORTED: c_int, Attribute.BUFFER_ID: c_uint64, Attribute.MEMPOOL_HANDLE: c_uint64}  # fmt: skip
+_TYPES: dict[int, Any] = {
+    Attribute.MEMORY_TYPE: c_uint,
+    Attribute.IS_MANAGED: c_uint,
+    Attribute.DEVICE_ORDINAL: c_int,
+    Attribute.CAN_BE_EXPORTED: c_int,
+    Attribute.BUFFER_ID: c_uint64,
+    Attribute.MEMPOOL_HANDLE: c_uint64,
+}
 
 
 class MemoryCalls(Calls):
@@ -18,9 +24,14 @@ class MemoryCalls(Calls):
         one = self.memory.find(address)
         require(one is not None, INVALID_VALUE, f"{address:#x} is not known")
         assert one is not None
-        known = {Attribute.MEMORY_TYPE: one.kind, Attribute.IS_MANAGED: one.managed, Attribute.BUFFER_ID: one.number,
-                 Attribute.DEVICE_ORDINAL: one.ordinal, Attribute.CAN_BE_EXPORTED: self.memory.can_be_exported(one),
-                 Attribute.MEMPOOL_HANDLE: 0x53000000 * one.pooled}  # fmt: skip
+        known = {
+            Attribute.MEMORY_TYPE: one.kind,
+            Attribute.IS_MANAGED: one.managed,
+            Attribute.BUFFER_ID: one.number,
+            Attribute.DEVICE_ORDINAL: one.ordinal,
+            Attribute.CAN_BE_EXPORTED: self.memory.can_be_exported(one),
+            Attribute.MEMPOOL_HANDLE: 0x53000000 * one.pooled,
+        }
         require(attribute in known, INVALID_VALUE, f"pointer attribute {attribute}")
         cast(value, POINTER(_TYPES[attribute]))[0] = int(known[Attribute(attribute)])
 
@@ -62,7 +73,11 @@ class MemoryCalls(Calls):
 
     def cuMemHostUnregister(self, address: int | None) -> None:
         one = self.memory.base(address or 0, NOT_REGISTERED)
-        require(one.kind is MemoryType.HOST and not one.pinned, NOT_REGISTERED, f"memory at {address or 0:#x} was not registered")
+        require(
+            one.kind is MemoryType.HOST and not one.pinned,
+            NOT_REGISTERED,
+            f"memory at {address or 0:#x} was not registered",
+        )
         self.streams.finish_all()
         self.memory.unregister(one)
 

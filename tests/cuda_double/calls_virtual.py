@@ -9,7 +9,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cuda_double.calls import Calls
-from cuda_double.failures import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, require
+from cuda_double.failures import (
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    NOT_SUPPORTED,
+    OUT_OF_MEMORY,
+    require,
+)
 
 if TYPE_CHECKING:
     from cuda_double.double import Double
@@ -22,8 +29,13 @@ class Properties(Structure):
     """CUmemAllocationProp."""
 
     _fields_ = (
-        ("kind", c_int), ("handle_types", c_int), ("location", c_int), ("ordinal", c_int), ("windows", c_void_p), ("flags", c_ubyte * 8),
-    )  # fmt: skip
+        ("kind", c_int),
+        ("handle_types", c_int),
+        ("location", c_int),
+        ("ordinal", c_int),
+        ("windows", c_void_p),
+        ("flags", c_ubyte * 8),
+    )
 
 
 class Access(Structure):
@@ -34,14 +46,21 @@ class Access(Structure):
 
 _A, _S = c_uint64, c_size_t
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int), "cuMemGetInfo_v2": (POINTER(_S), POINTER(_S)),
-    "cuMemAllocManaged": (POINTER(_A), _S, c_uint), "cuMemAllocAsync": (POINTER(_A), _S, c_void_p), "cuMemFreeAsync": (_A, c_void_p),
+    "cuDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "cuMemGetInfo_v2": (POINTER(_S), POINTER(_S)),
+    "cuMemAllocManaged": (POINTER(_A), _S, c_uint),
+    "cuMemAllocAsync": (POINTER(_A), _S, c_void_p),
+    "cuMemFreeAsync": (_A, c_void_p),
     "cuMemGetAllocationGranularity": (POINTER(_S), POINTER(Properties), c_int),
-    "cuMemAddressReserve": (POINTER(_A), _S, _S, _A, c_ulonglong), "cuMemAddressFree": (_A, _S),
-    "cuMemCreate": (POINTER(_A), _S, POINTER(Properties), c_ulonglong), "cuMemRelease": (_A,),
-    "cuMemMap": (_A, _S, _S, _A, c_ulonglong), "cuMemUnmap": (_A, _S), "cuMemSetAccess": (_A, _S, POINTER(Access), _S),
+    "cuMemAddressReserve": (POINTER(_A), _S, _S, _A, c_ulonglong),
+    "cuMemAddressFree": (_A, _S),
+    "cuMemCreate": (POINTER(_A), _S, POINTER(Properties), c_ulonglong),
+    "cuMemRelease": (_A,),
+    "cuMemMap": (_A, _S, _S, _A, c_ulonglong),
+    "cuMemUnmap": (_A, _S),
+    "cuMemSetAccess": (_A, _S, POINTER(Access), _S),
     "cuMemExportToShareableHandle": (c_void_p, _A, c_int, c_ulonglong),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -82,7 +101,11 @@ class VirtualCalls(Calls):
 
     def _used(self, ordinal: int) -> int:
         """Bytes of a GPU that are allocated, by either way."""
-        physical = {id(one): one for one in (*self._physical.values(), *self._mapped.values()) if one.ordinal == ordinal}
+        physical = {
+            id(one): one
+            for one in (*self._physical.values(), *self._mapped.values())
+            if one.ordinal == ordinal
+        }
         plain = sum(one.nbytes for one in self.memory if one.own and one.ordinal == ordinal)
         return plain + sum(one.nbytes for one in physical.values())
 
@@ -112,13 +135,21 @@ class VirtualCalls(Calls):
         nbytes[0] = GRANULARITY
 
     def cuMemAddressReserve(self, address: Any, nbytes: int, alignment: int, wanted: int, flags: int) -> None:
-        require(nbytes and nbytes % GRANULARITY == 0 and not flags, INVALID_VALUE, f"reserves {nbytes} bytes, flags {flags}")
+        require(
+            nbytes and nbytes % GRANULARITY == 0 and not flags,
+            INVALID_VALUE,
+            f"reserves {nbytes} bytes, flags {flags}",
+        )
         require(self.double.current() is not None, INVALID_CONTEXT, "this thread has no context")
         address[0] = self.memory.reserve(nbytes)
         self._reserved[address[0]] = nbytes
 
     def cuMemAddressFree(self, address: int, nbytes: int) -> None:
-        require(self._reserved.get(address) == nbytes, INVALID_VALUE, f"{nbytes} bytes at {address:#x} are not reserved")
+        require(
+            self._reserved.get(address) == nbytes,
+            INVALID_VALUE,
+            f"{nbytes} bytes at {address:#x} are not reserved",
+        )
         mapped = [one for one in self._mapped if address <= one < address + nbytes]
         require(not mapped, INVALID_VALUE, f"memory is mapped at {mapped}")
         del self._reserved[address]
@@ -126,10 +157,16 @@ class VirtualCalls(Calls):
 
     def cuMemCreate(self, handle: Any, nbytes: int, properties: Any, flags: int) -> None:
         found = self._check(properties)
-        require(nbytes and nbytes % GRANULARITY == 0 and not flags, INVALID_VALUE, f"makes {nbytes} bytes, flags {flags}")
+        require(
+            nbytes and nbytes % GRANULARITY == 0 and not flags,
+            INVALID_VALUE,
+            f"makes {nbytes} bytes, flags {flags}",
+        )
         room = self.memory.capacity - self._used(found.ordinal)
         require(nbytes <= room, OUT_OF_MEMORY, f"{room} bytes are left, asks for {nbytes}")
-        require(found.handle_types in (0, _FILE_DESCRIPTOR), NOT_SUPPORTED, f"handle types {found.handle_types}")
+        require(
+            found.handle_types in (0, _FILE_DESCRIPTOR), NOT_SUPPORTED, f"handle types {found.handle_types}"
+        )
         file = os.memfd_create("gpu")
         os.ftruncate(file, nbytes)
         handle[0] = next(self._handle_numbers)
@@ -151,25 +188,44 @@ class VirtualCalls(Calls):
 
     def cuMemMap(self, address: int, nbytes: int, offset: int, handle: int, flags: int) -> None:
         one = self._memory_of(handle)
-        require(nbytes == one.nbytes and not offset and not flags, INVALID_VALUE, f"maps {nbytes} of {one.nbytes} bytes from {offset}")
-        inside = any(start <= address and address + nbytes <= start + length for start, length in self._reserved.items())
+        require(
+            nbytes == one.nbytes and not offset and not flags,
+            INVALID_VALUE,
+            f"maps {nbytes} of {one.nbytes} bytes from {offset}",
+        )
+        inside = any(
+            start <= address and address + nbytes <= start + length
+            for start, length in self._reserved.items()
+        )
         require(inside, INVALID_VALUE, f"{nbytes} bytes at {address:#x} are not reserved")
-        taken = [at for at, other in self._mapped.items() if at < address + nbytes and address < at + other.nbytes]
+        taken = [
+            at for at, other in self._mapped.items() if at < address + nbytes and address < at + other.nbytes
+        ]
         require(not taken, INVALID_VALUE, f"memory is mapped at {taken}")
         one.nmapped += 1
         self._mapped[address] = one
 
     def cuMemSetAccess(self, address: int, nbytes: int, access: Any, number: int) -> None:
-        require(address in self._mapped and self._mapped[address].nbytes == nbytes, INVALID_VALUE, f"{nbytes} bytes at {address:#x}")
+        require(
+            address in self._mapped and self._mapped[address].nbytes == nbytes,
+            INVALID_VALUE,
+            f"{nbytes} bytes at {address:#x}",
+        )
         one = self._mapped[address]
         for found in access[:number]:
-            right = found.location == _ON_DEVICE and found.flags == _READ_WRITE and found.ordinal == one.ordinal
+            right = (
+                found.location == _ON_DEVICE and found.flags == _READ_WRITE and found.ordinal == one.ordinal
+            )
             require(right, INVALID_VALUE, f"access {found.flags} for {found.location}, {found.ordinal}")
         if number and not self.memory.find(address):
             self.memory.show(address, nbytes, one.file, one.ordinal)
 
     def cuMemUnmap(self, address: int, nbytes: int) -> None:
-        require(address in self._mapped and self._mapped[address].nbytes == nbytes, INVALID_VALUE, f"{nbytes} bytes at {address:#x}")
+        require(
+            address in self._mapped and self._mapped[address].nbytes == nbytes,
+            INVALID_VALUE,
+            f"{nbytes} bytes at {address:#x}",
+        )
         one = self._mapped.pop(address)
         self.streams.finish_all(one.ordinal)
         if self.memory.find(address):
@@ -179,6 +235,10 @@ class VirtualCalls(Calls):
 
     def cuMemExportToShareableHandle(self, result: int, handle: int, handle_type: int, flags: int) -> None:
         one = self._memory_of(handle)
-        require(handle_type == _FILE_DESCRIPTOR and not flags, INVALID_VALUE, f"handle type {handle_type}, flags {flags}")
+        require(
+            handle_type == _FILE_DESCRIPTOR and not flags,
+            INVALID_VALUE,
+            f"handle type {handle_type}, flags {flags}",
+        )
         require(one.handle_types & handle_type, INVALID_VALUE, "it was made without this handle type")
         cast(result, POINTER(c_int))[0] = os.dup(one.file)

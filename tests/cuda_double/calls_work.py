@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_double import kernels
 from cuda_double.calls import Calls
-from cuda_double.failures import ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NOT_READY, require
+from cuda_double.failures import (
+    ILLEGAL_ADDRESS,
+    INVALID_HANDLE,
+    INVALID_PTX,
+    INVALID_VALUE,
+    NOT_FOUND,
+    NOT_READY,
+    require,
+)
 from cuda_double.streams import Event, Stream
 
 if TYPE_CHECKING:
@@ -43,7 +51,11 @@ class WorkCalls(Calls):
         self._ordinal()
         for address in (target, source):
             freed = self.memory.was_freed(address) and not self.memory.find(address)
-            require(address and not freed, INVALID_VALUE, f"copies from {source:#x} to {target:#x}, {address:#x} is nobody's")
+            require(
+                address and not freed,
+                INVALID_VALUE,
+                f"copies from {source:#x} to {target:#x}, {address:#x} is nobody's",
+            )
             self.memory.view(address, nbytes)
         pageable_source, pageable_target = not self.memory.find(source), not self.memory.find(target)
         staged = self.memory.view(source, nbytes).copy() if pageable_source else None
@@ -60,7 +72,10 @@ class WorkCalls(Calls):
     def cuMemsetD8Async(self, target: int, value: int, nbytes: int, stream: int | None) -> None:
         self.memory.check_reach(target, nbytes, self._ordinal())
         self.streams.put(
-            self._stream(stream), "fill", lambda: self.memory.view(target, nbytes).fill(value), writes=((target, target + nbytes),)
+            self._stream(stream),
+            "fill",
+            lambda: self.memory.view(target, nbytes).fill(value),
+            writes=((target, target + nbytes),),
         )
 
     def cuModuleLoadData(self, module: Any, image: int) -> None:
@@ -80,11 +95,19 @@ class WorkCalls(Calls):
         *shape, _shared_nbytes, handle, parameters, extra = rest
         require(function in self._functions, INVALID_HANDLE, f"no kernel {function or 0:#x}")
         entry, declared, ordinal = self._functions[function or 0]
-        require(min(shape) > 0 and shape[3] * shape[4] * shape[5] <= _MAX_THREADS, INVALID_VALUE, f"grid and block {shape}")
+        require(
+            min(shape) > 0 and shape[3] * shape[4] * shape[5] <= _MAX_THREADS,
+            INVALID_VALUE,
+            f"grid and block {shape}",
+        )
         require(not extra, INVALID_VALUE, "parameters in a buffer")
         self._ordinal()
         stream = self._stream(handle)
-        require(stream.ordinal == ordinal, INVALID_HANDLE, f"{entry} of GPU {ordinal} on {stream.name} of GPU {stream.ordinal}")
+        require(
+            stream.ordinal == ordinal,
+            INVALID_HANDLE,
+            f"{entry} of GPU {ordinal} on {stream.name} of GPU {stream.ordinal}",
+        )
         values = kernels.operands(entry, parameters, declared)
         launch = kernels.launch(entry, values, self.memory, self.double.operators)
         for lo, hi in (*launch.reads, *launch.writes):
@@ -93,7 +116,11 @@ class WorkCalls(Calls):
         for lo, hi in launch.reads:
             for low, high in launch.writes:
                 apart = hi <= low or high <= lo or (lo, hi) == (low, high)
-                require(apart, ILLEGAL_ADDRESS, f"{entry} reads {lo:#x} to {hi:#x} and writes {low:#x} to {high:#x}")
+                require(
+                    apart,
+                    ILLEGAL_ADDRESS,
+                    f"{entry} reads {lo:#x} to {hi:#x} and writes {low:#x} to {high:#x}",
+                )
         self.streams.put(stream, entry, launch.run, launch.reads, launch.writes)
 
     def cuStreamCreate(self, stream: Any, flags: int) -> None:
@@ -136,7 +163,11 @@ class WorkCalls(Calls):
 
     def cuEventRecord(self, event: int | None, stream: int | None) -> None:
         one, behind = self._event(event), self._stream(stream)
-        require(one.ordinal == behind.ordinal, INVALID_HANDLE, f"an event of GPU {one.ordinal} on {behind.name} of GPU {behind.ordinal}")
+        require(
+            one.ordinal == behind.ordinal,
+            INVALID_HANDLE,
+            f"an event of GPU {one.ordinal} on {behind.name} of GPU {behind.ordinal}",
+        )
         self.streams.record(one, behind)
 
     def cuEventQuery(self, event: int | None) -> int:

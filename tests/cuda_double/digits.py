@@ -12,7 +12,9 @@ NPARTIALS = 4
 class Strided:
     """Elements at constant steps: k of vector v is ``v * across + k * along`` elements behind the first."""
 
-    def __init__(self, address: int, dtype: np.dtype, nvectors: int, length: int, across: int, along: int) -> None:
+    def __init__(
+        self, address: int, dtype: np.dtype, nvectors: int, length: int, across: int, along: int
+    ) -> None:
         at = np.add.outer(np.arange(nvectors) * across, np.arange(length) * along)
         low = int(at.min(initial=0))
         self._index, self._dtype = at - low, dtype

@@ -49,10 +49,22 @@ class Double:
     """
 
     def __init__(
-        self, memory: Memory, streams: Streams, *, ipc: bool, capability: tuple[int, int], version: tuple[int, int], nmultiprocessors: int
+        self,
+        memory: Memory,
+        streams: Streams,
+        *,
+        ipc: bool,
+        capability: tuple[int, int],
+        version: tuple[int, int],
+        nmultiprocessors: int,
     ) -> None:
         self.memory, self.streams = memory, streams
-        self.ipc, self.capability, self.version, self.nmultiprocessors = ipc, capability, version, nmultiprocessors
+        self.ipc, self.capability, self.version, self.nmultiprocessors = (
+            ipc,
+            capability,
+            version,
+            nmultiprocessors,
+        )
         self.lock = _Lock()
         self.calls: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -87,7 +99,9 @@ class Double:
         with self.lock:
             if memory == "pinned":
                 return self.memory.pin(nbytes, ordinal).address
-            return self.memory.allocate(nbytes, ordinal, managed=memory == "managed", pooled=memory == "pooled").address
+            return self.memory.allocate(
+                nbytes, ordinal, managed=memory == "managed", pooled=memory == "pooled"
+            ).address
 
     def release(self, address: int) -> None:
         """Free what `allocate` gave."""
@@ -125,7 +139,12 @@ class Double:
         span = address, address + data.size
         with self.lock:
             target = self.streams.get(stream, ordinal)
-            self.streams.put(target, "the caller's work", lambda: np.copyto(self.memory.view(address, data.size), data), writes=(span,))
+            self.streams.put(
+                target,
+                "the caller's work",
+                lambda: np.copyto(self.memory.view(address, data.size), data),
+                writes=(span,),
+            )
 
     def order(self, first: int, second: int) -> None:
         """Let a stream wait for what another has, as a GPU library's events do."""
@@ -162,10 +181,23 @@ class Double:
 
 
 def install(
-    ordinal_count: int = 1, *, gpus: tuple[int, ...] | None = None, current: int | None = 0, readable: bool = False, ipc: bool = True,
-    peer_access: bool = True, host_pointers: bool = True, eager: float = 0.0, wait_policy: int = 3, strict: bool = False, seed: int = 0,
-    memory_nbytes: int = 1 << 30, capability: tuple[int, int] = (9, 0), version: tuple[int, int] = (13, 0), nmultiprocessors: int = 4,
-) -> Double:  # fmt: skip
+    ordinal_count: int = 1,
+    *,
+    gpus: tuple[int, ...] | None = None,
+    current: int | None = 0,
+    readable: bool = False,
+    ipc: bool = True,
+    peer_access: bool = True,
+    host_pointers: bool = True,
+    eager: float = 0.0,
+    wait_policy: int = 3,
+    strict: bool = False,
+    seed: int = 0,
+    memory_nbytes: int = 1 << 30,
+    capability: tuple[int, int] = (9, 0),
+    version: tuple[int, int] = (13, 0),
+    nmultiprocessors: int = 4,
+) -> Double:
     """Let a double stand for the driver in this process.
 
     Args:
@@ -184,7 +216,9 @@ def install(
     """
     streams = Streams(Random(seed), eager, wait_policy, strict)
     memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access, host_pointers)
-    double = Double(memory, streams, ipc=ipc, capability=capability, version=version, nmultiprocessors=nmultiprocessors)
+    double = Double(
+        memory, streams, ipc=ipc, capability=capability, version=version, nmultiprocessors=nmultiprocessors
+    )
     double.make_current(current)
     cuda.use(double.library)
     return double

@@ -18,10 +18,17 @@ def exact_sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
     total = np.array([_rounded(column) for column in columns], np.float64)
     if dtype == np.float64:
         return total
-    lost = np.array([fsum((*column, -one)) if one - one == 0 else 0.0 for column, one in zip(columns, total.tolist(), strict=True)])
+    lost = np.array(
+        [
+            fsum((*column, -one)) if one - one == 0 else 0.0
+            for column, one in zip(columns, total.tolist(), strict=True)
+        ]
+    )
     bits = total.view(np.int64)
     even = (lost != 0) & (bits & 1 == 0)
-    bits += np.where(even, np.where((lost > 0) == (total > 0), 1, -1), 0)  # to odd, so that the next rounding is as one
+    bits += np.where(
+        even, np.where((lost > 0) == (total > 0), 1, -1), 0
+    )  # to odd, so that the next rounding is as one
     if dtype.itemsize == 2:
         bits[...] = bits & -_CUT | np.where(bits & (_CUT - 1), _CUT, 0)  # again, by way of float32
         total = total.astype(np.float32)

@@ -13,7 +13,9 @@ from hpcoll.runtime.gpu import cuda, device
 
 
 @contextmanager
-def installed(ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str, ...] = (), **options: Any) -> Iterator[Double]:
+def installed(
+    ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str, ...] = (), **options: Any
+) -> Iterator[Double]:
     """A double in place of the driver; what hpcoll found out about another GPU is forgotten before and after.
 
     The collector leaves older objects alone meanwhile: a process that has run many tests has too many of them to look through each time.

@@ -33,10 +33,17 @@ def _unsigned_zero(function: Combine) -> Combine:
 
 
 BUILTIN: dict[str, Combine] = {
-    "sum": np.add, "prod": np.multiply, "min": _unsigned_zero(np.minimum), "max": _unsigned_zero(np.maximum),
-    "land": _logical(np.logical_and), "lor": _logical(np.logical_or), "lxor": _logical(np.logical_xor),
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": _unsigned_zero(np.minimum),
+    "max": _unsigned_zero(np.maximum),
+    "land": _logical(np.logical_and),
+    "lor": _logical(np.logical_or),
+    "lxor": _logical(np.logical_xor),
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 def per_element(function: Callable[[Any, Any], Any]) -> Combine:
@@ -50,7 +57,9 @@ def _combine(entry: str, operators: dict[str, Combine]) -> Combine:
     if name in operators:
         return operators[name]
     meanings = getattr(sys.modules.get("hpcoll.kernels.device"), "MEANINGS", {})
-    require(entry in meanings, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`")
+    require(
+        entry in meanings, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`"
+    )
     return per_element(meanings[entry].op.function)
 
 
@@ -80,8 +89,13 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 def nparams(entry: str) -> int | None:
     """Return how many parameters a kernel has; None for one that is not known."""
     counts = {
-        "fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "vector": 4, "digitsums": 11, "digitproducts": 11,
-    }  # fmt: skip
+        "fold": MAX_DESTINATIONS + MAX_SOURCES + 3,
+        "scale": 6,
+        "pack": 2 + 2 * MAX_DIMS,
+        "vector": 4,
+        "digitsums": 11,
+        "digitproducts": 11,
+    }
     return counts.get(entry.split("_")[0])
 
 
@@ -90,7 +104,9 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
     kind, *rest = entry.split("_")
     if kind == "fold":
         exact = entry.startswith("fold_exact_sum_")
-        return _fold(exact_sum if exact else _folded(_combine(entry, operators)), dtype_of(rest[-1]), values, memory)
+        return _fold(
+            exact_sum if exact else _folded(_combine(entry, operators)), dtype_of(rest[-1]), values, memory
+        )
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
     if kind.startswith("digit"):
@@ -127,7 +143,11 @@ def _folded(combine: Combine) -> Fold:
 
 
 def _fold(folded: Fold, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
-    targets, (ntargets, *sources), (nsources, count) = values[:MAX_DESTINATIONS], values[MAX_DESTINATIONS:-2], values[-2:]
+    targets, (ntargets, *sources), (nsources, count) = (
+        values[:MAX_DESTINATIONS],
+        values[MAX_DESTINATIONS:-2],
+        values[-2:],
+    )
     require(2 <= nsources <= MAX_SOURCES, INVALID_VALUE, f"a fold of {nsources} sources")
     require(1 <= ntargets <= MAX_DESTINATIONS, INVALID_VALUE, f"a fold into {ntargets} arrays")
     for used, every in ((targets[:ntargets], targets), (sources[:nsources], sources)):
@@ -140,7 +160,9 @@ def _fold(folded: Fold, dtype: np.dtype, values: list[int], memory: Memory) -> L
         for target in targets:
             _elements(target, count, dtype, memory)[...] = result
 
-    return Launch(run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets)))
+    return Launch(
+        run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets))
+    )
 
 
 def _vector_add(values: list[int], memory: Memory) -> Launch:
@@ -152,7 +174,9 @@ def _vector_add(values: list[int], memory: Memory) -> Launch:
         one, other = (_elements(source, count, words, memory) for source in sources)
         _elements(target, count, words, memory)[...] = one + other
 
-    return Launch(run, tuple(_span(source, count, words) for source in sources), (_span(target, count, words),))
+    return Launch(
+        run, tuple(_span(source, count, words) for source in sources), (_span(target, count, words),)
+    )
 
 
 def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
@@ -164,7 +188,9 @@ def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: 
         by = work.type(complex(real, imaginary) if work.kind == "c" else real)
         with np.errstate(all="ignore"):
             value = _elements(source, count, from_dtype, memory).astype(work)
-            _elements(target, count, to_dtype, memory)[...] = (value / by if divides else value * by).astype(to_dtype)
+            _elements(target, count, to_dtype, memory)[...] = (value / by if divides else value * by).astype(
+                to_dtype
+            )
 
     return Launch(run, (_span(source, count, from_dtype),), (_span(target, count, to_dtype),))
 
@@ -176,8 +202,14 @@ def _digits(kind: str, dtype: np.dtype, values: list[int], memory: Memory) -> La
         factors = [digits.Strided(source, dtype, nvectors, length, across, along)]
     else:
         nvectors, length = 1, rest[2]
-        factors = [digits.Strided(source, dtype, 1, length, 0, step) for source, step in zip(rest[:2], rest[3:])]
-    require(min(nvectors, slices) > 0 and length >= 0, INVALID_VALUE, f"{kind} of {nvectors} vectors by {slices} threads each")
+        factors = [
+            digits.Strided(source, dtype, 1, length, 0, step) for source, step in zip(rest[:2], rest[3:])
+        ]
+    require(
+        min(nvectors, slices) > 0 and length >= 0,
+        INVALID_VALUE,
+        f"{kind} of {nvectors} vectors by {slices} threads each",
+    )
     nwords, left = ndigits + digits.NCOUNTS, 0 if last else digits.NPARTIALS * slices * nvectors
 
     def run() -> None:
@@ -188,7 +220,10 @@ def _digits(kind: str, dtype: np.dtype, values: list[int], memory: Memory) -> La
         if left:
             _elements(out, left, np.dtype(np.float64), memory)[...] = -0.0
 
-    reads = *((one.start, one.start + one.nbytes) for one in factors if one.nbytes), _span(words, nvectors * nwords, np.dtype(np.int64))
+    reads = (
+        *((one.start, one.start + one.nbytes) for one in factors if one.nbytes),
+        _span(words, nvectors * nwords, np.dtype(np.int64)),
+    )
     return Launch(run, reads, (reads[-1], *([_span(out, left, np.dtype(np.float64))] if left else [])))
 
 
@@ -231,7 +266,9 @@ def _pack(item: int, values: list[int], memory: Memory) -> Launch:
 def entries(ptx: str) -> dict[str, list[str]]:
     """Kernels that a module's text declares, with the types of their parameters."""
     found = re.findall(r"\.entry\s+([\w$]+)\s*(\([^)]*\))?", ptx)
-    return {name: re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", parameters) for name, parameters in found}
+    return {
+        name: re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", parameters) for name, parameters in found
+    }
 
 
 def operands(entry: str, parameters: Any, declared: list[str]) -> list[int]:
@@ -240,7 +277,9 @@ def operands(entry: str, parameters: Any, declared: list[str]) -> list[int]:
     require(expected, INVALID_VALUE, f"no kernel {entry} is known here")
     assert expected is not None
     right = not declared or (len(declared) == expected and all(one.endswith("64") for one in declared))
-    require(right, INVALID_VALUE, f"{entry} declares parameters {declared}, {expected} of 8 bytes are expected")
+    require(
+        right, INVALID_VALUE, f"{entry} declares parameters {declared}, {expected} of 8 bytes are expected"
+    )
     require(parameters, INVALID_VALUE, f"{entry} is launched without parameters")
     pointers = (ctypes.c_void_p * expected).from_address(parameters)
     return [ctypes.c_int64.from_address(pointer or 0).value for pointer in pointers]

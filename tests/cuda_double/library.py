@@ -34,7 +34,9 @@ class Library:
         self.calls = _AllCalls(double)
         for name, types in (FUNCTIONS | calls_virtual.FUNCTIONS).items():
             # An output of type char* arrives as its address.
-            prototype = ctypes.CFUNCTYPE(c_int, *(c_void_p if one is ctypes.c_char_p else one for one in types))
+            prototype = ctypes.CFUNCTYPE(
+                c_int, *(c_void_p if one is ctypes.c_char_p else one for one in types)
+            )
             setattr(self, name, prototype(self._guarded(double, name, getattr(self.calls, name))))
 
     def _guarded(self, double: Double, name: str, call: Callable[..., int | None]) -> Callable[..., int]:

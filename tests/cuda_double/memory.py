@@ -36,7 +36,14 @@ _HANDLE = struct.Struct("<7q")  # process, file, inode, address, first byte, byt
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_ssize_t
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -50,7 +57,11 @@ def _map(address: int | None, nbytes: int, protection: int, file: int = -1) -> i
 
 def host_bytes(address: int, nbytes: int) -> np.ndarray:
     """Bytes that the host may touch, as an array that does not keep them."""
-    return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)) if nbytes else np.empty(0, np.uint8)
+    return (
+        np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address))
+        if nbytes
+        else np.empty(0, np.uint8)
+    )
 
 
 @dataclass(eq=False)
@@ -95,11 +106,15 @@ class Memory:
         host_pointers: Whether GPUs reach registered host memory at the host's addresses.
     """
 
-    def __init__(self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool, host_pointers: bool) -> None:
+    def __init__(
+        self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool, host_pointers: bool
+    ) -> None:
         self.host_pointers = host_pointers
         self.gpus, self.capacity, self._readable, self.peer_access = gpus, capacity, readable, peer_access
         self._table: dict[int, Allocation] = {}
-        self._vacant: dict[tuple[int, int], list[int]] = defaultdict(list)  # (length, first byte of its page) -> addresses
+        self._vacant: dict[tuple[int, int], list[int]] = defaultdict(
+            list
+        )  # (length, first byte of its page) -> addresses
         self._numbers = count(1)
 
     def __iter__(self) -> Iterator[Allocation]:
@@ -107,7 +122,9 @@ class Memory:
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that an address lies in."""
-        return next((one for one in self._table.values() if one.address <= address < one.address + one.nbytes), None)
+        return next(
+            (one for one in self._table.values() if one.address <= address < one.address + one.nbytes), None
+        )
 
     def base(self, address: int, code: int) -> Allocation:
         """The allocation that starts at an address."""
@@ -116,14 +133,20 @@ class Memory:
 
     def was_freed(self, address: int) -> bool:
         """Say whether a GPU's memory was there, and is no more."""
-        return any(one <= address < one + length for (length, _), all_ in self._vacant.items() for one in all_)
+        return any(
+            one <= address < one + length for (length, _), all_ in self._vacant.items() for one in all_
+        )
 
     def view(self, address: int, nbytes: int) -> np.ndarray:
         """Bytes at an address as the double sees them; an address it does not know is the host's."""
         one = self.find(address)
         if one is None or not nbytes:
             return host_bytes(address, nbytes)
-        require(address + nbytes <= one.address + one.nbytes, ILLEGAL_ADDRESS, f"{nbytes} bytes at {address:#x} leave their memory")
+        require(
+            address + nbytes <= one.address + one.nbytes,
+            ILLEGAL_ADDRESS,
+            f"{nbytes} bytes at {address:#x} leave their memory",
+        )
         return host_bytes(address - one.address + one.backing, nbytes)
 
     def check_reach(self, address: int, nbytes: int, ordinal: int) -> None:
@@ -131,10 +154,17 @@ class Memory:
         one = self.find(address)
         require(one, ILLEGAL_ADDRESS, f"a kernel touches {address:#x}, which no GPU can")
         assert one is not None
-        require(one.kind is MemoryType.HOST or one.managed or one.ordinal == ordinal, ILLEGAL_ADDRESS,
-                f"a kernel of GPU {ordinal} touches {address:#x}, memory of GPU {one.ordinal}")  # fmt: skip
+        require(
+            one.kind is MemoryType.HOST or one.managed or one.ordinal == ordinal,
+            ILLEGAL_ADDRESS,
+            f"a kernel of GPU {ordinal} touches {address:#x}, memory of GPU {one.ordinal}",
+        )
         registered = one.kind is MemoryType.HOST and not one.pinned
-        require(self.host_pointers or not registered, ILLEGAL_ADDRESS, f"a kernel touches {address:#x}, an address of the host only")
+        require(
+            self.host_pointers or not registered,
+            ILLEGAL_ADDRESS,
+            f"a kernel touches {address:#x}, an address of the host only",
+        )
         self.view(address, nbytes)
 
     def device_address(self, address: int) -> int:
@@ -148,11 +178,17 @@ class Memory:
         """Say whether other processes may open it."""
         return one.own and not one.managed and not one.pooled
 
-    def allocate(self, nbytes: int, ordinal: int, *, managed: bool = False, pooled: bool = False) -> Allocation:
+    def allocate(
+        self, nbytes: int, ordinal: int, *, managed: bool = False, pooled: bool = False
+    ) -> Allocation:
         """Memory of a GPU."""
         require(nbytes > 0, INVALID_VALUE, "allocates nothing")
         used = sum(one.nbytes for one in self if one.own and one.ordinal == ordinal)
-        require(used + nbytes <= self.capacity, OUT_OF_MEMORY, f"{used} bytes of {self.capacity} are used, asks for {nbytes}")
+        require(
+            used + nbytes <= self.capacity,
+            OUT_OF_MEMORY,
+            f"{used} bytes of {self.capacity} are used, asks for {nbytes}",
+        )
         file, first = os.memfd_create("gpu"), nbytes % 7 * ALIGNMENT
         os.ftruncate(file, -(-(first + nbytes) // PAGE) * PAGE)
         one = self._place(file, first, nbytes, ordinal, self._readable or managed)
@@ -162,11 +198,15 @@ class Memory:
     def _place(self, file: int, first: int, nbytes: int, ordinal: int, visible: bool) -> Allocation:
         length = -(-(first + nbytes) // PAGE) * PAGE
         vacant = self._vacant[length, first]
-        address = vacant.pop() if vacant else _map(None, length + 2 * PAGE, _NONE) + PAGE  # guards before and behind
+        address = (
+            vacant.pop() if vacant else _map(None, length + 2 * PAGE, _NONE) + PAGE
+        )  # guards before and behind
         if visible:
             _map(address, length, _BOTH, file)
         backing = _map(None, length, _BOTH, file)
-        one = Allocation(address + first, nbytes, MemoryType.DEVICE, ordinal, next(self._numbers), backing + first, file)
+        one = Allocation(
+            address + first, nbytes, MemoryType.DEVICE, ordinal, next(self._numbers), backing + first, file
+        )
         self._table[one.address] = one
         return one
 
@@ -191,7 +231,16 @@ class Memory:
     def show(self, address: int, nbytes: int, file: int, ordinal: int) -> None:
         """Let a GPU see a file at addresses that were reserved."""
         backing = _map(None, nbytes, _BOTH, file)
-        one = Allocation(address, nbytes, MemoryType.DEVICE, ordinal, next(self._numbers), backing, os.dup(file), shown=True)
+        one = Allocation(
+            address,
+            nbytes,
+            MemoryType.DEVICE,
+            ordinal,
+            next(self._numbers),
+            backing,
+            os.dup(file),
+            shown=True,
+        )
         self._table[address] = one
 
     def hide(self, address: int) -> None:
@@ -225,7 +274,9 @@ class Memory:
         for other in self:
             apart = other.address + other.nbytes <= address or address + nbytes <= other.address
             require(apart, ALREADY_REGISTERED, f"{nbytes} bytes at {address:#x} are registered already")
-        self._table[address] = Allocation(address, nbytes, MemoryType.HOST, ordinal, next(self._numbers), address)
+        self._table[address] = Allocation(
+            address, nbytes, MemoryType.HOST, ordinal, next(self._numbers), address
+        )
         return self._table[address]
 
     def unregister(self, one: Allocation) -> None:
@@ -235,19 +286,35 @@ class Memory:
     def export(self, one: Allocation) -> bytes:
         """Return what other processes open memory with."""
         require(self.can_be_exported(one), INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
-        words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
+        words = (
+            os.getpid(),
+            one.file,
+            os.fstat(one.file).st_ino,
+            one.address,
+            one.address % PAGE,
+            one.nbytes,
+            self.gpus[one.ordinal],
+        )
         return _HANDLE.pack(*words).ljust(IPC_HANDLE_NBYTES, b"\0")
 
     def open(self, handle: bytes, ordinal: int) -> Allocation:
         """Another process's memory; refused while this one has open what lies there, or what was freed there."""
         process, remote, inode, there, first, nbytes, gpu = _HANDLE.unpack_from(handle)
         require(process != os.getpid(), INVALID_CONTEXT, "opens memory of its own process")
-        require(self.peer_access or gpu == self.gpus[ordinal], PEER_ACCESS_UNSUPPORTED, f"GPU {ordinal} does not reach GPU {gpu}")
+        require(
+            self.peer_access or gpu == self.gpus[ordinal],
+            PEER_ACCESS_UNSUPPORTED,
+            f"GPU {ordinal} does not reach GPU {gpu}",
+        )
         for one in self:
             if one.handle and one.ordinal == ordinal:
                 other, _, _, start, _, length, _ = _HANDLE.unpack_from(one.handle)
                 apart = other != process or start + length <= there or there + nbytes <= start
-                require(apart, ALREADY_MAPPED, f"opens memory at {there:#x} of process {process}, where it has some open")
+                require(
+                    apart,
+                    ALREADY_MAPPED,
+                    f"opens memory at {there:#x} of process {process}, where it has some open",
+                )
         try:
             file = os.open(f"/proc/{process}/fd/{remote}", os.O_RDWR)
         except OSError:

@@ -78,7 +78,9 @@ class Event:
 
 def _conflicts(one: Operation, reads: Iterable[Span], writes: Iterable[Span]) -> list[Span]:
     """Bytes that both touch and that one of them writes."""
-    pairs = [(a, b) for a in one.writes for b in (*reads, *writes)] + [(a, b) for a in one.reads for b in writes]
+    pairs = [(a, b) for a in one.writes for b in (*reads, *writes)] + [
+        (a, b) for a in one.reads for b in writes
+    ]
     return [(max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs if max(a[0], b[0]) < min(a[1], b[1])]
 
 
@@ -132,9 +134,14 @@ class Streams:
         return self._by_handle[handle]
 
     def put(
-        self, stream: Stream, name: str, run: Callable[[], None] | None = None, reads: tuple[Span, ...] = (),
-        writes: tuple[Span, ...] = (), behind: Operation | None = None,
-    ) -> Operation:  # fmt: skip
+        self,
+        stream: Stream,
+        name: str,
+        run: Callable[[], None] | None = None,
+        reads: tuple[Span, ...] = (),
+        writes: tuple[Span, ...] = (),
+        behind: Operation | None = None,
+    ) -> Operation:
         """Queue work, behind what the stream has and one more."""
         require(not stream.capturing, CAPTURE_UNSUPPORTED, f"{stream.name} is being captured")
         legacy = self._default.get((stream.ordinal, 0))
@@ -143,10 +150,21 @@ class Streams:
             waits += [other.last for other in self._all if other.blocking and other.ordinal == stream.ordinal]
         elif stream.blocking and legacy:
             waits.append(legacy.last)
-        one = Operation(f"{name} on {stream.name}", run, reads, writes, {wait for wait in waits if wait and not wait.known})
+        one = Operation(
+            f"{name} on {stream.name}",
+            run,
+            reads,
+            writes,
+            {wait for wait in waits if wait and not wait.known},
+        )
         one.number = next(self._numbers)
         before = one.before() if run else set()
-        races = [race for other in self._unknown if other not in before for race in self._races(other, one.name, reads, writes)]
+        races = [
+            race
+            for other in self._unknown
+            if other not in before
+            for race in self._races(other, one.name, reads, writes)
+        ]
         self.races += races
         require(not (races and self._strict), ILLEGAL_ADDRESS, f"race: {races}")
         if run:
@@ -156,7 +174,9 @@ class Streams:
             self._do(one)
         return one
 
-    def _races(self, other: Operation, name: str, reads: tuple[Span, ...], writes: tuple[Span, ...]) -> list[Race]:
+    def _races(
+        self, other: Operation, name: str, reads: tuple[Span, ...], writes: tuple[Span, ...]
+    ) -> list[Race]:
         return [Race(other.name, name, lo, hi) for lo, hi in _conflicts(other, reads, writes)]
 
     def _do(self, one: Operation) -> set[Operation]:
@@ -187,7 +207,9 @@ class Streams:
     def is_idle(self, stream: Stream) -> bool:
         """Say whether a stream's work is done; that of the legacy default stream includes what blocking streams have."""
         is_legacy = stream is self._default.get((stream.ordinal, 0))
-        others = [other for other in self._all if is_legacy and other.blocking and other.ordinal == stream.ordinal]
+        others = [
+            other for other in self._all if is_legacy and other.blocking and other.ordinal == stream.ordinal
+        ]
         last = [one.last for one in (stream, *others) if one.last]
         if not all(one.done for one in last):
             return False

@@ -12,15 +12,28 @@ class Plain:
     """An array with nothing but the CUDA array interface."""
 
     def __init__(self, memory: object, address: int, count: int, dtype: np.dtype) -> None:
-        self._memory, self._address, self.size, self.dtype = memory, address, count, dtype  # the memory is kept alive
+        self._memory, self._address, self.size, self.dtype = (
+            memory,
+            address,
+            count,
+            dtype,
+        )  # the memory is kept alive
 
     def __getitem__(self, part: slice) -> "Plain":
         first, end, _ = part.indices(self.size)
-        return Plain(self._memory, self._address + first * self.dtype.itemsize, max(0, end - first), self.dtype)
+        return Plain(
+            self._memory, self._address + first * self.dtype.itemsize, max(0, end - first), self.dtype
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": (self.size,), "typestr": self.dtype.str, "data": (self._address, False), "strides": None, "version": 3}
+        return {
+            "shape": (self.size,),
+            "typestr": self.dtype.str,
+            "data": (self._address, False),
+            "strides": None,
+            "version": 3,
+        }
 
 
 class Symmetric:
@@ -28,7 +41,11 @@ class Symmetric:
 
     def __init__(self, comm: Any, count: int) -> None:
         pool = comm.empty(count, np.float64, device="cuda")
-        self._pool, self._count, self._next = Plain(pool, address_of(pool), count, np.dtype(np.float64)), count, 0
+        self._pool, self._count, self._next = (
+            Plain(pool, address_of(pool), count, np.dtype(np.float64)),
+            count,
+            0,
+        )
 
     def __call__(self, count: int, dtype: Any) -> Any:
         assert np.dtype(dtype) == np.float64

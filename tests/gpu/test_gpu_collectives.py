@@ -57,7 +57,9 @@ def test_arrays_with_nothing_but_the_interface(method: str, by: Any, gpu: Gpu) -
 
 
 @pytest.mark.parametrize("way", [None, "host"])
-@pytest.mark.parametrize("method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan", "Allgather"])
+@pytest.mark.parametrize(
+    "method", ["Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan", "Allgather"]
+)
 def test_element_types(method: str, way: str | None, by: Any, make: Maker) -> None:
     check_dtypes(by(way), method, make)
 

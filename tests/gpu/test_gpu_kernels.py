@@ -18,7 +18,10 @@ from hpcoll.runtime.gpu.device import Gpu, Memory
 
 pytestmark = pytest.mark.gpu
 NAMES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-DTYPES = [find_dtype(name) for name in (*NAMES, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")]
+DTYPES = [
+    find_dtype(name)
+    for name in (*NAMES, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+]
 FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 COUNTS = (1, 35, 4096, 1_000_003)
 
@@ -30,7 +33,13 @@ class Cells:
         self._memory = Memory(gpu, values.nbytes + shift * values.itemsize)
         self.address = self._memory.address + shift * values.itemsize
         self._dtype = values.dtype
-        bytes_ = {"shape": (values.nbytes,), "typestr": "|u1", "data": (self.address, False), "strides": None, "version": 3}
+        bytes_ = {
+            "shape": (values.nbytes,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+        }
         self.__cuda_array_interface__ = bytes_
         put(gpu.driver, self.address, values)
 
@@ -58,7 +67,9 @@ def numbers(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
 
 def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     dtype, work = sources[0].dtype, working_dtype(sources[0].dtype)
-    return canonical.fold(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
+    return canonical.fold(
+        lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]
+    ).astype(dtype)
 
 
 def fold(
@@ -85,7 +96,10 @@ def test_folds(op: ReduceOp, dtype: np.dtype, gpu: Gpu) -> None:
             for shift, into in ((0, None), (1, nsources - 1), (1, None), (0, 0)):
                 found, after = fold(gpu, op, sources, shift, into, further=shift * (nsources - 1))
                 assert found.tobytes() == folded(op, sources).tobytes(), (count, nsources, shift, into)
-                assert all(i == into or one.tobytes() == old.tobytes() for i, (one, old) in enumerate(zip(after, sources)))
+                assert all(
+                    i == into or one.tobytes() == old.tobytes()
+                    for i, (one, old) in enumerate(zip(after, sources))
+                )
 
 
 @pytest.mark.parametrize("dtype", [one for one in DTYPES if kind(one) == "f"], ids=str)
@@ -124,9 +138,16 @@ def test_scaling(name: str, gpu: Gpu) -> None:
     for factor, divides in ((2.0, 0), (4.0, 1), (1.0, 0)):
         source, target = Cells(gpu, values), Cells(gpu, np.zeros_like(values))
         bits = [int(np.float64(part).view(np.int64)) for part in (factor, 0.0)]
-        launch(gpu, kernels.scale(dtype, dtype, gpu.cc), [target.address, source.address, values.size, *bits, divides], values.size)
+        launch(
+            gpu,
+            kernels.scale(dtype, dtype, gpu.cc),
+            [target.address, source.address, values.size, *bits, divides],
+            values.size,
+        )
         wide = values.astype(working_dtype(dtype))
-        assert target.values().tobytes() == (wide / factor if divides else wide * factor).astype(dtype).tobytes()
+        assert (
+            target.values().tobytes() == (wide / factor if divides else wide * factor).astype(dtype).tobytes()
+        )
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])

@@ -67,7 +67,9 @@ def test_memory_of_a_stream_ordered_pool(cupy: Any, make: Maker) -> None:
 
 def test_pooled_memory_on_one_rank(cupy: Any, make: Maker) -> None:
     comm = communicator(None, make)
-    allocator = cupy.cuda.MemoryAsyncPool().malloc if comm.rank == 0 else cupy.get_default_memory_pool().malloc
+    allocator = (
+        cupy.cuda.MemoryAsyncPool().malloc if comm.rank == 0 else cupy.get_default_memory_pool().malloc
+    )
     with cupy.cuda.using_allocator(allocator):
         wrong = tried(comm, cupy.empty, cupy)
     assert agreed(wrong) == []
@@ -135,7 +137,13 @@ class Freed:
 
     def __init__(self, cupy: Any) -> None:
         memory = cupy.cuda.memory.Memory(1 << 20)
-        interface = {"shape": (5,), "typestr": "<f8", "data": (memory.ptr, False), "strides": None, "version": 3}
+        interface = {
+            "shape": (5,),
+            "typestr": "<f8",
+            "data": (memory.ptr, False),
+            "strides": None,
+            "version": 3,
+        }
         del memory
         self.__cuda_array_interface__ = interface
 
@@ -146,7 +154,13 @@ class TooLong:
     def __init__(self, cupy: Any) -> None:
         self.memory = cupy.cuda.memory.Memory(1 << 20)
         where = (self.memory.ptr, False)
-        self.__cuda_array_interface__ = {"shape": (1 << 24,), "typestr": "<f8", "data": where, "strides": None, "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (1 << 24,),
+            "typestr": "<f8",
+            "data": where,
+            "strides": None,
+            "version": 3,
+        }
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -39,7 +39,9 @@ def spin(cupy: Any) -> Spin:
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("way", [None, *WAYS])
-def test_in_order_on_the_callers_stream(way: str | None, named: bool, cupy: Any, spin: Spin, make: Maker) -> None:
+def test_in_order_on_the_callers_stream(
+    way: str | None, named: bool, cupy: Any, spin: Spin, make: Maker
+) -> None:
     """The stream is named by the keyword, or by the array, which CuPy makes say what is current."""
     comm, wrong = communicator(way, make), []
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -80,7 +80,12 @@ class Injection:
 
     def before(self, step: int) -> None:
         """Hold this rank up before a step, where the plan says so."""
-        wait: dict[str, Callable[[float], None]] = {"sleep": time.sleep, "inherit": time.sleep, "backward": time.sleep, "spin": spin}
+        wait: dict[str, Callable[[float], None]] = {
+            "sleep": time.sleep,
+            "inherit": time.sleep,
+            "backward": time.sleep,
+            "spin": spin,
+        }
         if self.here and self._kind in wait and step % self._every == 0:
             begin = time.monotonic()
             wait[self._kind](self._delay)
@@ -110,7 +115,9 @@ def slow_link(mbit: int) -> None:
     subprocess.run(words, check=True, env=os.environ | {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"})
 
 
-def step_of_all(comm: hpcoll.Communicator, number: int, compute: Callable[[float], None], arrays: tuple[np.ndarray, ...]) -> None:
+def step_of_all(
+    comm: hpcoll.Communicator, number: int, compute: Callable[[float], None], arrays: tuple[np.ndarray, ...]
+) -> None:
     """Make one of several collectives."""
     x, y, many = arrays
     match number % 6:
@@ -132,7 +139,10 @@ def step_of_all(comm: hpcoll.Communicator, number: int, compute: Callable[[float
 
 def run(comm: hpcoll.Communicator, plan: dict[str, Any], injection: Injection) -> None:
     """Make steps until the time is over."""
-    inherit, compute = plan["kind"] == "inherit", on_core if plan["kind"] == "hog" or plan.get("pinned") else time.sleep
+    inherit, compute = (
+        plan["kind"] == "inherit",
+        on_core if plan["kind"] == "hog" or plan.get("pinned") else time.sleep,
+    )
     half = comm.Split(comm.rank // max(1, comm.size // 2), comm.rank) if inherit else None
     x = np.ones(plan["count"])
     arrays, random = (x, np.empty_like(x), np.empty(comm.size * len(x))), np.random.default_rng(comm.rank)
@@ -187,7 +197,9 @@ def main() -> None:
     delayed = delayed_s()
     injection = Injection(plan, world.rank)
     if plan["kind"] == "hog" or plan.get("pinned"):
-        os.sched_setaffinity(0, {int(world.rank == plan["late"])} if plan["late"] is not None else {world.rank % 2})
+        os.sched_setaffinity(
+            0, {int(world.rank == plan["late"])} if plan["late"] is not None else {world.rank % 2}
+        )
     if plan["kind"] == "link" and MPI.Get_processor_name() == f"host{plan['late']}":
         slow_link(plan["mbit"])
     if plan["kind"] == "backward" or plan.get("torch"):
@@ -201,9 +213,18 @@ def main() -> None:
     if world.rank == 0:
         named = plan["late"] is not None and plan["kind"] != "link"
         row = found.rows[plan["late"]] if named else max(found.rows, key=lambda one: one.caused_s)
-        said = {"worst": found.worst, "caused_s": row.caused_s, "last": row.last, "why": row.why, "verdict": found.verdict}
+        said = {
+            "worst": found.worst,
+            "caused_s": row.caused_s,
+            "last": row.last,
+            "why": row.why,
+            "verdict": found.verdict,
+        }
         said |= {"injected_s": injected, "run_s": found.run_s, "calls": found.calls, "delayed_s": delayed}
-        print(RESULT + json.dumps(plan | said | {"costs": [round(one.caused_s, 4) for one in found.rows]}), flush=True)
+        print(
+            RESULT + json.dumps(plan | said | {"costs": [round(one.caused_s, 4) for one in found.rows]}),
+            flush=True,
+        )
         if plan.get("show"):
             print(re.sub("^", "  ", str(found), flags=re.MULTILINE))
 

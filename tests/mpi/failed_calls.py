@@ -42,7 +42,9 @@ def made(way: str) -> hpcoll.Communicator:
     return comm
 
 
-def caught(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None] = blocking) -> tuple[str, float]:
+def caught(
+    comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None] = blocking
+) -> tuple[str, float]:
     """Text of the error of a call, or of a later one where this rank had its share before anybody saw it, and how long that took.
 
     Collective: all ranks fail where it is another error on any.
@@ -67,4 +69,8 @@ def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..
 def not_refused(error: BaseException | None, why: str = "") -> list[str]:
     """Return what a call has given after another has failed, if not the error that says so; ``why`` is a pattern of the reason in it."""
     text = rf"rank {MPI.COMM_WORLD.rank}: .*cannot be used: .*{why}"
-    return [] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [f"not refused: {error!r}"]
+    return (
+        []
+        if isinstance(error, ArgumentError) and re.search(text, str(error))
+        else [f"not refused: {error!r}"]
+    )

@@ -12,8 +12,12 @@ from hpcoll.schedules.catalogue import CATALOGUE
 
 PLAIN = {method: collective for collective, method in COLLECTIVES.items()}
 VARYING = {
-    "Allgatherv": "allgather", "Gatherv": "gather", "Scatterv": "scatter", "Alltoallv": "alltoall", "Reduce_scatter": "reduce_scatter",
-}  # fmt: skip
+    "Allgatherv": "allgather",
+    "Gatherv": "gather",
+    "Scatterv": "scatter",
+    "Alltoallv": "alltoall",
+    "Reduce_scatter": "reduce_scatter",
+}
 COLLECTIVE = PLAIN | VARYING | {"Barrier": "barrier"}
 ROOTED = ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv")
 
@@ -21,7 +25,15 @@ ROOTED = ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv")
 def names(method: str) -> list[str | None]:
     """The MPI library, the choice, and every algorithm that serves a method."""
     found = hpcoll.algorithms(COLLECTIVE[method])
-    return ["native", None, *(name for name in found if method not in VARYING or not CATALOGUE[f"{COLLECTIVE[method]}/{name}"].uniform)]
+    return [
+        "native",
+        None,
+        *(
+            name
+            for name in found
+            if method not in VARYING or not CATALOGUE[f"{COLLECTIVE[method]}/{name}"].uniform
+        ),
+    ]
 
 
 def spread(sizes: list[int]) -> list[int]:
@@ -46,7 +58,13 @@ class Case:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, method: str, count: int = 5, root: int = 0, in_place: bool = False, dtype: Any = np.float64
+        self,
+        comm: MPI.Intracomm,
+        method: str,
+        count: int = 5,
+        root: int = 0,
+        in_place: bool = False,
+        dtype: Any = np.float64,
     ) -> None:
         self.rank, self.nranks, self.method, self.count, self.root = comm.rank, comm.size, method, count, root
         self.in_place = in_place and (method not in ROOTED or comm.rank == root)
@@ -68,7 +86,9 @@ class Case:
     def good(self) -> bool:
         """Say whether every buffer holds what it must, and nothing around it changed."""
         found = self._open([buffer.memory.astype(np.float64) for buffer in self._buffers])
-        return all(np.array_equal(one, wanted) for one, wanted in zip(found, self._open(self._wanted), strict=True))
+        return all(
+            np.array_equal(one, wanted) for one, wanted in zip(found, self._open(self._wanted), strict=True)
+        )
 
     def _open(self, memories: list[Array]) -> list[Array]:
         """Return the arrays without what in-place reduce_scatter leaves undefined behind its result."""
@@ -125,10 +145,19 @@ class Case:
             after = inputs[me].copy()
             after[: block.size] = block
             given = Guarded(inputs[me]).memory
-            return ([given], [Guarded(after).memory]) if self.in_place else ([given, nothing], [given, Guarded(block).memory])
-        pairs = {(i, j): contribution(i * n + j, sizes[(i + j) % n]) + turn for i, j in product(range(n), repeat=2)}
+            return (
+                ([given], [Guarded(after).memory])
+                if self.in_place
+                else ([given, nothing], [given, Guarded(block).memory])
+            )
+        pairs = {
+            (i, j): contribution(i * n + j, sizes[(i + j) % n]) + turn for i, j in product(range(n), repeat=2)
+        }
         places = spread([pairs[me, j].size for j in range(n)])
-        sent, received = ([pairs[i, j] for i, j in order] for order in ([(me, j) for j in range(n)], [(i, me) for i in range(n)]))
+        sent, received = (
+            [pairs[i, j] for i, j in order]
+            for order in ([(me, j) for j in range(n)], [(i, me) for i in range(n)])
+        )
         before, after = laid_out(sent, places, total), laid_out(received, places, total)
         return ([before], [after]) if self.in_place else ([before, empty], [before, after])
 
@@ -139,12 +168,20 @@ class Case:
         if self.method == "Alltoallv":
             sizes = [sizes[(self.rank + j) % n] for j in range(n)]
             arrays = [[one, sizes, spread(sizes), MPI.DOUBLE] for one in arrays]
-        elif self.method == "Allgatherv" or (self.method in ("Gatherv", "Scatterv") and self.rank == self.root):
+        elif self.method == "Allgatherv" or (
+            self.method in ("Gatherv", "Scatterv") and self.rank == self.root
+        ):
             many = 0 if first else -1
             arrays[many] = [arrays[many], sizes, spread(sizes), MPI.DOUBLE]
         if self.method not in ("Barrier", "Bcast") and len(arrays) == 1:  # the other one is not there
             absent = MPI.IN_PLACE if self.in_place else None
-            arrays = [*arrays, absent] if first and self.in_place else [absent, *arrays] if first or self.in_place else [*arrays, absent]
+            arrays = (
+                [*arrays, absent]
+                if first and self.in_place
+                else [absent, *arrays]
+                if first or self.in_place
+                else [*arrays, absent]
+            )
         arrays += {"Reduce_scatter": [sizes], "Reduce": [MPI.SUM]}.get(self.method, [])
         return (*arrays, self.root) if self.method in ROOTED else tuple(arrays)
 
@@ -170,7 +207,9 @@ def every(comm: MPI.Intracomm, count: int, in_place: bool = False, roots: Any = 
     return cases
 
 
-def in_every_form(comm: Any, cases: list[Case], turns: tuple[Any, ...] = (issue, prepare, prepare), **options: Any) -> list[Any]:
+def in_every_form(
+    comm: Any, cases: list[Case], turns: tuple[Any, ...] = (issue, prepare, prepare), **options: Any
+) -> list[Any]:
     """Run cases blocking, all in flight, and all persistent twice, waited for in an order of each rank's own. Return what was wrong."""
     wrong, requests = list[Any](), list[Any]()
     for case in cases:

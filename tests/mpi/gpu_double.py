@@ -33,5 +33,8 @@ def around(comm: MPI.Intracomm) -> tuple[int, int]:
 def made(either: Double) -> tuple[hpcoll.Communicator, int, int, Any, Any]:
     """A communicator, both neighbours, and two arrays."""
     comm = hpcoll.Communicator(WORLD.Dup())
-    send, recv = either.Array(1000, np.float64).fill(np.arange(1000) + comm.rank), either.Array(1000, np.float64).fill(-1)
+    send, recv = (
+        either.Array(1000, np.float64).fill(np.arange(1000) + comm.rank),
+        either.Array(1000, np.float64).fill(-1),
+    )
     return comm, *around(comm), send, recv

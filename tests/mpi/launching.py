@@ -16,12 +16,23 @@ from slowness import slowed
 
 LIMIT_S = slowed(90)  # most seconds of one job
 MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
-_LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
+_LAUNCHER = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "HYDI_",
+    "MPI_",
+    "MPIR_",
+    "HPCOLL_",
+)  # what a job hands to its ranks
 
 STARTS_JOBS = [  # marks of a file whose tests do: they run once, where this job has a single rank
     pytest.mark.mpi,
     pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+    pytest.mark.skipif(
+        MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"
+    ),
 ]
 
 HEAD = """
@@ -42,7 +53,14 @@ def say(*words):
 def launch(nranks: int, arguments: Sequence[str], options: Sequence[str] = ()) -> list[str]:
     """The command that starts Python with some arguments on so many ranks; ``options`` are the launcher's."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
-    return [str(mpiexec) if mpiexec.exists() else "mpiexec", *options, "-n", str(nranks), sys.executable, *arguments]
+    return [
+        str(mpiexec) if mpiexec.exists() else "mpiexec",
+        *options,
+        "-n",
+        str(nranks),
+        sys.executable,
+        *arguments,
+    ]
 
 
 def command(nranks: int, script: str, *, head: str = HEAD, options: Sequence[str] = ()) -> list[str]:
@@ -52,11 +70,17 @@ def command(nranks: int, script: str, *, head: str = HEAD, options: Sequence[str
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """That of a job, with some variables of its own."""
-    outside = {name: value for name, value in os.environ.items() if name == SEGMENTS or not name.startswith(_LAUNCHER)}
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if name == SEGMENTS or not name.startswith(_LAUNCHER)
+    }
     return OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | outside | dict(variables)
 
 
-def finished(arguments: Sequence[str], variables: Mapping[str, str], limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+def finished(
+    arguments: Sequence[str], variables: Mapping[str, str], limit_s: float = LIMIT_S
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; pytest shows all that it said where the test fails.
 
     What ranks `say` goes through a file: a launcher that sees a rank leave by ``os._exit`` may end before it has read what others said.
@@ -86,4 +110,6 @@ def job(nranks: int, script: str, **variables: str) -> tuple[dict[int, str], str
     """Run a script to its end: what each rank said, and what all of them complained about."""
     done = finished(command(nranks, script), variables)
     assert done.returncode == 0
-    return {rank: "".join(f"{words}\n" for words in said) for rank, said in spoken(nranks, done.stdout).items()}, done.stderr
+    return {
+        rank: "".join(f"{words}\n" for words in said) for rank, said in spoken(nranks, done.stdout).items()
+    }, done.stderr

@@ -18,8 +18,15 @@ def shares(comm: hpcoll.Communicator) -> bool:
 
 def holdings() -> tuple[int, int, int, int]:
     """Nameless files mapped, open descriptors, numbers held, symmetric windows."""
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{window.FOLDER}/#" in line]
-    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(window._live)
+    lines = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if f"{window.FOLDER}/#" in line
+    ]
+    return (
+        len({line.split()[4] for line in lines}),
+        len(os.listdir("/proc/self/fd")),
+        len(window._held),
+        len(window._live),
+    )
 
 
 def mapping_of(array: np.ndarray) -> dict[str, str]:

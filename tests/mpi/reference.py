@@ -17,25 +17,48 @@ Array = np.ndarray[Any, Any]
 GUARD = 9  # elements on either side of a receive buffer that nobody may touch
 UNTOUCHED = 77
 COLLECTIVES = {
-    "allreduce": "Allreduce", "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "scan": "Scan", "exscan": "Exscan",
-    "bcast": "Bcast", "allgather": "Allgather", "gather": "Gather", "scatter": "Scatter", "alltoall": "Alltoall",
-}  # fmt: skip
+    "allreduce": "Allreduce",
+    "reduce": "Reduce",
+    "reduce_scatter": "Reduce_scatter_block",
+    "scan": "Scan",
+    "exscan": "Exscan",
+    "bcast": "Bcast",
+    "allgather": "Allgather",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "alltoall": "Alltoall",
+}
 ROOTED = ("reduce", "bcast", "gather", "scatter")
-ALGORITHMS = [(collective, name) for collective in COLLECTIVES for name in (*hpcoll.algorithms(collective), "native")]
+ALGORITHMS = [
+    (collective, name) for collective in COLLECTIVES for name in (*hpcoll.algorithms(collective), "native")
+]
 REPRESENTATIVE = {  # one for each thing that schedules ask of the engine
-    "allreduce/ring", "allreduce/double_tree", "allreduce/recursive_doubling", "allreduce/hierarchical", "reduce_scatter/direct",
-    "allgather/circulant", "gather/binomial", "alltoall/bruck",
-}  # fmt: skip
+    "allreduce/ring",
+    "allreduce/double_tree",
+    "allreduce/recursive_doubling",
+    "allreduce/hierarchical",
+    "reduce_scatter/direct",
+    "allgather/circulant",
+    "gather/binomial",
+    "alltoall/bruck",
+}
 REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
-REDUCTIONS = [(collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"]
+REDUCTIONS = [
+    (collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"
+]
 
 
-SOON_S = slowed(15)  # most seconds for what is promised in about one: other programs may use the cores, and what would hang hangs for ever
+SOON_S = slowed(
+    15
+)  # most seconds for what is promised in about one: other programs may use the cores, and what would hang hangs for ever
 
 
 def representative(cases: Iterable[tuple[str, str]]) -> list[Any]:
     """Collectives and algorithms for `parametrize`, of which the short run has a few: the engine knows no names."""
-    return [case if "/".join(case) in REPRESENTATIVE else pytest.param(*case, marks=pytest.mark.full) for case in cases]
+    return [
+        case if "/".join(case) in REPRESENTATIVE else pytest.param(*case, marks=pytest.mark.full)
+        for case in cases
+    ]
 
 
 @cache

@@ -57,13 +57,17 @@ def provoke(case: Case, fault: str, victim: int, chance: random.Random) -> float
     if fault == "form":
         other, parted = in_another_form(case, chance)
         call = other if case.comm.rank in parted else case
-    nothing = call.form == "persistent" and call.count == 0 and fault != "form"  # no message, and none that comes the same way later
+    nothing = (
+        call.form == "persistent" and call.count == 0 and fault != "form"
+    )  # no message, and none that comes the same way later
     call.form = "blocking" if fault == "bit" or nothing else call.form
     if fault == "bit" and me:  # of all that was called so far
         case.comm._context.resources.message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
         call.run()
-        for _ in range(4):  # whoever had its share already hears it in its next call, or in the next one that comes the same way
+        for _ in range(
+            4
+        ):  # whoever had its share already hears it in its next call, or in the next one that comes the same way
             case.comm.Iallreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling").Wait()
             case.comm.Allreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling")
     except MismatchError:
@@ -84,7 +88,11 @@ def lose(comm: Any, chance: random.Random) -> None:
     """Set back by one what one rank has acknowledged of another's messages in one staging slot."""
     reader, writer, slot = *chance.sample(range(comm.size), 2), chance.randrange(fields.STAGING_SLOTS)
     rings = comm._context.resources.message_contexts[0].rings
-    at = int(rings.fields[fields.ACKS_AT] - rings.window.address) + (reader * comm.size + writer) * CACHE_LINE_NBYTES + 8 * slot
+    at = (
+        int(rings.fields[fields.ACKS_AT] - rings.window.address)
+        + (reader * comm.size + writer) * CACHE_LINE_NBYTES
+        + 8 * slot
+    )
     acknowledged = rings.window.mapping.array(at, 8).view(np.int64)
     if comm.rank == reader and acknowledged[0]:
         acknowledged[0] -= 1
@@ -115,9 +123,13 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
             break
     ended = ended or gives_up(comm)
     WORLD.Barrier()
-    if not ended and comm._context.resources.aborted_by is not None:  # who was through when others gave up hears it in its next call
+    if (
+        not ended and comm._context.resources.aborted_by is not None
+    ):  # who was through when others gave up hears it in its next call
         ended = gives_up(comm)
-    assert WORLD.allreduce(int(ended)) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
+    assert WORLD.allreduce(int(ended)) in (0, WORLD.size), (
+        f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
+    )
     comm.Free()
     chance.seed(WORLD.bcast(chance.random()))  # ranks have left at different calls
     return counts + Counter({"lost": 1, "timed out": int(ended)})
@@ -127,7 +139,9 @@ def be_late(*, stopped: bool) -> None:
     """Come later than the others, who wait; or be stopped for a while in the middle of what comes next."""
     if stopped:
         me = os.getpid()
-        subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep 0.2; kill -CONT {me}"], stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            ["sh", "-c", f"kill -STOP {me}; sleep 0.2; kill -CONT {me}"], stderr=subprocess.DEVNULL
+        )
     else:
         time.sleep(0.02)
 
@@ -161,7 +175,11 @@ def soak(seconds: float, seed: int) -> Counter[str]:
                 be_late(stopped=case.turn < 30)
             counts["calls"] += 1
             counts["wrong"] += not case.run()
-        if WORLD.size > 1 and counts["faults"] % LOST_EVERY == 0 and comms[0]._context.resources.shares_memory:
+        if (
+            WORLD.size > 1
+            and counts["faults"] % LOST_EVERY == 0
+            and comms[0]._context.resources.shares_memory
+        ):
             counts["faults"] += 1
             counts += without_acknowledgement(chance)
         at, fault, victim = chance.randrange(len(comms)), chance.choice(FAULTS), chance.randrange(WORLD.size)
@@ -172,13 +190,18 @@ def soak(seconds: float, seed: int) -> Counter[str]:
             took = provoke(case, fault, victim, chance)
             if took > NOTED_S:
                 what = f"{case.method} by {case.algorithm} of {case.count} {case.dtype}"
-                print(f"rank {WORLD.rank}: {fault} in {what} on rank {victim} after {counts['calls']} calls: {took:.2f} s", file=sys.stderr)
+                print(
+                    f"rank {WORLD.rank}: {fault} in {what} on rank {victim} after {counts['calls']} calls: {took:.2f} s",
+                    file=sys.stderr,
+                )
             all_s.append(took)
             if chance.random() < 0.5:
                 comms[at].recover()
             else:
                 comms[at].Free()
-                comms[at] = hpcoll.Communicator((WORLD.Dup if at == 0 else lambda: WORLD.Split(0, -WORLD.rank))())
+                comms[at] = hpcoll.Communicator(
+                    (WORLD.Dup if at == 0 else lambda: WORLD.Split(0, -WORLD.rank))()
+                )
     counts["late"] = int(max(all_s) > SOON_S)
     counts |= {"median ms": int(1e3 * statistics.median(all_s)), "slowest ms": int(1e3 * max(all_s))}
     return counts
@@ -189,5 +212,10 @@ if __name__ == "__main__":
     found = soak(float(sys.argv[1]), int(sys.argv[2]))
     every = WORLD.gather(found)
     if every is not None:
-        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "lost", "timed out", "median ms", "slowest ms")}
-        print("soak:", sums | {name: sum(one[name] for one in every) for name in ("wrong", "late")}, flush=True)
+        sums = {
+            name: max(one[name] for one in every)
+            for name in ("calls", "faults", "lost", "timed out", "median ms", "slowest ms")
+        }
+        print(
+            "soak:", sums | {name: sum(one[name] for one in every) for name in ("wrong", "late")}, flush=True
+        )

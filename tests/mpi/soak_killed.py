@@ -40,7 +40,11 @@ def until_killed(comms: list[Any], chance: random.Random) -> tuple[int, float]:
         except PeerFailed as error:
             told = str(error)
     took, rank = time.monotonic() - at, victim if case.comm is comm else comm.size - 1 - victim
-    assert re.search(rf"rank {rank} (\(process {pid} on \S+\) )?has (ended: it was killed|failed)", told), (told, rank, pid)
+    assert re.search(rf"rank {rank} (\(process {pid} on \S+\) )?has (ended: it was killed|failed)", told), (
+        told,
+        rank,
+        pid,
+    )
     return ncalls, took
 
 

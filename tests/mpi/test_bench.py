@@ -54,10 +54,14 @@ def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.Cap
     one_form = collective in ("bcast", "barrier", "neighbor_allgather", "neighbor_alltoall")
     assert all((result["in_place"] is None) is one_form for result in found["results"])
     assert all(result["ran"] in (*names[:-1],) for result in found["results"])
-    assert {result["out_of_place"]["ratio"] for result in found["results"] if result["algorithm"] == "native"} == {1.0}
+    assert {
+        result["out_of_place"]["ratio"] for result in found["results"] if result["algorithm"] == "native"
+    } == {1.0}
 
 
-def test_an_order_for_all_reductions_is_that_of_a_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_order_for_all_reductions_is_that_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("HPCOLL_ORDER", "rank")
     found = document(capsys, "allreduce", *QUICK, "--algorithms", "all")
     names = {result["algorithm"] for result in found["results"]}
@@ -74,23 +78,45 @@ def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pyt
         seen.append((text, bool(elsewhere), sorted({result["size"] for result in results})))
 
     monkeypatch.setattr("hpcoll.cli.output.progress", progress)
-    assert bench("bcast", *QUICK, "--format", "json", "--output", str(file), "-J", str(tmp_path / "also.json"), "-I", "1") == 0
+    assert (
+        bench(
+            "bcast",
+            *QUICK,
+            "--format",
+            "json",
+            "--output",
+            str(file),
+            "-J",
+            str(tmp_path / "also.json"),
+            "-I",
+            "1",
+        )
+        == 0
+    )
     if WORLD.rank == 0:
         also = json.loads((tmp_path / "also.json").read_text())
         assert also["results"] == json.loads(file.read_text())["results"]
         for result in also["results"]:
             kept = result["out_of_place_per_iter"]
-            assert [max(column) for column in zip(*kept["per_process_max_times_us"], strict=True)] == kept["times_us"]
+            assert [max(column) for column in zip(*kept["per_process_max_times_us"], strict=True)] == kept[
+                "times_us"
+            ]
             assert len(kept["times_us"]) == result["actual_iterations"]
             assert len(kept["per_process_max_times_us"]) == WORLD.size
         assert [device["rank"] for device in also["config"]["devices"]] == list(range(WORLD.size))
         assert [line for _, *line in seen] == [[True, []], [True, [4]], [True, [4, 160]], [False, [4, 160]]]
         assert "size 1 of 3" in seen[0][0]
-        assert sorted({result["size"] for result in json.loads(file.read_text())["results"]}) == [4, 160, 6400]
+        assert sorted({result["size"] for result in json.loads(file.read_text())["results"]}) == [
+            4,
+            160,
+            6400,
+        ]
 
 
 @pytest.mark.parametrize("arguments", [["-d", "bfloat16"], ["-o", "avg"]])
-def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_library_cannot_do_is_left_out_with_a_note(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     found = document(capsys, "allreduce", *QUICK, *arguments)
     assert {result["algorithm"] for result in found["results"]} == {"auto"}
     assert found["results"][0]["out_of_place"]["ratio"] is None
@@ -100,10 +126,12 @@ def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str]
 @pytest.mark.parametrize(
     ("op", "datatype"),
     [
-        ("max", "half"), ("land", "bool"), ("prod", "complex64"),
+        ("max", "half"),
+        ("land", "bool"),
+        ("prod", "complex64"),
         *(pytest.param(*one, marks=pytest.mark.full) for one in (("prod", "int8"), ("bxor", "uint16"))),
     ],
-)  # fmt: skip
+)
 def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixture[str]) -> None:
     for collective in ("allreduce", "reduce_scatter", "exscan"):
         found = document(capsys, collective, *QUICK, "-o", op, "-d", datatype, "--algorithms", "all")
@@ -116,10 +144,16 @@ def test_sizes_are_of_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     results = document(capsys, "allgather", *QUICK, "--algorithms", "ring")["results"]
     assert {one["algorithm"] for one in results} == {"native", "ring"}
     assert all(one["size"] == WORLD.size * 4 * one["count"] for one in results)
-    assert all(one[side]["time"] > 0 and one[side]["nwrong"] == 0 for one in results for side in ("out_of_place", "in_place"))
+    assert all(
+        one[side]["time"] > 0 and one[side]["nwrong"] == 0
+        for one in results
+        for side in ("out_of_place", "in_place")
+    )
 
 
-def test_the_table_names_versions_and_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_versions_and_goes_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "table"
     assert bench("bcast", *QUICK, "--output", str(target), "-c", "0", "-a", "0") == 0
     assert capsys.readouterr().out == ""
@@ -155,12 +189,16 @@ def test_one_wrong_element_on_one_rank_fails_all(
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str) -> None:
     dtype = np.dtype(np.int32)
-    case = Case(collective, 0 if collective == "barrier" else 7, dtype, SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
+    case = Case(
+        collective, 0 if collective == "barrier" else 7, dtype, SUM, WORLD.size - 1, WORLD.rank, WORLD.size
+    )
     if side in case.sides and case.count:
         buffers = make_buffers(case, side)
         fill(case, buffers)
         wrong = WORLD.allreduce(wrong_elements(case, buffers))
-        assert (wrong > 0) is (WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan")))
+        assert (wrong > 0) is (
+            WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan"))
+        )
         bind(case, buffers, WORLD.Create_cart([WORLD.size], [True]), MPI.SUM)()
         assert wrong_elements(case, buffers) == 0
         calm(buffers)
@@ -196,15 +234,22 @@ def test_an_input_that_was_written_to_is_found_wrong() -> None:
         (["bcast", "--plot", "/nowhere/file.png"], "cannot write /nowhere/file.png"),
         (["bcast", "--plot", "file.gif"], "plot file must end in .svg, .png, .pdf, got 'file.gif'"),
         (["barrier", "--plot", "file.png"], "a barrier has no message size to plot against"),
-        (["allreduce", "-o", "avg", "--algorithms", "native"], "nothing is left to measure: the MPI library has no operator avg"),
+        (
+            ["allreduce", "-o", "avg", "--algorithms", "native"],
+            "nothing is left to measure: the MPI library has no operator avg",
+        ),
     ],
 )
-def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line_of_rank_0(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert bench(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     if WORLD.rank == 0:
-        assert captured.err.startswith(f"hpcoll: error: {'rank 0: ' if text.startswith('operator') else ''}{text}")
+        assert captured.err.startswith(
+            f"hpcoll: error: {'rank 0: ' if text.startswith('operator') else ''}{text}"
+        )
         assert captured.err.count("\n") == 1
     else:
         assert captured.err == ""
@@ -212,32 +257,46 @@ def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("what", ["barrier", "calls"])
-def test_one_rank_is_told(what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_rank_is_told(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(calls, "_ROUNDS", 1)
     assert bench(what, *QUICK) == 0
     assert ("one rank exchanges nothing" in capsys.readouterr().out) is (WORLD.size == 1)
 
 
-def test_rows_appear_as_they_come(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_appear_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those of a size are there when the next one begins; a table without a terminal needs no other sign of life."""
     seen = list[int]()
-    monkeypatch.setattr("hpcoll.cli.output.progress", lambda *texts: seen.append(len(sizes_in(capsys))) if texts[0] else None)
+    monkeypatch.setattr(
+        "hpcoll.cli.output.progress", lambda *texts: seen.append(len(sizes_in(capsys))) if texts[0] else None
+    )
     assert bench("bcast", *QUICK) == 0
     assert WORLD.rank or (seen, sizes_in(capsys)) == ([0, 2, 2], [6400, 6400])
 
 
 def sizes_in(capsys: pytest.CaptureFixture[str]) -> list[int]:
     """The sizes of the rows that were printed since it was last asked."""
-    return [int(line.split()[0]) for line in capsys.readouterr().out.splitlines() if line and not line.startswith("#")]
+    return [
+        int(line.split()[0])
+        for line in capsys.readouterr().out.splitlines()
+        if line and not line.startswith("#")
+    ]
 
 
-def test_what_is_measured_beside_other_programs_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_measured_beside_other_programs_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each size is measured for about a second, beside a process that spins on each core."""
     with others():
         assert bench("bcast", "-b", "8", "-e", "64", "-J", str(tmp_path / "result.json")) == 0
     out = capsys.readouterr().out
     if WORLD.rank == 0:
-        assert [line.endswith(" *") for line in out.splitlines() if line and not line.startswith("#")] == [True] * 4
+        assert [line.endswith(" *") for line in out.splitlines() if line and not line.startswith("#")] == [
+            True
+        ] * 4
         (sentence,) = re.findall(r"^# (\* other programs used .* cores?) while this was measured", out, re.M)
         found = json.loads((tmp_path / "result.json").read_text())
         assert all(result["disturbed"] and result["others"] > 0.3 for result in found["results"])
@@ -252,7 +311,9 @@ def test_time_of_which_rank() -> None:
 
 def test_calls_take_turns_in_the_same_order_everywhere() -> None:
     log: list[str] = []
-    times = measure(WORLD, [lambda: log.append("a"), lambda: log.append("b")], 8, Pace(rounds=30, warmup=1, batch=2))
+    times = measure(
+        WORLD, [lambda: log.append("a"), lambda: log.append("b")], 8, Pace(rounds=30, warmup=1, batch=2)
+    )
     assert times.seconds.shape == (2, 30)
     assert times.batch == 2
     rounds = ["".join(log[2 + 4 * i : 6 + 4 * i]) for i in range(30)]
@@ -267,7 +328,9 @@ def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
 
 
 def test_sizes_become_whole_blocks() -> None:
-    request = BenchRequest("allgather", sizes_of("1", "64", None, 2), find_dtype("float"), None, 0, (), None, True, Pace())
+    request = BenchRequest(
+        "allgather", sizes_of("1", "64", None, 2), find_dtype("float"), None, 0, (), None, True, Pace()
+    )
     counts = [case.count for case in cases_of(request, WORLD.rank, WORLD.size)]
     assert counts[0] == 1
     assert counts == sorted(set(counts))
@@ -304,9 +367,17 @@ def test_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     """Each call has its times, and one that is described anew takes longer than one that is recognised."""
     monkeypatch.setattr(calls, "_ROUNDS", 3)
     assert bench(CALLS) == 0
-    lines = [line.removesuffix(" *") for line in capsys.readouterr().out.splitlines() if not line.startswith(("#", "us, "))]
+    lines = [
+        line.removesuffix(" *")
+        for line in capsys.readouterr().out.splitlines()
+        if not line.startswith(("#", "us, "))
+    ]
     texts = [text for text, _ in calls.cases(0, 1)] if WORLD.rank == 0 else []
     assert all(line.startswith(text) for line, text in zip(lines, texts, strict=True))
-    times = [list(map(float, line.split()[-4:])) for line in lines if line.startswith(("Bcast(x)", "Allreduce(x, y)"))]
+    times = [
+        list(map(float, line.split()[-4:]))
+        for line in lines
+        if line.startswith(("Bcast(x)", "Allreduce(x, y)"))
+    ]
     assert all(anew > known for _, known, anew, _ in times)
     assert len(times) == 2 * (WORLD.rank == 0)

@@ -32,11 +32,17 @@ def double(blame: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
     return blame
 
 
-CALLS = [(collective, "blocking") for collective in BY_COLLECTIVE] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]
+CALLS = (
+    [(collective, "blocking") for collective in BY_COLLECTIVE]
+    + [("allreduce", mode) for mode in MODES[1:]]
+    + [("bcast", "overlap")]
+)
 
 
 @pytest.mark.parametrize(("collective", "mode"), CALLS)
-def test_the_library_on_copies(collective: str, mode: str, double: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_library_on_copies(
+    collective: str, mode: str, double: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = [collective, *QUICK, *DEVICE, "--mode", mode, "--algorithms", "native", "-r", str(WORLD.size - 1)]
     found = document(capsys, *flags)
     assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
@@ -67,7 +73,9 @@ def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, dou
         buffers = make_device_buffers(case, side, device.own_gpu())
         fill(case, buffers)
         wrong = WORLD.allreduce(wrong_elements(case, buffers))
-        assert (wrong > 0) is (WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan")))
+        assert (wrong > 0) is (
+            WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan"))
+        )
         fill(case, buffers)
         request = BenchRequest(collective, (28,), case.dtype, SUM, case.root, (), None, True, None)  # type: ignore[arg-type]
         _around_native(request, WORLD.Create_cart([WORLD.size], [True]), case, buffers)()

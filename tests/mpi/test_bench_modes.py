@@ -26,14 +26,25 @@ pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
-def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if collective == "neighbor_alltoall" and mode != "blocking" and WORLD.size < 3 and "Open MPI" in MPI.Get_library_version():
-        pytest.skip("Open MPI 5.0 mistakes the neighbour below for the one above where both are one rank, but in blocking calls")
+def test_every_mode_of_every_collective(
+    collective: str, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if (
+        collective == "neighbor_alltoall"
+        and mode != "blocking"
+        and WORLD.size < 3
+        and "Open MPI" in MPI.Get_library_version()
+    ):
+        pytest.skip(
+            "Open MPI 5.0 mistakes the neighbour below for the one above where both are one rank, but in blocking calls"
+        )
     found = document(capsys, collective, *QUICK, "--mode", mode, "-r", str(WORLD.size - 1))
     assert found["config"]["mode"] == mode
     assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert {result["algorithm"] for result in found["results"]} == {"native", "auto"}
-    sides = [side for result in found["results"] for side in (result["out_of_place"], result["in_place"]) if side]
+    sides = [
+        side for result in found["results"] for side in (result["out_of_place"], result["in_place"]) if side
+    ]
     for key in ("work_us", "both_us", "hidden"):
         assert {side[key] is not None for side in sides} == {mode == "overlap"}
     if mode == "overlap":
@@ -55,17 +66,39 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     sizes, copied, copy_rate = ("-b", "64K", "-e", "64K", "-n", "5"), list[int](), session._copy_rate
     monkeypatch.setattr(session, "_copy_rate", lambda *given: copied.append(given[2]) or copy_rate(*given))
     found = document(capsys, "allreduce", *sizes, "--algorithms", "direct", "--memory-traffic")
-    moved = {result["algorithm"]: [side["moved"] for side in (result["out_of_place"], result["in_place"])] for result in found["results"]}
+    moved = {
+        result["algorithm"]: [side["moved"] for side in (result["out_of_place"], result["in_place"])]
+        for result in found["results"]
+    }
     expected = (WORLD.size + 3) * 65536
-    assert (moved["native"], copied) == ([None, None], [65536])  # the rate is that of arrays of the message's size
+    assert (moved["native"], copied) == (
+        [None, None],
+        [65536],
+    )  # the rate is that of arrays of the message's size
     if SUPPORTED and WORLD.size > 1:
         out_of_place, in_place = moved["direct"]
         assert in_place == expected
         assert expected <= out_of_place <= expected + 2 * (WORLD.size - 1) * 65536
-        assert all(0 < result["in_place"]["copy_share"] < 100 for result in found["results"] if result["algorithm"] == "direct")
+        assert all(
+            0 < result["in_place"]["copy_share"] < 100
+            for result in found["results"]
+            if result["algorithm"] == "direct"
+        )
     assert bench("allreduce", *sizes, "--algorithms", "direct", "--memory-traffic") == 0
     assert ("moved / size" in capsys.readouterr().out) == (WORLD.rank == 0 and SUPPORTED)
-    request = BenchRequest("allreduce", (8,), np.dtype("f4"), SUM, 0, ("direct",), None, True, Pace(), mode="persistent", traffic=True)
+    request = BenchRequest(
+        "allreduce",
+        (8,),
+        np.dtype("f4"),
+        SUM,
+        0,
+        ("direct",),
+        None,
+        True,
+        Pace(),
+        mode="persistent",
+        traffic=True,
+    )
     with pytest.raises(ArgumentError, match="memory-traffic needs blocking calls"):
         check(request, WORLD)
 
@@ -78,7 +111,9 @@ def test_work_beside_a_call_takes_about_as_long(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("mode", ["nonblocking", "overlap"])
-def test_a_wrong_answer_after_waiting_is_found(mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_answer_after_waiting_is_found(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Late(MPI.Request):
         target: np.ndarray
 
@@ -103,10 +138,14 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
         def Bcast_init(self, *arguments: Any, **extras: Any) -> Any:
             raise NotImplementedError("MPI_Bcast_init")
 
-    request = BenchRequest("bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent")
+    request = BenchRequest(
+        "bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent"
+    )
     case = cases_of(request, WORLD.rank, WORLD.size)[0]
     assert native_problem(request, case, WORLD) == ""
-    assert native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"
+    assert (
+        native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"
+    )
     check(request, Old(WORLD))
     check(replace(request, algorithms=("chain",)), WORLD)
 
@@ -129,7 +168,11 @@ def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:
     memory = np.empty(counts[0], np.int32), np.empty(counts[0], np.int32)
     if side in case.sides:
         buffers = make_buffers(case, side, memory)
-        assert all(any(np.shares_memory(array, one) for one in memory) for array in (buffers.source, buffers.target) if array.size)
+        assert all(
+            any(np.shares_memory(array, one) for one in memory)
+            for array in (buffers.source, buffers.target)
+            if array.size
+        )
         fill(case, buffers)
         bind(case, buffers, WORLD.Create_cart([WORLD.size], [True]), MPI.SUM)()
         assert wrong_elements(case, buffers) == 0

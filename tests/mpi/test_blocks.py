@@ -41,7 +41,9 @@ PLACES = {"packed": packed, "permuted": permuted}
 
 def place(blocks: list[Array], displs: list[int]) -> Guarded:
     """Blocks at their displacements, everything else untouched."""
-    everything = Guarded(max([0, *(displ + block.size for displ, block in zip(displs, blocks, strict=True))]) + 4)
+    everything = Guarded(
+        max([0, *(displ + block.size for displ, block in zip(displs, blocks, strict=True))]) + 4
+    )
     for displ, block in zip(displs, blocks, strict=True):
         everything.inner[displ : displ + block.size] = block
     return everything
@@ -52,7 +54,11 @@ def same(one: Guarded, other: Guarded) -> bool:
 
 
 def names(collective: str) -> list[str | None]:
-    return [None, *(name for name in hpcoll.algorithms(collective) if not CATALOGUE[f"{collective}/{name}"].uniform), "native"]
+    return [
+        None,
+        *(name for name in hpcoll.algorithms(collective) if not CATALOGUE[f"{collective}/{name}"].uniform),
+        "native",
+    ]
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -65,9 +71,16 @@ def test_allgatherv(algorithm: str | None, places: str, in_place: bool) -> None:
         displs = PLACES[places](counts)
         blocks = [contribution(r, counts[r]) for r in range(comm.size)]
         wanted = place(blocks, displs)
-        mine = [block if in_place and r == comm.rank else np.full(block.size, 77.0) for r, block in enumerate(blocks)]
+        mine = [
+            block if in_place and r == comm.rank else np.full(block.size, 77.0)
+            for r, block in enumerate(blocks)
+        ]
         recv = place(mine, displs)
-        comm.Allgatherv(MPI.IN_PLACE if in_place else blocks[comm.rank], [recv.inner, counts, displs, MPI.DOUBLE], algorithm=algorithm)
+        comm.Allgatherv(
+            MPI.IN_PLACE if in_place else blocks[comm.rank],
+            [recv.inner, counts, displs, MPI.DOUBLE],
+            algorithm=algorithm,
+        )
         wrong += [] if same(recv, wanted) else [name]
     assert agreed(wrong) == []
 
@@ -84,7 +97,13 @@ def test_gatherv(algorithm: str | None, places: str, in_place: bool) -> None:
             blocks = [contribution(r, counts[r]) for r in range(comm.size)]
             is_root = comm.rank == root
             held = in_place and is_root
-            recv = place([block if held and r == root else np.full(block.size, 77.0) for r, block in enumerate(blocks)], displs)
+            recv = place(
+                [
+                    block if held and r == root else np.full(block.size, 77.0)
+                    for r, block in enumerate(blocks)
+                ],
+                displs,
+            )
             spec: Any = [recv.inner, (counts, displs)] if is_root else None
             comm.Gatherv(MPI.IN_PLACE if held else blocks[comm.rank], spec, root, algorithm=algorithm)
             wrong += [(name, root)] if is_root and not same(recv, place(blocks, displs)) else []
@@ -106,7 +125,11 @@ def test_scatterv(algorithm: str | None, places: str, in_place: bool) -> None:
             spec: Any = [send.inner, counts, displs, MPI.DOUBLE] if is_root else None
             held = in_place and is_root
             comm.Scatterv(spec, MPI.IN_PLACE if held else recv.inner, root, algorithm=algorithm)
-            wrong += [] if recv.holds(None if held else blocks[comm.rank]) and same(send, place(blocks, displs)) else [(name, root)]
+            wrong += (
+                []
+                if recv.holds(None if held else blocks[comm.rank]) and same(send, place(blocks, displs))
+                else [(name, root)]
+            )
     assert agreed(wrong) == []
 
 
@@ -125,7 +148,11 @@ def test_alltoallv(algorithm: str | None, places: str, in_place: bool) -> None:
         recv = send if in_place else place([np.full(count, 77.0) for count in counts], displs)
         sendspec: Any = MPI.IN_PLACE if in_place else [send.inner, (counts, displs), MPI.DOUBLE]
         comm.Alltoallv(sendspec, [recv.inner, (counts, displs), MPI.DOUBLE], algorithm=algorithm)
-        wrong += [] if same(recv, place(incoming, displs)) and (in_place or same(send, place(outgoing, displs))) else [name]
+        wrong += (
+            []
+            if same(recv, place(incoming, displs)) and (in_place or same(send, place(outgoing, displs)))
+            else [name]
+        )
     assert agreed(wrong) == []
 
 
@@ -172,6 +199,8 @@ def test_counts_that_change_between_calls() -> None:
             comm.Gatherv(own, [recv.inner, counts] if comm.rank == 0 else None, algorithm=algorithm)
             wrong += [("gather", scale)] if comm.rank == 0 and not recv.holds(np.concatenate(blocks)) else []
             mine = Guarded(own.size)
-            comm.Scatterv([np.concatenate(blocks), counts] if comm.rank == 0 else None, mine.inner, algorithm=algorithm)
+            comm.Scatterv(
+                [np.concatenate(blocks), counts] if comm.rank == 0 else None, mine.inner, algorithm=algorithm
+            )
             wrong += [] if mine.holds(own) else [("scatter", scale)]
     assert agreed(wrong) == []

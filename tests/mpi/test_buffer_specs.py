@@ -48,7 +48,9 @@ def test_specs(spec: Any, first: int, count: int, dtype: str) -> None:
     assert resolved.counts is resolved.displs is resolved.datatype is None
 
 
-@pytest.mark.parametrize("name", ["BOOL", "SHORT", "UNSIGNED", "FLOAT16_T", "DOUBLE_PRECISION", "AINT", "COMPLEX", "WCHAR"])
+@pytest.mark.parametrize(
+    "name", ["BOOL", "SHORT", "UNSIGNED", "FLOAT16_T", "DOUBLE_PRECISION", "AINT", "COMPLEX", "WCHAR"]
+)
 def test_predefined_datatypes_are_plain(name: str) -> None:
     datatype = getattr(MPI, name)
     resolved = describe([bytearray(32), datatype])
@@ -88,7 +90,15 @@ def test_no_elements() -> None:
 
 def test_left_to_the_mpi_library() -> None:
     backwards = MPI.DOUBLE.Create_resized(0, -8)
-    for spec in (MPI.BOTTOM, MPI.IN_PLACE, [MPI.BOTTOM, 1, MPI.INT], {}, 3, [X, 1, MPI.DATATYPE_NULL], [X, 1, backwards]):
+    for spec in (
+        MPI.BOTTOM,
+        MPI.IN_PLACE,
+        [MPI.BOTTOM, 1, MPI.INT],
+        {},
+        3,
+        [X, 1, MPI.DATATYPE_NULL],
+        [X, 1, backwards],
+    ):
         assert resolve(spec, name="buf", rank=3) is None
     backwards.Free()
 
@@ -124,21 +134,29 @@ V_SPECS: list[tuple[Any, int, tuple[int, ...], tuple[int, ...]]] = [
 @pytest.mark.parametrize(("spec", "nblocks", "counts", "displs"), V_SPECS)
 def test_v_specs(spec: Any, nblocks: int, counts: tuple[int, ...], displs: tuple[int, ...]) -> None:
     resolved = describe(spec, nblocks=nblocks)
-    assert (resolved.address, resolved.count, resolved.counts, resolved.displs) == (address(X), sum(counts), counts, displs)
+    assert (resolved.address, resolved.count, resolved.counts, resolved.displs) == (
+        address(X),
+        sum(counts),
+        counts,
+        displs,
+    )
 
 
-@pytest.mark.parametrize("spec_of", [
-    lambda p: X,
-    lambda p: (X, MPI.DOUBLE),
-    lambda p: [X, 12 // p],
-    lambda p: [X, (1, 12 // p)],
-    lambda p: [X, [1] * p],
-    lambda p: [X, list(range(p)), "d"],
-    lambda p: [X, ([2] * p, None), MPI.DOUBLE],
-    lambda p: [X, (None, 0)],
-    lambda p: [X, (np.full(p, 2), range(p)[::-1]), MPI.DOUBLE],
-    lambda p: [X, 1, list(range(p)), MPI.DOUBLE],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec_of",
+    [
+        lambda p: X,
+        lambda p: (X, MPI.DOUBLE),
+        lambda p: [X, 12 // p],
+        lambda p: [X, (1, 12 // p)],
+        lambda p: [X, [1] * p],
+        lambda p: [X, list(range(p)), "d"],
+        lambda p: [X, ([2] * p, None), MPI.DOUBLE],
+        lambda p: [X, (None, 0)],
+        lambda p: [X, (np.full(p, 2), range(p)[::-1]), MPI.DOUBLE],
+        lambda p: [X, 1, list(range(p)), MPI.DOUBLE],
+    ],
+)
 def test_v_specs_agree_with_mpi4py(spec_of: Any) -> None:
     """All ranks send alike, so each rank receives one and the same block from everybody."""
     comm = MPI.COMM_WORLD
@@ -180,7 +198,11 @@ REFUSED: list[tuple[str, Any, dict[str, int]]] = [
     ("needs a buffer, got None", None, {}),
     ("needs a buffer, got None", [None, 0], {}),
     ("needs 1 elements of int32, got 0", [None, 1, MPI.INT], {}),
-    ("must be contiguous, got strides (16,) for shape (6,) float64: copy it with numpy.ascontiguousarray first", X[::2], {}),
+    (
+        "must be contiguous, got strides (16,) for shape (6,) float64: copy it with numpy.ascontiguousarray first",
+        X[::2],
+        {},
+    ),
     ("must be contiguous", [X[::2], MPI.DOUBLE], {}),
     ("must be contiguous", memoryview(X)[::2], {}),
     ("needs native numbers, got dtype >f8", X.astype(">f8"), {}),
@@ -206,9 +228,15 @@ def test_derived_datatype() -> None:
     assert (resolved.datatype, resolved.counts) == (datatype, None)
     assert describe([x, datatype]).count == 2
     assert describe([x[:10], (1, 1), datatype]).address == address(x) + 48  # its last gap may leave the array
-    refuse("needs 2 elements of a derived datatype, got memory that lacks 8 bytes behind it", [x[:9].copy(), 2, datatype])
+    refuse(
+        "needs 2 elements of a derived datatype, got memory that lacks 8 bytes behind it",
+        [x[:9].copy(), 2, datatype],
+    )
     refuse("needs whole elements of a derived datatype, got 80 bytes (48 per element)", [x[:10], datatype])
-    refuse("needs 2 elements of MPI_DOUBLE_INT, got memory that lacks 12 bytes behind it", [bytearray(16), 2, MPI.DOUBLE_INT])
+    refuse(
+        "needs 2 elements of MPI_DOUBLE_INT, got memory that lacks 12 bytes behind it",
+        [bytearray(16), 2, MPI.DOUBLE_INT],
+    )
     datatype.Free()
 
 
@@ -216,11 +244,20 @@ def test_derived_datatypes_reach_around_a_view() -> None:
     """As far as the object that it is a view of; a counted stretch of plain elements stays inside the view."""
     x, around = np.arange(12.0), MPI.DOUBLE.Create_hindexed([1, 1], [-8, 8]).Commit()
     raw = bytearray(x)
-    for whole, part in ((x, x[5:6]), (x, x[4:].reshape(2, 4)[0, 1:2]), (x, memoryview(x)[5:6]), (raw, memoryview(raw)[40:48])):
+    for whole, part in (
+        (x, x[5:6]),
+        (x, x[4:].reshape(2, 4)[0, 1:2]),
+        (x, memoryview(x)[5:6]),
+        (raw, memoryview(raw)[40:48]),
+    ):
         resolved = describe([part, 1, around])
         assert (resolved.address - address(whole), pack(resolved).view("f8").tolist()) == (40, [4, 6])
         assert describe([part, [1, 1], [-1, 1], around], nblocks=2).count == 2
-        refuse("elements -2 to -1 of a derived datatype, got memory that lacks 16 bytes before it", [part, [1], [-2], around], nblocks=1)
+        refuse(
+            "elements -2 to -1 of a derived datatype, got memory that lacks 16 bytes before it",
+            [part, [1], [-2], around],
+            nblocks=1,
+        )
     refuse("got memory that lacks 8 bytes before it and 8 bytes behind it", [x[5:6].copy(), 1, around])
     refuse("needs 2 elements of float64, got 1", [x[5:6], 2, MPI.DOUBLE])
     around.Free()
@@ -232,7 +269,12 @@ def test_pack_and_unpack() -> None:
         ([x, 3, datatype], [y, 3, datatype], {}, [0, 3, 6, 9, 12, 15]),
         ([x[:22], (1, 3), datatype], [y[:22], (1, 3), datatype], {}, [18, 21]),
         ([x, [1, 2], [3, 0], datatype], [y, [1, 2], [3, 0], datatype], {"nblocks": 2}, [18, 21, 0, 3, 6, 9]),
-        ([x, [1, 0, 2], [5, 0, 1], MPI.DOUBLE], [y, [1, 0, 2], [5, 0, 1], MPI.DOUBLE], {"nblocks": 3}, [5, 1, 2]),
+        (
+            [x, [1, 0, 2], [5, 0, 1], MPI.DOUBLE],
+            [y, [1, 0, 2], [5, 0, 1], MPI.DOUBLE],
+            {"nblocks": 3},
+            [5, 1, 2],
+        ),
         (x, y, {}, list(range(24))),
         (x[:0], y[:0], {}, []),
     ]

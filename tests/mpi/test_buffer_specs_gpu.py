@@ -77,7 +77,12 @@ def test_specs(double: Double) -> None:
         ([x, 2, 4.0, MPI.DOUBLE], 4, 2, "f8"),
         ([double.dlpack(x), (None, 3)], 3, 9, "f8"),
     ):
-        assert describe(spec)[:4] == (x.address + 8 * first, count, np.dtype(dtype), count * np.dtype(dtype).itemsize)
+        assert describe(spec)[:4] == (
+            x.address + 8 * first,
+            count,
+            np.dtype(dtype),
+            count * np.dtype(dtype).itemsize,
+        )
     assert describe([x, 3, MPI.DOUBLE], nparts=4).count == 12
     blocks = describe([x, [1, 2], [3, 4], MPI.DOUBLE], nblocks=2)
     assert (blocks.address, blocks.counts, blocks.displs) == (x.address, (1, 2), (3, 4))
@@ -96,7 +101,12 @@ def test_memory_order_and_gaps(double: Double) -> None:
     resolved = describe(fortran(double, (3, 4)), writable=True)
     assert (resolved.count, resolved.gpu and resolved.gpu.order) == (12, "F")
     column = describe(x[:, 1])
-    assert (column.address, column.count, column.nbytes, column.gpu and column.gpu.strides) == (x.address + 4, 4, 16, (12,))
+    assert (column.address, column.count, column.nbytes, column.gpu and column.gpu.strides) == (
+        x.address + 4,
+        4,
+        16,
+        (12,),
+    )
     blocks = describe(x[:, 1], nblocks=2)  # as if it were packed
     assert (blocks.counts, blocks.displs) == ((2, 2), (0, 2))
     text = "must be contiguous, got strides (12,) for shape (4,) float32: copy it with cupy.ascontiguousarray or torch's contiguous() first"
@@ -127,7 +137,15 @@ def test_same_order(double: Double) -> None:
     for send, recv in ((c, f), (host, f), ([c, 6], (f, MPI.FLOAT)), (c, np.asfortranarray(host)), (gaps, f)):
         with pytest.raises(ArgumentError, match=text):
             check_same_order(send, recv, 3)
-    for send, recv in ((c, c), (f, f), (f, np.asfortranarray(host)), (c, host), (double.Array(6), f), (gaps, c), (MPI.IN_PLACE, f)):
+    for send, recv in (
+        (c, c),
+        (f, f),
+        (f, np.asfortranarray(host)),
+        (c, host),
+        (double.Array(6), f),
+        (gaps, c),
+        (MPI.IN_PLACE, f),
+    ):
         check_same_order(send, recv, 3)
 
 
@@ -141,7 +159,10 @@ def test_overlap(double: Double) -> None:
     assert not check_overlap(describe(x), host, 3)
     assert not check_overlap(describe(x[:6:2]), describe(x[6:]), 3)
     for send, recv in ((x[:7], x[6:]), (x, x[:6]), (x[::2], x[:6]), (x[::2], x[1:7]), (x[::-2], x[:6])):
-        with pytest.raises(ArgumentError, match="rank 3: sendbuf and recvbuf must be the same memory or share none, got a partial overlap"):
+        with pytest.raises(
+            ArgumentError,
+            match="rank 3: sendbuf and recvbuf must be the same memory or share none, got a partial overlap",
+        ):
             check_overlap(describe(send), describe(recv), 3)
 
 
@@ -196,10 +217,14 @@ def test_calls_that_only_the_library_has(double: Double) -> None:
     line = MPI.COMM_WORLD.Create_cart([n], periods=[False])
     x, y = double.Array(2).fill(rank), double.Array(4).fill(-1)
     call(line, "Neighbor_allgather", x, y)
-    assert y.get().tolist() == [rank - 1] * 2 + [rank + 1 if rank < n - 1 else -1] * 2  # nobody before rank 0: left as it was
+    assert (
+        y.get().tolist() == [rank - 1] * 2 + [rank + 1 if rank < n - 1 else -1] * 2
+    )  # nobody before rank 0: left as it was
     line.Free()
 
-    first = MPI.Op.Create(lambda a, b, datatype: np.copyto(np.frombuffer(b, "f4"), np.frombuffer(a, "f4")), commute=False)
+    first = MPI.Op.Create(
+        lambda a, b, datatype: np.copyto(np.frombuffer(b, "f4"), np.frombuffer(a, "f4")), commute=False
+    )
     y = double.Array(2).fill(-1)
     call(comm, "Allreduce", x, y, first)
     assert y.get().tolist() == [0, 0]
@@ -214,6 +239,8 @@ def test_calls_that_only_the_library_has(double: Double) -> None:
     matrix = double.Array((3, 4)).fill(rank)
     call(comm, "Bcast", [matrix, 1, column], n - 1)
     assert matrix.get().tolist() == [[n - 1, rank, rank, rank]] * 3
-    with pytest.raises(ArgumentError, match="lacks 4 bytes behind it"):  # the mirror of a view has nothing of the rest
+    with pytest.raises(
+        ArgumentError, match="lacks 4 bytes behind it"
+    ):  # the mirror of a view has nothing of the rest
         hpcoll.Communicator(MPI.COMM_WORLD).Bcast([matrix[1:], 1, column], n - 1)
     column.Free()

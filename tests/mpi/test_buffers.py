@@ -22,11 +22,27 @@ pytestmark = pytest.mark.once
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7,), (2, 3)])
 def test_bare_array(code: str, shape: tuple[int, ...]) -> None:
     x = np.zeros(shape, code)
-    assert describe(x) == (address(x) if x.size else 0, x.size, x.dtype, x.nbytes, False, x, None, None, None, None, None)
+    assert describe(x) == (
+        address(x) if x.size else 0,
+        x.size,
+        x.dtype,
+        x.nbytes,
+        False,
+        x,
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_equal_dtypes_are_one_object() -> None:
-    assert describe(np.zeros(1, "l")).dtype is describe(np.zeros(1, "q")).dtype is describe((np.zeros(1), MPI.LONG_LONG)).dtype
+    assert (
+        describe(np.zeros(1, "l")).dtype
+        is describe(np.zeros(1, "q")).dtype
+        is describe((np.zeros(1), MPI.LONG_LONG)).dtype
+    )
 
 
 def test_fortran_order_and_subclasses_are_memory() -> None:
@@ -108,7 +124,9 @@ def test_cuda_array_interface_over_host_memory() -> None:
 
 
 def test_memory_of_other_devices() -> None:
-    refuse("memory of DLPack device type 10 is not supported", [Dlpack(np.zeros(1), device=10), 1, MPI.DOUBLE])
+    refuse(
+        "memory of DLPack device type 10 is not supported", [Dlpack(np.zeros(1), device=10), 1, MPI.DOUBLE]
+    )
 
 
 def test_same_order() -> None:
@@ -120,15 +138,32 @@ def test_same_order() -> None:
     with pytest.raises(ArgumentError, match="got Fortran and C"):
         check_same_order(f, c, 3)
     flat, thin = np.zeros(6), np.zeros((1, 3), order="F")
-    allowed = ((c, c), (f, f), (flat, f), (thin, np.zeros((1, 3))), (np.zeros((3, 2)), f), (MPI.IN_PLACE, f), (b"", f), ([], f))
+    allowed = (
+        (c, c),
+        (f, f),
+        (flat, f),
+        (thin, np.zeros((1, 3))),
+        (np.zeros((3, 2)), f),
+        (MPI.IN_PLACE, f),
+        (b"", f),
+        ([], f),
+    )
     assert [check_same_order(send, recv, 3) for send, recv in allowed] == [None] * len(allowed)
 
 
 def test_same_order_of_blocks() -> None:
     """Four blocks of two rows and three columns, however many axes they have together."""
     c, f = np.zeros((2, 3)), np.zeros((2, 3), order="F")
-    rows, columns = [np.zeros(shape) for shape in ((4, 2, 3), (8, 3))], [np.zeros(shape, order="F") for shape in ((2, 3, 4), (2, 12))]
-    others = [np.zeros((4, 3, 2)), np.zeros((2, 3, 4)), np.zeros(24), np.zeros((4, 2, 3), order="F")]  # transposed, or of no such blocks
+    rows, columns = (
+        [np.zeros(shape) for shape in ((4, 2, 3), (8, 3))],
+        [np.zeros(shape, order="F") for shape in ((2, 3, 4), (2, 12))],
+    )
+    others = [
+        np.zeros((4, 3, 2)),
+        np.zeros((2, 3, 4)),
+        np.zeros(24),
+        np.zeros((4, 2, 3), order="F"),
+    ]  # transposed, or of no such blocks
     for block, good, bad in ((c, rows, columns), (f, columns, rows)):
         for many in good + others:
             check_same_order(block, many, 3, received=4)
@@ -138,7 +173,9 @@ def test_same_order_of_blocks() -> None:
                 check_same_order(block, many, 3, received=4)
             with pytest.raises(ArgumentError, match="need one memory order"):
                 check_same_order(many, block, 3, sent=4)
-    check_same_order(np.zeros((1, 3)), np.zeros((1, 3, 4), order="F"), 3, received=4)  # one row has both orders
+    check_same_order(
+        np.zeros((1, 3)), np.zeros((1, 3, 4), order="F"), 3, received=4
+    )  # one row has both orders
 
 
 def test_overlap() -> None:
@@ -154,7 +191,9 @@ def test_overlap() -> None:
     assert not check_overlap(describe(x[:0]), describe(x), 3)
     assert not check_overlap(same, describe([x, ([1, 1], [1, 7])], **v), 3)  # interleaved
     for send, recv in ((x[:7], x[6:]), (x[6:], x[:7]), (x, x[:6]), (x[3:4], x)):
-        with pytest.raises(ArgumentError, match="rank 3: sendbuf and recvbuf must be the same memory or share none"):
+        with pytest.raises(
+            ArgumentError, match="rank 3: sendbuf and recvbuf must be the same memory or share none"
+        ):
             check_overlap(describe(send), describe(recv), 3)
     for spec in ([x, ([1, 1], [0, 7])], [x, ([1, 2], [1, 6])]):
         with pytest.raises(ArgumentError, match="partial overlap"):

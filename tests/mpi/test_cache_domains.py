@@ -52,7 +52,9 @@ def test_topology(sizes: str, caplog: pytest.LogCaptureFixture) -> None:
     on = comm._context.resources
     assert (on.topology.nodes, on.topology.domains, on.one_node) == (ONE_NODE, domains(sizes), True)
     assert on.topology.parts == (domains(sizes) if has_hierarchies(sizes) else ONE_NODE)
-    assert on.levels[:2] == ((ONE_HOST.node, apart(ONE_HOST.node)) if has_hierarchies(sizes) else ONE_HOST[:2])
+    assert on.levels[:2] == (
+        (ONE_HOST.node, apart(ONE_HOST.node)) if has_hierarchies(sizes) else ONE_HOST[:2]
+    )
     assert sorted(on.node.local_peers) == [rank for rank in range(NRANKS) if rank != comm.rank]
     assert len(set(comm.allgather(on.topology._replace(rank=0)))) == 1
     several = len(set(domains(sizes))) > 1
@@ -61,13 +63,22 @@ def test_topology(sizes: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "runner"), [*((one, run) for one in SIZES), *(pytest.param(one, run_in_place, marks=pytest.mark.full) for one in SIZES)]
+    ("sizes", "runner"),
+    [
+        *((one, run) for one in SIZES),
+        *(pytest.param(one, run_in_place, marks=pytest.mark.full) for one in SIZES),
+    ],
 )
 @pytest.mark.parametrize(("collective", "algorithm"), MOVING)
 def test_results(collective: str, algorithm: str, runner: Any, sizes: str) -> None:
     """Of few elements and of many lanes, which what is staged for other domains must fit."""
     comm = on_domains(sizes)
-    assert agreed([case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]) == []
+    assert (
+        agreed(
+            [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
+        )
+        == []
+    )
     assert {row.ways for row in comm.ledger.rows() if row.algorithm in ("hierarchical", "leaders")} == {"shm"}
 
 
@@ -78,14 +89,18 @@ def test_barrier(sizes: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", SIZES[:2])
-@pytest.mark.parametrize("method", [name for name, one in COLLECTIVE.items() if any(row.collective == one for row in ROWS)])
+@pytest.mark.parametrize(
+    "method", [name for name, one in COLLECTIVE.items() if any(row.collective == one for row in ROWS)]
+)
 def test_chosen_ones_in_every_form(method: str, sizes: str) -> None:
     """Blocking, in flight and persistent, in place and not, by the automatic choice and by name."""
     comm, wrong = on_domains(sizes), []
     layered = [name for name in ("hierarchical", "leaders") if name in names(method)]
     for algorithm in (None, *layered):
         every = [
-            Case(comm, method, count, NRANKS - 1 if method in ROOTED else 0, in_place) for count in (1, 3000) for in_place in (False, True)
+            Case(comm, method, count, NRANKS - 1 if method in ROOTED else 0, in_place)
+            for count in (1, 3000)
+            for in_place in (False, True)
         ]
         wrong += [(algorithm, *one) for one in in_every_form(comm, every, algorithm=algorithm)]
     assert agreed(wrong) == []
@@ -97,8 +112,17 @@ def test_they_are_chosen_by_themselves() -> None:
     found = {}
     for sizes in ("2", "9"):
         comm, wrong = made(HPCOLL_DOMAINS=sizes), []
-        for collective, count in (("allreduce", 1 << 12), ("allreduce", 1 << 17), ("allgather", 16), ("reduce_scatter", 16)):
-            wrong += [(collective, root) for root in roots(collective, NRANKS)[:1] if not run(comm, collective, count, root)]
+        for collective, count in (
+            ("allreduce", 1 << 12),
+            ("allreduce", 1 << 17),
+            ("allgather", 16),
+            ("reduce_scatter", 16),
+        ):
+            wrong += [
+                (collective, root)
+                for root in roots(collective, NRANKS)[:1]
+                if not run(comm, collective, count, root)
+            ]
         assert agreed(wrong) == []
         found[sizes] = {(row.operation, row.algorithm) for row in comm.ledger.rows()}
         assert len(set(comm.allgather(frozenset(found[sizes])))) == 1
@@ -122,5 +146,8 @@ def test_communicators_of_some_ranks_deal_them_anew() -> None:
 
 @pytest.mark.skipif(NRANKS < 2, reason="needs ranks that differ")
 def test_ranks_must_agree_on_domains() -> None:
-    with pytest.raises(ArgumentError, match=r"HPCOLL_DOMAINS must be equal on all ranks, expected \(2,\) as on rank 0, got \(3,\)"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"HPCOLL_DOMAINS must be equal on all ranks, expected \(2,\) as on rank 0, got \(3,\)",
+    ):
         made(HPCOLL_DOMAINS="3" if MPI.COMM_WORLD.rank == 1 else "2")

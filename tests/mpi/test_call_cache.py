@@ -85,7 +85,7 @@ CHANGES: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "memoryview": lambda x, y: (memoryview(x), memoryview(y)),
     "list": lambda x, y: ([x, MPI.DOUBLE], [y, 6, MPI.DOUBLE]),
     "unaligned": lambda x, y: (unaligned(x), unaligned(y)),
-}  # fmt: skip
+}
 
 
 def frozen(x: Any) -> Any:
@@ -134,7 +134,11 @@ def test_one_memory_first() -> None:
         comm.Allreduce(both, both, algorithm=algorithm)
         x, y = np.full(1009, comm.rank + 1.0), np.full(1009, -5.0)
         comm.Allreduce(x, y, algorithm=algorithm)
-        wrong += [] if (both == total(comm)).all() and (y == total(comm)).all() and (x == comm.rank + 1).all() else [algorithm]
+        wrong += (
+            []
+            if (both == total(comm)).all() and (y == total(comm)).all() and (x == comm.rank + 1).all()
+            else [algorithm]
+        )
     comm.Free()
     assert agreed(wrong) == []
 
@@ -146,8 +150,15 @@ def test_one_memory_first_in_other_methods() -> None:
         for algorithm in hpcoll.algorithms(method.lower()):
             call, many = getattr(comm, method), np.full(7 * n, float(rank))
             own = many[rank * 7 : (rank + 1) * 7]
-            call(*{"Allgather": (own, many), "Gather": (own, many), "Scatter": (many, own)}.get(method, (many, many)), algorithm=algorithm)
-            case = Case(comm, method, 7 if method in ("Allgather", "Gather", "Scatter", "Alltoall") else 7 * n)
+            call(
+                *{"Allgather": (own, many), "Gather": (own, many), "Scatter": (many, own)}.get(
+                    method, (many, many)
+                ),
+                algorithm=algorithm,
+            )
+            case = Case(
+                comm, method, 7 if method in ("Allgather", "Gather", "Scatter", "Alltoall") else 7 * n
+            )
             for turn in range(2):
                 case.fill(turn)
                 call(*case.arguments, algorithm=algorithm)
@@ -161,7 +172,10 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
     "every second": (lambda x, y: (np.tile(x, 2)[::2], y), "sendbuf must be contiguous"),
     "every second of the result": (lambda x, y: (x, np.tile(y, 2)[::2]), "recvbuf must be contiguous"),
     "byte order": (lambda x, y: (x.astype(">f8"), y), "sendbuf needs native numbers, got dtype >f8"),
-    "byte order of the result": (lambda x, y: (x, y.view(">f8")), "recvbuf needs native numbers, got dtype >f8"),
+    "byte order of the result": (
+        lambda x, y: (x, y.view(">f8")),
+        "recvbuf needs native numbers, got dtype >f8",
+    ),
     "overlap": (lambda x, y: (lapping(x)[:6], lapping(x)[2:]), "must be the same memory or share none"),
     "overlap by one": (lambda x, y: two_of(np.zeros(11)), "must be the same memory or share none"),
     "shorter": (lambda x, y: (x, y[:5]), "recvbuf needs 6 elements of float64, got 5"),
@@ -170,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
     "other type": (lambda x, y: (x, y.view(np.int64)), "recvbuf needs 6 elements of float64, got 6 of int64"),
     "orders": (lambda x, y: (x.reshape(2, 3), np.asfortranarray(y.reshape(2, 3))), "need one memory order"),
     "None": (lambda x, y: (x, None), "recvbuf needs a buffer, got None"),
-}  # fmt: skip
+}
 _LAPPING = np.zeros(8)
 
 
@@ -227,7 +241,9 @@ def test_read_only_where_nothing_is_stored() -> None:
         comm.Reduce(given, found[:3] if comm.rank == 0 else None, algorithm="direct")
         wrong += [] if comm.rank or (found[:3] == total(comm)).all() else ["reduce"]
         comm.Gather(given, found if comm.rank == 0 else None, algorithm="direct")
-        wrong += [] if comm.rank or found.tolist() == np.repeat(np.arange(n) + 1.0, 3).tolist() else ["gather"]
+        wrong += (
+            [] if comm.rank or found.tolist() == np.repeat(np.arange(n) + 1.0, 3).tolist() else ["gather"]
+        )
     comm.Free()
     assert agreed(wrong) == []
 
@@ -242,6 +258,8 @@ def test_blocks_around_what_is_sent() -> None:
         memory[COUNT : 2 * COUNT] = mine = value * comm.size + comm.rank
         comm.Allgatherv(memory[COUNT : 2 * COUNT], spec)
         assert (memory[COUNT : 2 * COUNT] == mine).all()
-        assert [set(memory[at : at + COUNT]) for at in displs] == [{value * comm.size + rank} for rank in range(comm.size)]
+        assert [set(memory[at : at + COUNT]) for at in displs] == [
+            {value * comm.size + rank} for rank in range(comm.size)
+        ]
     with pytest.raises(ArgumentError, match="partial overlap"):
         comm.Allgatherv(memory[COUNT - 1 : 2 * COUNT - 1], spec)

@@ -20,11 +20,19 @@ def test_operators_that_look_alike() -> None:
     comm = communicator().Dup()
     n, x, y, wrong = comm.size, np.full(4, comm.rank + 1.0), np.zeros(4), []
     operators: list[tuple[Any, float]] = [
-        (MPI.SUM, total(comm)), (MPI.Op(MPI.SUM), total(comm)), (MPI.MAX, n), (MPI.Op.f2py(MPI.MIN.py2f()), 1),
-        (hpcoll.AVG, total(comm) / n), (hpcoll.premul_sum(2.0), 2 * total(comm)), (hpcoll.premul_sum(3.0), 3 * total(comm)),
-    ]  # fmt: skip
+        (MPI.SUM, total(comm)),
+        (MPI.Op(MPI.SUM), total(comm)),
+        (MPI.MAX, n),
+        (MPI.Op.f2py(MPI.MIN.py2f()), 1),
+        (hpcoll.AVG, total(comm) / n),
+        (hpcoll.premul_sum(2.0), 2 * total(comm)),
+        (hpcoll.premul_sum(3.0), 3 * total(comm)),
+    ]
     if n <= 2:  # they compile on every rank
-        operators += [(hpcoll.reduce_op(lambda a, b: max(a, b), name="one"), n), (hpcoll.reduce_op(lambda a, b: min(a, b), name="one"), 1)]
+        operators += [
+            (hpcoll.reduce_op(lambda a, b: max(a, b), name="one"), n),
+            (hpcoll.reduce_op(lambda a, b: min(a, b), name="one"), 1),
+        ]
     for _ in range(3):
         for op, wanted in operators:
             comm.Allreduce(x, y, op, algorithm="direct")
@@ -83,7 +91,9 @@ def test_every_method_finds_its_entry() -> None:
     if not call_cache.SUPPORTED:
         pytest.skip("arrays of this NumPy are laid out otherwise")
     comm = communicator().Dup()
-    cases = [case for case in every(comm, 3) if not case.method.endswith("v") and case.method != "Reduce_scatter"]
+    cases = [
+        case for case in every(comm, 3) if not case.method.endswith("v") and case.method != "Reduce_scatter"
+    ]
     sizes = []
     for turn in range(3):
         for case in cases:

@@ -20,13 +20,22 @@ pytestmark = pytest.mark.mpi
 
 
 SPECS: dict[str, Callable[[Any], Any]] = {
-    "bare": lambda x: x, "type": lambda x: [x, MPI.DOUBLE], "tuple": lambda x: (x, MPI.DOUBLE), "code": lambda x: [x, "d"],
-    "count": lambda x: [x, x.size, MPI.DOUBLE], "count alone": lambda x: [x, x.size], "pair": lambda x: [x, (x.size, 0), MPI.DOUBLE],
-    "displacement": lambda x: [np.concatenate((x, x)), x.size, x.size, MPI.DOUBLE], "none": lambda x: [x, None, MPI.DOUBLE],
-    "other type": lambda x: [x.view(np.int64), MPI.DOUBLE], "longer": lambda x: [np.concatenate((x, x)), x.size, MPI.DOUBLE],
+    "bare": lambda x: x,
+    "type": lambda x: [x, MPI.DOUBLE],
+    "tuple": lambda x: (x, MPI.DOUBLE),
+    "code": lambda x: [x, "d"],
+    "count": lambda x: [x, x.size, MPI.DOUBLE],
+    "count alone": lambda x: [x, x.size],
+    "pair": lambda x: [x, (x.size, 0), MPI.DOUBLE],
+    "displacement": lambda x: [np.concatenate((x, x)), x.size, x.size, MPI.DOUBLE],
+    "none": lambda x: [x, None, MPI.DOUBLE],
+    "other type": lambda x: [x.view(np.int64), MPI.DOUBLE],
+    "longer": lambda x: [np.concatenate((x, x)), x.size, MPI.DOUBLE],
     "large count": lambda x: [np.resize(x, 3_000_000), 3_000_000, MPI.DOUBLE],
-    "array.array": lambda x: array.array("d", x), "of a type": lambda x: [array.array("d", x), "d"], "DLPack": lambda x: [Dlpack(x), "d"],
-}  # fmt: skip
+    "array.array": lambda x: array.array("d", x),
+    "of a type": lambda x: [array.array("d", x), "d"],
+    "DLPack": lambda x: [Dlpack(x), "d"],
+}
 
 
 @pytest.mark.once
@@ -41,7 +50,9 @@ def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -
         y = np.zeros(3_000_000 if name == "large count" else x.size)
         comm.Allreduce(spec, [y, MPI.DOUBLE], algorithm=algorithm)
         wrong += [] if (y == comm.size * (comm.size + 1) / 2).all() else [(turn, y)]
-    wrong += [] if len(described) < 3 else [described]  # two programs where a count is cut into blocks that differ
+    wrong += (
+        [] if len(described) < 3 else [described]
+    )  # two programs where a count is cut into blocks that differ
     assert agreed(wrong) == []
     comm.Free()
 
@@ -64,7 +75,9 @@ def test_arrays_of_the_standard_library_are_told_apart_by_their_elements(blockin
     comm.Free()
 
 
-BLOCKS: dict[str, tuple[int, Callable[[Any, int], Any]]] = {  # elements between the blocks of a rank and the next; a spec for blocks of n
+BLOCKS: dict[
+    str, tuple[int, Callable[[Any, int], Any]]
+] = {  # elements between the blocks of a rank and the next; a spec for blocks of n
     "one count": (0, lambda x, n: [x, n]),
     "one count, one stride": (2, lambda x, n: (x, (n, n + 2), MPI.DOUBLE)),
     "counts, one stride": (2, lambda x, n: [x, [n] * (x.size // (n + 2)), n + 2, MPI.DOUBLE]),
@@ -105,7 +118,11 @@ def test_an_uneven_split_is_recognised(described: list[str]) -> None:
         sizes = [n // comm.size + (rank < n % comm.size) for rank in range(comm.size)]
         x, y = np.full(sizes[comm.rank], comm.rank + 1.0), np.zeros(n)
         comm.Allgatherv(x, y, algorithm="direct")
-        wrong += [] if y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)] else [(turn, y)]
+        wrong += (
+            []
+            if y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)]
+            else [(turn, y)]
+        )
     wrong += [] if len(described) < 3 else [described]
     assert agreed(wrong) == []
     comm.Free()
@@ -122,7 +139,9 @@ def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
     counts = [5] * comm.size
     calls = {
         "count": lambda: comm.Allreduce([np.ones(50), 51, MPI.DOUBLE], np.zeros(51)),
-        "displacement": lambda: comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), counts, [5 * comm.size] * comm.size, MPI.DOUBLE]),
+        "displacement": lambda: comm.Allgatherv(
+            np.ones(5), [np.zeros(5 * comm.size), counts, [5 * comm.size] * comm.size, MPI.DOUBLE]
+        ),
         "displacement beyond all memory": lambda: comm.Allgatherv(  # in bytes it is 0 again
             np.ones(5), [np.zeros(5 * comm.size), counts, np.full(comm.size, 2**61), MPI.DOUBLE]
         ),

@@ -36,4 +36,6 @@ REFUSED = {
 def test_communicators_in_a_pool_are_refused(before: str) -> None:
     said = spoken(2, finished(command(2, JOB.replace("BEFORE", before), head=""), {}).stdout)
     for rank, words in said.items():
-        assert words[0].startswith("ArgumentError Communicator cannot be made: " + REFUSED[before].format(rank)), said
+        assert words[0].startswith(
+            "ArgumentError Communicator cannot be made: " + REFUSED[before].format(rank)
+        ), said

@@ -83,7 +83,11 @@ def test_columns_meet_rows(algorithm: str | None) -> None:
         algorithm=algorithm,
     )
     gathered = np.concatenate([np.arange(4.0) + 10 * r for r in range(n)])
-    wrong += [] if not derived or (matrix[:, 1].tolist() == gathered.tolist() and (matrix[:, ::2] == -1).all()) else ["gather"]
+    wrong += (
+        []
+        if not derived or (matrix[:, 1].tolist() == gathered.tolist() and (matrix[:, ::2] == -1).all())
+        else ["gather"]
+    )
 
     matrix[:, 1] = gathered
     sent: Any = [matrix.ravel()[1:], 1, column] if derived else None
@@ -93,8 +97,14 @@ def test_columns_meet_rows(algorithm: str | None) -> None:
 
     matrix[:, 1] = gathered + 1000 * rank
     plain = np.zeros(4 * n)
-    comm.Alltoall([matrix.ravel()[1:], 1, column] if derived else gathered + 1000 * rank, plain, algorithm=algorithm)
-    wrong += [] if plain.tolist() == [1000 * r + 10 * rank + i for r in range(n) for i in range(4)] else ["alltoall"]
+    comm.Alltoall(
+        [matrix.ravel()[1:], 1, column] if derived else gathered + 1000 * rank, plain, algorithm=algorithm
+    )
+    wrong += (
+        []
+        if plain.tolist() == [1000 * r + 10 * rank + i for r in range(n) for i in range(4)]
+        else ["alltoall"]
+    )
     column.Free()
     assert agreed(wrong) == []
 
@@ -115,8 +125,11 @@ def test_ledger() -> None:
     with pytest.raises(ArgumentError):
         comm.Allreduce(x, y[:5])
     assert calls(comm) == {
-        "allreduce/ring": (3, 240), "allreduce/native": (1, 80), "bcast/chain": (1, 80), "barrier/dissemination": (1, 1),
-    }  # fmt: skip
+        "allreduce/ring": (3, 240),
+        "allreduce/native": (1, 80),
+        "bcast/chain": (1, 80),
+        "barrier/dissemination": (1, 1),
+    }
     assert all(0 < row.seconds < 60 for row in comm.ledger.rows())
     assert "allreduce        ring                        3" in str(comm.ledger)
     comm.ledger.clear()
@@ -153,26 +166,38 @@ def test_log_says_what_was_picked(caplog: pytest.LogCaptureFixture) -> None:
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert said == (["allreduce of float64, 32 to 63 bytes: ring, segments of 1024 bytes (algorithm='ring')"] if comm.rank == 0 else [])
+    assert said == (
+        ["allreduce of float64, 32 to 63 bytes: ring, segments of 1024 bytes (algorithm='ring')"]
+        if comm.rank == 0
+        else []
+    )
     comm.Free()
 
 
-def test_unknown_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_variable_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("HPCOLL_ALLREDUSE", "ring")
     with caplog.at_level(logging.WARNING, "hpcoll"):
         fresh().Free()
         fresh().Free()
     text = "environment variable HPCOLL_ALLREDUSE means nothing: did you mean HPCOLL_ALLREDUCE?"
-    assert sum(said == text for said in caplog.messages) == (MPI.COMM_WORLD.rank == 0)  # once, and not from every rank
+    assert sum(said == text for said in caplog.messages) == (
+        MPI.COMM_WORLD.rank == 0
+    )  # once, and not from every rank
 
 
-@pytest.mark.parametrize(("name", "value"), [("HPCOLL_ALLREDUCE", "fast"), ("HPCOLL_SEGMENT", "0"), ("HPCOLL_DEBUG", "loud")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("HPCOLL_ALLREDUCE", "fast"), ("HPCOLL_SEGMENT", "0"), ("HPCOLL_DEBUG", "loud")]
+)
 def test_variable_that_means_nothing(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """On the last rank only, and yet every rank says so and none waits."""
     comm = communicator()
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError, match=rf"^rank {comm.size - 1}: environment variable {name}: .*{value}"):
+    with pytest.raises(
+        ArgumentError, match=rf"^rank {comm.size - 1}: environment variable {name}: .*{value}"
+    ):
         fresh()
     monkeypatch.undo()
     fresh().Free()
@@ -183,5 +208,8 @@ def test_variables_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     if comm.size == 1:
         pytest.skip("needs two ranks")
     monkeypatch.setenv("HPCOLL_REDUCE", "binomial" if comm.rank else "chain")
-    with pytest.raises(ArgumentError, match=r"^rank 1: HPCOLL_REDUCE must be equal on all ranks, expected 'chain' .* got 'binomial'$"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"^rank 1: HPCOLL_REDUCE must be equal on all ranks, expected 'chain' .* got 'binomial'$",
+    ):
         fresh()

@@ -37,7 +37,11 @@ class Clock:
 
     def address_of(self, name: str) -> int:
         """`function_address` with this one."""
-        return ctypes.cast(self._function, ctypes.c_void_p).value or 0 if name == "clock_gettime" else function_address(name)
+        return (
+            ctypes.cast(self._function, ctypes.c_void_p).value or 0
+            if name == "clock_gettime"
+            else function_address(name)
+        )
 
 
 @contextmanager
@@ -57,7 +61,11 @@ def all_forms(comm: hpcoll.Communicator) -> bool:
     right = True
     for count in (3, 50_000):
         x, y = np.ones(count), np.zeros(count)
-        for algorithm in ("direct", "native", "native"):  # the second of the library's own is called by compiled code
+        for algorithm in (
+            "direct",
+            "native",
+            "native",
+        ):  # the second of the library's own is called by compiled code
             comm.Allreduce(x, y, algorithm=algorithm)
         comm.Iallreduce(x, y, algorithm="direct").Wait()
         request = comm.Allreduce_init(x, y, algorithm="direct")
@@ -76,14 +84,18 @@ def test_compiled_code_reads_a_clock_that_only_goes_forward(monkeypatch: pytest.
     """Engines, the table of what is in flight, and calls of the library's own: each knows the function by itself."""
     clocks = {place: Clock() for place in (host_engine, progress_thread, call_cache)}
     comm = fresh()
-    monkeypatch.setattr(engine_builder, "_PATTERNS", {})  # earlier engines have another function, and later ones must not have this
+    monkeypatch.setattr(
+        engine_builder, "_PATTERNS", {}
+    )  # earlier engines have another function, and later ones must not have this
     for place, clock in clocks.items():
         monkeypatch.setattr(place, "function_address", clock.address_of)
     with another_board():
         wrong = [] if all_forms(comm) else ["a sum"]
         comm.Free()
         attach._registry.free()  # what is kept of it has this function, too
-    wrong += [f"{place.__name__}: {clock.asked}" for place, clock in clocks.items() if not clock.asked <= FORWARD]
+    wrong += [
+        f"{place.__name__}: {clock.asked}" for place, clock in clocks.items() if not clock.asked <= FORWARD
+    ]
     waits = [call_cache] if MPI.COMM_WORLD.size == 1 else clocks  # who is alone waits for nobody
     wrong += [f"{place.__name__} asked nothing" for place in waits if not clocks[place].asked]
     assert agreed(wrong) == []

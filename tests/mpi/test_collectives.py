@@ -25,7 +25,10 @@ from reference import (
 import hpcoll
 
 pytestmark = pytest.mark.mpi
-EVERY = [pytest.param(*case, marks=pytest.mark.smoke) if "/".join(case) in REPRESENTATIVE else case for case in ALGORITHMS]
+EVERY = [
+    pytest.param(*case, marks=pytest.mark.smoke) if "/".join(case) in REPRESENTATIVE else case
+    for case in ALGORITHMS
+]
 
 
 def call(comm: hpcoll.Communicator, collective: str, send: Any, recv: Any, root: int, **options: Any) -> None:
@@ -39,7 +42,9 @@ def call(comm: hpcoll.Communicator, collective: str, send: Any, recv: Any, root:
         method(send, recv, **options)
 
 
-def run(comm: hpcoll.Communicator, collective: str, count: int, root: int, dtype: Any = np.float64, **options: Any) -> bool:
+def run(
+    comm: hpcoll.Communicator, collective: str, count: int, root: int, dtype: Any = np.float64, **options: Any
+) -> bool:
     """Out of place: the right result, the input as before, nothing else touched."""
     inputs = contributions(collective, comm.size, count)
     wanted = expected(collective, comm.rank, root, inputs)
@@ -80,20 +85,42 @@ def test_every_root_and_count(collective: str, algorithm: str, runner: Any) -> N
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize(("collective", "algorithm"), representative(case for case in ALGORITHMS if case[1] != "native"))
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), representative(case for case in ALGORITHMS if case[1] != "native")
+)
 def test_deep_pipeline(collective: str, algorithm: str, runner: Any) -> None:
     """A prime number of elements in segments of 8 and a few more: hundreds of lanes, windows that move on, a short last segment."""
     comm = communicator()
     cases = [(1009, root, segment) for root in {0, comm.size - 1} for segment in (64, 1000)]
-    assert agreed([case for case in cases if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]) == []
+    assert (
+        agreed(
+            [
+                case
+                for case in cases
+                if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", ["self", "reversed"])
 @pytest.mark.parametrize(("collective", "algorithm"), representative(ALGORITHMS))
 def test_other_communicators(name: str, collective: str, algorithm: str) -> None:
     comm = communicator(name)
-    cases = [(runner, count, comm.size // 2) for runner in (run, run_in_place) for count in (0, comm.size + 1, 101)]
-    assert agreed([case for runner, *case in cases if not runner(comm, collective, *case, algorithm=algorithm, segment=128)]) == []
+    cases = [
+        (runner, count, comm.size // 2) for runner in (run, run_in_place) for count in (0, comm.size + 1, 101)
+    ]
+    assert (
+        agreed(
+            [
+                case
+                for runner, *case in cases
+                if not runner(comm, collective, *case, algorithm=algorithm, segment=128)
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.smoke
@@ -101,12 +128,16 @@ def test_other_communicators(name: str, collective: str, algorithm: str) -> None
 def test_chosen_by_the_library(collective: str) -> None:
     """No keyword: small, medium and large messages, each twice, so that the second one repeats the first one's plan."""
     comm = communicator()
-    cases = [(runner, count, 0) for runner in (run, run_in_place) for count in (1, 1, 1009, 1009, 100_003, 100_003)]
+    cases = [
+        (runner, count, 0) for runner in (run, run_in_place) for count in (1, 1, 1009, 1009, 100_003, 100_003)
+    ]
     assert agreed([case for runner, *case in cases if not runner(comm, collective, *case)]) == []
 
 
 @pytest.mark.parametrize("segment", [None, 256])
-@pytest.mark.parametrize(("collective", "algorithm"), representative(case for case in REDUCTIONS if case[0] == "allreduce"))
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), representative(case for case in REDUCTIONS if case[0] == "allreduce")
+)
 def test_bits_are_equal_on_all_ranks(collective: str, algorithm: str, segment: int | None) -> None:
     """Sums of numbers of very different size depend on the order, which must not depend on the rank."""
     comm = communicator()

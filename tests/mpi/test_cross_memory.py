@@ -39,22 +39,33 @@ def engines(comm: Any) -> list[Any]:
 def lent(comm: Any) -> bool:
     """Say whether a buffer of any call, as an engine has it still, was lent to the peers."""
     least = f.OWN_MEMORY << f.OFFSET_BITS
-    return any(engine.rings is not None and engine.state[[f.WHERE_INPUT, f.WHERE_OUTPUT]].max() >= least for engine in engines(comm))
+    return any(
+        engine.rings is not None and engine.state[[f.WHERE_INPUT, f.WHERE_OUTPUT]].max() >= least
+        for engine in engines(comm)
+    )
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
 def test_right_answers(reading: hpcoll.Communicator, collective: str, algorithm: str) -> None:
     """Messages around the least that is read so, and of several lanes; others are staged in the same call, or travel in ring slots."""
     counts = (7, LEAST_NBYTES // 8 - 1, LEAST_NBYTES // 8, COUNT)
-    wrong = [(runner.__name__, count) for runner in (run, run_in_place) for count in counts
-             if not runner(reading, collective, count, reading.size - 1, algorithm=algorithm)]  # fmt: skip
+    wrong = [
+        (runner.__name__, count)
+        for runner in (run, run_in_place)
+        for count in counts
+        if not runner(reading, collective, count, reading.size - 1, algorithm=algorithm)
+    ]
     assert agreed(wrong) == []
     reading.Free()
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(("collective", "algorithm"), representative([one for one in OURS if one[0] == "allreduce"]))
-def test_same_bits(reading: hpcoll.Communicator, collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), representative([one for one in OURS if one[0] == "allreduce"])
+)
+def test_same_bits(
+    reading: hpcoll.Communicator, collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The order in which contributions are combined is the algorithm's, whatever way they came."""
     monkeypatch.setenv("HPCOLL_SHM_COPY", "staged")
     comm, rng = fresh(), np.random.default_rng(reading.rank)
@@ -88,20 +99,27 @@ def test_requests(reading: hpcoll.Communicator) -> None:
     reading.Free()
 
 
-def test_where_ranks_cannot_read_each_others_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_ranks_cannot_read_each_others_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One rank that cannot is enough for all to stage; who asked for the other way is told why."""
     if communicator().size == 1:
         pytest.skip("needs a peer")
     last = communicator().rank == communicator().size - 1
     monkeypatch.setattr(local_ranks, "_reading", [])
-    monkeypatch.setattr(local_ranks, "refusal", lambda word: "process_vm_readv: Operation not permitted" if last else "")
+    monkeypatch.setattr(
+        local_ranks, "refusal", lambda word: "process_vm_readv: Operation not permitted" if last else ""
+    )
     monkeypatch.setenv("HPCOLL_SHM_COPY", "cma")
     comm = fresh()
     assert comm._context.resources.node.own_memory is None
     assert agreed([] if run(comm, "allreduce", COUNT, 0, algorithm="two_shot") else ["wrong"]) == []
     assert not lent(comm)
     if comm.rank == 0:
-        assert f"rank {comm.size - 1} not that of rank 0: process_vm_readv: Operation not permitted" in caplog.text
+        assert (
+            f"rank {comm.size - 1} not that of rank 0: process_vm_readv: Operation not permitted"
+            in caplog.text
+        )
     comm.Free()
 
 
@@ -126,7 +144,10 @@ def test_where_writes_are_slow() -> None:
         rings.fields[f.SLOW_WRITES] = 1 << 20
         comm.Bcast(x, algorithm="direct")
         assert agreed([] if bool(engine.state[f.READS]) is reads else [(staged, read)]) == []
-        assert agreed([] if min(engine.state[f.STAGED_NS], engine.state[f.READ_NS]) <= 100 else ["not timed"]) == []
+        assert (
+            agreed([] if min(engine.state[f.STAGED_NS], engine.state[f.READ_NS]) <= 100 else ["not timed"])
+            == []
+        )
     rings.fields[f.SLOW_WRITES] = 0
     comm.Free()
 

@@ -38,15 +38,26 @@ def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str
     return {rank: words[-1] for rank, words in spoken(nranks, done.stdout).items() if words}, done.stderr
 
 
-@pytest.mark.parametrize(("nranks", "way"), [(2, {}), *(pytest.param(*one, marks=pytest.mark.full) for one in ((2, MESSAGES), (3, {})))])
+@pytest.mark.parametrize(
+    ("nranks", "way"),
+    [(2, {}), *(pytest.param(*one, marks=pytest.mark.full) for one in ((2, MESSAGES), (3, {})))],
+)
 def test_two_communicators_in_another_order(nranks: int, way: dict[str, str]) -> None:
-    said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\nworld.Barrier()\nos._exit(0)", nranks, **way)
+    said, errors = run(
+        "caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\nworld.Barrier()\nos._exit(0)", nranks, **way
+    )
     for rank in (0, nranks - 1):
-        found = re.match(r"(\d+\.\d\d) MismatchError .*: ranks wait for each other, each in a call to which .*", said[rank])
+        found = re.match(
+            r"(\d+\.\d\d) MismatchError .*: ranks wait for each other, each in a call to which .*", said[rank]
+        )
         assert found, (said, errors)
         assert float(found[1]) < SOON_S
-        assert re.search(r"rank 0 of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on b", said[rank])
-        assert re.search(r"rank \d of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on a", said[rank])
+        assert re.search(
+            r"rank 0 of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on b", said[rank]
+        )
+        assert re.search(
+            r"rank \d of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on a", said[rank]
+        )
 
 
 def test_another_thread_may_come() -> None:
@@ -65,7 +76,9 @@ thread.join()
         2,
     )
     assert said == {0: "went on", 1: "went on"}, errors
-    assert re.search(r"has waited for 1 s: rank \d waits for rank \d; rank \d waits in Allreduce", errors), errors
+    assert re.search(r"has waited for 1 s: rank \d waits for rank \d; rank \d waits in Allreduce", errors), (
+        errors
+    )
 
 
 @pytest.mark.parametrize("way", [pytest.param({}, marks=pytest.mark.full), MESSAGES])
@@ -84,8 +97,12 @@ caught((comm, ("algorithm", "native")) if comm.rank else (comm,))
 open(told, "w").close()
 os._exit(0)
 """,
-        2, **way,
-    )  # fmt: skip
-    found = re.match(r"(\d+\.\d\d) MismatchError .*: rank 0: Allreduce\(.*; rank 1: Allreduce, which the MPI library serves$", said[0])
+        2,
+        **way,
+    )
+    found = re.match(
+        r"(\d+\.\d\d) MismatchError .*: rank 0: Allreduce\(.*; rank 1: Allreduce, which the MPI library serves$",
+        said[0],
+    )
     assert found, (said, errors)
     assert float(found[1]) < SOON_S

@@ -15,7 +15,11 @@ EVERY, THIRD = slice(None), slice(None, None, 3)
 TYPES = {  # how each is made, the elements of its arrays, and which of these travel
     "contiguous": (lambda: MPI.DOUBLE.Create_contiguous(6), REAL, EVERY),
     "vector": (lambda: MPI.DOUBLE.Create_vector(2, 1, 3).Create_resized(0, 48), REAL, THIRD),
-    "struct": (lambda: MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT]).Create_resized(0, 16), PAIR, EVERY),
+    "struct": (
+        lambda: MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT]).Create_resized(0, 16),
+        PAIR,
+        EVERY,
+    ),
     "duplicate": (MPI.DOUBLE.Dup, REAL, EVERY),
     "basic": (lambda: MPI.DOUBLE, REAL, EVERY),
     "text": (lambda: MPI.WCHAR, np.dtype("u4"), EVERY),
@@ -50,14 +54,20 @@ class Case(NamedTuple):
         aliased = self.in_place and root in ((), (comm.rank,))
         given = [MPI.IN_PLACE if aliased else [send, whole, one], [recv, whole if aliased else COUNT, one]]
         given += [[COUNT] * comm.size] if self.method == "Reduce_scatter" else []
-        call = {"blocking": self.method, "persistent": f"{self.method}_init"}.get(self.form, f"I{self.method.lower()}")
+        call = {"blocking": self.method, "persistent": f"{self.method}_init"}.get(
+            self.form, f"I{self.method.lower()}"
+        )
         request, found = None, []
         if not one.is_predefined:
             one.Commit()
         try:
             for _ in range(1 if frees else 2):
                 recv[:] = send if self.in_place else np.zeros_like(send)
-                request = request if self.form == "persistent" and request else getattr(comm, call)(*given, op, *root)
+                request = (
+                    request
+                    if self.form == "persistent" and request
+                    else getattr(comm, call)(*given, op, *root)
+                )
                 if frees and not one.is_predefined:
                     one.Free()
                 if self.form == "persistent":
@@ -84,7 +94,9 @@ def _operator(dtype: np.dtype[Any], travels: slice, name: str) -> MPI.Op:
     """Sum, or write the digits of one number behind those of the other, which does not commute."""
 
     def combine(left: Any, right: Any, datatype: MPI.Datatype) -> None:
-        for x, y in zip(*(_fields(np.frombuffer(memory, dtype)[travels]) for memory in (left, right)), strict=True):
+        for x, y in zip(
+            *(_fields(np.frombuffer(memory, dtype)[travels]) for memory in (left, right)), strict=True
+        ):
             y[:] = x * 10 ** (np.floor(np.log10(y)) + 1) + y if name == "in order" else x + y
 
     return MPI.SUM if name == "predefined" else MPI.Op.Create(combine, commute=name == "any order")
@@ -92,7 +104,11 @@ def _operator(dtype: np.dtype[Any], travels: slice, name: str) -> MPI.Op:
 
 def _overruns(case: Case) -> bool:
     """Say whether MPICH 5.0.2 itself writes outside its memory: in ordered Reduce_scatters of types with gaps."""
-    return case.method.startswith("Reduce_scatter") and case.op == "in order" and case.type in ("vector", "struct")
+    return (
+        case.method.startswith("Reduce_scatter")
+        and case.op == "in order"
+        and case.type in ("vector", "struct")
+    )
 
 
 _ALL = [Case(*one) for one in product(METHODS, FORMS, TYPES, OPS, (False, True))]
@@ -104,7 +120,10 @@ def test_as_plain_mpi4py(short: bool) -> None:
     comm, wrong = fresh(), []
     for case in CASES[:: 13 if short else 1]:
         ours = comm.Dup() if case.form == "first in flight" else comm  # whose context is made beside the call
-        expected, found = case.run(MPI.COMM_WORLD, frees=False), case.run(ours, frees="in flight" in case.form)
+        expected, found = (
+            case.run(MPI.COMM_WORLD, frees=False),
+            case.run(ours, frees="in flight" in case.form),
+        )
         wrong += [] if OLDER in expected or found == expected[: len(found)] else [(case, expected, found)]
         if ours is not comm:
             ours.Free()

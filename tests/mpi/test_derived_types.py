@@ -26,7 +26,9 @@ def numbers(turn: int, rank: int, nblocks: int, *more: int) -> np.ndarray:
     return np.random.default_rng([turn, rank]).random((nblocks * ROWS, *more))
 
 
-def cases(comm: MPI.Intracomm, turn: int, count: int, one: MPI.Datatype) -> Iterator[tuple[str, str, Callable[[], Arguments]]]:
+def cases(
+    comm: MPI.Intracomm, turn: int, count: int, one: MPI.Datatype
+) -> Iterator[tuple[str, str, Callable[[], Arguments]]]:
     """A name, a method and its arguments, made anew by each call."""
     p, rank, root = comm.size, comm.rank, turn % comm.size
     at_root = rank == root
@@ -45,9 +47,17 @@ def cases(comm: MPI.Intracomm, turn: int, count: int, one: MPI.Datatype) -> Iter
     yield "received", "Allgather", lambda: (plain(1), derived(p))
     yield "in place", "Allgather", lambda: (in_place, derived(p))
     yield "both sides", "Gather", lambda: (derived(1), derived(p) if at_root else None, root)
-    yield "in place", "Gather", lambda: (in_place if at_root else derived(1), derived(p) if at_root else None, root)
+    yield (
+        "in place",
+        "Gather",
+        lambda: (in_place if at_root else derived(1), derived(p) if at_root else None, root),
+    )
     yield "both sides", "Scatter", lambda: (derived(p) if at_root else None, derived(1), root)
-    yield "in place", "Scatter", lambda: (derived(p) if at_root else None, in_place if at_root else derived(1), root)
+    yield (
+        "in place",
+        "Scatter",
+        lambda: (derived(p) if at_root else None, in_place if at_root else derived(1), root),
+    )
     yield "both sides", "Alltoall", lambda: (derived(p), derived(p))
     yield "received", "Alltoall", lambda: (plain(p), derived(p))
     yield "in place", "Alltoall", lambda: (in_place, derived(p))
@@ -59,7 +69,11 @@ def arrays(arguments: Arguments) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
-@pytest.mark.parametrize(("way", "algorithm"), [("shared memory", None), ("messages", None), ("messages", "native")], indirect=["way"])
+@pytest.mark.parametrize(
+    ("way", "algorithm"),
+    [("shared memory", None), ("messages", None), ("messages", "native")],
+    indirect=["way"],
+)
 def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str, short: bool) -> None:
     """All bytes of all buffers, gaps included, for counts and roots that change from turn to turn."""
     comm, one, wrong = fresh(), column(), []
@@ -123,9 +137,16 @@ def test_a_view_inside_its_array() -> None:
     for _ in range(3):
         x, y, every = np.arange(10.0), np.zeros(10), np.zeros(2 * comm.size)
         comm.Allgather([x[5:6], 1, around], every)
-        comm.Scatter([np.arange(2.0 * comm.size), 2, MPI.DOUBLE] if comm.rank == 0 else None, [y[5:6], 1, around])
+        comm.Scatter(
+            [np.arange(2.0 * comm.size), 2, MPI.DOUBLE] if comm.rank == 0 else None, [y[5:6], 1, around]
+        )
         here = [2.0 * comm.rank, 2.0 * comm.rank + 1]
-        wrong += [] if every.tolist() == [4, 6] * comm.size and y.tolist() == [0] * 4 + [here[0], 0, here[1]] + [0] * 3 else [(every, y)]
+        wrong += (
+            []
+            if every.tolist() == [4, 6] * comm.size
+            and y.tolist() == [0] * 4 + [here[0], 0, here[1]] + [0] * 3
+            else [(every, y)]
+        )
     around.Free()
     comm.Free()
     assert agreed(wrong) == []

@@ -29,7 +29,11 @@ def report(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def rows(document: Any, subject: str) -> list[tuple[str, str, list[int] | None]]:
-    return [(row["level"], row["found"], row["ranks"]) for row in document["findings"] if row["subject"] == subject]
+    return [
+        (row["level"], row["found"], row["ranks"])
+        for row in document["findings"]
+        if row["subject"] == subject
+    ]
 
 
 def cores_here() -> int:
@@ -40,7 +44,16 @@ def cores_here() -> int:
 @pytest.mark.mpi(min_size=1)
 def test_ranks_that_agree_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     document = report(capsys)
-    for subject in ("MPI library", "threads", "MPI and CUDA", "launcher", "hosts", "software", "CUDA", "settings"):
+    for subject in (
+        "MPI library",
+        "threads",
+        "MPI and CUDA",
+        "launcher",
+        "hosts",
+        "software",
+        "CUDA",
+        "settings",
+    ):
         assert [ranks for _, _, ranks in rows(document, subject)] == [None], subject
     level, launch, _ = rows(document, "launcher")[0]
     assert level == OK
@@ -51,7 +64,9 @@ def test_ranks_that_agree_are_one_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_rank_that_differs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_differs_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if WORLD.rank == 1:
         monkeypatch.setenv("HPCOLL_ALLREDUSE", "ring")
     document = report(capsys)
@@ -71,12 +86,16 @@ def test_ranks_that_are_bound_to_one_core(capsys: pytest.CaptureFixture[str]) ->
         document = report(capsys)
     finally:
         os.sched_setaffinity(0, before)
-    assert rows(document, "binding") == [(FAIL, f"{NRANKS} ranks of a host are bound to its core {core} and no other", None)]
+    assert rows(document, "binding") == [
+        (FAIL, f"{NRANKS} ranks of a host are bound to its core {core} and no other", None)
+    ]
     assert document["failed"]
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_on_several_caches_are_said_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_on_several_caches_are_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As if even ranks were bound to another cache than odd ones; then as if one were bound to none."""
     monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank % 2)
     found = describe_all((0,) * NRANKS, tuple(rank % 2 for rank in range(NRANKS)))

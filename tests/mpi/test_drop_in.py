@@ -44,9 +44,22 @@ def in_place(comm: Any, method: str, nothing: Any, form: str) -> list[Any]:
 @pytest.mark.parametrize("form", ["blocking", "in flight", "persistent"])
 @pytest.mark.parametrize(
     "method",
-    ["Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Allgather", "Allgatherv", "Gather", "Gatherv", "Scatter", "Scatterv",
-     "Alltoall", "Alltoallv"],
-)  # fmt: skip
+    [
+        "Allreduce",
+        "Reduce",
+        "Scan",
+        "Exscan",
+        "Reduce_scatter_block",
+        "Allgather",
+        "Allgatherv",
+        "Gather",
+        "Gatherv",
+        "Scatter",
+        "Scatterv",
+        "Alltoall",
+        "Alltoallv",
+    ],
+)
 def test_none_is_in_place(method: str, form: str) -> None:
     comm = communicator()
     expected, found = (in_place(comm, method, nothing, form) for nothing in (MPI.IN_PLACE, None))
@@ -90,14 +103,35 @@ class Malformed:
 
 
 BAD: dict[str, Any] = {
-    "no memory": 5, "list": [[1, 2], 4, "d"], "too many items": [X, 1, 2, 3, 4], "none": None, "none counted": [None, 1, "d"],
-    "count of float": [X, 1.5, MPI.DOUBLE], "count of text": [X, "4", MPI.DOUBLE], "negative count": [X, -1, "d"],
-    "displacement": [X, 0, 9, "d"], "code": [X, 4, "\0"], "type": [X, 4, 5], "objects": np.array([None] * 4), "strided": np.zeros(8)[::2],
-    "byte order": np.zeros(4, ">f8"), "dates": np.zeros(4, "M8[s]"), "records": np.zeros(4, "i4,i4"), "read-only": FROZEN,
-    "interface is a list": Malformed([1, 2]), "interface is empty": Malformed({}), "no pointer": Cai(X, data=(None, False)),
-    "pointer of float": Cai(X, data=(1.5, False)), "data": Cai(X, data=5), "shape": Cai(X, shape=4), "axis": Cai(X, shape=("a",)),
-    "typestr": Cai(X, typestr=5), "mask": Cai(X, mask=1), "gaps": Cai(X, strides=(16,)), "order": Cai(X, typestr=">f8"),
-}  # fmt: skip
+    "no memory": 5,
+    "list": [[1, 2], 4, "d"],
+    "too many items": [X, 1, 2, 3, 4],
+    "none": None,
+    "none counted": [None, 1, "d"],
+    "count of float": [X, 1.5, MPI.DOUBLE],
+    "count of text": [X, "4", MPI.DOUBLE],
+    "negative count": [X, -1, "d"],
+    "displacement": [X, 0, 9, "d"],
+    "code": [X, 4, "\0"],
+    "type": [X, 4, 5],
+    "objects": np.array([None] * 4),
+    "strided": np.zeros(8)[::2],
+    "byte order": np.zeros(4, ">f8"),
+    "dates": np.zeros(4, "M8[s]"),
+    "records": np.zeros(4, "i4,i4"),
+    "read-only": FROZEN,
+    "interface is a list": Malformed([1, 2]),
+    "interface is empty": Malformed({}),
+    "no pointer": Cai(X, data=(None, False)),
+    "pointer of float": Cai(X, data=(1.5, False)),
+    "data": Cai(X, data=5),
+    "shape": Cai(X, shape=4),
+    "axis": Cai(X, shape=("a",)),
+    "typestr": Cai(X, typestr=5),
+    "mask": Cai(X, mask=1),
+    "gaps": Cai(X, strides=(16,)),
+    "order": Cai(X, typestr=">f8"),
+}
 
 
 @pytest.mark.once
@@ -107,7 +141,11 @@ def test_errors_are_those_of_mpi4py_too(name: str) -> None:
     comm, bad = hpcoll.Communicator(MPI.COMM_SELF), BAD[name]
     with pytest.raises((ValueError, TypeError, BufferError, KeyError)) as theirs:
         MPI.COMM_SELF.Allreduce(X, bad)
-    for call in (lambda: comm.Allreduce(X, bad), lambda: comm.Allreduce_init(X, bad), lambda: comm.Iallreduce(X, bad)):
+    for call in (
+        lambda: comm.Allreduce(X, bad),
+        lambda: comm.Allreduce_init(X, bad),
+        lambda: comm.Iallreduce(X, bad),
+    ):
         with pytest.raises(theirs.type):
             call()
 

@@ -49,7 +49,9 @@ COMMS = {  # what each rank splits the world by, once and again
 }
 
 
-def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tuple[dict[int, list[str]], str, int, float]:
+def job(
+    comms: str, end: str, late_s: float = 0, level: str = "multiple"
+) -> tuple[dict[int, list[str]], str, int, float]:
     """Return what each rank said, what was complained of, the exit status, and seconds until the job's end."""
     script = f"COMMS, LATE, LEVEL = {COMMS[comms]}, {late_s}, {level!r}\n" + JOB.replace("END", end)
     begun = time.monotonic()
@@ -89,16 +91,25 @@ def test_all_leave(comms: str) -> None:
     assert seconds < LIMIT_S / 2
 
 
-@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="mpirun of Open MPI ends with 1 where a rank leaves by os._exit")
+@pytest.mark.skipif(
+    "MPICH" not in MPI.Get_library_version(),
+    reason="mpirun of Open MPI ends with 1 where a rank leaves by os._exit",
+)
 def test_all_leave_by_os_exit() -> None:
     """One after the other, without an error: none is lost, and none ends the job."""
-    done = finished(command(NRANKS, "comm.Barrier()\ntime.sleep(0.2 * comm.rank)\nsay('leaves')\nos._exit(0)"), {})
+    done = finished(
+        command(NRANKS, "comm.Barrier()\ntime.sleep(0.2 * comm.rank)\nsay('leaves')\nos._exit(0)"), {}
+    )
     assert spoken(NRANKS, done.stdout) == {rank: ["leaves"] for rank in range(NRANKS)}
     assert "MPI_Abort" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("form", "way"), [("in flight", MESSAGES), *(pytest.param(form, {}, marks=pytest.mark.full) for form in ("blocking", "in flight"))]
+    ("form", "way"),
+    [
+        ("in flight", MESSAGES),
+        *(pytest.param(form, {}, marks=pytest.mark.full) for form in ("blocking", "in flight")),
+    ],
 )
 def test_all_are_interrupted(form: str, way: dict[str, str]) -> None:
     """As some launchers hand it to all, in a call or before it: all end soon, and so does the job, with an error."""
@@ -120,7 +131,9 @@ except (KeyboardInterrupt, hpcoll.PeerFailed) as error:
     done = finished(command(NRANKS, script), way)
     said = spoken(NRANKS, done.stdout)
     for rank in range(NRANKS):
-        found = re.fullmatch(r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank]))  # the second: of another rank's
+        found = re.fullmatch(
+            r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank])
+        )  # the second: of another rank's
         assert found, said
         assert float(found[1]) < SOON_S
     assert done.returncode != 0

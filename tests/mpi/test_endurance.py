@@ -97,12 +97,22 @@ def grown(text: str) -> list[str]:
     """Return what a rank said of more than it may."""
     words = text.split()
     private, descriptors, windows, numbers = map(float, words[1:5])
-    good = private < MOST_GROWTH_MB and descriptors <= MOST_DESCRIPTORS and windows <= 0 and numbers <= 0 and words[5:] == ["wrong", "0"]
+    good = (
+        private < MOST_GROWTH_MB
+        and descriptors <= MOST_DESCRIPTORS
+        and windows <= 0
+        and numbers <= 0
+        and words[5:] == ["wrong", "0"]
+    )
     return [] if good else [text]
 
 
 @pytest.mark.parametrize(
-    ("form", "ncalls"), [("blocking", 5000), *(pytest.param(form, 10**6, marks=FULL) for form in ("blocking", "in flight", "persistent"))]
+    ("form", "ncalls"),
+    [
+        ("blocking", 5000),
+        *(pytest.param(form, 10**6, marks=FULL) for form in ("blocking", "in flight", "persistent")),
+    ],
 )
 def test_very_many_calls(form: str, ncalls: int) -> None:
     """All are right when counters begin anew, and none leaves anything."""
@@ -115,10 +125,12 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
     [
         ("Dup", 20, 1, {}),
         *(pytest.param(kind, 10_000, 1, {}, marks=FULL) for kind in ("Dup", "Split", "reversed")),
-        *(pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")),  # more than MPICH has context ids
+        *(
+            pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")
+        ),  # more than MPICH has context ids
         pytest.param("kept", 200, 25, {}, marks=FULL),
     ],
-)  # fmt: skip
+)
 def test_very_many_communicators(kind: str, count: int, times: int, way: dict[str, str]) -> None:
     """Each used once and freed, or all alive at once: no memory, descriptors, windows or contexts of the MPI library are left."""
     said, _ = job(3, f"KIND, COUNT, TIMES = {kind!r}, {count}, {times}\n" + HOLDS + COMMUNICATORS, **way)
@@ -200,7 +212,11 @@ def test_a_rank_that_compiles_nothing() -> None:
 
 
 def test_shapes_and_communicators_that_come_and_go() -> None:
-    said, _ = job(2, "from hpcoll.runtime.transports import window as windows" + OWN + MANY_SHAPES_AND_COMMUNICATORS)
+    said, _ = job(
+        2, "from hpcoll.runtime.transports import window as windows" + OWN + MANY_SHAPES_AND_COMMUNICATORS
+    )
     for text in said.values():
         growth, nwindows = text.split()
-        assert (float(growth) < MOST_SHAPES_MB, nwindows) == (True, "2"), said  # one is kept for the next duplicate
+        assert (float(growth) < MOST_SHAPES_MB, nwindows) == (True, "2"), (
+            said
+        )  # one is kept for the next duplicate

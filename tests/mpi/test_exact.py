@@ -33,7 +33,9 @@ def cuts(n: int) -> list[slice]:
     return [slice(ends[RANK], ends[RANK + 1]) for ends in (even, uneven, last)]
 
 
-@pytest.mark.parametrize("comm", [MPI.COMM_WORLD, communicator(), communicator("reversed")], ids=["mpi4py", "hpcoll", "reversed"])
+@pytest.mark.parametrize(
+    "comm", [MPI.COMM_WORLD, communicator(), communicator("reversed")], ids=["mpi4py", "hpcoll", "reversed"]
+)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_the_same_bits_for_any_cut(comm: Any, dtype: Any) -> None:
     x, y = numbers(3000, dtype), numbers(3000, dtype)[::-1]
@@ -60,7 +62,9 @@ def test_numbers_of_other_sizes_on_each_rank() -> None:
     assert np.signbit(hpcoll.exact_sum(comm, x, 0))[1]
     empty = x[:0] if RANK == NRANKS - 1 and NRANKS > 1 else x
     whole = np.concatenate(MPI.COMM_WORLD.allgather(empty))
-    assert np.array_equal(hpcoll.exact_mean(comm, empty, 0), hpcoll.exact_mean(None, whole, 0), equal_nan=True)
+    assert np.array_equal(
+        hpcoll.exact_mean(comm, empty, 0), hpcoll.exact_mean(None, whole, 0), equal_nan=True
+    )
     nothing = hpcoll.exact_sum(comm, x[:0])
     assert nothing == 0
     assert not np.signbit(nothing)
@@ -72,7 +76,10 @@ def test_integers_wrap_as_those_of_numpy() -> None:
     assert hpcoll.exact_sum(communicator(), x) == whole.sum()
     assert hpcoll.exact_dot(communicator(), x, x) == (whole * whole).sum()
     assert hpcoll.exact_mean(communicator(), x) == float(sum(map(int, whole)) / len(whole))
-    assert np.array_equal(hpcoll.exact_sum(communicator(), x.astype(np.int8)[None], 0), whole.reshape(NRANKS, 10).astype(np.int8).sum(0))
+    assert np.array_equal(
+        hpcoll.exact_sum(communicator(), x.astype(np.int8)[None], 0),
+        whole.reshape(NRANKS, 10).astype(np.int8).sum(0),
+    )
 
 
 def test_an_accumulator_travels_between_ranks() -> None:
@@ -102,15 +109,51 @@ class Odd:
 
 
 DIFFERENT: list[tuple[str, Callable[[bool], Any], str]] = [
-    ("types", lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros(3, np.float32 if odd else np.float64)), "exact_sum of float32"),
-    ("axes", lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros((3, 3)), 1 if odd else 0), r"along \(1,\)"),
-    ("shapes", lambda odd: hpcoll.exact_mean(MPI.COMM_WORLD, np.zeros((3, 4 if odd else 3)), 0), r"other axes of \(4,\)"),
-    ("functions", lambda odd: (hpcoll.exact_norm if odd else hpcoll.exact_sum)(MPI.COMM_WORLD, np.zeros(3)), "exact_norm of float64"),
-    ("dots", lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3), np.zeros(3 + odd)), r"parts of one shape, got \(3,\) and \(4,\)"),
-    ("arrays", lambda odd: hpcoll.exact_sum(communicator(), "a" if odd else 1.0), "exact_sum: exact sums need .*, got <U1"),
-    ("lists", lambda odd: hpcoll.exact_sum(communicator(), [[1], [1, 2]] if odd else [1]), "exact_sum: .* can be read: .*shape"),
-    ("objects", lambda odd: hpcoll.exact_dot(communicator(), [1.0], Odd() if odd else [1.0]), "exact_dot: .* can be read: nobody may"),
-    ("pairs", lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3, BF16), np.zeros(3, "f2" if odd else BF16)), "bfloat16 and float16"),
+    (
+        "types",
+        lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros(3, np.float32 if odd else np.float64)),
+        "exact_sum of float32",
+    ),
+    (
+        "axes",
+        lambda odd: hpcoll.exact_sum(MPI.COMM_WORLD, np.zeros((3, 3)), 1 if odd else 0),
+        r"along \(1,\)",
+    ),
+    (
+        "shapes",
+        lambda odd: hpcoll.exact_mean(MPI.COMM_WORLD, np.zeros((3, 4 if odd else 3)), 0),
+        r"other axes of \(4,\)",
+    ),
+    (
+        "functions",
+        lambda odd: (hpcoll.exact_norm if odd else hpcoll.exact_sum)(MPI.COMM_WORLD, np.zeros(3)),
+        "exact_norm of float64",
+    ),
+    (
+        "dots",
+        lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3), np.zeros(3 + odd)),
+        r"parts of one shape, got \(3,\) and \(4,\)",
+    ),
+    (
+        "arrays",
+        lambda odd: hpcoll.exact_sum(communicator(), "a" if odd else 1.0),
+        "exact_sum: exact sums need .*, got <U1",
+    ),
+    (
+        "lists",
+        lambda odd: hpcoll.exact_sum(communicator(), [[1], [1, 2]] if odd else [1]),
+        "exact_sum: .* can be read: .*shape",
+    ),
+    (
+        "objects",
+        lambda odd: hpcoll.exact_dot(communicator(), [1.0], Odd() if odd else [1.0]),
+        "exact_dot: .* can be read: nobody may",
+    ),
+    (
+        "pairs",
+        lambda odd: hpcoll.exact_dot(MPI.COMM_WORLD, np.zeros(3, BF16), np.zeros(3, "f2" if odd else BF16)),
+        "bfloat16 and float16",
+    ),
 ]
 
 

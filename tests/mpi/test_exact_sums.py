@@ -19,7 +19,10 @@ UNASKED = [(collective, None) for collective in ("allreduce", "reduce", "reduce_
 
 def inputs(name: str, nranks: int, seed: int = 0, each: int = 18) -> list[Array]:
     """Per rank ``each`` elements for each rank."""
-    rng, parts = np.random.default_rng([seed, nranks]), {"complex128": "float64", "complex64": "float32"}.get(name)
+    rng, parts = (
+        np.random.default_rng([seed, nranks]),
+        {"complex128": "float64", "complex64": "float32"}.get(name),
+    )
     found = hard_numbers(parts or name, nranks, each * nranks * (2 if parts else 1), rng)
     return [one.view(name) for one in found] if parts else found
 
@@ -40,7 +43,9 @@ def test_correctly_rounded_by_any_algorithm(collective: str, algorithm: str | No
     everything = inputs(name, comm.size)
     given = everything[comm.rank].copy()
     found = reduced(comm, collective, given, hpcoll.EXACT_SUM, root, algorithm=algorithm)
-    good = bits(found) == bits(wanted(collective, everything, comm.rank, root)) and bits(given) == bits(everything[comm.rank])
+    good = bits(found) == bits(wanted(collective, everything, comm.rank, root)) and bits(given) == bits(
+        everything[comm.rank]
+    )
     assert agreed([] if good else [(found, wanted(collective, everything, comm.rank, root))]) == []
 
 
@@ -50,7 +55,10 @@ def test_order_and_ranks_do_not_matter(algorithm: str | None, name: str) -> None
     """The same contributions, on ranks in reverse order."""
     world, reverse = communicator(), communicator("reversed")
     everything = inputs(name, world.size, seed=1)
-    found = [reduced(comm, "allreduce", everything[world.rank], hpcoll.EXACT_SUM, algorithm=algorithm) for comm in (world, reverse)]
+    found = [
+        reduced(comm, "allreduce", everything[world.rank], hpcoll.EXACT_SUM, algorithm=algorithm)
+        for comm in (world, reverse)
+    ]
     assert agreed([] if bits(found[0]) == bits(found[1]) else [found]) == []
 
 
@@ -100,8 +108,12 @@ def test_long_messages_and_parts_of_arrays() -> None:
     for segment in (None, "8K"):
         for _ in range(2):
             y = np.zeros(count + 2)
-            comm.Allreduce([everything[comm.rank][3:], count, MPI.DOUBLE], y[1:-1], hpcoll.EXACT_SUM, segment=segment)
-            assert agreed([] if bits(y[1:-1]) == bits(expected) and not y[0] and not y[-1] else [segment]) == []
+            comm.Allreduce(
+                [everything[comm.rank][3:], count, MPI.DOUBLE], y[1:-1], hpcoll.EXACT_SUM, segment=segment
+            )
+            assert (
+                agreed([] if bits(y[1:-1]) == bits(expected) and not y[0] and not y[-1] else [segment]) == []
+            )
 
 
 def test_symmetric_memory() -> None:
@@ -119,8 +131,12 @@ def test_settings_force_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = inputs("float64", comm.size)
     for _ in range(2):
         found = reduced(comm, "allreduce", everything[comm.rank], hpcoll.EXACT_SUM)
-        assert agreed([] if bits(found) == bits(wanted("allreduce", everything, comm.rank)) else [found]) == []
-    assert {row.algorithm for row in comm.ledger.rows() if row.operation == "allreduce"} == {"recursive_doubling"}
+        assert (
+            agreed([] if bits(found) == bits(wanted("allreduce", everything, comm.rank)) else [found]) == []
+        )
+    assert {row.algorithm for row in comm.ledger.rows() if row.operation == "allreduce"} == {
+        "recursive_doubling"
+    }
     comm.Free()
 
 
@@ -135,7 +151,9 @@ def test_integers_wrap_as_in_a_sum() -> None:
 def test_the_library_never_serves_it() -> None:
     comm, x = communicator(), np.ones(3)
     for what in (x, np.ones(3, ml_dtypes.bfloat16), np.ones(3, np.int32)):
-        error = raised(lambda what=what: comm.Allreduce(MPI.IN_PLACE, what, hpcoll.EXACT_SUM, algorithm="native"))
+        error = raised(
+            lambda what=what: comm.Allreduce(MPI.IN_PLACE, what, hpcoll.EXACT_SUM, algorithm="native")
+        )
         assert isinstance(error, hpcoll.ArgumentError)
         assert "allreduce/native cannot serve this call" in str(error)
     refused: Any = raised(lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3, bool), hpcoll.EXACT_SUM))

@@ -20,7 +20,14 @@ from hpcoll.schedules.row import Algorithm, schedule
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
 OPERATORS = ((MPI.SUM, np.add), (MPI.PROD, np.multiply), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum))
-KEYS = ("allreduce/two_shot", "allreduce/circulant", "allreduce/double_tree", "allgather/ring", "alltoall/pairwise", "reduce_scatter/ring")
+KEYS = (
+    "allreduce/two_shot",
+    "allreduce/circulant",
+    "allreduce/double_tree",
+    "allgather/ring",
+    "alltoall/pairwise",
+    "reduce_scatter/ring",
+)
 COUNTS = (1, WORLD.size + 1, 30_001)  # elements of a vector or of a block
 
 
@@ -68,7 +75,9 @@ def check(comm: hpcoll.Communicator, row: Algorithm, count: int, array: Any) -> 
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_thread_blocks_in_lanes_give_the_right_results(key: str, registering: hpcoll.Communicator, tmp_path: Path) -> None:
+def test_thread_blocks_in_lanes_give_the_right_results(
+    key: str, registering: hpcoll.Communicator, tmp_path: Path
+) -> None:
     """Any count, also fewer elements than chunks, and every operator."""
     row = of_file(key, tmp_path)
     for count in COUNTS:
@@ -76,7 +85,9 @@ def test_thread_blocks_in_lanes_give_the_right_results(key: str, registering: hp
 
 
 @pytest.mark.parametrize("key", ["allreduce/two_shot", "allgather/ring"])
-def test_they_run_on_gpu_arrays(key: str, double: Double, registering: hpcoll.Communicator, tmp_path: Path) -> None:
+def test_they_run_on_gpu_arrays(
+    key: str, double: Double, registering: hpcoll.Communicator, tmp_path: Path
+) -> None:
     """The same programs, lowered for streams of a GPU's double."""
     row = of_file(key, tmp_path)
     for count in COUNTS:

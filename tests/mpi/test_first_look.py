@@ -22,7 +22,9 @@ def test_texts_of_communicators() -> None:
     library = f"{vendor} {'.'.join(map(str, version))}>"
     assert repr(world) == f"<hpcoll.Communicator MPI_COMM_WORLD: {where} on 1 node, {library}"
     half = world.Split(0)
-    assert repr(half) == f"<hpcoll.Communicator: {where}, {library}", "whose context its first collective makes"
+    assert repr(half) == f"<hpcoll.Communicator: {where}, {library}", (
+        "whose context its first collective makes"
+    )
     half.Set_name("half")
     half.Barrier()
     assert repr(half) == f"<hpcoll.Communicator half: {where} on 1 node, {library}"
@@ -54,7 +56,10 @@ def test_texts_of_requests() -> None:
 def test_a_communicator_is_made_of_one() -> None:
     """mpi4py makes null ones by ``__new__`` alone, for results of its own."""
     for kind in (hpcoll.Communicator, hpcoll.CartCommunicator, Mine):
-        with pytest.raises(hpcoll.ArgumentError, match=r"needs an intracommunicator, such as MPI\.COMM_WORLD, got no argument"):
+        with pytest.raises(
+            hpcoll.ArgumentError,
+            match=r"needs an intracommunicator, such as MPI\.COMM_WORLD, got no argument",
+        ):
             kind()
     with pytest.raises(hpcoll.ArgumentError, match=r"got MPI\.COMM_NULL"):
         hpcoll.Communicator(MPI.COMM_NULL)

@@ -38,9 +38,14 @@ def test_who_has_not_come_is_named(end: str) -> None:
     done = finished(command(3, JOB.replace("END", ENDS[end])), {})
     said, what = spoken(3, done.stdout), "the first collective of hpcoll's"
     for rank in (0, 2):
-        assert said[rank][0].startswith(f"CollectiveTimeout rank {rank}: not all of 3 ranks came to {what}, on other at "), said
+        assert said[rank][0].startswith(
+            f"CollectiveTimeout rank {rank}: not all of 3 ranks came to {what}, on other at "
+        ), said
         assert "in 1 s: ranks 0, 2 came; rank 1 did not" in said[rank][0]
-        assert said[rank][1] == f"again rank {rank}: this communicator cannot be used: not all ranks came to {what}"
+        assert (
+            said[rank][1]
+            == f"again rank {rank}: this communicator cannot be used: not all ranks came to {what}"
+        )
     assert said[1][:1] == (["KeyboardInterrupt "] if end == "breaks off" else [])
     assert "rank 0 waits for 1 s: not all of 3 ranks have come to" in done.stderr
     assert "ranks 0, 2 came; rank 1 did not" in done.stderr

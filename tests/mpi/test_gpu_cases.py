@@ -23,8 +23,12 @@ from gpu_cases import (
 from hpcoll.schedules.catalogue import CATALOGUE
 
 COUNTS = (0, 7, 12_007)  # the double is slow
-HIERARCHICAL = [(method, name) for method, collective in COLLECTIVE.items() for name in names(method)[2:]
-                if method != "Barrier" and CATALOGUE[f"{collective}/{name}"].hierarchical]  # fmt: skip
+HIERARCHICAL = [
+    (method, name)
+    for method, collective in COLLECTIVE.items()
+    for name in names(method)[2:]
+    if method != "Barrier" and CATALOGUE[f"{collective}/{name}"].hierarchical
+]
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double, pytest.mark.usefixtures("blame")]
 
 
@@ -40,7 +44,15 @@ def by(make: Maker) -> Iterator[Any]:
 
 # On more than two ranks, in the short run, hpcoll's own choice and one other: the double is slow. For "direct" see test_gpu_direct.
 @pytest.mark.parametrize(
-    "way", [None, *(way if way == "staged" else pytest.param(way, marks=pytest.mark.once) for way in WAYS if way != "direct")]
+    "way",
+    [
+        None,
+        *(
+            way if way == "staged" else pytest.param(way, marks=pytest.mark.once)
+            for way in WAYS
+            if way != "direct"
+        ),
+    ],
 )
 @pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])
 def test_every_way(method: str, way: str | None, by: Any, make: Maker) -> None:
@@ -61,14 +73,18 @@ def grouped(make: Maker) -> Iterator[Any]:
 
 @pytest.mark.parametrize("way", [pytest.param(None, marks=pytest.mark.full), "staged"])
 @pytest.mark.parametrize(("method", "algorithm"), HIERARCHICAL)
-def test_pairs_of_ranks_as_nodes(method: str, algorithm: str, way: str | None, grouped: Any, make: Maker) -> None:
+def test_pairs_of_ranks_as_nodes(
+    method: str, algorithm: str, way: str | None, grouped: Any, make: Maker
+) -> None:
     comm = grouped(way)
     assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
     check_method(comm, method, make, algorithm, counts=COUNTS)
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")])
+@pytest.mark.parametrize(
+    "method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")]
+)
 def test_element_types(method: str, by: Any, make: Maker) -> None:
     check_dtypes(by(None), method, make)
 

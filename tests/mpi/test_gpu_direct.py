@@ -9,7 +9,12 @@ from gpu_cases import check_method, check_requests, communicator
 
 import hpcoll
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=True), pytest.mark.usefixtures("blame"), pytest.mark.once]
+pytestmark = [
+    pytest.mark.mpi(min_size=1),
+    pytest.mark.double(takes=True),
+    pytest.mark.usefixtures("blame"),
+    pytest.mark.once,
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +25,9 @@ def comm(shared_double: Double) -> Iterator[hpcoll.Communicator]:
 
 
 @pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])
-def test_messages_leave_from_gpu_memory(method: str, comm: hpcoll.Communicator, shared_double: Double) -> None:
+def test_messages_leave_from_gpu_memory(
+    method: str, comm: hpcoll.Communicator, shared_double: Double
+) -> None:
     check_method(comm, method, lambda count, dtype: shared_double.Array(count, dtype))
 
 

@@ -41,7 +41,11 @@ def call(comm: hpcoll.Communicator, start: str, *arguments: Any, **options: Any)
 STARTS = ("blocking", "nonblocking", "persistent")
 FAILURES = [
     *(("cuMemcpyAsync", "native", SHORT, one) for one in STARTS[:1]),
-    *((name, "two_shot", LONG, one) for one in STARTS for name in ("cuStreamWaitEvent", "cuEventRecord", "cuEventQuery", "cuLaunchKernel")),
+    *(
+        (name, "two_shot", LONG, one)
+        for one in STARTS
+        for name in ("cuStreamWaitEvent", "cuEventRecord", "cuEventQuery", "cuLaunchKernel")
+    ),
     *((name, None, SHORT, one) for one in STARTS for name in ("cuMemcpyAsync", "cuEventSynchronize")),
 ]
 
@@ -52,7 +56,9 @@ def heard(error: BaseException | None) -> bool:
 
 
 @pytest.mark.parametrize(("name", "algorithm", "count", "start"), FAILURES)
-def test_an_error_of_the_driver(name: str, algorithm: str | None, count: int, start: str, failing: Any) -> None:
+def test_an_error_of_the_driver(
+    name: str, algorithm: str | None, count: int, start: str, failing: Any
+) -> None:
     """It is named with the rank and the collective, and ends the communicator."""
     if name == "cuLaunchKernel" and WORLD.size == 1:
         pytest.skip("one rank has nothing to add up")
@@ -80,7 +86,9 @@ def test_an_error_at_the_end(start: str, failing: Any) -> None:
     send, recv = failing.Array(LONG).fill(1), failing.Array(LONG)
     failing.fail("cuEventSynchronize", 700)
     error = raised(lambda: call(comm, start, send, recv, hpcoll.AVG))
-    assert heard(error) or (isinstance(error, DeviceError) and str(error).startswith(f"rank {comm.rank}: allreduce/"))
+    assert heard(error) or (
+        isinstance(error, DeviceError) and str(error).startswith(f"rank {comm.rank}: allreduce/")
+    )
     with pytest.raises(ArgumentError, match="cannot be used"):
         comm.Barrier()
 
@@ -105,9 +113,10 @@ def test_results_are_there_after_waitall(double: Any) -> None:
     average = double.Array(LONG).fill(comm.rank)
     scaled, host_engine = double.Array(LONG).fill(1), np.zeros(LONG, single)
     requests = [
-        comm.Iallreduce(mine, there), comm.Iallreduce(MPI.IN_PLACE, average, hpcoll.AVG),
+        comm.Iallreduce(mine, there),
+        comm.Iallreduce(MPI.IN_PLACE, average, hpcoll.AVG),
         comm.Iallreduce(scaled, host_engine, hpcoll.premul_sum(3)),
-    ]  # fmt: skip
+    ]
     MPI.Request.Waitall(requests)
     assert (read(there) == n * (n - 1) / 2).all()
     assert (read(average) == (n - 1) / 2).all()
@@ -169,7 +178,9 @@ def test_an_array_of_another_gpu() -> None:
         comm = communicator()
         assert allreduce(comm, double)
         double.make_current(1)
-        with pytest.raises(ArgumentError, match=f"rank {comm.rank}: this communicator uses GPU 0, got an array on GPU 1"):
+        with pytest.raises(
+            ArgumentError, match=f"rank {comm.rank}: this communicator uses GPU 0, got an array on GPU 1"
+        ):
             allreduce(comm, double, ordinal=1)
         double.make_current(0)
         assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
@@ -183,7 +194,9 @@ def test_an_array_that_was_freed(double: Any) -> None:
     send, recv = double.Array(LONG), double.Array(LONG)
     recv.free()
     for arguments, name in (((send, recv), "recvbuf"), ((recv, send), "sendbuf")):
-        with pytest.raises(ArgumentError, match=f"rank {comm.rank}: {name} needs memory that can be read here"):
+        with pytest.raises(
+            ArgumentError, match=f"rank {comm.rank}: {name} needs memory that can be read here"
+        ):
             comm.Allreduce(*arguments)
     assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
     comm.Free()
@@ -198,7 +211,9 @@ def test_arrays_of_two_streams(double: Any) -> None:
     comm.Allreduce(send, recv)
     assert agreed([] if (read(recv) == 2 * comm.size).all() else ["wrong"]) == []
     for stream in ("1", -3, True, object()):
-        with pytest.raises(ArgumentError, match=f"rank {comm.rank}: stream needs a CUDA stream or its handle"):
+        with pytest.raises(
+            ArgumentError, match=f"rank {comm.rank}: stream needs a CUDA stream or its handle"
+        ):
             comm.Allreduce(send, recv, stream=stream)
     comm.Free()
 
@@ -212,6 +227,7 @@ def test_ctrl_c(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     WORLD.Barrier()
     problem = ""
     if comm.rank == 0:  # nobody else comes
+
         def interrupted(*arguments: int) -> int:
             raise KeyboardInterrupt
 

@@ -126,8 +126,13 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
 
 def balance(double: Any) -> dict[str, int]:
     """Return what is made and not given back."""
-    pairs = {"cuEventCreate": "cuEventDestroy_v2", "cuMemHostRegister_v2": "cuMemHostUnregister", "cuStreamCreate": "cuStreamDestroy_v2",
-             "cuMemAlloc_v2": "cuMemFree_v2", "cuIpcOpenMemHandle_v2": "cuIpcCloseMemHandle"}  # fmt: skip
+    pairs = {
+        "cuEventCreate": "cuEventDestroy_v2",
+        "cuMemHostRegister_v2": "cuMemHostUnregister",
+        "cuStreamCreate": "cuStreamDestroy_v2",
+        "cuMemAlloc_v2": "cuMemFree_v2",
+        "cuIpcOpenMemHandle_v2": "cuIpcCloseMemHandle",
+    }
     return {made: double.calls[made] - double.calls[freed] for made, freed in pairs.items()}
 
 
@@ -166,7 +171,9 @@ def test_persistent_calls_in_a_row_share_streams(double: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [OWN_CORE, SHARED_CORE], ids=["own core", "shared core"])
-def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(policy: WaitPolicy, double: Any) -> None:
+def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(
+    policy: WaitPolicy, double: Any
+) -> None:
     """Each pass asks the driver for an event."""
     comm = communicator()
     resources = comm._context.resources
@@ -175,8 +182,11 @@ def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(policy: 
     resources.wait_policy = before
     engines = [engine for engine in comm._context.planner.engines() if isinstance(engine, GpuEngine)]
     stays = 200_000 // 40 if policy is OWN_CORE else SHARED_CORE.stays
-    found += [len(engines) == 1] + [int(engine.state[field]) == stays + more * policy.yields for engine in engines
-                                    for field, more in ((STAYS, 0), (YIELDS, 1))]  # fmt: skip
+    found += [len(engines) == 1] + [
+        int(engine.state[field]) == stays + more * policy.yields
+        for engine in engines
+        for field, more in ((STAYS, 0), (YIELDS, 1))
+    ]
     assert agreed([] if all(found) else found) == []
     comm.Free()
 
@@ -218,7 +228,9 @@ def test_two_threads_with_a_communicator_each(double: Any) -> None:
 
     def work(comm: hpcoll.Communicator) -> None:
         double.make_current(0)
-        found.extend(allreduce(comm, double, count) for count in (LONG, LONG + 1, SHORT, LONG) for _ in range(2))
+        found.extend(
+            allreduce(comm, double, count) for count in (LONG, LONG + 1, SHORT, LONG) for _ in range(2)
+        )
 
     threads = [threading.Thread(target=work, args=(comm,)) for comm in comms]
     for thread in threads:

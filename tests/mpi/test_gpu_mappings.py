@@ -88,13 +88,17 @@ def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_staging_memory_that_is_refused_is_reported(double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_memory_that_is_refused_is_reported(
+    double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     comm = communicator("staged")
     node = comm._context.resources.node
     monkeypatch.setattr(node, "_limit", 0)
     monkeypatch.setattr(node, "refused", "an earlier refusal, which was reported")
     assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
-    texts = [text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank 0: ")]
+    texts = [
+        text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank 0: ")
+    ]
     told = any("of shared memory cannot be had" in text for text in texts)
     assert agreed([] if told else [caplog.messages]) == []
     comm.Free()

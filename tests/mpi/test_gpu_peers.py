@@ -27,43 +27,64 @@ several = pytest.mark.mpi(min_size=2)
 MISMATCHES: dict[str, tuple[Callable[[int, Any], tuple[Any, Any]], str, str]] = {
     "operator": (
         lambda n, x: (("Allreduce", (x(n), x(n), MPI.SUM)), ("Allreduce", (x(n), x(n), MPI.MAX))),
-        "llreduce(float32[{n}], op=SUM)", "llreduce(float32[{n}], op=MAX)",
+        "llreduce(float32[{n}], op=SUM)",
+        "llreduce(float32[{n}], op=MAX)",
     ),
     "count": (
         lambda n, x: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n - 1), x(n - 1)))),
-        "llreduce(float32[{n}], op=SUM)", "llreduce(float32[{less}], op=SUM)",
+        "llreduce(float32[{n}], op=SUM)",
+        "llreduce(float32[{less}], op=SUM)",
     ),
     "type of what is moved": (
-        lambda n, x: (("Allgather", (x(n), x(n * WORLD.size))), ("Allgather", (x(n, "i4"), x(n * WORLD.size, "i4")))),
-        "llgather(float32[{n}])", "llgather(int32[{n}])",
+        lambda n, x: (
+            ("Allgather", (x(n), x(n * WORLD.size))),
+            ("Allgather", (x(n, "i4"), x(n * WORLD.size, "i4"))),
+        ),
+        "llgather(float32[{n}])",
+        "llgather(int32[{n}])",
     ),
     "root": (
-        lambda n, x: (("Bcast", (x(n), 0)), ("Bcast", (x(n), WORLD.size - 1))), "cast(float32[{n}], root=0)", "cast(float32[{n}], root=",
+        lambda n, x: (("Bcast", (x(n), 0)), ("Bcast", (x(n), WORLD.size - 1))),
+        "cast(float32[{n}], root=0)",
+        "cast(float32[{n}], root=",
     ),
     "collective": (
-        lambda n, x: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n), 0))), "llreduce(float32[{n}], op=SUM)", "cast(float32[{n}], root=0)",
+        lambda n, x: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n), 0))),
+        "llreduce(float32[{n}], op=SUM)",
+        "cast(float32[{n}], root=0)",
     ),
-}  # fmt: skip
+}
 FEW = ("operator", "type of what is moved")
 KINDS = [(name, count, form) for name in MISMATCHES for count in (LONG, SHORT) for form in FORMS]
 
 
 def rare(name: str, count: int, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.full] * (count == SHORT or (form is not blocking and name != FEW[0]) or name not in FEW)
+    return [pytest.mark.full] * (
+        count == SHORT or (form is not blocking and name != FEW[0]) or name not in FEW
+    )
 
 
 @several
-@pytest.mark.parametrize(("name", "count", "form"), [pytest.param(*case, marks=rare(*case)) for case in KINDS])
-def test_every_rank_is_told_of_a_mismatch(name: str, count: int, form: Callable[..., None], double: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "count", "form"), [pytest.param(*case, marks=rare(*case)) for case in KINDS]
+)
+def test_every_rank_is_told_of_a_mismatch(
+    name: str, count: int, form: Callable[..., None], double: Any
+) -> None:
     """Soon, on all ranks; other communicators go on, and this one once it is recovered."""
     comm, other = communicator(), communicator()
     assert allreduce(comm, double, count)
     calls, theirs, mine = MISMATCHES[name]
     if comm.size == 2 and name == "root" and form is not persistent:
         pytest.skip("both are roots, and are done")
-    method, arguments = calls(count, lambda n, dtype="f4": double.Array(n, np.dtype(dtype)).fill(1))[comm.rank == comm.size - 1]
+    method, arguments = calls(count, lambda n, dtype="f4": double.Array(n, np.dtype(dtype)).fill(1))[
+        comm.rank == comm.size - 1
+    ]
     text, seconds = caught(comm, lambda: form(comm, method, arguments), form)
-    quoted = [call.format(n=count, less=count - 1).replace("(", "_init(" if form is persistent else "(", 1) for call in (theirs, mine)]
+    quoted = [
+        call.format(n=count, less=count - 1).replace("(", "_init(" if form is persistent else "(", 1)
+        for call in (theirs, mine)
+    ]
     plain = text.replace("] on the GPU", "]")
     wrong = [] if all(one in plain for one in quoted) and seconds < SOON_S else [(text, seconds)]
     wrong += [] if allreduce(other, double, count) else ["wrong"]
@@ -79,14 +100,20 @@ def test_a_rank_comes_late(form: Callable[..., None], double: Any) -> None:
     comm, late = communicator(), WORLD.rank == WORLD.size - 1
     assert allreduce(comm, double)
     send, recv = double.Array(LONG).fill(1), double.Array(LONG)
-    method = comm.Allreduce if form is blocking else lambda *given, timeout: comm.Iallreduce(*given, timeout=timeout).Wait()
+    method = (
+        comm.Allreduce
+        if form is blocking
+        else lambda *given, timeout: comm.Iallreduce(*given, timeout=timeout).Wait()
+    )
     if late:
         WORLD.Barrier()
     error = raised(lambda: method(send, recv, timeout=0.5))
     if not late:
         WORLD.Barrier()
     told = rf"(?s)did not end in 0\.5 s:\n  rank \d waits for .*\n  rank {WORLD.size - 1} is in no collective since"
-    wrong = [] if isinstance(error, hpcoll.CollectiveTimeout) and re.search(told, str(error)) else [repr(error)]
+    wrong = (
+        [] if isinstance(error, hpcoll.CollectiveTimeout) and re.search(told, str(error)) else [repr(error)]
+    )
     comm.recover()
     wrong += [] if allreduce(comm, double) else ["wrong after it"]
     assert agreed(wrong) == []
@@ -108,7 +135,9 @@ def test_the_driver_fails_on_one_rank(name: str, double: Any) -> None:
             comm.Allreduce(send, recv, algorithm="two_shot")
 
     error = raised(call)
-    gave_up = isinstance(error, hpcoll.PeerFailed) and f"rank {WORLD.size - 1} gave up: DeviceError" in str(error)
+    gave_up = isinstance(error, hpcoll.PeerFailed) and f"rank {WORLD.size - 1} gave up: DeviceError" in str(
+        error
+    )
     wrong = [] if (isinstance(error, hpcoll.DeviceError) if mine else gave_up) else [repr(error)]
     comm.recover()
     wrong += [] if allreduce(comm, double) else ["wrong after it"]
@@ -132,7 +161,11 @@ def test_memory_that_is_freed_in_flight(form: Callable[..., None], double: Any) 
     if comm.rank == comm.size - 1:
         send.free()
     error = raised(request.Wait)
-    wrong = [] if isinstance(error, hpcoll.HpcollError) or (error is None and (read(recv) == comm.size).all()) else [repr(error)]
+    wrong = (
+        []
+        if isinstance(error, hpcoll.HpcollError) or (error is None and (read(recv) == comm.size).all())
+        else [repr(error)]
+    )
     wrong += [] if allreduce(other, double) else ["wrong"]
     assert agreed(wrong) == []
 
@@ -171,7 +204,14 @@ say("went on")
 @pytest.mark.skipif(WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
 @pytest.mark.parametrize(
     ("form", "count"),
-    [("blocking", LONG), *(pytest.param(form, n, marks=pytest.mark.full) for n in (SHORT, LONG) for form in ("in_flight", "persistent"))],
+    [
+        ("blocking", LONG),
+        *(
+            pytest.param(form, n, marks=pytest.mark.full)
+            for n in (SHORT, LONG)
+            for form in ("in_flight", "persistent")
+        ),
+    ],
 )
 def test_a_rank_leaves(form: str, count: int) -> None:
     """The others raise soon, with its error, and the job ends."""

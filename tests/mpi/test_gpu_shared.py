@@ -54,5 +54,15 @@ def test_operands_are_aligned_alike(algorithm: str, folds: list[list[int]], doub
     comm = communicator()
     wrong = wrong_sums(comm, double, in_place=False, algorithm=algorithm)
     beyond = {address % 16 for values in folds for address in (*values[:8], *values[9:17])}
-    assert agreed(wrong + ([] if folds and beyond == {0} else [f"{len(folds)} reductions, {beyond} behind a multiple of 16"])) == []
+    assert (
+        agreed(
+            wrong
+            + (
+                []
+                if folds and beyond == {0}
+                else [f"{len(folds)} reductions, {beyond} behind a multiple of 16"]
+            )
+        )
+        == []
+    )
     comm.Free()

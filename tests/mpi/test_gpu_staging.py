@@ -40,7 +40,9 @@ def iallreduce(comm: hpcoll.Communicator, double: Any) -> bool:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Refusals that were reported on this rank."""
-    return [text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank ")]
+    return [
+        text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank ")
+    ]
 
 
 @pytest.mark.once
@@ -49,7 +51,11 @@ def test_blocking_calls_of_all_communicators_share_one(double: Any) -> None:
     comms = [communicator("staged") for _ in range(4)]
     host, found = window.mapped_nbytes(), []
     for comm in (*comms, *comms[::-1], comms[2]):
-        found += [allreduce(comm, double), pinned_nbytes(double) == EACH, window.mapped_nbytes() - host < EACH + SLACK]
+        found += [
+            allreduce(comm, double),
+            pinned_nbytes(double) == EACH,
+            window.mapped_nbytes() - host < EACH + SLACK,
+        ]
     for comm in comms[1:]:
         comm.Free()
     found += [allreduce(comms[0], double), len(turns(comms[0])) == 1]
@@ -117,7 +123,11 @@ def test_a_communicator_that_is_given_another_uses_that(double: Any) -> None:
     idle, first.idle = first.idle, None  # the second communicator is inside a call
     assert idle is not None
     before = idle.rings.fields.copy()
-    found += [allreduce(comms[0], double), bool((idle.rings.fields == before).all()), len(turns(comms[0])) == 2]
+    found += [
+        allreduce(comms[0], double),
+        bool((idle.rings.fields == before).all()),
+        len(turns(comms[0])) == 2,
+    ]
     first.idle = idle
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
     for comm in comms:
@@ -182,7 +192,9 @@ def test_a_call_that_failed_keeps_its_own(double: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.once
-def test_a_limit_for_one(double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_for_one(
+    double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocking calls of any number of communicators have enough; calls in flight travel by MPI, and say so."""
     comms = [communicator("staged") for _ in range(3)]
     found: list[Any] = [allreduce(comms[0], double)]
@@ -190,8 +202,13 @@ def test_a_limit_for_one(double: Any, caplog: pytest.LogCaptureFixture, monkeypa
     limit = WORLD.allreduce(window.mapped_nbytes(), MPI.MAX) + EACH // 2
     monkeypatch.setattr(node, "_limit", limit)
     found += [allreduce(comm, double) for comm in (*comms, *comms)] + [said(caplog) == []]
-    found += [iallreduce(comms[1], double) for _ in range(3)] + [len(said(caplog)) == 1 and "the limit is" in said(caplog)[0]]
-    found += [allreduce(comm, double) for comm in comms] + [iallreduce(comms[2], double), len(said(caplog)) == 2]
+    found += [iallreduce(comms[1], double) for _ in range(3)] + [
+        len(said(caplog)) == 1 and "the limit is" in said(caplog)[0]
+    ]
+    found += [allreduce(comm, double) for comm in comms] + [
+        iallreduce(comms[2], double),
+        len(said(caplog)) == 2,
+    ]
     found.append(pinned_nbytes(double) == EACH)
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
     for comm in comms:
@@ -215,8 +232,17 @@ def test_memory_that_one_rank_cannot_pin(double: Any, caplog: pytest.LogCaptureF
         else:
             found.append((iallreduce if n else allreduce)(comms[0], double))
         gc.collect()
-        found += [pinned_nbytes(double) == 0, len(said(caplog)) == n + 1, "rank 1: shared memory cannot be pinned" in said(caplog)[n]]
-    found += [allreduce(comms[1], double), pinned_nbytes(double) == EACH, iallreduce(comms[1], double), pinned_nbytes(double) == 3 * EACH]
+        found += [
+            pinned_nbytes(double) == 0,
+            len(said(caplog)) == n + 1,
+            "rank 1: shared memory cannot be pinned" in said(caplog)[n],
+        ]
+    found += [
+        allreduce(comms[1], double),
+        pinned_nbytes(double) == EACH,
+        iallreduce(comms[1], double),
+        pinned_nbytes(double) == 3 * EACH,
+    ]
     found += [allreduce(comms[0], double), len(said(caplog)) == 3, len(turns(comms[0])) == 2]
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
     for comm in comms:
@@ -233,7 +259,11 @@ def test_what_one_node_is_refused_another_has(double: Any, monkeypatch: pytest.M
     found += [allreduce(comm, double) for comm in (*comms, *comms)]
     neighbours = min(2, WORLD.size - WORLD.rank // 2 * 2)
     each = 0 if neighbours == 1 else neighbours * (32 << 20)
-    found += [len(turns(comms[0])) == 2, turns(comms[0])[0].ended == (0 if WORLD.rank < 2 else 2), turns(comms[0])[1].ended == 4]
+    found += [
+        len(turns(comms[0])) == 2,
+        turns(comms[0])[0].ended == (0 if WORLD.rank < 2 else 2),
+        turns(comms[0])[1].ended == 4,
+    ]
     found.append(pinned_nbytes(double) == (each if WORLD.rank < 2 else 2 * each))
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
     for comm in comms:
@@ -243,7 +273,7 @@ def test_what_one_node_is_refused_another_has(double: Any, monkeypatch: pytest.M
 @pytest.mark.once
 def test_a_refusal_says_that_old_systems_need_all_at_once(
     double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     comm = communicator("staged")
     monkeypatch.setattr(window, "populates", lambda: False)
     monkeypatch.setattr(comm._context.resources.node, "_limit", 0)

@@ -35,7 +35,11 @@ def total(name: str, step: int = 0) -> np.ndarray:
 
 
 def wrong(buckets: Any, step: int = 0, factor: float = 1.0) -> list[str]:
-    return [name for name in SHAPES if not np.allclose(buckets.gradients[name], factor * total(name, step), rtol=1e-6)]
+    return [
+        name
+        for name in SHAPES
+        if not np.allclose(buckets.gradients[name], factor * total(name, step), rtol=1e-6)
+    ]
 
 
 @pytest.mark.parametrize("bucket", [1, 2000, "1M"])
@@ -58,17 +62,33 @@ def test_sums_and_means(comm: Any, bucket: Any, mean: bool) -> None:
 def test_order(comm: Any) -> None:
     """Sums whose bits depend on neither the buckets nor the way that they go: those of an Allreduce of that order."""
     rng, found = np.random.default_rng(comm.rank), list[Any]()
-    given = {name: (rng.normal(size=shape) * 2.0 ** rng.integers(-20, 20, shape)).astype("f4") for name, shape in SHAPES.items()}
+    given = {
+        name: (rng.normal(size=shape) * 2.0 ** rng.integers(-20, 20, shape)).astype("f4")
+        for name, shape in SHAPES.items()
+    }
     wanted = {name: np.zeros_like(one) for name, one in given.items()}
     for name, one in given.items():
         comm.Allreduce(one, wanted[name], order="rank")
-    for bucket, overlap, algorithm in ((1, True, None), (2000, False, None), ("1M", None, "direct"), ("1M", True, "two_shot")):
-        keywords = {"bucket": bucket, "overlap": overlap, "algorithm": algorithm, "mean": False, "order": "rank"}
+    for bucket, overlap, algorithm in (
+        (1, True, None),
+        (2000, False, None),
+        ("1M", None, "direct"),
+        ("1M", True, "two_shot"),
+    ):
+        keywords = {
+            "bucket": bucket,
+            "overlap": overlap,
+            "algorithm": algorithm,
+            "mean": False,
+            "order": "rank",
+        }
         buckets = hpcoll.GradientBuckets(comm, parameters(0), **keywords)
         for name in given:
             buckets.ready(name, given[name])
         buckets.wait()
-        found += [(name, bucket) for name in given if buckets.gradients[name].tobytes() != wanted[name].tobytes()]
+        found += [
+            (name, bucket) for name in given if buckets.gradients[name].tobytes() != wanted[name].tobytes()
+        ]
     with pytest.raises(hpcoll.ArgumentError, match="order must be 'rank' or None, got 'ring'"):
         hpcoll.GradientBuckets(comm, parameters(0), order="ring")
     assert agreed(found) == []
@@ -77,7 +97,11 @@ def test_order(comm: Any) -> None:
 @pytest.mark.parametrize("overlap", [None, True, False])
 def test_in_flight_or_one_after_another(comm: Any, overlap: bool | None) -> None:
     """After some steps in both ways all ranks take the same one."""
-    buckets, found, ways = hpcoll.GradientBuckets(comm, parameters(0), bucket=2000, mean=False, overlap=overlap), list[str](), list[bool]()
+    buckets, found, ways = (
+        hpcoll.GradientBuckets(comm, parameters(0), bucket=2000, mean=False, overlap=overlap),
+        list[str](),
+        list[bool](),
+    )
     for step in range(30):
         ways.append(buckets.overlaps)
         for name in SHAPES:
@@ -93,7 +117,12 @@ def test_in_flight_or_one_after_another(comm: Any, overlap: bool | None) -> None
 def test_buckets_are_of_the_size_asked_for(comm: Any) -> None:
     """The last parameter first, and none alone that fits with the one behind it; one that is longer is alone."""
     buckets = hpcoll.GradientBuckets(comm, parameters(0), bucket=2000)
-    assert [[*bucket.members] for bucket in buckets.buckets] == [["w3"], ["scale", "b2"], ["w2"], ["b1", "w1"]]
+    assert [[*bucket.members] for bucket in buckets.buckets] == [
+        ["w3"],
+        ["scale", "b2"],
+        ["w2"],
+        ["b1", "w1"],
+    ]
     assert all(bucket.flat.base is not None for bucket in buckets.buckets)
 
 
@@ -105,7 +134,9 @@ def test_those_of_one_element_type_travel_together(comm: Any) -> None:
         buckets.ready(name, gradient(name, comm.rank))
     buckets.wait()
     assert agreed(wrong(buckets, factor=1 / comm.size)) == []
-    assert {name: one.dtype for name, one in buckets.gradients.items()} == {name: one.dtype for name, one in given.items()}
+    assert {name: one.dtype for name, one in buckets.gradients.items()} == {
+        name: one.dtype for name, one in given.items()
+    }
 
 
 @pytest.mark.parametrize(("wire", "rounding"), [("float16", 2**-11), ("bfloat16", 2**-8), ("f8", 0)])
@@ -115,14 +146,25 @@ def test_another_type_travels(comm: Any, wire: str, rounding: float) -> None:
     for name in SHAPES:
         buckets.ready(name, gradient(name, comm.rank))
     buckets.wait()
-    assert agreed([name for name in SHAPES if (abs(buckets.gradients[name] - total(name)) > rounding * abs(total(name))).any()]) == []
+    assert (
+        agreed(
+            [
+                name
+                for name in SHAPES
+                if (abs(buckets.gradients[name] - total(name)) > rounding * abs(total(name))).any()
+            ]
+        )
+        == []
+    )
     assert buckets.buckets[0].wire.dtype.itemsize == (8 if wire == "f8" else 2)
 
 
 def test_a_broadcast_gives_all_the_parameters_of_one(comm: Any) -> None:
     given, root = parameters(comm.rank), comm.size - 1
     hpcoll.GradientBuckets(comm, given, bucket=2000).broadcast(root)
-    assert agreed([name for name, one in parameters(root).items() if not np.array_equal(given[name], one)]) == []
+    assert (
+        agreed([name for name, one in parameters(root).items() if not np.array_equal(given[name], one)]) == []
+    )
 
 
 def test_gradients_of_several_passes_add_up(comm: Any) -> None:
@@ -149,7 +191,9 @@ def test_what_a_rank_does_not_use_is_zero(comm: Any) -> None:
             if name != "w2" or comm.rank == 0:
                 buckets.ready(name, gradient(name, comm.rank, step))
         buckets.wait()
-        assert agreed([] if np.array_equal(buckets.gradients["w2"], gradient("w2", 0, step)) else [step]) == []
+        assert (
+            agreed([] if np.array_equal(buckets.gradients["w2"], gradient("w2", 0, step)) else [step]) == []
+        )
 
 
 def test_the_norm_over_all_parameters(comm: Any) -> None:
@@ -182,7 +226,9 @@ def test_what_is_not_finite_is_named(comm: Any) -> None:
 def test_sums_that_are_too_large_are_told_apart(comm: Any) -> None:
     buckets = hpcoll.GradientBuckets(comm, [np.zeros(3, "f4")], finite=True, wire="float16", mean=False)
     buckets.ready(0, np.full(3, 40_000, "f4") if comm.size > 1 else np.full(3, 70_000, "f4"))
-    with pytest.raises(hpcoll.GradientError, match="the sum of finite ones is too large for its element type"):
+    with pytest.raises(
+        hpcoll.GradientError, match="the sum of finite ones is too large for its element type"
+    ):
         buckets.wait()
 
 
@@ -194,14 +240,26 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
         pytest.skip("one rank differs from none")
     last, given = comm.size - 1, parameters(0)
     renamed = {("w9" if (name, comm.rank) == ("w2", last) else name): one for name, one in given.items()}
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w2'"):
+    with pytest.raises(
+        hpcoll.ArgumentError,
+        match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w2'",
+    ):
         hpcoll.GradientBuckets(comm, renamed)
     fewer = {name: one for name, one in given.items() if name != "w3" or comm.rank != last}
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w3'"):
+    with pytest.raises(
+        hpcoll.ArgumentError,
+        match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w3'",
+    ):
         hpcoll.GradientBuckets(comm, fewer)
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: bucket must be equal on all ranks: 1000 on rank 0, got 2000"):
+    with pytest.raises(
+        hpcoll.ArgumentError,
+        match=rf"^rank {last}: bucket must be equal on all ranks: 1000 on rank 0, got 2000",
+    ):
         hpcoll.GradientBuckets(comm, given, bucket=2000 if comm.rank == last else 1000)
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: parameter 'b1' must have floating-point elements, got int64"):
+    with pytest.raises(
+        hpcoll.ArgumentError,
+        match=rf"^rank {last}: parameter 'b1' must have floating-point elements, got int64",
+    ):
         hpcoll.GradientBuckets(comm, {**given, "b1": np.zeros(7, "i8")} if comm.rank == last else given)
 
 
@@ -210,12 +268,21 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
     [
         (lambda b: b.ready("w7"), "no parameter 'w7'; there are w1, b1, w2"),
         (lambda b: (b.ready("b1"), b.ready("b1")), "the gradient of 'b1' was ready before in this step"),
-        (lambda b: b.ready("b1", np.zeros(8, "f4")), r"the gradient of 'b1' must have shape \(7,\) of float32 .*, got shape \(8,\)"),
-        (lambda b: b.ready("b1", np.zeros(7, "i4")), "the gradient of 'b1' must have .*, got shape .* of int32"),
+        (
+            lambda b: b.ready("b1", np.zeros(8, "f4")),
+            r"the gradient of 'b1' must have shape \(7,\) of float32 .*, got shape \(8,\)",
+        ),
+        (
+            lambda b: b.ready("b1", np.zeros(7, "i4")),
+            "the gradient of 'b1' must have .*, got shape .* of int32",
+        ),
         (lambda b: b.ready("b1", [0.0] * 7), "expected an array, got list"),
         (lambda b: (b.ready("b1"), b.clip(1)), "clip in the middle of a step: b1 are ready"),
         (lambda b: (b.ready("b1"), b.broadcast()), "broadcast in the middle of a step"),
-        (lambda b: (b.ready("b1"), b.wait()), r"wait\(\) needs the gradients of w1, w2, b2, scale, w3, of which ready"),
+        (
+            lambda b: (b.ready("b1"), b.wait()),
+            r"wait\(\) needs the gradients of w1, w2, b2, scale, w3, of which ready",
+        ),
     ],
     ids=["no such parameter", "twice", "shape", "type", "no array", "clip", "broadcast", "missing"],
 )
@@ -227,5 +294,7 @@ def test_refused(comm: Any, act: Any, why: str) -> None:
 
 @pytest.mark.parametrize("given", [{}, [], {"a": 3}])
 def test_no_parameters(comm: Any, given: Any) -> None:
-    with pytest.raises(hpcoll.ArgumentError, match=r"expected parameters, got none|expected an array, got int"):
+    with pytest.raises(
+        hpcoll.ArgumentError, match=r"expected parameters, got none|expected an array, got int"
+    ):
         hpcoll.GradientBuckets(comm, given)

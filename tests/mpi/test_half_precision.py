@@ -20,7 +20,9 @@ def inputs(case: str, nranks: int, dtype: Any) -> list[Array]:
     """Per rank 4 elements for each rank."""
     count = 4 * nranks
     if case == "passes the maximum and comes back":  # 40000 + 40000 is infinite in float16
-        return [np.full(count, 40000.0 * (1 if rank % 2 == 0 else -1)).astype(dtype) for rank in range(nranks)]
+        return [
+            np.full(count, 40000.0 * (1 if rank % 2 == 0 else -1)).astype(dtype) for rank in range(nranks)
+        ]
     if case == "tiny addends":  # each alone would be lost beside the first
         return [np.full(count, 2048.0 if rank == 0 else 0.75).astype(dtype) for rank in range(nranks)]
     return [np.random.default_rng(rank).standard_normal(count).astype(dtype) for rank in range(nranks)]
@@ -35,10 +37,20 @@ def test_rounded_once(collective: str, algorithm: str, case: str, dtype: Any) ->
     everything = inputs(case, comm.size, dtype)
     upto = {"scan": comm.rank + 1, "exscan": max(1, comm.rank)}.get(collective, comm.size)
     found = reduced(comm, collective, everything[comm.rank], MPI.SUM, algorithm=algorithm)
-    exact = block(np.sum([one.astype(np.float64) for one in everything[:upto]], axis=0), collective, comm.rank, comm.size)
+    exact = block(
+        np.sum([one.astype(np.float64) for one in everything[:upto]], axis=0),
+        collective,
+        comm.rank,
+        comm.size,
+    )
     last_bit = 2.0 ** (np.frexp(exact)[1] - (11 if dtype == np.float16 else 8))
-    slack = 1e-6 * comm.size if case == "random" else 0  # the float32 sums of these depend on the order, by less than this
-    good = found is None or (found.dtype == dtype and bool((np.abs(found.astype(np.float64) - exact) <= last_bit / 2 + slack).all()))
+    slack = (
+        1e-6 * comm.size if case == "random" else 0
+    )  # the float32 sums of these depend on the order, by less than this
+    good = found is None or (
+        found.dtype == dtype
+        and bool((np.abs(found.astype(np.float64) - exact) <= last_bit / 2 + slack).all())
+    )
     assert agreed([] if good else [(found, exact)]) == []
 
 
@@ -60,12 +72,19 @@ def test_native_is_served_when_asked_for() -> None:
     x = np.ones(3, np.float16)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="native")
     assert x.tolist() == [comm.size] * 3
-    with pytest.raises(hpcoll.ArgumentError, match="allreduce/native cannot serve this call: the MPI library does not know"):
+    with pytest.raises(
+        hpcoll.ArgumentError, match="allreduce/native cannot serve this call: the MPI library does not know"
+    ):
         comm.Allreduce(MPI.IN_PLACE, np.ones(3, ml_dtypes.bfloat16), algorithm="native")
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), representative(case for case in ALGORITHMS if case[0] not in REDUCING))
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), representative(case for case in ALGORITHMS if case[0] not in REDUCING)
+)
 def test_bfloat16_moves(collective: str, algorithm: str) -> None:
     """The MPI library has no bfloat16 and mpi4py refuses it: it must travel all the same, the second time too."""
     comm = communicator()
-    assert agreed([k for k in range(2) if not run(comm, collective, 5, 0, dtype=HALVES[1], algorithm=algorithm)]) == []
+    assert (
+        agreed([k for k in range(2) if not run(comm, collective, 5, 0, dtype=HALVES[1], algorithm=algorithm)])
+        == []
+    )

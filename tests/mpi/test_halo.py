@@ -18,7 +18,15 @@ from hpcoll.base.errors import ArgumentError
 
 pytestmark = [pytest.mark.mpi]
 NRANKS = MPI.COMM_WORLD.size
-GRIDS = sorted({(NRANKS,), tuple(MPI.Compute_dims(NRANKS, 2)), (1, NRANKS), (NRANKS, 1, 1), tuple(MPI.Compute_dims(NRANKS, 3))})
+GRIDS = sorted(
+    {
+        (NRANKS,),
+        tuple(MPI.Compute_dims(NRANKS, 2)),
+        (1, NRANKS),
+        (NRANKS, 1, 1),
+        tuple(MPI.Compute_dims(NRANKS, 3)),
+    }
+)
 LEFT = -7  # in ghost layers that nobody fills
 
 
@@ -26,7 +34,9 @@ def grid_of(dims: Sequence[int], periods: Sequence[bool]) -> Any:
     return communicator().Create_cart(dims, periods)
 
 
-def expected(grid: Any, width: Sequence[Any], corners: bool, dtype: Any, components: tuple[int, ...] = ()) -> Array:
+def expected(
+    grid: Any, width: Sequence[Any], corners: bool, dtype: Any, components: tuple[int, ...] = ()
+) -> Array:
     """Return this rank's block of an array with numbered points, and with `LEFT` in ghost layers that nobody fills.
 
     Along dimension 0 blocks grow by a point from rank to rank.
@@ -48,12 +58,21 @@ def expected(grid: Any, width: Sequence[Any], corners: bool, dtype: Any, compone
     return found
 
 
-def filled(grid: Any, width: Sequence[Any], corners: bool, order: Any = "C", dtype: Any = np.float64, components: Any = ()) -> list[Any]:
+def filled(
+    grid: Any,
+    width: Sequence[Any],
+    corners: bool,
+    order: Any = "C",
+    dtype: Any = np.float64,
+    components: Any = (),
+) -> list[Any]:
     """Exchange twice; return what is wrong."""
     want = expected(grid, width, corners, dtype, components)
     array = np.full(want.shape, np.array(LEFT).astype(dtype), order=order)
     wrong = []
-    with hpcoll.Halo(grid, array, width, corners=corners, axes=range(len(width)) if components else None) as halo:
+    with hpcoll.Halo(
+        grid, array, width, corners=corners, axes=range(len(width)) if components else None
+    ) as halo:
         array[halo.owned] = want[halo.owned]
         halo.exchange()
         wrong += [] if (array == want).all() else [("first", array, want)]
@@ -76,7 +95,11 @@ def test_ghost_layers(dims: tuple[int, ...]) -> None:
     wrong = []
     for periods in product((False, True), repeat=len(dims)):
         grid = grid_of(dims, periods)
-        wrong += [(periods, corners, one) for corners in (False, True) for one in filled(grid, [1] * len(dims), corners)]
+        wrong += [
+            (periods, corners, one)
+            for corners in (False, True)
+            for one in filled(grid, [1] * len(dims), corners)
+        ]
         grid.Free()
     assert agreed(wrong) == []
 
@@ -84,11 +107,13 @@ def test_ghost_layers(dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"width": [(2, 1), (0, 1)], "corners": True, "order": "F"}, {"width": [3, (1, 0)], "corners": True, "dtype": np.complex64},
-        {"width": [(0, 2), 0], "corners": False}, {"width": [1, 2], "corners": True, "dtype": np.int16, "components": (2, 3)},
+        {"width": [(2, 1), (0, 1)], "corners": True, "order": "F"},
+        {"width": [3, (1, 0)], "corners": True, "dtype": np.complex64},
+        {"width": [(0, 2), 0], "corners": False},
+        {"width": [1, 2], "corners": True, "dtype": np.int16, "components": (2, 3)},
         {"width": [1, 1], "corners": False, "dtype": "datetime64[s]"},
     ],
-)  # fmt: skip
+)
 def test_widths_and_elements(more: dict[str, Any]) -> None:
     """One-sided and wide layers, Fortran order, several components, and elements that MPI does not know."""
     grid = grid_of(MPI.Compute_dims(NRANKS, 2), [True, False])
@@ -116,7 +141,11 @@ def test_a_grid_of_mpi4py() -> None:
     total = comm.allreduce(1)
     halo.free()
     halo.free()
-    wrong += [] if (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS) else [array]
+    wrong += (
+        []
+        if (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS)
+        else [array]
+    )
     wrong += [] if halo.nbytes == 16 else [halo.nbytes]
     with pytest.raises(ArgumentError, match=rf"rank {grid.rank}: Halo needs to be in use, was freed"):
         halo.exchange()
@@ -164,23 +193,50 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "list": ({"array": [[0.0]]}, "Halo needs an array of NumPy or CuPy, got list"),
     "objects": ({"array": np.zeros((5, 5), object)}, "Halo needs elements of fixed size, got object"),
     "read-only": ({"array": read_only()}, "Halo needs an array that can be written, got a read-only one"),
-    "gaps": ({"array": np.zeros((5, 10))[:, ::2]}, "contiguous in C or Fortran order, got strides (80, 16) for shape (5, 5)"),
-    "dimensions": ({"array": np.zeros((5, 5, 5))}, "Halo needs an array with 2 axes, as the grid has dimensions, or axes= for them, got 3"),
+    "gaps": (
+        {"array": np.zeros((5, 10))[:, ::2]},
+        "contiguous in C or Fortran order, got strides (80, 16) for shape (5, 5)",
+    ),
+    "dimensions": (
+        {"array": np.zeros((5, 5, 5))},
+        "Halo needs an array with 2 axes, as the grid has dimensions, or axes= for them, got 3",
+    ),
     "axes": ({"axes": [0, 2]}, "Halo needs axes= with different axes of an array that has 2, got [0, 2]"),
-    "same axes": ({"axes": [0, -2]}, "Halo needs axes= with different axes of an array that has 2, got [0, -2]"),
+    "same axes": (
+        {"axes": [0, -2]},
+        "Halo needs axes= with different axes of an array that has 2, got [0, -2]",
+    ),
     "one axis": ({"axes": [0]}, "or axes= for them, got [0]"),
-    "small": ({"array": np.zeros((5, 2))}, "at least 3 points along dimension 1 for a width of (1, 1), ghost layers included, got 2"),
-    "negative": ({"width": [1, -1]}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, -1]"),
+    "small": (
+        {"array": np.zeros((5, 2))},
+        "at least 3 points along dimension 1 for a width of (1, 1), ghost layers included, got 2",
+    ),
+    "negative": (
+        {"width": [1, -1]},
+        "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, -1]",
+    ),
     "fraction": ({"width": 1.5}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got 1.5"),
-    "widths": ({"width": [1, 1, 1]}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, 1, 1]"),
-}  # fmt: skip
+    "widths": (
+        {"width": [1, 1, 1]},
+        "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, 1, 1]",
+    ),
+}
 DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
-    "width": ({"array": np.zeros((6, 6)), "width": [1, (1, 2)]}, "width of Halo must be equal on all ranks: ((1, 1), (1, 1)) on rank 0"),
-    "type": ({"array": np.zeros((5, 5), np.float32)}, "dtype of Halo must be equal on all ranks: float64 on rank 0, got float32"),
+    "width": (
+        {"array": np.zeros((6, 6)), "width": [1, (1, 2)]},
+        "width of Halo must be equal on all ranks: ((1, 1), (1, 1)) on rank 0",
+    ),
+    "type": (
+        {"array": np.zeros((5, 5), np.float32)},
+        "dtype of Halo must be equal on all ranks: float64 on rank 0, got float32",
+    ),
     "corners": ({"corners": True}, "corners of Halo must be equal on all ranks: False on rank 0, got True"),
-    "axes of the array": ({"array": np.zeros((5, 5, 1)), "axes": [0, 1]}, "ndim of Halo must be equal on all ranks: 2 on rank 0, got 3"),
+    "axes of the array": (
+        {"array": np.zeros((5, 5, 1)), "axes": [0, 1]},
+        "ndim of Halo must be equal on all ranks: 2 on rank 0, got 3",
+    ),
     "shape": ({"array": np.zeros((6, 5))}, "array of Halo needs 5 points along axis 0, as on rank 0, got 6"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *DIFFERENT])
@@ -201,7 +257,9 @@ def test_refused(name: str) -> None:
 
 
 def test_no_grid() -> None:
-    with pytest.raises(ArgumentError, match=r"rank \d+: Halo needs a communicator with cartesian topology, got <hpcoll"):
+    with pytest.raises(
+        ArgumentError, match=r"rank \d+: Halo needs a communicator with cartesian topology, got <hpcoll"
+    ):
         hpcoll.Halo(communicator(), np.zeros(3))  # type: ignore[arg-type]
 
 
@@ -238,7 +296,9 @@ class Sliced(DoubleArray):
 @pytest.mark.once
 def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the driver's double: in flight where the library takes GPU memory, and when the program waits elsewhere."""
-    cupy = SimpleNamespace(empty=lambda n, dtype: Sliced(either, max(n, 1), dtype)[:n], asarray=lambda array: array)
+    cupy = SimpleNamespace(
+        empty=lambda n, dtype: Sliced(either, max(n, 1), dtype)[:n], asarray=lambda array: array
+    )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     grid = hpcoll.Communicator(MPI.COMM_WORLD.Dup()).Create_cart(MPI.Compute_dims(NRANKS, 2), [True, False])
     want = expected(grid, [1, 1], True, np.float64)
@@ -250,7 +310,9 @@ def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     array[halo.owned].fill(-want[halo.owned])
     halo.start()
     halo.wait()
-    wrong += [] if (array.get()[want != LEFT] == -want[want != LEFT]).all() else [("again", array.get(), want)]
+    wrong += (
+        [] if (array.get()[want != LEFT] == -want[want != LEFT]).all() else [("again", array.get(), want)]
+    )
     halo.free()
     grid.Free()
     assert agreed(wrong) == []

@@ -34,9 +34,15 @@ GROUPS = (1, 2, 3)
 NRANKS = MPI.COMM_WORLD.size
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical and not COLLECTIVES[row.collective].neighbours]
 MOVING = [(row.collective, row.name) for row in ROWS if row.collective != "barrier"]
-SIZED = [(*case, 2) for case in MOVING] + [pytest.param(*case, size, marks=pytest.mark.full) for case in MOVING for size in (1, 3)]
-METHODS = [(method, row.name) for row in ROWS for method, collective in COLLECTIVE.items() if collective == row.collective
-           and row.name in names(method)]  # fmt: skip
+SIZED = [(*case, 2) for case in MOVING] + [
+    pytest.param(*case, size, marks=pytest.mark.full) for case in MOVING for size in (1, 3)
+]
+METHODS = [
+    (method, row.name)
+    for row in ROWS
+    for method, collective in COLLECTIVE.items()
+    if collective == row.collective and row.name in names(method)
+]
 OTHER_PLACEMENTS: dict[str, Nodes] = {
     "cyclic": cyclic([NRANKS - NRANKS // 2, NRANKS // 2] if NRANKS > 1 else [1]),
     "uneven": parse_nodes(f"1+{NRANKS - 1}" if NRANKS > 1 else "1", NRANKS),
@@ -105,7 +111,12 @@ def test_topology_of_parts() -> None:
     for comm in (backwards, some):
         assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
         assert comm._context.resources.topology.rank == comm.rank
-    wrong = [row for row in MOVING for comm in (backwards, some) if not run(comm, row[0], 101, comm.size - 1, algorithm=row[1])]
+    wrong = [
+        row
+        for row in MOVING
+        for comm in (backwards, some)
+        if not run(comm, row[0], 101, comm.size - 1, algorithm=row[1])
+    ]
     assert agreed(wrong) == []
     backwards.Free()
     some.Free()
@@ -118,23 +129,45 @@ def test_topology_of_parts() -> None:
 @pytest.mark.parametrize("collective", ["alltoall", "allgather"])
 def test_neighbours_in_bundles(collective: str, where: str) -> None:
     """On random graphs with several edges between two ranks: short blocks, and blocks of several lanes; all forms equal to direct."""
-    comm, wrong, nodes = communicator(), [], OTHER_PLACEMENTS.get(where, tuple(rank // 2 for rank in range(NRANKS)))
+    comm, wrong, nodes = (
+        communicator(),
+        [],
+        OTHER_PLACEMENTS.get(where, tuple(rank // 2 for rank in range(NRANKS))),
+    )
     for targets, sources in graphs(comm.size, 6):
-        one, graph = comm.Create_dist_graph_adjacent(sources[comm.rank], targets[comm.rank]), matched(targets, sources)
+        one, graph = (
+            comm.Create_dist_graph_adjacent(sources[comm.rank], targets[comm.rank]),
+            matched(targets, sources),
+        )
         tell(one, nodes)
-        for count in (1, 30_001) if graph and not graph.lonely else ():  # where a rank has no blocks not all know their size
+        for count in (
+            (1, 30_001) if graph and not graph.lonely else ()
+        ):  # where a rank has no blocks not all know their size
             nsent = len(targets[comm.rank]) if collective == "alltoall" else 1
             send, found = np.random.default_rng(comm.rank).random((nsent, count)), list[np.ndarray]()
-            for form, algorithm in (("N", "direct"), ("N", "hierarchical"), ("In", "hierarchical"), ("N_init", "hierarchical")):
+            for form, algorithm in (
+                ("N", "direct"),
+                ("N", "hierarchical"),
+                ("In", "hierarchical"),
+                ("N_init", "hierarchical"),
+            ):
                 found.append(np.full((len(sources[comm.rank]), count), -1.0))
-                method = getattr(one, f"{form.removesuffix('_init')}eighbor_{collective}{'_init' * form.endswith('_init')}")
+                method = getattr(
+                    one, f"{form.removesuffix('_init')}eighbor_{collective}{'_init' * form.endswith('_init')}"
+                )
                 request = method(send, found[-1], algorithm=algorithm)
                 if form == "N_init":
                     request.Start()
                 if request:
                     request.Wait()
-            wrong += [(targets, count, i) for i, other in enumerate(found) if not np.array_equal(found[0], other)]
-        wrong += [(targets, "elsewhere")] if {row.algorithm for row in one.ledger.rows()} - {"direct", "hierarchical"} else []
+            wrong += [
+                (targets, count, i) for i, other in enumerate(found) if not np.array_equal(found[0], other)
+            ]
+        wrong += (
+            [(targets, "elsewhere")]
+            if {row.algorithm for row in one.ledger.rows()} - {"direct", "hierarchical"}
+            else []
+        )
         one.Free()
     assert agreed(wrong) == []
 
@@ -150,7 +183,12 @@ def cases(collective: str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("collective", "algorithm", "size"), SIZED)
 def test_results(collective: str, algorithm: str, runner: Any, size: int) -> None:
     comm = grouped(size)
-    assert agreed([case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]) == []
+    assert (
+        agreed(
+            [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", OTHER_PLACEMENTS)
@@ -159,7 +197,9 @@ def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str
     comm = placed(name)
     wrong = []
     for runner in (run, run_in_place):
-        wrong += [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
+        wrong += [
+            case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)
+        ]
     assert agreed(wrong) == []
 
 
@@ -167,8 +207,17 @@ def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str
 @pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_deep_pipeline(collective: str, algorithm: str, size: int) -> None:
     comm = grouped(size)
-    every = [(runner, 1009, root, segment) for runner in (run, run_in_place) for root in {0, NRANKS - 1} for segment in (64, 1000)]
-    wrong = [case for runner, *case in every if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]
+    every = [
+        (runner, 1009, root, segment)
+        for runner in (run, run_in_place)
+        for root in {0, NRANKS - 1}
+        for segment in (64, 1000)
+    ]
+    wrong = [
+        case
+        for runner, *case in every
+        if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
+    ]
     assert agreed(wrong) == []
 
 
@@ -218,7 +267,9 @@ def test_forms(method: str, algorithm: str, size: int) -> None:
     every = [
         Case(comm, method, count, root, in_place)
         for count in (0, 1, 7, 1000)
-        for root in (range(NRANKS) if method in ROOTED and count == 7 else [NRANKS - 1] if method in ROOTED else [0])
+        for root in (
+            range(NRANKS) if method in ROOTED and count == 7 else [NRANKS - 1] if method in ROOTED else [0]
+        )
         for in_place in (False, True)
     ]
     assert agreed(in_every_form(comm, every, algorithm=algorithm)) == []
@@ -235,7 +286,9 @@ def test_blocks_of_very_different_size(in_place: bool, size: int, monkeypatch: p
 
 @pytest.mark.parametrize("size", GROUPS[1:])
 @pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
-def test_symmetric_memory(collective: str, algorithm: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symmetric_memory(
+    collective: str, algorithm: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What ranks of a group read where it lies."""
     monkeypatch.setattr(test_symmetric, "communicator", lambda: grouped(size))
     for who in ("all", "even ranks"):
@@ -246,7 +299,9 @@ def test_what_they_cannot_serve_is_refused() -> None:
     comm, x = grouped(2), np.ones(NRANKS)
     left = hpcoll.reduce_op(lambda a, b: a, name="left", commutative=False)
     for collective, algorithm in [row for row in MOVING if row[0] in ("allreduce", "reduce")]:
-        with pytest.raises(ArgumentError, match=f"{algorithm} cannot serve this call: it combines ranks in any order"):
+        with pytest.raises(
+            ArgumentError, match=f"{algorithm} cannot serve this call: it combines ranks in any order"
+        ):
             getattr(comm, collective.capitalize())(x.copy(), np.empty(NRANKS), op=left, algorithm=algorithm)
     counts = [1] * NRANKS
     with pytest.raises(ArgumentError, match="hierarchical cannot serve this call: it needs equal blocks"):

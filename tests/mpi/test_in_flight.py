@@ -45,11 +45,15 @@ def test_dropped(length: int, way: str) -> None:
     x = np.full(length, 7.0 if comm.rank == 0 else 0.0)
     if comm.rank:
         late(comm)
-        request = comm.Bcast_init(x, algorithm="tree") if way == "started" else comm.Ibcast(x, algorithm="tree")
+        request = (
+            comm.Bcast_init(x, algorithm="tree") if way == "started" else comm.Ibcast(x, algorithm="tree")
+        )
         request.Start() if way == "started" else None
         request.Wait()
     else:
-        request = comm.Bcast_init(x, algorithm="tree") if way == "started" else comm.Ibcast(x, algorithm="tree")
+        request = (
+            comm.Bcast_init(x, algorithm="tree") if way == "started" else comm.Ibcast(x, algorithm="tree")
+        )
         request.Start() if way == "started" else None
         del x
         with warnings.catch_warnings(record=True) as said:
@@ -78,7 +82,11 @@ def test_buffers_of_others_die() -> None:
     for k in range(10):
         send, recv = np.full(20_000, comm.rank + k), np.zeros(20_000, int)
         views.append(memoryview(recv)[:1])
-        requests.append(comm.Iallreduce(send, recv, algorithm="ring") if k % 2 else started(comm, Case(comm, "Allreduce", 20_000)))
+        requests.append(
+            comm.Iallreduce(send, recv, algorithm="ring")
+            if k % 2
+            else started(comm, Case(comm, "Allreduce", 20_000))
+        )
         del send, recv
     gc.collect()
     MPI.Request.Waitall(requests)
@@ -290,7 +298,9 @@ def test_datatype_freed_in_flight(way: str) -> None:
     column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
     target = np.full((4 * comm.size, 3), -1.0)
     arguments = np.arange(4.0) + comm.rank, [target.ravel()[1:], 1, column]
-    request: Any = (comm.Allgather_init if way == "started" else comm.Iallgather)(*arguments, algorithm="direct")
+    request: Any = (comm.Allgather_init if way == "started" else comm.Iallgather)(
+        *arguments, algorithm="direct"
+    )
     column.Free()
     if way == "started":
         request.Start()

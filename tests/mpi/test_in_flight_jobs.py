@@ -121,7 +121,12 @@ def test_one_thread_may_call_mpi(level: str) -> None:
     number = {"funneled": MPI.THREAD_FUNNELED, "serialized": MPI.THREAD_SERIALIZED}[level]
     wanted = "".join(f"{count} wrong []\n" for count in (3, 3000, 30_000)) + f"level {number} helped False\n"
     assert said == dict.fromkeys(range(2), wanted)
-    assert len([line for line in complaints(errors) if "MPI was initialised without MPI_THREAD_MULTIPLE" in line]) == 2
+    assert (
+        len(
+            [line for line in complaints(errors) if "MPI was initialised without MPI_THREAD_MULTIPLE" in line]
+        )
+        == 2
+    )
 
 
 FIRST = """
@@ -149,5 +154,7 @@ print("rank", world.rank, "wrong", wrong, flush=True)
 def test_first_communicators(ranks_of_node: int) -> None:
     """On a node, and on two: all are made, and the job ends."""
     done = finished(command(4, FIRST, head=""), {"HPCOLL_SHM_RANKS": str(ranks_of_node)})
-    assert sorted(done.stdout.splitlines()) == [f"rank {rank} wrong []" for rank in range(4)], done.stdout + done.stderr[-2000:]
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} wrong []" for rank in range(4)], (
+        done.stdout + done.stderr[-2000:]
+    )
     assert done.returncode == 0

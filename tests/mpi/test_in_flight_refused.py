@@ -35,10 +35,17 @@ def error_of(call: Callable[[], Any]) -> Exception | None:
     return None
 
 
-@pytest.mark.parametrize("through", ["Wait", *(pytest.param(one, marks=pytest.mark.once) for one in ("Test", "Waitall"))])
-@pytest.mark.parametrize(("way", "length"), [("issued", "short"), ("issued late", "short"), ("issued", "long"), ("started", "short")])
+@pytest.mark.parametrize(
+    "through", ["Wait", *(pytest.param(one, marks=pytest.mark.once) for one in ("Test", "Waitall"))]
+)
+@pytest.mark.parametrize(
+    ("way", "length"),
+    [("issued", "short"), ("issued late", "short"), ("issued", "long"), ("started", "short")],
+)
 @SEVERAL
-def test_mpi_fails(way: str, length: str, through: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mpi_fails(
+    way: str, length: str, through: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """In pairs, one rank sends longer messages than the other expects, which hears of it when it waits, once, in our words or MPI's."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
     comm = communicator().Split(communicator().rank // 2)
@@ -64,7 +71,11 @@ def test_mpi_fails(way: str, length: str, through: str, monkeypatch: pytest.Monk
             wrong += [] if known else [repr(error)]
             wrong += [said] if (said := capfd.readouterr().err) else []
         after = error_of(comm.Ibarrier)
-        wrong += [] if isinstance(after, ArgumentError) and "an earlier collective did not end" in str(after) else [repr(after)]
+        wrong += (
+            []
+            if isinstance(after, ArgumentError) and "an earlier collective did not end" in str(after)
+            else [repr(after)]
+        )
         wrong += [] if request.Wait() else ["not done"]
     assert agreed(wrong + ([repr(error)] if error and not comm.rank else [])) == []
 
@@ -85,7 +96,10 @@ def test_arguments() -> None:
         (lambda: comm.Ibcast(x, root=comm.size), "root must be a rank below"),
         (lambda: comm.Iallgather(x, np.ones(4 * comm.size + 1)), "recvbuf needs"),
         (lambda: comm.Iallreduce(x, np.ones(4), algorithm="fast"), "allreduce algorithm must be one of"),
-        (lambda: comm.Iallreduce(x, np.ones(4), hpcoll.AVG, algorithm="native"), "native cannot serve this call"),
+        (
+            lambda: comm.Iallreduce(x, np.ones(4), hpcoll.AVG, algorithm="native"),
+            "native cannot serve this call",
+        ),
         (lambda: comm.Ibarrier(segment=0), "segment must be at least 1 byte"),
     ]
     for call, text in refused:
@@ -129,7 +143,9 @@ def test_too_many() -> None:
     comm.Ibarrier().Wait()  # calls before that wait for all ranks, and have no room yet
     long = np.ones(4096)  # short ones may end at once
     requests = until_full(lambda: comm.Ibcast(long, algorithm="direct"))
-    with pytest.raises(ArgumentError, match=r"^rank \d: 1024 collectives are in flight already: wait for some of them$"):
+    with pytest.raises(
+        ArgumentError, match=r"^rank \d: 1024 collectives are in flight already: wait for some of them$"
+    ):
         comm.Ibcast(long, algorithm="direct")
     MPI.Request.Waitall(requests)
     x = np.ones(3)
@@ -151,12 +167,20 @@ def test_too_many_on_one_rank() -> None:
     if full.rank == 0:
         requests = until_full(lambda: full.Ibarrier(algorithm="dissemination"))
         errors = [raised(lambda to=comm: to.Iallreduce(x, y).Wait()) for comm in (begun, new)]
-        wrong += [repr(one) for one in errors if not isinstance(one, ArgumentError) or "are in flight already" not in str(one)]
+        wrong += [
+            repr(one)
+            for one in errors
+            if not isinstance(one, ArgumentError) or "are in flight already" not in str(one)
+        ]
         MPI.COMM_WORLD.send(len(requests), 1)
     MPI.COMM_WORLD.Barrier()
     if full.rank == 1:
         error = raised(lambda: begun.Iallreduce(x, y).Wait())
-        wrong += [] if isinstance(error, PeerFailed) and "rank 0 gave up: ArgumentError" in str(error) else [repr(error)]
+        wrong += (
+            []
+            if isinstance(error, PeerFailed) and "rank 0 gave up: ArgumentError" in str(error)
+            else [repr(error)]
+        )
         requests = [full.Ibarrier(algorithm="dissemination") for _ in range(MPI.COMM_WORLD.recv(source=0))]
     MPI.Request.Waitall(requests)
     wrong += not_refused(raised(begun.Barrier), "an earlier collective did not end")

@@ -55,7 +55,9 @@ def shows(folder: Path, victim: str, row: str, ends: str) -> None:
     waits = r"running \d+ % Allreduce\(float64\[8\], op=SUM\) <string>:\d+ \d\S* m?s rank"
     sentence = r"\) at <string>:\d+ on MPI_COMM_WORLD waits for \d\S* m?s: rank 0 waits for rank"
     wanted = rf": 3 ranks on .* 0 \d+ {waits} .* 1 \d+ {row} .*2 \d+ {waits} .*{sentence} .*rank 1 {ends}$"
-    said, _ = job(3, f"DONE, WANTED = {str(folder / 'done')!r}, {wanted!r}\n" + LOOKED_AT.replace("VICTIM", victim))
+    said, _ = job(
+        3, f"DONE, WANTED = {str(folder / 'done')!r}, {wanted!r}\n" + LOOKED_AT.replace("VICTIM", victim)
+    )
     pids, text = re.fullmatch(r"pids (.*)\nshown (.*)\n", said[0]).groups()  # type: ignore[union-attr]
     assert re.search(wanted, text), text
     assert all(f" {rank} {pid} " in text for rank, pid in enumerate(pids.split())), (pids, text)

@@ -32,11 +32,15 @@ def test_ctrl_c(way: str) -> None:
 
     comm.Barrier(algorithm="dissemination")
     if comm.rank == 0:
-        while not (comm._context.closed or comm._context.resources.lock[0] or wrong):  # again where it came before the call began
+        while not (
+            comm._context.closed or comm._context.resources.lock[0] or wrong
+        ):  # again where it came before the call began
             error = raised(interrupted_call)
             wrong = [] if isinstance(error, KeyboardInterrupt) else [repr(error)]
         again = raised(lambda: comm.Barrier(algorithm="dissemination", timeout=SOON_S))
-        wrong += not_refused(again, f"{NOT_ENDED} .*(barrier/dissemination|a call before Barrier)")  # the latter if it came before a look
+        wrong += not_refused(
+            again, f"{NOT_ENDED} .*(barrier/dissemination|a call before Barrier)"
+        )  # the latter if it came before a look
     assert agreed(wrong) == []
     comm.recover()
     total = np.zeros(3)
@@ -72,11 +76,15 @@ def test_a_signal_before_anybody_looks() -> None:
             wrong = [] if isinstance(error, Alarm) else [repr(error)]
         signal.signal(signal.SIGALRM, before)
         wrong += ["closed"] if comm._context.closed else []
-        wrong += not_refused(raised(lambda: comm.Allreduce(np.ones(5), np.ones(5))), f"{NOT_ENDED} .*a call before Allreduce")
+        wrong += not_refused(
+            raised(lambda: comm.Allreduce(np.ones(5), np.ones(5))), f"{NOT_ENDED} .*a call before Allreduce"
+        )
     MPI.COMM_WORLD.Barrier()
     if comm.rank != last:
         error = raised(lambda: comm.Allreduce(np.ones(3), np.ones(3)))
-        told = isinstance(error, PeerFailed) and f"rank {last} gave up: InterruptedError: a signal's handler" in str(error)
+        told = isinstance(
+            error, PeerFailed
+        ) and f"rank {last} gave up: InterruptedError: a signal's handler" in str(error)
         wrong = [] if told else [repr(error)]
     wrong += not_refused(raised(comm.Barrier), NOT_ENDED)
     assert agreed(wrong) == []
@@ -90,7 +98,9 @@ def test_a_message_too_long() -> None:
     else:
         error = raised(lambda: comm.Bcast(np.ones(4), algorithm="direct"))
         right = isinstance(error, TransportError) and re.match(f"rank {comm.rank}: ", str(error))
-        right = right and (isinstance(error, MismatchError) if comm._context.resources.shares_memory else error.code != 0)
+        right = right and (
+            isinstance(error, MismatchError) if comm._context.resources.shares_memory else error.code != 0
+        )
         wrong = [] if right else [repr(error)]
         wrong += [] if error is None or error.__suppress_context__ else ["two tracebacks, not one"]
     assert agreed(wrong) == []

@@ -45,7 +45,9 @@ def test_a_start_that_is_left(persistent: bool) -> None:
         wrong = [] if isinstance(error, Alarm) else [repr(error)]
     MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns
     if comm.rank != last:
-        error = raised(lambda: start().Wait()) or raised(comm.Barrier)  # messages of the first turns may have left
+        error = raised(lambda: start().Wait()) or raised(
+            comm.Barrier
+        )  # messages of the first turns may have left
         told = isinstance(error, PeerFailed) and f"rank {last} gave up: Alarm" in str(error)
         wrong = [] if told else [repr(error)]
     wrong += not_refused(raised(comm.Barrier), "an earlier collective did not end")

@@ -39,7 +39,13 @@ def arguments(shape: tuple[int, int], *others: str) -> list[str]:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["hpcoll", "mpi4py"])
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in SHAPES for shape in SHAPES[name]])
-def test_right(name: str, shape: tuple[int, int], plain: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_right(
+    name: str,
+    shape: tuple[int, int],
+    plain: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As a script; rank 0 says how it went, and what hpcoll did for it."""
     monkeypatch.setattr("sys.argv", [name, *arguments(shape, *["--plain"] * plain)])
     with pytest.raises(SystemExit) as ended:
@@ -49,7 +55,9 @@ def test_right(name: str, shape: tuple[int, int], plain: bool, monkeypatch: pyte
     assert agreed([] if found == (0, RANK == 0, False, RANK == 0 and not plain) else [found, text]) == []
 
 
-@pytest.mark.parametrize(("shape", "by"), [((6 * NRANKS, 10 * NRANKS), "Alltoall"), ((6 * NRANKS + 1, 10 * NRANKS), "Alltoallv")])
+@pytest.mark.parametrize(
+    ("shape", "by"), [((6 * NRANKS, 10 * NRANKS), "Alltoall"), ((6 * NRANKS + 1, 10 * NRANKS), "Alltoallv")]
+)
 def test_exchange(shape: tuple[int, int], by: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = example("fft2d").main(arguments(shape))
     text = capsys.readouterr().out
@@ -62,13 +70,21 @@ def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Both libraries get a line with two times."""
     status = example(name).main(arguments((17, 13), "--compare", "2"))
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if " ms " in line)
-    times = [float(word) for line in lines.values() for word in line.split() if word.replace(".", "").isdigit()]
-    good = list(lines) == ["mpi4py", "hpcoll"] * (RANK == 0) and len(times) == 4 * (RANK == 0) and all(time >= 0 for time in times)
+    times = [
+        float(word) for line in lines.values() for word in line.split() if word.replace(".", "").isdigit()
+    ]
+    good = (
+        list(lines) == ["mpi4py", "hpcoll"] * (RANK == 0)
+        and len(times) == 4 * (RANK == 0)
+        and all(time >= 0 for time in times)
+    )
     assert agreed([] if status == 0 and good else [status, lines]) == []
 
 
 @pytest.mark.parametrize("algorithm", ["", "ring", "native"])
-def test_exact_solution(algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exact_solution(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The bits of one rank, whatever the number of ranks and the algorithm."""
     if algorithm:
         monkeypatch.setenv("HPCOLL_ALLREDUCE", algorithm)
@@ -81,7 +97,9 @@ def test_exact_solution(algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys:
 def train_exactly(monkeypatch: pytest.MonkeyPatch) -> int:
     """A short training with exact sums: batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
     pytest.importorskip("sklearn")
-    monkeypatch.setattr("sys.argv", ["train_digits", "--exact", "--epochs", "1", "--hidden", "9", "--batch", "61"])
+    monkeypatch.setattr(
+        "sys.argv", ["train_digits", "--exact", "--epochs", "1", "--hidden", "9", "--batch", "61"]
+    )
     return example("train_digits").main()
 
 
@@ -92,7 +110,9 @@ def test_exact_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert agreed([] if status == 0 and ("exact sums: yes" in text) == (RANK == 0) else [status, text]) == []
 
 
-def test_rounded_sums_are_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounded_sums_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Both jobs end with status 1 when their sums depend on the number of ranks."""
     if NRANKS == 1:
         pytest.skip("one rank has one order of sums")
@@ -101,16 +121,27 @@ def test_rounded_sums_are_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         return partial if comm is None else comm.allreduce(partial, MPI.SUM)
 
     monkeypatch.setattr("hpcoll.exact_dot", lambda comm, x, y: rounded(comm, np.sum(x * y)), raising=False)
-    monkeypatch.setattr("hpcoll.exact_sum", lambda comm, x, axis=None: rounded(comm, np.sum(x, axis)), raising=False)
+    monkeypatch.setattr(
+        "hpcoll.exact_sum", lambda comm, x, axis=None: rounded(comm, np.sum(x, axis)), raising=False
+    )
     found = [example("conjugate_gradient").main(arguments((19, 13), "--exact")), train_exactly(monkeypatch)]
     text = capsys.readouterr().out
-    assert agreed([] if found == [1, 1] and (WRONG in text) == ("exact sums: NO" in text) == (RANK == 0) else [found, text]) == []
+    assert (
+        agreed(
+            []
+            if found == [1, 1] and (WRONG in text) == ("exact sums: NO" in text) == (RANK == 0)
+            else [found, text]
+        )
+        == []
+    )
 
 
 def test_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each way of exchange gives the bits of the serial run, and has a line with two times; the field is drawn."""
     shape, picture = (NRANKS + 1, NRANKS, 2 * NRANKS + 3), tmp_path / "heat.svg"
-    status = example("heat3d").main(["--shape", *map(str, shape), "--steps", "5", "--times", "2", "--plot", str(picture)])
+    status = example("heat3d").main(
+        ["--shape", *map(str, shape), "--steps", "5", "--times", "2", "--plot", str(picture)]
+    )
     text = capsys.readouterr().out
     rows = re.findall(r"^(\S.*?\S) {2,}(\d+\.\d+) +(\d+\.\d+)$", text, re.M)
     ways = [] if RANK else ["Isend and Irecv", "Neighbor_alltoallw", "hpcoll.Halo", "hpcoll.Halo, overlapped"]
@@ -124,7 +155,14 @@ def test_heat_that_stays(capsys: pytest.CaptureFixture[str]) -> None:
     module.Messages.exchange = lambda self: None
     status = module.main(["--shape", *[str(NRANKS + 4)] * 3, "--steps", "3", "--times", "1"])
     text = capsys.readouterr().out
-    assert agreed([] if status == 1 and (f"{WRONG}, by Isend and Irecv\n" in text) == (RANK == 0) else [status, text]) == []
+    assert (
+        agreed(
+            []
+            if status == 1 and (f"{WRONG}, by Isend and Irecv\n" in text) == (RANK == 0)
+            else [status, text]
+        )
+        == []
+    )
 
 
 def without_exchange(module: Any) -> None:
@@ -157,9 +195,11 @@ def reversed_columns(module: Any) -> None:
 
 
 BROKEN = [
-    ("conjugate_gradient", without_exchange), ("conjugate_gradient", other_operator),
-    ("fft2d", one_element), ("fft2d", reversed_columns),
-]  # fmt: skip
+    ("conjugate_gradient", without_exchange),
+    ("conjugate_gradient", other_operator),
+    ("fft2d", one_element),
+    ("fft2d", reversed_columns),
+]
 
 
 @pytest.mark.parametrize(("name", "broken"), BROKEN)
@@ -171,7 +211,10 @@ def test_wrong(name: str, broken: Any, capsys: pytest.CaptureFixture[str]) -> No
     broken(module)
     status = module.main(arguments((17, 13)))
     text = capsys.readouterr().out
-    assert agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text]) == []
+    assert (
+        agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text])
+        == []
+    )
 
 
 @pytest.mark.parametrize(("name", "shape"), [("conjugate_gradient", (NRANKS, 0)), ("fft2d", (23, 4))])
@@ -183,7 +226,9 @@ def test_refused(name: str, shape: tuple[int, int], capsys: pytest.CaptureFixtur
     assert "--shape" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("given", "text"), [("--help", "usage: "), ("--algorithm=rings", "invalid choice: 'rings'")])
+@pytest.mark.parametrize(
+    ("given", "text"), [("--help", "usage: "), ("--algorithm=rings", "invalid choice: 'rings'")]
+)
 def test_training_says_once_what_it_takes(
     given: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

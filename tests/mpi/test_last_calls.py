@@ -8,14 +8,22 @@ from launching import MESSAGES, STARTS_JOBS, command, finished
 
 pytestmark = STARTS_JOBS
 
-BOTH_ROOTS = "comm.Bcast(x, root=comm.rank)", "  rank 0: Bcast(float64[3], root=0)\n  rank 1: Bcast(float64[3], root=1)"
+BOTH_ROOTS = (
+    "comm.Bcast(x, root=comm.rank)",
+    "  rank 0: Bcast(float64[3], root=0)\n  rank 1: Bcast(float64[3], root=1)",
+)
 ONE_MORE = "comm.rank or comm.Bcast(x)", "  rank 0: Bcast(float64[3], root=0)\n  rank 1: "
-IN_FLIGHT = "comm.Ibcast(x, root=comm.rank).Wait()", "  rank 0: Ibcast(float64[3], root=0)\n  rank 1: Ibcast(float64[3], root=1)"
+IN_FLIGHT = (
+    "comm.Ibcast(x, root=comm.rank).Wait()",
+    "  rank 0: Ibcast(float64[3], root=0)\n  rank 1: Ibcast(float64[3], root=1)",
+)
 BEFORE = "x = np.ones(3)\ncomm.Bcast(x)\ncomm.Allreduce(x, np.zeros(3))\n"
 
 
 @pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
-@pytest.mark.parametrize(("call", "said"), [BOTH_ROOTS, ONE_MORE, pytest.param(*IN_FLIGHT, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("call", "said"), [BOTH_ROOTS, ONE_MORE, pytest.param(*IN_FLIGHT, marks=pytest.mark.full)]
+)
 def test_the_program_ends(call: str, said: str, way: dict[str, str]) -> None:
     """The error names the calls, and the job has a status that is not 0."""
     done = finished(command(2, BEFORE + call), way)
@@ -53,7 +61,9 @@ left = comm.Iallreduce(x, np.zeros(3)) if comm.rank else None
 
 def test_an_exception_is_told_alone() -> None:
     """Where it ends a rank's program, calls that this rank has not made are no other error."""
-    done = finished(command(2, BEFORE + "comm.rank or comm.Bcast(x)\nif comm.rank:\n    raise KeyError('mine')"), {})
+    done = finished(
+        command(2, BEFORE + "comm.rank or comm.Bcast(x)\nif comm.rank:\n    raise KeyError('mine')"), {}
+    )
     assert done.returncode != 0
     assert "KeyError: 'mine'" in done.stderr
     assert "MismatchError" not in done.stderr

@@ -31,16 +31,25 @@ def _box(draw: random.Random, old: MPI.Datatype) -> MPI.Datatype:
 
 
 def _distributed(draw: random.Random, old: MPI.Datatype) -> MPI.Datatype:
-    kinds = [draw.choice([MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_NONE]) for _ in range(2)]
-    arguments = [draw.choice([MPI.DISTRIBUTE_DFLT_DARG, 3 if kind == MPI.DISTRIBUTE_BLOCK else 2]) for kind in kinds]
-    arguments = [MPI.DISTRIBUTE_DFLT_DARG if kind == MPI.DISTRIBUTE_NONE else one for kind, one in zip(kinds, arguments, strict=True)]
+    kinds = [
+        draw.choice([MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_NONE]) for _ in range(2)
+    ]
+    arguments = [
+        draw.choice([MPI.DISTRIBUTE_DFLT_DARG, 3 if kind == MPI.DISTRIBUTE_BLOCK else 2]) for kind in kinds
+    ]
+    arguments = [
+        MPI.DISTRIBUTE_DFLT_DARG if kind == MPI.DISTRIBUTE_NONE else one
+        for kind, one in zip(kinds, arguments, strict=True)
+    ]
     processes = [1 if kind == MPI.DISTRIBUTE_NONE else 2 for kind in kinds]
     order, rank = draw.choice([MPI.ORDER_C, MPI.ORDER_FORTRAN]), draw.randrange(processes[0] * processes[1])
     return old.Create_darray(processes[0] * processes[1], rank, [5, 6], kinds, arguments, processes, order)
 
 
 def _struct(draw: random.Random, old: MPI.Datatype) -> MPI.Datatype:
-    return MPI.Datatype.Create_struct(_few(draw, 3, 2), [0, 3 * old.extent, 800], [old, draw.choice(BASIC), old])
+    return MPI.Datatype.Create_struct(
+        _few(draw, 3, 2), [0, 3 * old.extent, 800], [old, draw.choice(BASIC), old]
+    )
 
 
 MAKERS: list[Callable[[random.Random, MPI.Datatype], MPI.Datatype]] = [
@@ -53,8 +62,10 @@ MAKERS: list[Callable[[random.Random, MPI.Datatype], MPI.Datatype]] = [
     lambda draw, old: old.Create_indexed_block(2, [0, 2, 5, 7][: draw.randint(1, 4)]),
     lambda draw, old: old.Create_hindexed_block(1, [0, old.extent, 3 * old.extent + 4]),
     lambda draw, old: old.Create_resized(-8, old.extent + draw.choice([0, 8])),
-    _struct, _box, _distributed,
-]  # fmt: skip
+    _struct,
+    _box,
+    _distributed,
+]
 
 
 def _drawn(draw: random.Random) -> MPI.Datatype:
@@ -77,7 +88,9 @@ def _fails(datatype: MPI.Datatype, draw: random.Random) -> bool:
     assert layout is not None
     assert layout.size == datatype.size
     lower, extent = datatype.Get_true_extent()
-    memory = np.frombuffer(draw.randbytes(max(0, -lower) + max(0, lower) + extent + (count - 1) * datatype.extent), np.uint8).copy()
+    memory = np.frombuffer(
+        draw.randbytes(max(0, -lower) + max(0, lower) + extent + (count - 1) * datatype.extent), np.uint8
+    ).copy()
     start = memory.ctypes.data + max(0, -lower)
     elements, size = MPI.buffer.fromaddress(start, count * datatype.extent), count * layout.size
     expected, found, copy = (np.zeros(size, np.uint8) for _ in range(3))
@@ -123,7 +136,11 @@ def test_few_loops() -> None:
         "plane": (double.Create_subarray([6, 5, 4], [1, 5, 4], [2, 0, 0]), [[0, 320, 160]]),
         "record": (MPI.Datatype.Create_struct([1, 2], [0, 8], [double, MPI.INT]), [[0, 0, 16]]),
     }
-    found = {name: layout.pieces.tolist() for name, (one, _) in every.items() if (layout := layout_of_datatype(one))}
+    found = {
+        name: layout.pieces.tolist()
+        for name, (one, _) in every.items()
+        if (layout := layout_of_datatype(one))
+    }
     assert found == {name: pieces for name, (_, pieces) in every.items()}
     for one, _ in every.values():
         one.Free()

@@ -17,7 +17,11 @@ from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
-X, LONG, PAIRS = np.ones(8), np.ones(3, "G"), np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
+X, LONG, PAIRS = (
+    np.ones(8),
+    np.ones(3, "G"),
+    np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True)),
+)
 
 
 def ones(dtype: Any) -> Any:
@@ -25,7 +29,9 @@ def ones(dtype: Any) -> Any:
 
 
 def served(comm: hpcoll.Communicator) -> list[tuple[str, str, str, str, int]]:
-    return sorted((row.operation, row.algorithm, row.element, row.why, row.calls) for row in comm.ledger.rows())
+    return sorted(
+        (row.operation, row.algorithm, row.element, row.why, row.calls) for row in comm.ledger.rows()
+    )
 
 
 def own_operator(comm: hpcoll.Communicator) -> None:
@@ -58,19 +64,28 @@ def persistent(comm: hpcoll.Communicator) -> None:
 ASKED, EXTENDED = "algorithm='native'", "long double elements"
 CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "blocking": (lambda c: c.Allreduce(X, ones("f8"), algorithm="native"), ("allreduce", "float64", ASKED)),
-    "in flight": (lambda c: c.Iallreduce(X, ones("f8"), algorithm="native").Wait(), ("allreduce", "float64", ASKED)),
+    "in flight": (
+        lambda c: c.Iallreduce(X, ones("f8"), algorithm="native").Wait(),
+        ("allreduce", "float64", ASKED),
+    ),
     "persistent": (persistent, ("allreduce", "float64", ASKED)),
     "barrier": (lambda c: c.Barrier(algorithm="native"), ("barrier", "", ASKED)),
     "long double": (lambda c: c.Allreduce(LONG, LONG.copy()), ("allreduce", str(LONG.dtype), EXTENDED)),
-    "long double in flight": (lambda c: c.Iallreduce(LONG, LONG.copy()).Wait(), ("allreduce", str(LONG.dtype), EXTENDED)),
+    "long double in flight": (
+        lambda c: c.Iallreduce(LONG, LONG.copy()).Wait(),
+        ("allreduce", str(LONG.dtype), EXTENDED),
+    ),
     "Reduce_scatter": (
         lambda c: c.Reduce_scatter(np.ones(c.size, "g"), np.ones(1, "g"), [1] * c.size),
         ("reduce_scatter", str(np.dtype("g")), EXTENDED),
     ),
     "operator": (own_operator, ("allreduce", "float64", "user-defined operator")),
     "MINLOC": (pairs, ("reduce", "MPI_DOUBLE_INT", "MINLOC")),
-    "no memory": (lambda c: c.Bcast([MPI.BOTTOM, 0, MPI.INT]), ("bcast", "", "buffer that only it understands")),
-}  # fmt: skip
+    "no memory": (
+        lambda c: c.Bcast([MPI.BOTTOM, 0, MPI.INT]),
+        ("bcast", "", "buffer that only it understands"),
+    ),
+}
 
 
 @pytest.mark.smoke
@@ -96,7 +111,12 @@ def test_by_variable_and_by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = fresh()
     for _ in range(2):
         comm.Bcast(X)
-    assert agreed([] if served(comm) == [("bcast", "native", "float64", "HPCOLL_BCAST=native", 2)] else served(comm)) == []
+    assert (
+        agreed(
+            [] if served(comm) == [("bcast", "native", "float64", "HPCOLL_BCAST=native", 2)] else served(comm)
+        )
+        == []
+    )
     comm.Free()
 
 
@@ -104,7 +124,9 @@ TYPES = {
     "float16": lambda c: c.Allreduce(ones("f2"), ones("f2")),
     "int64": lambda c: c.Bcast(ones("longlong")),
     "complex128": lambda c: c.Gather(ones("D"), np.ones((c.size, 8), "D")),
-    "float32": lambda c: c.Alltoallv([np.ones(c.size, "f4"), [1] * c.size], [np.ones(c.size, "f4"), [1] * c.size]),
+    "float32": lambda c: c.Alltoallv(
+        [np.ones(c.size, "f4"), [1] * c.size], [np.ones(c.size, "f4"), [1] * c.size]
+    ),
     "uint8": lambda c: c.Bcast(bytearray(8)),
     "int32": lambda c: c.Bcast([bytearray(8), MPI.INT]),
     "column": column,
@@ -144,13 +166,21 @@ def test_a_repeated_call_is_counted_in_compiled_code(monkeypatch: pytest.MonkeyP
         comm.Bcast(array, algorithm="native")
     again: list[Any] = []
     run = Context.run
-    monkeypatch.setattr(Context, "run", lambda self, status, *more, **options: (again.append(status), run(self, status, *more, **options)))
+    monkeypatch.setattr(
+        Context,
+        "run",
+        lambda self, status, *more, **options: (again.append(status), run(self, status, *more, **options)),
+    )
     for i in range(2):
         for array in arrays[i:]:
             comm.Bcast(array, algorithm="binomial")
             comm.Bcast(array, algorithm="native")
     ncalls = {(row.algorithm, row.element): row.calls for row in comm.ledger.rows()}
-    wanted = {(name, element): n for name in ("binomial", "native") for element, n in (("float64", 2), ("float32", 3), ("int32", 3))}
+    wanted = {
+        (name, element): n
+        for name in ("binomial", "native")
+        for element, n in (("float64", 2), ("float32", 3), ("int32", 3))
+    }
     misses = [status for status in again if status in (MISS, NO_CALL)]  # a wait that takes long may come back
     comm.Free()
     assert agreed([] if ncalls == wanted and not misses else [ncalls, again]) == []
@@ -176,8 +206,14 @@ def test_every_form_is_counted(count: int, algorithm: str) -> None:
     head, line = (line.split() for line in str(comm.ledger).splitlines())
     seconds = float(line[head.index("us/call") + 1]) * 1e-6  # bytes are two words
     wrong: list[Any] = [] if row.calls == 25 and row.nbytes == 25 * x.nbytes and row.seconds > 0 else [row]
-    wrong += [] if 5 <= row.timed <= 25 and abs(seconds - row.seconds / row.timed) < 1e-7 else [(row, seconds)]
-    wrong += [] if ("timed" in head) == (row.timed < 25) and (row.timed == 25 or line[3] == str(row.timed)) else [(row, line)]
+    wrong += (
+        [] if 5 <= row.timed <= 25 and abs(seconds - row.seconds / row.timed) < 1e-7 else [(row, seconds)]
+    )
+    wrong += (
+        []
+        if ("timed" in head) == (row.timed < 25) and (row.timed == 25 or line[3] == str(row.timed))
+        else [(row, line)]
+    )
     wrong += [] if algorithm == "direct" or row.timed == 5 else [row]
     comm.Free()
     assert agreed(wrong) == []
@@ -193,9 +229,16 @@ def test_ways(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture)
         comm.Allreduce(X, ones("f8"), algorithm="direct")
     ways = {"shm": len(group), "mpi": comm.size - 1 - len(group)}
     peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items()) if n) or "none"
-    found, wanted = [row.ways for row in comm.ledger.rows()], "+".join(sorted(way for way, n in ways.items() if n))
+    found, wanted = (
+        [row.ways for row in comm.ledger.rows()],
+        "+".join(sorted(way for way, n in ways.items() if n)),
+    )
     wrong: list[Any] = [] if found == [wanted] else [found]
-    wrong += [] if caplog.messages.count(f"rank {rank}: allreduce of float64: direct, peers: {peers}") == 1 else [caplog.messages]
+    wrong += (
+        []
+        if caplog.messages.count(f"rank {rank}: allreduce of float64: direct, peers: {peers}") == 1
+        else [caplog.messages]
+    )
     comm.Free()
     assert agreed(wrong) == []
 
@@ -239,7 +282,14 @@ def test_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     comm.ledger.clear()
     monkeypatch.setattr(start, "can_be_helped", lambda: False)
     comm.Iallreduce(X, ones("f8")).Wait()
-    assert agreed([] if served(comm) == [("allreduce", "native", "float64", "no MPI_THREAD_MULTIPLE", 1)] else served(comm)) == []
+    assert (
+        agreed(
+            []
+            if served(comm) == [("allreduce", "native", "float64", "no MPI_THREAD_MULTIPLE", 1)]
+            else served(comm)
+        )
+        == []
+    )
     comm.Free()
 
 

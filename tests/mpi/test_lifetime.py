@@ -75,8 +75,18 @@ def test_subclass_in_place_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_refused() -> None:
-    remote = MPI.COMM_SELF.Create_intercomm(0, MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % 2, 9) if MPI.COMM_WORLD.size == 2 else None
-    for comm in (MPI.COMM_NULL, MPI.INTERCOMM_NULL if hasattr(MPI, "INTERCOMM_NULL") else None, None, 3, remote):
+    remote = (
+        MPI.COMM_SELF.Create_intercomm(0, MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % 2, 9)
+        if MPI.COMM_WORLD.size == 2
+        else None
+    )
+    for comm in (
+        MPI.COMM_NULL,
+        MPI.INTERCOMM_NULL if hasattr(MPI, "INTERCOMM_NULL") else None,
+        None,
+        3,
+        remote,
+    ):
         with pytest.raises(ArgumentError, match="Communicator needs an intracommunicator, "):
             hpcoll.Communicator(comm)
     if remote is not None:
@@ -91,7 +101,10 @@ def test_freed(by_mpi: bool) -> None:
     assert works(comm)
     (original if by_mpi else comm).Free()
     calls = (lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Bcast(np.ones(3)), comm.Barrier)
-    later = (lambda: comm.Iallreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Allreduce_init(MPI.IN_PLACE, np.ones(3)))
+    later = (
+        lambda: comm.Iallreduce(MPI.IN_PLACE, np.ones(3)),
+        lambda: comm.Allreduce_init(MPI.IN_PLACE, np.ones(3)),
+    )
     for call in (*calls, *later):
         with pytest.raises(
             ArgumentError, match=r"^rank \d: this communicator cannot be used: the communicator was freed$"
@@ -141,7 +154,10 @@ def test_messages_of_the_application(algorithm: str, way: str) -> None:
     request = comm.Allreduce_init(np.ones(8), total, algorithm=algorithm)
     if comm.rank == 0:
         time.sleep(0.4)  # the others wait and ask, by messages
-    for run in (lambda: comm.Iallreduce(np.ones(8), total, algorithm=algorithm).Wait(), lambda: (request.Start(), request.Wait())):
+    for run in (
+        lambda: comm.Iallreduce(np.ones(8), total, algorithm=algorithm).Wait(),
+        lambda: (request.Start(), request.Wait()),
+    ):
         total[:] = 0
         run()
         assert (total == comm.size).all()
@@ -239,8 +255,19 @@ def test_before_and_after_mpi() -> None:
     if MPI.COMM_WORLD.rank:
         return
     launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(launched) or name.startswith("OMPI_ALLOW")}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=outside, capture_output=True, text=True, check=False, timeout=slowed(60))
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(launched) or name.startswith("OMPI_ALLOW")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=outside,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=slowed(60),
+    )
     missing = "Communicator cannot be made: MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
     assert done.stdout.splitlines() == [
         missing,

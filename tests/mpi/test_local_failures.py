@@ -43,12 +43,15 @@ def right(comm: hpcoll.Communicator, form: Callable[..., None], count: int = 3) 
 @pytest.mark.parametrize(
     ("when", "way"),
     [
-        *((when, "shared memory") for when in NO_MEMORY), ("the plan", "messages"),
+        *((when, "shared memory") for when in NO_MEMORY),
+        ("the plan", "messages"),
         *(pytest.param(when, "messages", marks=pytest.mark.full) for when in NO_MEMORY if when != "the plan"),
     ],
     indirect=["way"],
-)  # fmt: skip
-def test_no_memory_on_one_rank(when: str, way: str, form: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+)
+def test_no_memory_on_one_rank(
+    when: str, way: str, form: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last rank raises MemoryError, the others hear of it soon, in that call or the next; other communicators go on."""
     comm, (owner, method, before) = made(way), NO_MEMORY[when]
     other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
@@ -74,7 +77,11 @@ def test_no_memory_on_one_rank(when: str, way: str, form: Callable[..., None], m
     seconds = time.monotonic() - begun
     monkeypatch.undo()
     told = isinstance(error, PeerFailed) and f"rank {LAST} gave up: MemoryError: none left" in str(error)
-    wrong = [] if (isinstance(error, MemoryError) if comm.rank == LAST else told) and seconds < SOON_S else [(repr(error), seconds)]
+    wrong = (
+        []
+        if (isinstance(error, MemoryError) if comm.rank == LAST else told) and seconds < SOON_S
+        else [(repr(error), seconds)]
+    )
     wrong += not_refused(raised(comm.Barrier))
     wrong += [] if right(other, form) else ["wrong on the other"]
     comm.recover()
@@ -99,14 +106,23 @@ def test_refused_on_one_rank(form: Callable[..., None]) -> None:
             form(comm, "Allreduce", (x(count), x(count)))
 
     def wrong() -> list[str]:
-        return [repr(one) for one in given if not isinstance(one, ArgumentError) or f"rank {LAST}: recvbuf needs" not in str(one)]
+        return [
+            repr(one)
+            for one in given
+            if not isinstance(one, ArgumentError) or f"rank {LAST}: recvbuf needs" not in str(one)
+        ]
 
     if form is not persistent:  # whose making is collective
         good = not too_short() or right(comm, form, 8)
         assert agreed([*wrong(), *([] if good else ["wrong"])]) == []
     text, seconds = caught(comm, mine, form)
     assert agreed(wrong()) == []
-    assert agreed([] if "float64[8]" in text and "float64[9]" in text and seconds < SOON_S else [(text, seconds)]) == []
+    assert (
+        agreed(
+            [] if "float64[8]" in text and "float64[9]" in text and seconds < SOON_S else [(text, seconds)]
+        )
+        == []
+    )
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -137,7 +153,9 @@ def sum_until(done: threading.Event, comm: hpcoll.Communicator, form: Callable[.
     return wrong
 
 
-needs_threads = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE")
+needs_threads = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE"
+)
 
 
 @needs_threads
@@ -149,7 +167,11 @@ def test_a_thread_whose_calls_are_right_goes_on(form: Callable[..., None]) -> No
     done = threading.Event()
     thread, found = in_thread(lambda: sum_until(done, other, form))
     try:
-        text, seconds = caught(comm, lambda: form(comm, "Allreduce", (x(8), x(8), MPI.MAX if comm.rank == LAST else MPI.SUM)), form)
+        text, seconds = caught(
+            comm,
+            lambda: form(comm, "Allreduce", (x(8), x(8), MPI.MAX if comm.rank == LAST else MPI.SUM)),
+            form,
+        )
     finally:
         done.set()
         thread.join(30)
@@ -168,7 +190,9 @@ def test_a_thread_beside_one_that_fails() -> None:
         while not comm._context.resources.lock[0] and not found:
             time.sleep(0)
         refused = raised(lambda: comm.Allreduce(x(3), x(3)))
-        told = isinstance(refused, ArgumentError) and "another thread is inside a collective on this communicator" in str(refused)
+        told = isinstance(
+            refused, ArgumentError
+        ) and "another thread is inside a collective on this communicator" in str(refused)
         wrong += [] if told else [repr(refused)]
         MPI.COMM_WORLD.Barrier()
     else:

@@ -51,7 +51,10 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: 
     with caplog.at_level(logging.INFO, "hpcoll"):
         comm = fresh()
     wrong: list[Any] = [] if alone(comm) else ["no shared memory"]
-    told = any("files of memory alone (memfd), because /dev/shm makes none without a name" in text for text in caplog.messages)
+    told = any(
+        "files of memory alone (memfd), because /dev/shm makes none without a name" in text
+        for text in caplog.messages
+    )
     wrong += [] if told == (shares(comm) and comm._context.resources.node.rank == 0) else [caplog.messages]
     for collective, algorithm in ALGORITHMS:
         wrong += [] if run(comm, collective, 40_001, 0, algorithm=algorithm) else [(collective, algorithm)]
@@ -60,7 +63,9 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: 
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
     wrong += [] if (x == comm.size).all() else [x]
-    wrong += [] if all(map(operator.le, holdings(), before)) else [(holdings(), before)]  # less: what earlier tests left has gone
+    wrong += (
+        [] if all(map(operator.le, holdings(), before)) else [(holdings(), before)]
+    )  # less: what earlier tests left has gone
     assert agreed(wrong) == []
     comm.Free()
 

@@ -36,7 +36,10 @@ def test_sends(name: str, either: Double) -> None:
             mine.Wait()
         told = status.source, status.tag, status.Get_count(MPI.DOUBLE)
         want = np.r_[np.arange(900) + 7.0 * left + begun, np.full(100, -1)]
-        assert agreed([] if (recv.get() == want).all() and told == (left, 3, 900) else [(told, recv.get()[:3])]) == []
+        assert (
+            agreed([] if (recv.get() == want).all() and told == (left, 3, 900) else [(told, recv.get()[:3])])
+            == []
+        )
     MPI.Detach_buffer() if "bs" in name.lower() else None
     assert either.calls["cuStreamSynchronize"] == 0
     comm.Free()
@@ -51,7 +54,15 @@ def test_host_memory_is_passed_on_at_once(either: Double, monkeypatch: pytest.Mo
         raise AssertionError("it was looked for GPU arrays")
 
     monkeypatch.setattr(point_to_point, "_buffers", looked)
-    for spec in (send, send.view(np.recarray), [send, MPI.DOUBLE], (send, 4, MPI.DOUBLE), send.data, Dlpack(send), send.tobytes()):
+    for spec in (
+        send,
+        send.view(np.recarray),
+        [send, MPI.DOUBLE],
+        (send, 4, MPI.DOUBLE),
+        send.data,
+        Dlpack(send),
+        send.tobytes(),
+    ):
         comm.Sendrecv(spec, right, 1, memoryview(recv), left, 1)
         comm.Send_init(spec, right, 1).Free()
         wrong += [] if (recv == np.arange(4.0) + left).all() else [spec]
@@ -77,7 +88,11 @@ def test_sendrecv(either: Double) -> None:
     comm, right, left, send, recv = made(either)
     host, wrong, status = np.full(1000, -1.0), [], MPI.Status()
     comm.Sendrecv([send, 10], right, 1, recv, left, 1, status)
-    wrong += [] if recv.get()[:11].tolist() == [*np.arange(10.0) + left, -1] and status.Get_count(MPI.DOUBLE) == 10 else ["GPU"]
+    wrong += (
+        []
+        if recv.get()[:11].tolist() == [*np.arange(10.0) + left, -1] and status.Get_count(MPI.DOUBLE) == 10
+        else ["GPU"]
+    )
     comm.Sendrecv(send, right, 1, host, left, 1)
     wrong += [] if (host == np.arange(1000) + left).all() else ["into host memory"]
     comm.Sendrecv(host, right, 1, recvbuf=recv, source=left)
@@ -90,10 +105,14 @@ def test_sendrecv(either: Double) -> None:
     comm.Free()
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16", "complex128", "bool", "managed", "dlpack", "fortran", "empty"])
+@pytest.mark.parametrize(
+    "kind", ["float16", "bfloat16", "complex128", "bool", "managed", "dlpack", "fortran", "empty"]
+)
 def test_kinds_of_arrays(kind: str, either: Double) -> None:
     comm, right, left, *_ = made(either)
-    dtype = {"bfloat16": ml_dtypes.bfloat16}.get(kind, kind if kind in ("float16", "complex128", "bool") else "float32")
+    dtype = {"bfloat16": ml_dtypes.bfloat16}.get(
+        kind, kind if kind in ("float16", "complex128", "bool") else "float32"
+    )
     shape, memory = (0,) if kind == "empty" else (6, 4), "managed" if kind == "managed" else "device"
     values = (np.arange(np.prod(shape)).reshape(shape) + comm.rank).astype(dtype)
     send, recv = (either.Array(shape, dtype, memory=memory).fill(one) for one in (values, 0))
@@ -148,7 +167,9 @@ def test_derived_datatypes(way: str, either: Double) -> None:
                 either.finish(other)
                 request.Wait()
             mine.Wait()
-    before = np.arange(12).reshape(3, 4) + 100 * comm.rank if way == "Sendrecv_replace" else np.full((3, 4), -1)
+    before = (
+        np.arange(12).reshape(3, 4) + 100 * comm.rank if way == "Sendrecv_replace" else np.full((3, 4), -1)
+    )
     before[:, 1:3] = (np.arange(12).reshape(3, 4) + 100 * left)[:, 1:3]
     if way == "Irecv":
         before[0, 0] = -5
@@ -178,7 +199,12 @@ def test_peer_without_hpcoll(either: Double) -> None:
         ours, theirs = (send, host) if sends is comm else (np.arange(1000.0) + comm.rank, recv)
         requests = [sends.Isend(ours, right, 4), receives.Irecv(theirs, left, 4)]
         MPI.Request.Waitall(requests)
-        assert agreed([] if ((host if theirs is host else recv.get()) == np.arange(1000) + left).all() else [sends]) == []
+        assert (
+            agreed(
+                [] if ((host if theirs is host else recv.get()) == np.arange(1000) + left).all() else [sends]
+            )
+            == []
+        )
     comm.Free()
 
 

@@ -29,7 +29,11 @@ def test_everything_at_once(call: Callable[[Any], Any] | None, either: Double) -
     host, total, sums = np.zeros(5), np.zeros(1), either.Array(40_000)
     order = np.random.default_rng(comm.rank).permutation(9)
     requests: list[Any] = [comm.Irecv(recv, left, tag) for tag, recv in enumerate(recvs)]
-    requests += [comm.Irecv(host, left, 9), comm.Iallreduce(np.ones(1), total), comm.Iallreduce(either.Array(40_000).fill(2), sums)]
+    requests += [
+        comm.Irecv(host, left, 9),
+        comm.Iallreduce(np.ones(1), total),
+        comm.Iallreduce(either.Array(40_000).fill(2), sums),
+    ]
     requests += [comm.Isend(send, right, tag) for tag, send in enumerate(sends)]
     comm.Send(np.full(5, 7.0), right, 9)
     ordered = [requests[i] for i in order]
@@ -95,9 +99,13 @@ def test_requests_of_receives(comm: hpcoll.Communicator, double: Double) -> None
     request = comm.Irecv(recv, left)
     assert type(request) is Receive
     assert request.Test() is False
-    with pytest.raises(ArgumentError, match="a receive into GPU memory in flight cannot be cancelled: wait for it"):
+    with pytest.raises(
+        ArgumentError, match="a receive into GPU memory in flight cannot be cancelled: wait for it"
+    ):
         request.Cancel()
-    with pytest.raises(ArgumentError, match="a receive into GPU memory in flight cannot be freed: wait for it"):
+    with pytest.raises(
+        ArgumentError, match="a receive into GPU memory in flight cannot be freed: wait for it"
+    ):
         request.Free()
     comm.Barrier()
     comm.Send(double.Array(4).fill(3), right)
@@ -152,14 +160,18 @@ def test_neighbours(double: Double) -> None:
         plain(send.get(), [host, [n, n], MPI.FLOAT] if name.endswith("v") else host)
         wrong += [] if (recv.get() == host).all() and (want is None or host.tolist() == want) else [name]
         recv.fill(-1)
-        getattr(cart, f"Ineighbor_{name}")(send, [recv, [n, n], MPI.FLOAT] if name.endswith("v") else recv).Wait()
+        getattr(cart, f"Ineighbor_{name}")(
+            send, [recv, [n, n], MPI.FLOAT] if name.endswith("v") else recv
+        ).Wait()
         wrong += [] if (recv.get() == host).all() else [f"I{name}"]
     recv, types = double.Array((2, n)).fill(-1), [MPI.FLOAT, MPI.FLOAT]
     cart.Neighbor_alltoallw([two, ([n, n], [0, 4 * n]), types], [recv, ([n, n], [0, 4 * n]), types])
     wrong += [] if (recv.get() == host).all() else ["alltoallw"]
     p = cart.size
     recv, types, places = double.Array(p).fill(-1), [MPI.FLOAT] * p, [4 * i for i in range(p)]
-    cart.Alltoallw([double.Array(p).fill(cart.rank), ([1] * p, places), types], [recv, ([1] * p, places), types])
+    cart.Alltoallw(
+        [double.Array(p).fill(cart.rank), ([1] * p, places), types], [recv, ([1] * p, places), types]
+    )
     wrong += [] if recv.get().tolist() == list(range(p)) else ["Alltoallw"]
     assert agreed(wrong) == []
     cart.Free()
@@ -191,13 +203,21 @@ def test_refused(name: str, double: Double) -> None:
 
 
 def covered(owner: Any) -> set[str]:
-    return {name for name in vars(owner) if name[0].isupper() and "buf" in str(getattr(owner, name).__doc__).splitlines()[0]}
+    return {
+        name
+        for name in vars(owner)
+        if name[0].isupper() and "buf" in str(getattr(owner, name).__doc__).splitlines()[0]
+    }
 
 
 def test_every_method_with_buffers_is_ours() -> None:
     """mpi4py's methods of communicators that take buffers: none is left that would read GPU memory on the host."""
     for owner in (MPI.Comm, MPI.Intracomm, MPI.Topocomm):
-        inherited = {name for name in covered(owner) if getattr(hpcoll.comm.communicator.CartCommunicator, name) is getattr(owner, name)}
+        inherited = {
+            name
+            for name in covered(owner)
+            if getattr(hpcoll.comm.communicator.CartCommunicator, name) is getattr(owner, name)
+        }
         assert inherited <= {"Detach_buffer", "Flush_buffer", "Iflush_buffer"}
 
 
@@ -223,7 +243,10 @@ def test_forced_ways(double: Double) -> None:
         comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
     x = double.Array(4)
     for call in (comm.Send, comm.Recv, comm.Isend, comm.Irecv, comm.Sendrecv_replace, comm.Send_init):
-        with pytest.raises(ArgumentError, match=f"rank {comm.rank}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take"):
+        with pytest.raises(
+            ArgumentError,
+            match=f"rank {comm.rank}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take",
+        ):
             call(x, comm.rank)
     assert comm.Iprobe() is False
     comm.Free()

@@ -8,7 +8,9 @@ from launching import HEAD, STARTS_JOBS, command, finished, job, spoken
 
 pytestmark = STARTS_JOBS
 
-SAMPLE = re.compile(r'(hpcoll_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (\d+(?:\.\d+)?(?:e-?\d+)?)')
+SAMPLE = re.compile(
+    r'(hpcoll_[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (\d+(?:\.\d+)?(?:e-?\d+)?)'
+)
 CALLS = """
 from pathlib import Path
 from hpcoll.comm.telemetry import metrics, start
@@ -59,13 +61,19 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_each_rank_writes_its_sums_while_it_runs_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_writes_its_sums_while_it_runs_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With those of communicators that are gone, who waited for whom, and nothing written by a fork; other files stay."""
     (tmp_path / "another.prom").write_text("theirs 1\n")
     monkeypatch.chdir(tmp_path)
     done = finished(command(2, CALLS, head=OFTEN + HEAD), {"HPCOLL_METRICS": ".", "SLURM_JOB_ID": '1"7'})
     said = spoken(2, done.stdout)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["another.prom", "hpcoll_1_7_rank0.prom", "hpcoll_1_7_rank1.prom"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "another.prom",
+        "hpcoll_1_7_rank0.prom",
+        "hpcoll_1_7_rank1.prom",
+    ]
     for rank in range(2):
         found = samples((tmp_path / f"hpcoll_1_7_rank{rank}.prom").read_text())
         assert said[rank] == ["same True", "ledger allreduce 5000 320000"]
@@ -73,16 +81,23 @@ def test_each_rank_writes_its_sums_while_it_runs_and_at_the_end(tmp_path: Path, 
         assert found["hpcoll_calls_total", 'operation="bcast",algorithm="binomial"'] == 3
         assert found["hpcoll_timed_calls_total", 'operation="bcast",algorithm="binomial"'] == 3
         assert found["hpcoll_failures_total", 'error="PeerFailed"'] == 0
-        assert any('operation="barrier"' in labels for _, labels in found), "the last calls, after the program went to another folder"
+        assert any('operation="barrier"' in labels for _, labels in found), (
+            "the last calls, after the program went to another folder"
+        )
         assert found["hpcoll_compared_calls_total", ""] > 4000
     waited = samples((tmp_path / "hpcoll_1_7_rank0.prom").read_text())
     assert waited["hpcoll_waited_for_seconds_total", 'late_rank="1"'] > 0.01
-    assert waited["hpcoll_waited_seconds_total", ""] == waited["hpcoll_waited_for_seconds_total", 'late_rank="1"']
+    assert (
+        waited["hpcoll_waited_seconds_total", ""]
+        == waited["hpcoll_waited_for_seconds_total", 'late_rank="1"']
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     """The program goes on."""
     (tmp_path / "file").touch()
-    said, errors = job(2, OFTEN + "time.sleep(0.3)\nsay(comm.allreduce(1))", HPCOLL_METRICS=str(tmp_path / "file"))
+    said, errors = job(
+        2, OFTEN + "time.sleep(0.3)\nsay(comm.allreduce(1))", HPCOLL_METRICS=str(tmp_path / "file")
+    )
     assert said == {0: "2\n", 1: "2\n"}
     assert errors.count("no metrics are written") == 2

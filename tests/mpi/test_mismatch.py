@@ -29,40 +29,63 @@ PLACE = rf" at \S+{Path(failed_calls.__file__).name}:\d+"  # of a call in one of
 MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
     "count": (
         lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n // 2), x(n // 2)))),
-        "Allreduce(float64[{n}], op=SUM)", "Allreduce(float64[{half}], op=SUM)",
+        "Allreduce(float64[{n}], op=SUM)",
+        "Allreduce(float64[{half}], op=SUM)",
     ),
     "count of a broadcast": (
-        lambda n: (("Bcast", (x(n),)), ("Bcast", (x(n // 2),))), "Bcast(float64[{n}], root=0)", "Bcast(float64[{half}], root=0)",
+        lambda n: (("Bcast", (x(n),)), ("Bcast", (x(n // 2),))),
+        "Bcast(float64[{n}], root=0)",
+        "Bcast(float64[{half}], root=0)",
     ),
     "type": (
         lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n, "i8"), x(n, "i8")))),
-        "Allreduce(float64[{n}], op=SUM)", "Allreduce(int64[{n}], op=SUM)",
+        "Allreduce(float64[{n}], op=SUM)",
+        "Allreduce(int64[{n}], op=SUM)",
     ),
     "type of what is moved": (
-        lambda n: (("Allgather", (x(n), x(n * MPI.COMM_WORLD.size))), ("Allgather", (x(n, "i8"), x(n * MPI.COMM_WORLD.size, "i8")))),
-        "Allgather(float64[{n}])", "Allgather(int64[{n}])",
+        lambda n: (
+            ("Allgather", (x(n), x(n * MPI.COMM_WORLD.size))),
+            ("Allgather", (x(n, "i8"), x(n * MPI.COMM_WORLD.size, "i8"))),
+        ),
+        "Allgather(float64[{n}])",
+        "Allgather(int64[{n}])",
     ),
     "bytes": (
-        lambda n: (("Bcast", (x(n),)), ("Bcast", ([x(n), MPI.BYTE],))), "Bcast(float64[{n}], root=0)", "Bcast(uint8[{nbytes}], root=0)",
+        lambda n: (("Bcast", (x(n),)), ("Bcast", ([x(n), MPI.BYTE],))),
+        "Bcast(float64[{n}], root=0)",
+        "Bcast(uint8[{nbytes}], root=0)",
     ),
     "derived type": (
         lambda n: (("Bcast", (x(n),)), ("Bcast", ([x(n), MPI.LONG.Create_contiguous(n).Commit()],))),
-        "Bcast(float64[{n}], root=0)", "Bcast(int64[{n}], root=0)",
+        "Bcast(float64[{n}], root=0)",
+        "Bcast(int64[{n}], root=0)",
     ),
     "operator": (
         lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n), x(n), MPI.MAX))),
-        "Allreduce(float64[{n}], op=SUM)", "Allreduce(float64[{n}], op=MAX)",
+        "Allreduce(float64[{n}], op=SUM)",
+        "Allreduce(float64[{n}], op=MAX)",
     ),
-    "root": (lambda n: (("Bcast", (x(n), 0)), ("Bcast", (x(n), 1))), "Bcast(float64[{n}], root=0)", "Bcast(float64[{n}], root=1)"),
+    "root": (
+        lambda n: (("Bcast", (x(n), 0)), ("Bcast", (x(n), 1))),
+        "Bcast(float64[{n}], root=0)",
+        "Bcast(float64[{n}], root=1)",
+    ),
     "collective": (
-        lambda n: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n),))), "Allreduce(float64[{n}], op=SUM)", "Bcast(float64[{n}], root=0)",
+        lambda n: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n),))),
+        "Allreduce(float64[{n}], op=SUM)",
+        "Bcast(float64[{n}], root=0)",
     ),
-    "barrier": (lambda n: (("Barrier", ()), ("Reduce", (x(n), x(n)))), "Barrier()", "Reduce(float64[{n}], op=SUM, root=0)"),
+    "barrier": (
+        lambda n: (("Barrier", ()), ("Reduce", (x(n), x(n)))),
+        "Barrier()",
+        "Reduce(float64[{n}], op=SUM, root=0)",
+    ),
     "nothing": (
         lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(0), x(0)))),
-        "Allreduce(float64[{n}], op=SUM)", "Allreduce(float64[0], op=SUM)",
+        "Allreduce(float64[{n}], op=SUM)",
+        "Allreduce(float64[0], op=SUM)",
     ),
-}  # fmt: skip
+}
 NEEDS_ALL = ("Allreduce", "Allgather")  # whose results no rank has before all have come
 
 
@@ -73,13 +96,22 @@ FEW = ("operator", "count", "barrier")
 
 def marks(count: int, name: str, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
     usual = name in FEW or (count == COUNTS[0] and form is blocking)
-    return [pytest.mark.once] * (count > COUNTS[0] or form is not blocking or name not in FEW) + [pytest.mark.full] * (not usual)
+    return [pytest.mark.once] * (count > COUNTS[0] or form is not blocking or name not in FEW) + [
+        pytest.mark.full
+    ] * (not usual)
 
 
-CASES = [(count, name, form) for count in COUNTS for name in MISMATCHES for form in (blocking, in_flight, persistent)]
+CASES = [
+    (count, name, form)
+    for count in COUNTS
+    for name in MISMATCHES
+    for form in (blocking, in_flight, persistent)
+]
 
 
-@pytest.mark.parametrize(("count", "name", "form"), [pytest.param(*case, marks=marks(*case)) for case in CASES])
+@pytest.mark.parametrize(
+    ("count", "name", "form"), [pytest.param(*case, marks=marks(*case)) for case in CASES]
+)
 def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way: str) -> None:
     """Soon, on all ranks, with both calls and the line of each."""
     if way == "messages" and count != COUNTS[0]:
@@ -92,9 +124,13 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
     went_on = list[bool]()
     text, seconds = caught(comm, lambda: (form(comm, method, arguments), went_on.append(True)), form)  # type: ignore[func-returns-value]
     quoted = [call.format(n=count, half=count // 2, nbytes=8 * count) for call in (theirs, mine)]
-    spelled = [re.escape(call[1:]).replace(r"\(", r"(?:_init)?\(", 1) for call in quoted]  # Allreduce, Iallreduce, Allreduce_init
+    spelled = [
+        re.escape(call[1:]).replace(r"\(", r"(?:_init)?\(", 1) for call in quoted
+    ]  # Allreduce, Iallreduce, Allreduce_init
     wrong = [one for one in spelled if not re.search(one, text)] + [seconds] * (seconds > SOON_S)
-    two_roots = comm.size == 2 and name == "root" and form is not persistent  # who are through before anybody sees it
+    two_roots = (
+        comm.size == 2 and name == "root" and form is not persistent
+    )  # who are through before anybody sees it
     wrong += [] if re.search(PLACE, text) or two_roots else ["no place"]
     wrong += ["returned"] if went_on and method in NEEDS_ALL and arguments[0].size else []
     assert agreed([(one, text) for one in wrong]) == []
@@ -105,7 +141,9 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
 def test_nothing_to_send(method: str, arguments: tuple[Any, ...], way: str) -> None:
     """Calls of no elements have no messages: that they differ shows in the next call."""
     comm = made(way)
-    text, seconds = caught(comm, lambda: blocking(comm, *(("Scan", (x(0), x(0))) if comm.rank else (method, arguments))))
+    text, seconds = caught(
+        comm, lambda: blocking(comm, *(("Scan", (x(0), x(0))) if comm.rank else (method, arguments)))
+    )
     right = "Scan(float64[0], op=SUM)" in text and f"{method}(float64[0]" in text
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
@@ -117,13 +155,18 @@ def started(comm: hpcoll.Communicator, algorithm: str) -> None:
 @pytest.mark.once
 def test_persistent_requests_that_are_run_otherwise(way: str) -> None:
     """By other algorithms, or on one rank by the MPI library: told at the first start, not by the hang to come."""
-    cases = {("ring", "recursive_doubling"): "algorithm (ring|recursive_doubling)", ("native", "ring"): "the MPI library"}
+    cases = {
+        ("ring", "recursive_doubling"): "algorithm (ring|recursive_doubling)",
+        ("native", "ring"): "the MPI library",
+    }
     for algorithms, quoted in cases.items():
         comm = made(way)
         algorithm = algorithms[comm.rank == 0]
         text, seconds = caught(comm, partial(started, comm, algorithm))
         placed = re.search(rf" at \S+{Path(__file__).name}:\d+", text)
-        assert agreed([] if re.search(quoted, text) and placed and seconds < SOON_S else [(text, seconds)]) == []
+        assert (
+            agreed([] if re.search(quoted, text) and placed and seconds < SOON_S else [(text, seconds)]) == []
+        )
 
 
 @pytest.mark.once
@@ -131,8 +174,17 @@ def test_a_name_that_would_drive_a_terminal(way: str) -> None:
     """Whoever named the communicator: errors quote what is printable of it."""
     comm = made(way)
     comm.Set_name("rows\x1b]0;mine\x07\u202e\nof others")
-    text, _ = caught(comm, lambda: blocking(comm, *(("Bcast", (x(8),)) if comm.rank else ("Allreduce", (x(8), x(8))))))
-    assert agreed([] if "on rows?]0;mine?? of others:\n" in text and text.replace("\n", "").isprintable() else [text]) == []
+    text, _ = caught(
+        comm, lambda: blocking(comm, *(("Bcast", (x(8),)) if comm.rank else ("Allreduce", (x(8), x(8)))))
+    )
+    assert (
+        agreed(
+            []
+            if "on rows?]0;mine?? of others:\n" in text and text.replace("\n", "").isprintable()
+            else [text]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("root", [0, pytest.param(1, marks=pytest.mark.once)])
@@ -141,7 +193,9 @@ def test_persistent_requests_that_are_started_in_turn(root: int, way: str) -> No
     comm = made(way)
     requests = [comm.Allreduce_init(x(8), x(8)), comm.Bcast_init(x(8), root)]
     request = requests[comm.rank == comm.size - 1]
-    text, seconds = caught(comm, lambda: (request.Start(), request.Wait(), requests[0].Start(), requests[0].Wait()))  # type: ignore[func-returns-value]
+    text, seconds = caught(
+        comm, lambda: (request.Start(), request.Wait(), requests[0].Start(), requests[0].Wait())
+    )  # type: ignore[func-returns-value]
     right = "Allreduce_init(float64[8], op=SUM)" in text
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
@@ -161,7 +215,12 @@ def test_both_ends_of_a_pair_disagree(awaited: int, way: str) -> None:
 
 @pytest.mark.parametrize("method", ["Reduce_scatter", "Allgatherv"])
 @pytest.mark.parametrize(
-    "form", [blocking, pytest.param(in_flight, marks=pytest.mark.full), pytest.param(persistent, marks=pytest.mark.once)]
+    "form",
+    [
+        blocking,
+        pytest.param(in_flight, marks=pytest.mark.full),
+        pytest.param(persistent, marks=pytest.mark.once),
+    ],
 )
 def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way: str) -> None:
     """And have the same sum."""
@@ -170,9 +229,16 @@ def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way
     if comm.rank == comm.size - 1:
         sizes[:2] = 1, 3
     mine, whole = x(sizes[comm.rank]), x(2 * comm.size)
-    text, seconds = caught(comm, lambda: form(comm, method, (whole, mine, sizes) if method == "Reduce_scatter" else (mine, [whole, sizes])))
+    text, seconds = caught(
+        comm,
+        lambda: form(
+            comm, method, (whole, mine, sizes) if method == "Reduce_scatter" else (mine, [whole, sizes])
+        ),
+    )
     init = "_init" if form is persistent else ""
-    right = re.search(rf"\n  rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE)
+    right = re.search(
+        rf"\n  rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE
+    )
     right = right and len(set(re.findall(r", blocks of other sizes \((\w{4})\)", text))) == 2
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
@@ -180,8 +246,15 @@ def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way
 def test_different_algorithms(way: str) -> None:
     """Forced on one rank by a keyword: their messages would never meet."""
     comm = made(way)
-    text, seconds = caught(comm, lambda: comm.Allreduce(x(100), x(100), algorithm="ring" if comm.rank else "recursive_doubling"))
-    assert agreed([] if "ring" in text and "recursive_doubling" in text and seconds < SOON_S else [(text, seconds)]) == []
+    text, seconds = caught(
+        comm, lambda: comm.Allreduce(x(100), x(100), algorithm="ring" if comm.rank else "recursive_doubling")
+    )
+    assert (
+        agreed(
+            [] if "ring" in text and "recursive_doubling" in text and seconds < SOON_S else [(text, seconds)]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("count", [1009, pytest.param(100_003, marks=pytest.mark.once)])
@@ -189,7 +262,9 @@ def test_different_segments(count: int, way: str) -> None:
     """Of one order of magnitude, which is all that the check has: messages of other lengths tell the rest."""
     comm = made(way)
     segment = 1000 if comm.rank == comm.size - 1 else 640
-    text, seconds = caught(comm, lambda: comm.Allreduce(x(count), x(count), algorithm="tree", segment=segment))
+    text, seconds = caught(
+        comm, lambda: comm.Allreduce(x(count), x(count), algorithm="tree", segment=segment)
+    )
     assert agreed([] if seconds < SOON_S else [(text, seconds)]) == []
 
 
@@ -247,13 +322,17 @@ def test_signatures_are_read_back() -> None:
 
 
 SPREAD = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
-COMPARED: dict[str, tuple[Call, Call, str]] = {  # what the library serves, and what travels by MPI messages alone
+COMPARED: dict[
+    str, tuple[Call, Call, str]
+] = {  # what the library serves, and what travels by MPI messages alone
     "native operator": (
-        ("Allreduce", (x(8), x(8), MPI.SUM)), ("Allreduce", (x(8), x(8), MPI.MAX)), "Allreduce(float64[8], op=MAX)",
+        ("Allreduce", (x(8), x(8), MPI.SUM)),
+        ("Allreduce", (x(8), x(8), MPI.MAX)),
+        "Allreduce(float64[8], op=MAX)",
     ),
     "root": (("Bcast", (x(8), 0)), ("Bcast", (x(8), 1)), "Bcast(float64[8], root=1)"),
     "derived": (("Bcast", ([x(8), 1, SPREAD], 0)), ("Barrier", ()), "Barrier()"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -264,13 +343,21 @@ def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     comm, total = fresh(), x(8)
     for algorithm in (None, "native"):
         for root in range(comm.size):
-            comm.Bcast([total, 1, MPI.DOUBLE.Create_contiguous(8).Commit()] if comm.rank == 1 else total, root, algorithm=algorithm)
+            comm.Bcast(
+                [total, 1, MPI.DOUBLE.Create_contiguous(8).Commit()] if comm.rank == 1 else total,
+                root,
+                algorithm=algorithm,
+            )
             comm.Reduce(x(8), total if comm.rank == root else None, root=root, algorithm=algorithm)
             comm.Bcast([total, 1, SPREAD], np.int64(root) if comm.rank == 1 else root, algorithm=algorithm)
             comm.Alltoallv([x(comm.size * (comm.rank + 1)), [comm.rank + 1] * comm.size], [x(sum(ALL)), ALL])
     most, last, quoted = COMPARED[name]
     method, arguments = last if comm.rank == comm.size - 1 else most
-    error = raised(lambda: getattr(comm, method)(*arguments, algorithm="native" if name == "native operator" else None))
-    right = isinstance(error, MismatchError) and quoted in str(error) and f"{Path(__file__).name}:" in str(error)
+    error = raised(
+        lambda: getattr(comm, method)(*arguments, algorithm="native" if name == "native operator" else None)
+    )
+    right = (
+        isinstance(error, MismatchError) and quoted in str(error) and f"{Path(__file__).name}:" in str(error)
+    )
     assert agreed([] if right else [repr(error)]) == []
     assert agreed(not_refused(raised(comm.Barrier), "ranks did not call the same")) == []

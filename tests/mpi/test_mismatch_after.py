@@ -60,7 +60,9 @@ def test_freed_with_it_in_flight(way: str) -> None:
     comm, wrong, total = made(way), list[str](), np.zeros(1)
     comm.Iallreduce(x(1), x(1)).Wait()
     started = list[MPI.Request]()
-    error = raised(lambda: started.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM)))  # who is late is told here
+    error = raised(
+        lambda: started.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+    )  # who is late is told here
     at_free = raised(comm.Free)
     error = error or at_free or raised(started[0].Wait)
     wrong += [] if isinstance(error, MismatchError) else [repr(error)]
@@ -96,7 +98,9 @@ def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
         world.send(None, 0)
     freeing.join()
     calls = text.split("\n  ")[1:]
-    right = all("Bcast(float64[" in one for one in calls) and any(one.startswith("rank 1: Bcast(float64[2], root=0)") for one in calls)
+    right = all("Bcast(float64[" in one for one in calls) and any(
+        one.startswith("rank 1: Bcast(float64[2], root=0)") for one in calls
+    )
     assert agreed([] if right and gone else [(text, gone)]) == []
 
 
@@ -125,7 +129,11 @@ def test_recover(way: str) -> None:
             wrong += [] if total[0] == comm.size else [(turn, total[0])]
             comm.Iallreduce(np.ones(1), total).Wait()
         refused = raised(planned.Start)
-        wrong += [] if isinstance(refused, ArgumentError) and "it was recovered" in str(refused) else [(turn, repr(refused))]
+        wrong += (
+            []
+            if isinstance(refused, ArgumentError) and "it was recovered" in str(refused)
+            else [(turn, repr(refused))]
+        )
         if left is not None:
             given_up = raised(left.Wait)  # others than its root may have been done before
             done = given_up is None and comm.rank != turn % comm.size
@@ -142,7 +150,11 @@ def test_many_in_flight(way: str) -> None:
         for _ in range(200):
             requests.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
     begun = time.monotonic()
-    wrong = [error for error in map(raised, [request.Wait for request in requests]) if not isinstance(error, MismatchError)]
+    wrong = [
+        error
+        for error in map(raised, [request.Wait for request in requests])
+        if not isinstance(error, MismatchError)
+    ]
     seconds = time.monotonic() - begun
     assert agreed([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else []) == []
 
@@ -160,7 +172,9 @@ def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     error = raised(lambda: comm.Bcast(arrays[0], timeout=0.3))
     if not late:
         MPI.COMM_WORLD.Barrier()
-    gave_up = isinstance(error, CollectiveTimeout) or (late and error is None)  # what was sent to it may be there before the news
+    gave_up = isinstance(error, CollectiveTimeout) or (
+        late and error is None
+    )  # what was sent to it may be there before the news
     wrong, there = [] if gave_up else [repr(error)], weakref.ref(arrays.pop())
     del error
     gc.collect()
@@ -183,7 +197,9 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(engine: HostEngine, most_s: float) -> bool:
         slots = board().slots[: board().words[progress.HIGH], progress.OWNER]
         with ThreadPoolExecutor(1) as pool:
-            found.append((bool((slots == 1).all()), not pool.submit(CONTROL_LOCK.acquire, blocking=False).result()))
+            found.append(
+                (bool((slots == 1).all()), not pool.submit(CONTROL_LOCK.acquire, blocking=False).result())
+            )
         return stop(engine, most_s)
 
     with monkeypatch.context() as patch:
@@ -194,5 +210,9 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     if request is None:
         request = other.Iallreduce(np.ones(1), total)
     request.Wait()
-    wrong = [] if late or (found and all(map(all, found)) and isinstance(error, CollectiveTimeout)) else [(found, repr(error))]
+    wrong = (
+        []
+        if late or (found and all(map(all, found)) and isinstance(error, CollectiveTimeout))
+        else [(found, repr(error))]
+    )
     assert agreed(wrong if total[0] == comm.size else [*wrong, total]) == []

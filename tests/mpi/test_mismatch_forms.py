@@ -45,7 +45,9 @@ FEW = "blocking-in flight", "in flight-persistent", "zeros-blocking"
 MORE = "persistent-blocking", "in flight-zeros", "in flight-blocking"
 
 
-either_way = pytest.mark.parametrize("way", ["shared memory", pytest.param("messages", marks=pytest.mark.once)], indirect=True)
+either_way = pytest.mark.parametrize(
+    "way", ["shared memory", pytest.param("messages", marks=pytest.mark.once)], indirect=True
+)
 
 
 @either_way
@@ -57,7 +59,9 @@ def test_every_rank_raises(pair: str, way: str) -> None:
         for _ in range(2):
             run(comm)
     text, seconds = caught(comm, lambda: FORMS[last if LAST else others][0](comm))
-    wrong = [name for name in (others, last) if not re.search(rf"ranks? [^;]*: {FORMS[name][1]}\S+\.py:\d+", text)]
+    wrong = [
+        name for name in (others, last) if not re.search(rf"ranks? [^;]*: {FORMS[name][1]}\S+\.py:\d+", text)
+    ]
     assert agreed([(wrong, text, seconds)] if wrong or seconds > SOON_S else []) == []
 
 
@@ -66,7 +70,10 @@ def test_a_first_persistent_request(way: str) -> None:
     """What ranks agree on before it is such a call, too."""
     comm = made(way)
     text, seconds = caught(comm, lambda: FORMS["persistent" if LAST else "blocking"][0](comm))
-    right = re.search(rf"rank {WORLD.size - 1}: a persistent request at \S+\.py:\d+", text) and "Allreduce(float64[8], op=SUM)" in text
+    right = (
+        re.search(rf"rank {WORLD.size - 1}: a persistent request at \S+\.py:\d+", text)
+        and "Allreduce(float64[8], op=SUM)" in text
+    )
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
@@ -77,17 +84,24 @@ def test_a_first_persistent_request(way: str) -> None:
 def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) -> None:
     """One rank passes an array in GPU memory where the others' are on the host, on a communicator that was not made for that."""
     comm = over_double()
-    host, gpu = (np.ones(LONG, np.float32), np.zeros(LONG, np.float32)), (double.Array(LONG).fill(1), double.Array(LONG).fill(0))
+    host, gpu = (
+        (np.ones(LONG, np.float32), np.zeros(LONG, np.float32)),
+        (double.Array(LONG).fill(1), double.Array(LONG).fill(0)),
+    )
     comm.Barrier()
     for arrays in (host, gpu) * (2 * warm):
         form(comm, "Allreduce", arrays)
     text, seconds = caught(comm, lambda: form(comm, "Allreduce", gpu if LAST else host))
-    right = re.search("on the GPU|arrays in GPU memory at", text) and re.search(rf"llreduce\w*\(float32\[{LONG}\], op", text)
+    right = re.search("on the GPU|arrays in GPU memory at", text) and re.search(
+        rf"llreduce\w*\(float32\[{LONG}\], op", text
+    )
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("way", ["shared memory", pytest.param("messages", marks=pytest.mark.full)], indirect=True)
+@pytest.mark.parametrize(
+    "way", ["shared memory", pytest.param("messages", marks=pytest.mark.full)], indirect=True
+)
 def test_functions_as_operators(way: str) -> None:
     """Told apart by what they do: both have the name that every lambda has."""
     comm, total = made(way), np.zeros(8)
@@ -102,7 +116,9 @@ def test_a_root_without_room(way: str) -> None:
     """That has sent what there is room for, and can send no more before the others come to its call."""
     comm = made(way)
     others = partial(in_flight, comm, "Allreduce", (x(8), x(8)))
-    text, seconds = caught(comm, others if comm.rank else lambda: comm.Bcast(x(300_000), algorithm="binomial"))
+    text, seconds = caught(
+        comm, others if comm.rank else lambda: comm.Bcast(x(300_000), algorithm="binomial")
+    )
     right = "Bcast(float64[300000], root=0)" in text and "Iallreduce(float64[8], op=SUM)" in text
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
@@ -122,7 +138,12 @@ def test_waitall(form: str, way: str) -> None:
     else:
         error, expected = raised(lambda: comm.Bcast(x(8), WORLD.size - 1)), MismatchError
     seconds, quoted = time.monotonic() - begun, LAST or re.search(FORMS[form][1], str(error))
-    assert agreed([] if isinstance(error, expected) and quoted and seconds < SOON_S else [(repr(error), seconds)]) == []
+    assert (
+        agreed(
+            [] if isinstance(error, expected) and quoted and seconds < SOON_S else [(repr(error), seconds)]
+        )
+        == []
+    )
     assert agreed(not_refused(raised(comm.Barrier))) == []
 
 

@@ -29,8 +29,11 @@ def test_every_element_type(method: str) -> None:
             send[:] = [(comm.rank + i + turn) % 2 for i in range(length)]
             recv[:] = expected[:] = 0
             arguments: dict[str, Any] = {
-                "Allreduce": (send, recv, op), "Bcast": (send, p - 1), "Alltoall": (send, recv), "Gather": (send[:3], recv, p - 1)
-            }  # fmt: skip
+                "Allreduce": (send, recv, op),
+                "Bcast": (send, p - 1),
+                "Alltoall": (send, recv),
+                "Gather": (send[:3], recv, p - 1),
+            }
             theirs = [expected if one is recv else one for one in arguments[method]]
             bare = send.copy()
             getattr(MPI.Intracomm(comm), method)(*(bare if one is send else one for one in theirs))
@@ -72,7 +75,14 @@ def test_the_ledger_counts_them() -> None:
         comm.Allreduce(MPI.IN_PLACE, x, algorithm="native")
     rows = [row for row in comm.ledger.rows() if row.algorithm == "native"]
     comm.Free()
-    assert agreed([] if [row.calls for row in rows] == [7] and rows[0].nbytes == 7 * x.nbytes and rows[0].seconds > 0 else rows) == []
+    assert (
+        agreed(
+            []
+            if [row.calls for row in rows] == [7] and rows[0].nbytes == 7 * x.nbytes and rows[0].seconds > 0
+            else rows
+        )
+        == []
+    )
 
 
 def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is() -> None:
@@ -84,8 +94,24 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
     table = comm._context.tables.tables["Allreduce", 0, "native", None, None]
     sums, log = np.zeros(3, np.int64), comm._context.resources.log
-    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, sums, 8, log, 1)
-    pattern, served = BufferPattern(ONE, x.nbytes, True, x, element=8), CachedCall(call, table.calls[0].plan, (3, 3), 3, 24)
+    call = MpiCall(
+        "MPI_Allreduce",
+        METHODS["Allreduce"].c_arguments,
+        "",
+        bare,
+        0,
+        MPI.DOUBLE,
+        MPI.BAND,
+        True,
+        sums,
+        8,
+        log,
+        1,
+    )
+    pattern, served = (
+        BufferPattern(ONE, x.nbytes, True, x, element=8),
+        CachedCall(call, table.calls[0].plan, (3, 3), 3, 24),
+    )
     table.enter(MPI.BAND, BufferPattern(ALIASED), pattern, served)
     wrong = []
     try:
@@ -104,12 +130,22 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
 def test_operators_that_only_the_library_has() -> None:
     """Pairs of a number and an index, and a function of the caller's; none that has been freed is called."""
     comm = communicator().Dup()
-    pairs, least, wrong = np.zeros(3, np.dtype("f8, i4", align=True)), np.zeros(3, np.dtype("f8, i4", align=True)), []
+    pairs, least, wrong = (
+        np.zeros(3, np.dtype("f8, i4", align=True)),
+        np.zeros(3, np.dtype("f8, i4", align=True)),
+        [],
+    )
     own, x, y = MPI.Op.Create(_maximum, commute=True), np.zeros(4), np.zeros(4)
     for turn in range(3):
         pairs["f0"], pairs["f1"] = [(comm.rank + turn + i) % comm.size for i in range(3)], comm.rank
-        comm.Allreduce([pairs.view("u1"), 3, MPI.DOUBLE_INT], [least.view("u1"), 3, MPI.DOUBLE_INT], MPI.MINLOC)
-        wrong += [] if least.tolist() == [(0, (-turn - i) % comm.size) for i in range(3)] else [("MINLOC", turn, least)]
+        comm.Allreduce(
+            [pairs.view("u1"), 3, MPI.DOUBLE_INT], [least.view("u1"), 3, MPI.DOUBLE_INT], MPI.MINLOC
+        )
+        wrong += (
+            []
+            if least.tolist() == [(0, (-turn - i) % comm.size) for i in range(3)]
+            else [("MINLOC", turn, least)]
+        )
         x[:] = comm.rank + turn
         comm.Allreduce([x, MPI.BYTE], [y, MPI.BYTE], own)
         wrong += [] if (y == comm.size - 1 + turn).all() else [("own", turn, y)]

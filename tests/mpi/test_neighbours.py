@@ -41,14 +41,21 @@ def persistent(comm: Any, name: str, send: Any, recv: Any) -> None:
 
 def size(name: str, source: int, index: int) -> int:
     """Elements of a block: 0 to 4, one after another where they may differ."""
-    return 3 if name in ("allgather", "alltoall") else (2 * source + (0 if name == "allgatherv" else index)) % 5
+    return (
+        3 if name in ("allgather", "alltoall") else (2 * source + (0 if name == "allgatherv" else index)) % 5
+    )
 
 
 def arguments(name: str, graph: Graph, rank: int) -> tuple[Any, Any, np.ndarray]:
     """Buffer specs of a call, blocks of each side with gaps between them where the form lets them, and the receive array."""
-    ends = [(rank, 0)] if name.startswith("allgather") else [(rank, i) for i in range(len(graph.targets[rank]))]
+    ends = (
+        [(rank, 0)] if name.startswith("allgather") else [(rank, i) for i in range(len(graph.targets[rank]))]
+    )
     froms = [(end or (0, 0)) for end in graph.sources[rank]]
-    sides = [[size(name, *one) for one in blocks] for blocks in (ends, [(s, 0) for s, _ in froms] if "gather" in name else froms)]
+    sides = [
+        [size(name, *one) for one in blocks]
+        for blocks in (ends, [(s, 0) for s, _ in froms] if "gather" in name else froms)
+    ]
     dense = name in ("allgather", "alltoall")
     displs = [[sum(n + (not dense) for n in counts[:i]) for i in range(len(counts))] for counts in sides]
     room = [sum(n + (not dense) for n in counts) for counts in sides]
@@ -57,22 +64,38 @@ def arguments(name: str, graph: Graph, rank: int) -> tuple[Any, Any, np.ndarray]
         return send, recv, recv
     if name == "alltoallw":
         places = [[8 * displ for displ in one] for one in displs]
-        return (*([one, (n, at), [MPI.INT64_T] * len(n)] for one, n, at in zip((send, recv), sides, places, strict=True)), recv)
-    sent = [send, sides[0][0], MPI.INT64_T] if name == "allgatherv" else [send, sides[0], displs[0], MPI.INT64_T]
+        return (
+            *(
+                [one, (n, at), [MPI.INT64_T] * len(n)]
+                for one, n, at in zip((send, recv), sides, places, strict=True)
+            ),
+            recv,
+        )
+    sent = (
+        [send, sides[0][0], MPI.INT64_T] if name == "allgatherv" else [send, sides[0], displs[0], MPI.INT64_T]
+    )
     return sent, [recv, sides[1], displs[1], MPI.INT64_T], recv
 
 
 def wanted(name: str, graph: Graph, rank: int) -> list[int]:
     """What the receive array must hold."""
     _, spec, recv = arguments(name, graph, rank)
-    places = np.arange(0, 3 * len(graph.sources[rank]), 3) if spec is recv else spec[1][1] if name == "alltoallw" else spec[2]
+    places = (
+        np.arange(0, 3 * len(graph.sources[rank]), 3)
+        if spec is recv
+        else spec[1][1]
+        if name == "alltoallw"
+        else spec[2]
+    )
     for end, displ in zip(graph.sources[rank], places, strict=True):
         if end is not None:
             send, first = arguments(name, graph, end[0])[0], 0
             index = 0 if "gather" in name else end[1]
             if name in ("alltoallv", "alltoallw"):
                 first = send[2][index] if name == "alltoallv" else send[1][1][index] // 8
-            block = (send if name in ("allgather", "alltoall") else send[0])[3 * index if name == "alltoall" else first :]
+            block = (send if name in ("allgather", "alltoall") else send[0])[
+                3 * index if name == "alltoall" else first :
+            ]
             at, n = displ // (8 if name == "alltoallw" else 1), size(name, end[0], index)
             recv[at : at + n] = block[:n]
     return recv.tolist()
@@ -87,7 +110,11 @@ def differing(comm: Any, graph: Graph, *forms: Callable[..., None]) -> list[str]
             *given, found = arguments(name, graph, comm.rank)
             for _ in range(2):
                 form(comm, name, *given)
-                wrong += [] if found.tolist() == right else [f"{form.__name__} {name}: {found.tolist()}, not {right}"]
+                wrong += (
+                    []
+                    if found.tolist() == right
+                    else [f"{form.__name__} {name}: {found.tolist()}, not {right}"]
+                )
                 found[:] = GAP
     return wrong
 
@@ -96,8 +123,14 @@ def graphs(nranks: int, n: int) -> Iterator[tuple[list[list[int]], list[list[int
     """Targets and sources of all ranks of random graphs, with self-loops and several edges from a rank to another, in any order."""
     for seed in range(n):
         rng = random.Random(100 * nranks + seed)
-        edges = [(rng.randrange(nranks), rng.randrange(nranks)) for _ in range(rng.choice((1, nranks, 3 * nranks, 8 * nranks)))]
-        sides = [[[edge[1 - end] for edge in edges if edge[end] == rank] for rank in range(nranks)] for end in (0, 1)]
+        edges = [
+            (rng.randrange(nranks), rng.randrange(nranks))
+            for _ in range(rng.choice((1, nranks, 3 * nranks, 8 * nranks)))
+        ]
+        sides = [
+            [[edge[1 - end] for edge in edges if edge[end] == rank] for rank in range(nranks)]
+            for end in (0, 1)
+        ]
         for peers in (*sides[0], *sides[1]):
             rng.shuffle(peers)
         yield sides[0], sides[1]
@@ -116,7 +149,9 @@ def test_random_graphs() -> None:
         wrong += [(number, text) for text in differing(one, graph, blocking, in_flight, persistent)]
         if all(targets) and all(sources):
             wrong += [(number, "theirs", text) for text in differing(MPI.Distgraphcomm(one), graph, blocking)]
-        wrong += [] if all(row.algorithm == "direct" for row in one.ledger.rows()) else [(number, "passed on")]
+        wrong += (
+            [] if all(row.algorithm == "direct" for row in one.ledger.rows()) else [(number, "passed on")]
+        )
         one.Free()
     assert agreed(wrong) == []
 
@@ -138,32 +173,41 @@ def line(comm: hpcoll.Communicator) -> hpcoll.CartCommunicator:
     return comm.Create_cart([comm.size], [True])
 
 
-CALLS: dict[str, tuple[Callable[[Any], None], Callable[[Any], None], str]] = {  # of all ranks but the last, of the last, in the error
+CALLS: dict[
+    str, tuple[Callable[[Any], None], Callable[[Any], None], str]
+] = {  # of all ranks but the last, of the last, in the error
     "method": (
-        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)), lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+        lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
         r"Neighbor_alltoall\(float64\[1\]\) at .*Neighbor_allgather\(float64\[1\]\) at ",
     ),
     "count": (
-        lambda c: c.Neighbor_alltoall(np.zeros(4), np.zeros(4)), lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+        lambda c: c.Neighbor_alltoall(np.zeros(4), np.zeros(4)),
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
         r"Neighbor_alltoall\(float64\[2\]\) at .*Neighbor_alltoall\(float64\[1\]\) at ",
     ),
     "type": (
-        lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)), lambda c: c.Neighbor_allgather(np.zeros(1, "i8"), np.zeros(2, "i8")),
+        lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
+        lambda c: c.Neighbor_allgather(np.zeros(1, "i8"), np.zeros(2, "i8")),
         r"Neighbor_allgather\(float64\[1\]\) at .*Neighbor_allgather\(int64\[1\]\) at ",
     ),
     "block": (
         lambda c: c.Neighbor_alltoallv([np.zeros(4), [2, 2]], [np.zeros(4), [2, 2]]),
-        lambda c: c.Neighbor_alltoallv([np.zeros(2), [1, 1]], [np.zeros(4), [2, 2]]), "expected 16",
+        lambda c: c.Neighbor_alltoallv([np.zeros(2), [1, 1]], [np.zeros(4), [2, 2]]),
+        "expected 16",
     ),
     "not a neighbourhood": (
-        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)), lambda c: c.Allreduce(np.zeros(2), np.zeros(2)),
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+        lambda c: c.Allreduce(np.zeros(2), np.zeros(2)),
         r"Neighbor_alltoall\(float64\[1\]\) at .*Allreduce\(float64\[2\], op=SUM\) at ",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("what", [one if one == "block" else pytest.param(one, marks=pytest.mark.once) for one in CALLS])
+@pytest.mark.parametrize(
+    "what", [one if one == "block" else pytest.param(one, marks=pytest.mark.once) for one in CALLS]
+)
 def test_neighbours_that_do_not_call_the_same(what: str) -> None:
     """All ranks raise, also those that are no neighbours of the one that calls something else."""
     comm = line(fresh())
@@ -199,10 +243,19 @@ def test_refused() -> None:
     wrong = []
     for name, send, recv, text in (
         ("alltoall", np.zeros(4), np.zeros(8), "recvbuf needs 4 blocks of 8 bytes, got 64 bytes"),
-        ("alltoallv", [np.zeros(4), [1, 1, 0, 0]], [np.zeros(4), [2, 0, 0, 0]], f"blocks of rank {comm.rank} must have one size at both"),
-        ("alltoallw", [np.zeros(4), [1] * 4, [0, 8, 16, 32], [MPI.DOUBLE] * 4], [np.zeros(4), [1] * 4, [0] * 4, [MPI.DOUBLE] * 4],
-         "sendbuf needs bytes 32 to 40 of its array, got 32 bytes"),
-    ):  # fmt: skip
+        (
+            "alltoallv",
+            [np.zeros(4), [1, 1, 0, 0]],
+            [np.zeros(4), [2, 0, 0, 0]],
+            f"blocks of rank {comm.rank} must have one size at both",
+        ),
+        (
+            "alltoallw",
+            [np.zeros(4), [1] * 4, [0, 8, 16, 32], [MPI.DOUBLE] * 4],
+            [np.zeros(4), [1] * 4, [0] * 4, [MPI.DOUBLE] * 4],
+            "sendbuf needs bytes 32 to 40 of its array, got 32 bytes",
+        ),
+    ):
         error = raised(partial(blocking, comm, name, send, recv))
         wrong += [] if isinstance(error, ArgumentError) and text in str(error) else [(name, repr(error))]
     error = raised(lambda: comm.Neighbor_alltoallw([np.zeros(4), [MPI.DOUBLE]], [np.zeros(4), [MPI.DOUBLE]]))
@@ -249,7 +302,11 @@ def test_repeated_calls_are_found_in_compiled_code(monkeypatch: pytest.MonkeyPat
             sides = [send, [n, n], [0, n], MPI.DOUBLE], [recv, [n, n], [n, 0], MPI.DOUBLE]
         getattr(comm, f"Neighbor_{name}")(*sides, **options)
         right = [np.arange(n) + 100 * below + (n if "alltoall" in name else 0), np.arange(n) + 100 * above]
-        wrong.extend([] if (recv == np.concatenate(right[:: -1 if name.endswith("v") else 1])).all() else [(name, n, options)])
+        wrong.extend(
+            []
+            if (recv == np.concatenate(right[:: -1 if name.endswith("v") else 1])).all()
+            else [(name, n, options)]
+        )
 
     calls = [(name, options) for name in NAMES[:4] for options in ({}, {"algorithm": "native"})]
     for name, options in calls:
@@ -267,7 +324,9 @@ def test_graphs_that_every_rank_knows() -> None:
     """One with an edge that only one of its ranks has is left to the MPI library."""
     comm = communicator()
     around = [[(rank - 1) % comm.size, (rank + 1) % comm.size] for rank in range(comm.size)]
-    one = comm.Create_graph([2 * rank + 2 for rank in range(comm.size)], [peer for peers in around for peer in peers])
+    one = comm.Create_graph(
+        [2 * rank + 2 for rank in range(comm.size)], [peer for peers in around for peer in peers]
+    )
     graph = matched(around, around)
     assert graph is not None
     wrong: list[Any] = differing(one, graph, blocking, persistent)

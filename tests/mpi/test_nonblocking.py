@@ -58,7 +58,9 @@ def test_all_at_once(count: int, in_place: bool) -> None:
     assert agreed([case for case in cases if not case.good()]) == []
 
 
-@pytest.mark.parametrize("way", [way if way == "issued" else pytest.param(way, marks=pytest.mark.once) for way in WAYS])
+@pytest.mark.parametrize(
+    "way", [way if way == "issued" else pytest.param(way, marks=pytest.mark.once) for way in WAYS]
+)
 def test_a_mebibyte_each(way: str) -> None:
     comm = communicator()
     cases = every(comm, 1 << 17, roots=[comm.size - 1])
@@ -77,13 +79,21 @@ def test_algorithms(method: str, way: str) -> None:
     more = ((64, True),) if way == "started" or comm.size > 3 else ((None, False), (64, True), ("1K", False))
     crowded = comm.size > 2  # then every wait of MPICH for one of its own costs a time slice
     forms = [(name, segment, in_place) for name in names(method)[crowded:] for segment, in_place in more]
-    if way == "issued" and method in ("Gatherv", "Scatterv"):  # sizes that only the root knows are told by a message that waits
-        with pytest.raises(ArgumentError, match=f"I{method.lower()} takes algorithm 'direct' or 'native', got 'binomial'"):
+    if way == "issued" and method in (
+        "Gatherv",
+        "Scatterv",
+    ):  # sizes that only the root knows are told by a message that waits
+        with pytest.raises(
+            ArgumentError, match=f"I{method.lower()} takes algorithm 'direct' or 'native', got 'binomial'"
+        ):
             WAYS[way](comm, Case(comm, method, 101, 0, False), algorithm="binomial")
         forms = [form for form in forms if form[0] in ("direct", "native", None)]
     root = comm.size // 2 if method in ROOTED else 0
     cases = [Case(comm, method, 101, root, in_place) for _, _, in_place in forms]
-    requests = [WAYS[way](comm, case, algorithm=name, segment=segment) for case, (name, segment, _) in zip(cases, forms, strict=True)]
+    requests = [
+        WAYS[way](comm, case, algorithm=name, segment=segment)
+        for case, (name, segment, _) in zip(cases, forms, strict=True)
+    ]
     for i in own_order(requests, comm):
         requests[i].Wait()
     free(requests)
@@ -93,8 +103,22 @@ def test_algorithms(method: str, way: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
 def test_halves(dtype: Any) -> None:
     comm = communicator()
-    methods = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Bcast", "Allgather", "Alltoall")
-    cases = [Case(comm, method, count, 0, in_place, dtype) for method in methods for count in (5, 9000) for in_place in (False, True)]
+    methods = (
+        "Allreduce",
+        "Reduce",
+        "Scan",
+        "Exscan",
+        "Reduce_scatter_block",
+        "Bcast",
+        "Allgather",
+        "Alltoall",
+    )
+    cases = [
+        Case(comm, method, count, 0, in_place, dtype)
+        for method in methods
+        for count in (5, 9000)
+        for in_place in (False, True)
+    ]
     requests = [issue(comm, case) for case in cases]
     for i in own_order(requests, comm):
         requests[i].Wait()
@@ -111,7 +135,11 @@ def test_operators(name: str, count: int) -> None:
     wanted = base * factor(n)
     x, held = base * (comm.rank + 1), base * (comm.rank + 1)
     found, rooted = np.zeros(count), np.zeros(count)
-    requests = [comm.Iallreduce(x, found, op), comm.Iallreduce(MPI.IN_PLACE, held, op), comm.Ireduce(x, rooted, op, root=n - 1)]
+    requests = [
+        comm.Iallreduce(x, found, op),
+        comm.Iallreduce(MPI.IN_PLACE, held, op),
+        comm.Ireduce(x, rooted, op, root=n - 1),
+    ]
     MPI.Request.Waitall(requests)
     wrong = [] if np.array_equal(found, wanted) and np.array_equal(held, wanted) else [(found, held, wanted)]
     assert agreed(wrong + ([] if comm.rank < n - 1 or np.array_equal(rooted, wanted) else [rooted])) == []
@@ -183,10 +211,14 @@ def one_after_the_other(requests: list[MPI.Request]) -> None:
 
 
 FINISH = {
-    "Waitall": MPI.Request.Waitall, "Testall": until(MPI.Request.Testall), "Waitany": by_one(MPI.Request.Waitany),
-    "Testany": by_one(MPI.Request.Testany), "Waitsome": by_some(MPI.Request.Waitsome), "Testsome": by_some(MPI.Request.Testsome),
+    "Waitall": MPI.Request.Waitall,
+    "Testall": until(MPI.Request.Testall),
+    "Waitany": by_one(MPI.Request.Waitany),
+    "Testany": by_one(MPI.Request.Testany),
+    "Waitsome": by_some(MPI.Request.Waitsome),
+    "Testsome": by_some(MPI.Request.Testsome),
     "each": one_after_the_other,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("number", [1, 13])
@@ -224,7 +256,11 @@ def test_beside_requests_of_which_nothing_is_left(function: str, beside: str) ->
     total, other = np.zeros(3), np.zeros(3)
     nothing = MPI.REQUEST_NULL
     if beside != "null":
-        nothing = comm.Iallreduce(np.ones(3), other) if beside == "ended" else comm.Allreduce_init(np.ones(3), other)
+        nothing = (
+            comm.Iallreduce(np.ones(3), other)
+            if beside == "ended"
+            else comm.Allreduce_init(np.ones(3), other)
+        )
         nothing.Wait()
     comm.Barrier()
     if comm.rank == comm.size - 1:
@@ -232,7 +268,12 @@ def test_beside_requests_of_which_nothing_is_left(function: str, beside: str) ->
     request = comm.Iallreduce(np.ones(3), total)
     requests = [request, nothing] if comm.rank % 2 else [nothing, request]
     (FINISH | {"waitall": MPI.Request.waitall})[function](requests)
-    assert agreed([] if (total == comm.size).all() and request == MPI.REQUEST_NULL else [(function, beside, total)]) == []
+    assert (
+        agreed(
+            [] if (total == comm.size).all() and request == MPI.REQUEST_NULL else [(function, beside, total)]
+        )
+        == []
+    )
     free([one for one in (nothing,) if isinstance(one, MPI.Prequest)])
 
 
@@ -240,7 +281,9 @@ def test_beside_other_calls() -> None:
     """Blocking collectives, point to point and a second communicator while collectives of both are in flight."""
     comm, other = communicator(), communicator("reversed")
     one, two = every(comm, 700), every(other, 701)
-    requests = [request for a, b in zip(one, two, strict=True) for request in (issue(comm, a), issue(other, b))]
+    requests = [
+        request for a, b in zip(one, two, strict=True) for request in (issue(comm, a), issue(other, b))
+    ]
     x = np.ones(20_000)
     for _ in range(3):
         comm.Allreduce(MPI.IN_PLACE, x, MPI.MAX, algorithm="ring")
@@ -250,7 +293,10 @@ def test_beside_other_calls() -> None:
         requests.append(comm.Ibarrier(algorithm="dissemination"))
     for i in own_order(requests, comm):
         requests[i].Wait()
-    assert agreed([case for case in one + two if not case.good()] + ([] if (x == 1).all() else ["allreduce"])) == []
+    assert (
+        agreed([case for case in one + two if not case.good()] + ([] if (x == 1).all() else ["allreduce"]))
+        == []
+    )
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="needs somebody to go on without rank 0")

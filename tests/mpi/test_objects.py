@@ -53,10 +53,18 @@ def drawn(dice: random.Random, depth: int = 0) -> Any:
     array = np.arange(dice.choice([0, 3, 1000, 4096, 20000]), dtype=dice.choice(["f8", "i2", "c16"]))
     array.flags.writeable = dice.random() < 0.7
     plain = [
-        None, True, dice.random(), dice.randrange(-(10**30), 10**30), complex(0, dice.random()), np.float32(dice.random()),
-        "ä" * dice.choice([0, 3, 5000]), bytes(dice.choice([0, 16, room - 60, room - 34, room - 33, room, 3 * room])), array,
-        bytearray(dice.choice([3, 140000])), np.asfortranarray(np.ones((50, 100)))[:, :: dice.choice([1, 2])],
-    ]  # fmt: skip
+        None,
+        True,
+        dice.random(),
+        dice.randrange(-(10**30), 10**30),
+        complex(0, dice.random()),
+        np.float32(dice.random()),
+        "ä" * dice.choice([0, 3, 5000]),
+        bytes(dice.choice([0, 16, room - 60, room - 34, room - 33, room, 3 * room])),
+        array,
+        bytearray(dice.choice([3, 140000])),
+        np.asfortranarray(np.ones((50, 100)))[:, :: dice.choice([1, 2])],
+    ]
     if depth < 2 and dice.random() < 0.5:
         return dice.choice([list, tuple])(drawn(dice, depth + 1) for _ in range(dice.choice([0, 1, 4])))
     return dice.choice(plain)
@@ -141,7 +149,10 @@ def test_short_objects_take_the_short_way(method: str) -> None:
         getattr(comm, method)(obj)
     finally:
         sys.setprofile(before)
-    assert agreed([] if method in entered and not entered & {"message", "message_of"} else [sorted(entered)]) == []
+    assert (
+        agreed([] if method in entered and not entered & {"message", "message_of"} else [sorted(entered)])
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -153,7 +164,9 @@ def test_no_pickle_on_one_rank(method: str, size: int) -> None:
     bad = 0 if method in ("bcast", "scatter") else comm.size - 1
     error = raised(lambda: called(comm, method, Unpicklable() if comm.rank == bad else "a" * size, 0))
     rooted = method in ("gather", "reduce") and comm.rank not in (0, bad)
-    expected = {"TypeError"} if comm.rank == bad else {"ArgumentError", "NoneType"} if rooted else {"ArgumentError"}
+    expected = (
+        {"TypeError"} if comm.rank == bad else {"ArgumentError", "NoneType"} if rooted else {"ArgumentError"}
+    )
     named = comm.rank == bad or error is None or f"rank {bad} raised TypeError: no pickle" in str(error)
     fits = type(error).__name__ in expected and named
     assert agreed([] if fits else [(comm.rank, repr(error))]) == []
@@ -210,7 +223,11 @@ def blocks(tree: Any, first: int = 0) -> dict[tuple[int, int], float]:
     if not isinstance(tree, Tree):
         return {}
     left = leaves(tree.one)
-    return {(first, first + leaves(tree)): tree.number, **blocks(tree.one, first), **blocks(tree.other, first + left)}
+    return {
+        (first, first + leaves(tree)): tree.number,
+        **blocks(tree.one, first),
+        **blocks(tree.other, first + left),
+    }
 
 
 def leaves(tree: Any) -> int:
@@ -226,7 +243,12 @@ def test_all_ranks_get_one_object_where_it_depends_on_the_process(way: str) -> N
     comm, both, own, wrong = made(way), random.Random(2), random.Random(comm_seed()), list[Any]()
     for i in range(ROUNDS // 2):
         op, long = both.choice([_merged, _picked, _by_address]), both.choice([1, 1, 40000])
-        objects: list[Any] = [[f"{own.random()}" * long for _ in range(5)], {f"{comm.rank}": [*"abc"]}, own.random(), Odd(comm.rank)]
+        objects: list[Any] = [
+            [f"{own.random()}" * long for _ in range(5)],
+            {f"{comm.rank}": [*"abc"]},
+            own.random(),
+            Odd(comm.rank),
+        ]
         made_of = objects[0] if op is _merged else both.choice([objects, objects[1:], objects[2:]])[0]
         found = comm.allreduce(made_of, op=op)
         every = MPI.COMM_WORLD.allgather(pickle.dumps(found if not isinstance(found, Odd) else found.number))
@@ -258,17 +280,34 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
     comm, entered = fresh(), set[str]()
     array, floats = np.zeros(10), [0.5] * 100
     alike: list[tuple[Any, Any]] = [
-        (1.5, MPI.SUM), (array, MPI.SUM), (np.float32(2), MPI.PROD), (("x", np.zeros(9000)), MPI.SUM), ([Odd(1)], MPI.SUM),
-        (floats, MPI.SUM), (floats, MPI.MAX),
-        ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}), (array, np.maximum),
-        ([1, "x"], lambda a, b: a), ((2, 1), min), ((1.5, 2), MPI.MINLOC), (["a" * 200000], MPI.SUM),
+        (1.5, MPI.SUM),
+        (array, MPI.SUM),
+        (np.float32(2), MPI.PROD),
+        (("x", np.zeros(9000)), MPI.SUM),
+        ([Odd(1)], MPI.SUM),
+        (floats, MPI.SUM),
+        (floats, MPI.MAX),
+        ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}),
+        (array, np.maximum),
+        ([1, "x"], lambda a, b: a),
+        ((2, 1), min),
+        ((1.5, 2), MPI.MINLOC),
+        (["a" * 200000], MPI.SUM),
         ({"s": 1.0, "n": [2]}, lambda a, b: {"s": a["s"] + b["s"], "n": [*a["n"], *b["n"]]}),
-    ]  # fmt: skip
+    ]
     unlike: list[tuple[Any, Any]] = [
-        ({1}, operator.or_), ([{1}], lambda a, b: a), (Odd(1), lambda a, b: a), (np.array([None]), lambda a, b: a),
-        (1, lambda a, b: max(a, b)), ({"a": Odd(1)}, lambda a, b: {**a, **b}), (1, _picked), ([Odd(1)], lambda a, b: [*a, *b]),
-        (["x"], lambda a, b: [*{*a, *b}]), (1, lambda a, b: a is b), (1, lambda a, b, rank=comm.rank: a + rank),
-    ]  # fmt: skip
+        ({1}, operator.or_),
+        ([{1}], lambda a, b: a),
+        (Odd(1), lambda a, b: a),
+        (np.array([None]), lambda a, b: a),
+        (1, lambda a, b: max(a, b)),
+        ({"a": Odd(1)}, lambda a, b: {**a, **b}),
+        (1, _picked),
+        ([Odd(1)], lambda a, b: [*a, *b]),
+        (["x"], lambda a, b: [*{*a, *b}]),
+        (1, lambda a, b: a is b),
+        (1, lambda a, b, rank=comm.rank: a + rank),
+    ]
     wrong = list[Any]()
     for shared, cases in enumerate((alike, unlike)):
         for obj, op in cases:
@@ -294,8 +333,12 @@ def test_an_operator_that_raises_in_one_process(method: str) -> None:
 
         error = raised(lambda comm=comm, op=op: getattr(comm, method)(Odd(1), op=op))
         expected = "NoneType" if bad else "LookupError" if comm.rank == 0 else "ArgumentError"
-        fits = type(error).__name__ == expected and (comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error))
-        if comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]:  # no two results have a combination in common
+        fits = type(error).__name__ == expected and (
+            comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error)
+        )
+        if (
+            comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]
+        ):  # no two results have a combination in common
             alone = comm.rank == bad and comm.rank >= {"scan": 1, "exscan": 2}[method]
             fits = type(error).__name__ == ("LookupError" if alone else "NoneType")
         assert agreed([] if fits else [(comm.rank, repr(error))]) == []
@@ -328,7 +371,11 @@ def test_errors_with_odd_texts(error: Exception) -> None:
     comm = fresh()
     for method in ("bcast", "allgather", "allreduce"):
         got = raised(lambda: getattr(comm, method)(Bad() if comm.rank == 0 else 1))  # noqa: B023
-        fits = got is error if comm.rank == 0 else type(got) is ArgumentError and f"rank 0 raised {type(error).__name__}: " in str(got)
+        fits = (
+            got is error
+            if comm.rank == 0
+            else type(got) is ArgumentError and f"rank 0 raised {type(error).__name__}: " in str(got)
+        )
         assert agreed([] if fits else [(comm.rank, str(type(got)))]) == []
         assert comm.allreduce(1) == comm.size
 
@@ -349,9 +396,12 @@ def test_a_name_that_the_library_has_cut() -> None:
 def test_operators_that_differ(way: str, method: str) -> None:
     """All ranks hear of it, at the latest in their next call, and the operators are named."""
     pairs: list[tuple[Any, Any, str]] = [
-        (MPI.SUM, MPI.MAX, "op=MAX"), (_one, _picked, "op=a function ("), (MPI.SUM, lambda a, b: a + b, "op=a function ("),
-        (lambda a, b: a, lambda a, b: b, "op=a function ("), (max, min, "op=a function ("),
-    ]  # fmt: skip
+        (MPI.SUM, MPI.MAX, "op=MAX"),
+        (_one, _picked, "op=a function ("),
+        (MPI.SUM, lambda a, b: a + b, "op=a function ("),
+        (lambda a, b: a, lambda a, b: b, "op=a function ("),
+        (max, min, "op=a function ("),
+    ]
     for first, others, text in pairs:
         comm = made(way)
         error = raised(lambda: (getattr(comm, method)(1, op=others if comm.rank else first), comm.barrier()))  # noqa: B023
@@ -368,7 +418,11 @@ def test_operators_that_are_the_same() -> None:
         def __call__(self, one: int, other: int) -> int:
             return one + other
 
-    total = comm.allreduce(1, op=lambda a, b: a + b) if rank == 0 else comm.allreduce(1, op=lambda one, other: one + other)
+    total = (
+        comm.allreduce(1, op=lambda a, b: a + b)
+        if rank == 0
+        else comm.allreduce(1, op=lambda one, other: one + other)
+    )
     found = [total, comm.allreduce(1, op=lambda a, b: a + b + 0 * rank), comm.allreduce(1, op=Adds())]
     found += [comm.allreduce(1, op=functools.partial(Adds(), *())), comm.allreduce(1, op=Adds().__call__)]
     assert agreed([] if found == [n] * 5 else [found]) == []
@@ -382,7 +436,10 @@ def test_arguments_that_mpi4py_refuses() -> None:
             called(comm, method, 1, comm.size)
         assert found.value.Get_error_class() == MPI.ERR_ROOT
     n = comm.size
-    for call in (lambda: comm.scatter([1] * (n + 1) if comm.rank == 0 else None), lambda: comm.alltoall([1] * (n + 1))):
+    for call in (
+        lambda: comm.scatter([1] * (n + 1) if comm.rank == 0 else None),
+        lambda: comm.alltoall([1] * (n + 1)),
+    ):
         with pytest.raises(ValueError, match=f"expecting {n} items, got {n + 1}"):
             call()
     assert comm.scatter(None) is None
@@ -397,7 +454,11 @@ def test_ranks_that_do_not_call_the_same(way: str, before: int) -> None:
     for _ in range(before):
         comm.allgather(1), comm.allreduce(1)
     error = raised(lambda: comm.allgather(1) if comm.rank else comm.allreduce(1))
-    fits = isinstance(error, MismatchError) and "allreduce(obj) at" in str(error) and "allgather(obj) at" in str(error)
+    fits = (
+        isinstance(error, MismatchError)
+        and "allreduce(obj) at" in str(error)
+        and "allgather(obj) at" in str(error)
+    )
     assert agreed([] if fits else [(comm.rank, repr(error))]) == []
 
 
@@ -407,11 +468,21 @@ def test_a_root_that_differs_and_an_array_in_place_of_an_object() -> None:
     """Roots and kinds of data are compared, too."""
     for call, text in (
         (lambda comm: comm.gather(1, root=comm.rank % 2), "gather(obj, root=1)"),
-        (lambda comm: comm.allgather(1) if comm.rank else comm.Allgather(np.zeros(2), np.zeros(2 * comm.size)), "Allgather(float64[2])"),
+        (
+            lambda comm: (
+                comm.allgather(1) if comm.rank else comm.Allgather(np.zeros(2), np.zeros(2 * comm.size))
+            ),
+            "Allgather(float64[2])",
+        ),
     ):
         comm = made("shared memory")
         error = raised(lambda comm=comm, call=call: (call(comm), comm.allreduce(1)))
-        assert agreed([] if isinstance(error, MismatchError) and text in str(error) else [(comm.rank, repr(error))]) == []
+        assert (
+            agreed(
+                [] if isinstance(error, MismatchError) and text in str(error) else [(comm.rank, repr(error))]
+            )
+            == []
+        )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -422,7 +493,14 @@ def test_a_rank_that_comes_too_late() -> None:
     if comm.rank == 0:
         time.sleep(1.5)
     error = raised(lambda: comm.allreduce("a" * 300000, timeout="300ms"))
-    assert agreed([] if isinstance(error, CollectiveTimeout) and "allreduce(obj) at" in str(error) else [(comm.rank, repr(error))]) == []
+    assert (
+        agreed(
+            []
+            if isinstance(error, CollectiveTimeout) and "allreduce(obj) at" in str(error)
+            else [(comm.rank, repr(error))]
+        )
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -470,15 +548,30 @@ def _gather_ranks() -> Any:
 def test_neighbours_get_objects() -> None:
     """On a grid with open edges, and on a graph; what cannot be pickled, or is too few, raises on those that wait for it."""
     whole = Communicator(MPI.COMM_WORLD)
-    grid, graph = whole.Create_cart([whole.size]), whole.Create_dist_graph_adjacent(range(whole.size), range(whole.size))
+    grid, graph = (
+        whole.Create_cart([whole.size]),
+        whole.Create_dist_graph_adjacent(range(whole.size), range(whole.size)),
+    )
     rank, size, long = whole.rank, whole.size, np.arange(50_000)
     ends = [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
     found = [grid.neighbor_allgather((rank, "x")) == [end if end is None else (end, "x") for end in ends]]
-    found.append(grid.neighbor_alltoall([(rank, -1), (rank, 1)]) == [e if e is None else (e, s) for e, s in zip(ends, (1, -1))])
+    found.append(
+        grid.neighbor_alltoall([(rank, -1), (rank, 1)])
+        == [e if e is None else (e, s) for e, s in zip(ends, (1, -1))]
+    )
     every = graph.neighbor_alltoall([(rank, to, long + to) for to in range(size)])
-    found.append(all(one[:2] == (source, rank) and (one[2] == long + rank).all() for source, one in enumerate(every)))
+    found.append(
+        all(one[:2] == (source, rank) and (one[2] == long + rank).all() for source, one in enumerate(every))
+    )
     found.append(graph.neighbor_alltoall(None) == [None] * size)
-    for send in (graph.neighbor_allgather, lambda bad: graph.neighbor_alltoall(bad if rank == 0 else [1] * size)):
+    for send in (
+        graph.neighbor_allgather,
+        lambda bad: graph.neighbor_alltoall(bad if rank == 0 else [1] * size),
+    ):
         error = raised(lambda send=send: send((lambda: 0) if rank == 0 else 1))
-        found.append(type(error) is not ArgumentError if rank == 0 else type(error) is ArgumentError and "neighbour 0 " in str(error))
+        found.append(
+            type(error) is not ArgumentError
+            if rank == 0
+            else type(error) is ArgumentError and "neighbour 0 " in str(error)
+        )
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []

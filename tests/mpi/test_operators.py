@@ -28,7 +28,16 @@ NUMPY: dict[str, tuple[Any, list[str]]] = {
     "BOR": (np.bitwise_or, INTEGERS),
     "BXOR": (np.bitwise_xor, INTEGERS),
 }
-REFUSED = [("SUM", "?"), ("MIN", "c8"), ("MAX", "c16"), ("LAND", "f8"), ("LXOR", "c8"), ("BAND", "f4"), ("BOR", "?"), ("BXOR", "g")]
+REFUSED = [
+    ("SUM", "?"),
+    ("MIN", "c8"),
+    ("MAX", "c16"),
+    ("LAND", "f8"),
+    ("LXOR", "c8"),
+    ("BAND", "f4"),
+    ("BOR", "?"),
+    ("BXOR", "g"),
+]
 
 
 def block(whole: Array, collective: str, rank: int, nranks: int) -> Array:
@@ -37,13 +46,20 @@ def block(whole: Array, collective: str, rank: int, nranks: int) -> Array:
     return whole[rank * share : (rank + 1) * share] if collective == "reduce_scatter" else whole
 
 
-def reduced(comm: hpcoll.Communicator, collective: str, x: Array, op: Any, root: int = 0, **options: Any) -> Array | None:
+def reduced(
+    comm: hpcoll.Communicator, collective: str, x: Array, op: Any, root: int = 0, **options: Any
+) -> Array | None:
     """Runs a reduction on a whole number of blocks; None where this rank gets no result."""
     out = np.zeros_like(x[: x.size // comm.size] if collective == "reduce_scatter" else x)
     if collective == "reduce":
         comm.Reduce(x, out, op, root, **options)
         return out if comm.rank == root else None
-    name = {"allreduce": "Allreduce", "reduce_scatter": "Reduce_scatter_block", "scan": "Scan", "exscan": "Exscan"}[collective]
+    name = {
+        "allreduce": "Allreduce",
+        "reduce_scatter": "Reduce_scatter_block",
+        "scan": "Scan",
+        "exscan": "Exscan",
+    }[collective]
     getattr(comm, name)(x, out, op, **options)
     return None if collective == "exscan" and comm.rank == 0 else out
 
@@ -62,9 +78,12 @@ def bits(x: Array | None) -> bytes:
 
 # In the short run every type with one operator, every operator with one type of each kind: kernels have tests of their own.
 BUILT_IN = [
-    pytest.param(name, dtype, marks=() if name == "SUM" or dtype in ("?", "i4", "f8", "c16", "g") else pytest.mark.full)
-    for name, (_, dtypes) in NUMPY.items() for dtype in dtypes
-]  # fmt: skip
+    pytest.param(
+        name, dtype, marks=() if name == "SUM" or dtype in ("?", "i4", "f8", "c16", "g") else pytest.mark.full
+    )
+    for name, (_, dtypes) in NUMPY.items()
+    for dtype in dtypes
+]
 
 
 @pytest.mark.once
@@ -72,11 +91,26 @@ BUILT_IN = [
 def test_built_in(name: str, dtype: str) -> None:
     """Integers wrap, bool stays 0 or 1; allreduce folds pairs, direct folds all ranks at once."""
     function, comm = NUMPY[name][0], communicator()
-    inputs = [((np.arange(37) * 5 + rank * 3) % (2 if dtype == "?" else 11)).astype(dtype) for rank in range(comm.size)]
+    inputs = [
+        ((np.arange(37) * 5 + rank * 3) % (2 if dtype == "?" else 11)).astype(dtype)
+        for rank in range(comm.size)
+    ]
     wanted = folded("allreduce", inputs, function, comm.rank)
     algorithms = ("recursive_doubling", "direct", None) if dtype != "g" else (None,)
-    found = [reduced(comm, "allreduce", inputs[comm.rank], getattr(MPI, name), algorithm=algorithm) for algorithm in algorithms]
-    assert agreed([algorithm for algorithm, x in zip(algorithms, found, strict=True) if not np.array_equal(x, wanted)]) == []
+    found = [
+        reduced(comm, "allreduce", inputs[comm.rank], getattr(MPI, name), algorithm=algorithm)
+        for algorithm in algorithms
+    ]
+    assert (
+        agreed(
+            [
+                algorithm
+                for algorithm, x in zip(algorithms, found, strict=True)
+                if not np.array_equal(x, wanted)
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.once
@@ -87,7 +121,10 @@ def test_wrong_operator(name: str, dtype: str) -> None:
     x = np.ones(4, dtype)
     for method in (comm.Allreduce, comm.Scan, comm.Reduce, comm.Reduce_scatter_block):
         send = np.ones(4 * comm.size, dtype) if method == comm.Reduce_scatter_block else x
-        with pytest.raises(ArgumentError, match=rf"^rank {comm.rank}: operator {name.lower()} takes .* elements, got {np.dtype(dtype)}$"):
+        with pytest.raises(
+            ArgumentError,
+            match=rf"^rank {comm.rank}: operator {name.lower()} takes .* elements, got {np.dtype(dtype)}$",
+        ):
             method(send, x.copy(), getattr(MPI, name))
     total = np.zeros(1)
     comm.Allreduce(np.ones(1), total)
@@ -108,7 +145,9 @@ def test_nan_and_zeros(op: MPI.Op, special: float, collective: str, algorithm: s
         if found is None:
             continue
         wanted = folded(collective, inputs, np.minimum, comm.rank)
-        signed = comm.size > 1 and not (collective in ("scan", "exscan") and comm.rank < 2)  # one contribution alone is a copy
+        signed = comm.size > 1 and not (
+            collective in ("scan", "exscan") and comm.rank < 2
+        )  # one contribution alone is a copy
         wrong += [] if np.array_equal(found, wanted, equal_nan=True) else [(owner, "value")]
         wrong += [(owner, "sign")] if signed and np.signbit(found[found == 0]).any() else []
     assert agreed(wrong) == []
@@ -168,13 +207,22 @@ def compose(f: complex, g: complex) -> complex:
 
 AFFINE = hpcoll.reduce_op(compose, commutative=False)
 RIGHT = hpcoll.reduce_op(lambda left, right: right, commutative=False, name="right")
-FARTHEST = hpcoll.reduce_op(lambda a, b: a if abs(a) > abs(b) or (abs(a) == abs(b) and a > b) else b, name="farthest")
+FARTHEST = hpcoll.reduce_op(
+    lambda a, b: a if abs(a) > abs(b) or (abs(a) == abs(b) and a > b) else b, name="farthest"
+)
 
 
 def keeps_order(collective: str, algorithm: str) -> bool:
     if collective in ("scan", "exscan"):
         return True
-    return algorithm in ("direct", "two_shot", "gpu_leaders", "recursive_doubling", "rabenseifner", "tree") or (collective, algorithm) == (
+    return algorithm in (
+        "direct",
+        "two_shot",
+        "gpu_leaders",
+        "recursive_doubling",
+        "rabenseifner",
+        "tree",
+    ) or (collective, algorithm) == (
         "allreduce",
         "double_tree",
     )
@@ -187,13 +235,19 @@ def test_order_is_kept(collective: str, algorithm: str) -> None:
     inputs = [np.arange(1, 8 * comm.size + 1) % 3 + 1 + 1j * (rank + 1) for rank in range(comm.size)]
     fold = np.vectorize(compose, otypes=["c16"])
     if not keeps_order(collective, algorithm):
-        with pytest.raises(ArgumentError, match="it combines ranks in any order and the operator is not commutative"):
+        with pytest.raises(
+            ArgumentError, match="it combines ranks in any order and the operator is not commutative"
+        ):
             reduced(comm, collective, inputs[comm.rank], AFFINE, algorithm=algorithm)
         return
     wrong = []
     for root in range(comm.size if collective == "reduce" else 1):
         found = reduced(comm, collective, inputs[comm.rank], AFFINE, root, algorithm=algorithm, segment=64)
-        wrong += [] if found is None or np.array_equal(found, folded(collective, inputs, fold, comm.rank)) else [root]
+        wrong += (
+            []
+            if found is None or np.array_equal(found, folded(collective, inputs, fold, comm.rank))
+            else [root]
+        )
     assert agreed(wrong) == []
 
 
@@ -208,7 +262,11 @@ def test_user_operators(dtype: str, collective: str) -> None:
     for op, function in ((RIGHT, lambda a, b: b), (FARTHEST, np.maximum)):
         for root in range(comm.size if collective == "reduce" else 1):
             found = reduced(comm, collective, inputs[comm.rank], op, root)
-            wrong += [] if found is None or np.array_equal(found, folded(collective, inputs, function, comm.rank)) else [(op.name, root)]
+            wrong += (
+                []
+                if found is None or np.array_equal(found, folded(collective, inputs, function, comm.rank))
+                else [(op.name, root)]
+            )
     assert agreed(wrong) == []
 
 
@@ -217,8 +275,12 @@ def test_operator_that_means_nothing() -> None:
     comm = communicator()
     for _ in range(2 if comm.size > 1 else 0):  # one rank alone folds nothing
         with pytest.raises(KernelError, match="operator broken could not be compiled for float64"):
-            comm.Allreduce(np.ones(3), np.ones(3), hpcoll.reduce_op(lambda a, b: a.no_such_thing + b, name="broken"))
-    with pytest.raises(ArgumentError, match=r"^rank \d: op must be an MPI.Op or an hpcoll operator, got 'sum'$"):
+            comm.Allreduce(
+                np.ones(3), np.ones(3), hpcoll.reduce_op(lambda a, b: a.no_such_thing + b, name="broken")
+            )
+    with pytest.raises(
+        ArgumentError, match=r"^rank \d: op must be an MPI.Op or an hpcoll operator, got 'sum'$"
+    ):
         comm.Allreduce(np.ones(3), np.ones(3), "sum")
     with pytest.raises(ArgumentError, match="the MPI library has no operator"):
         comm.Allreduce(np.ones(3, "g"), np.ones(3, "g"), RIGHT)

@@ -45,7 +45,11 @@ def added(one: Array, other: Array) -> Array:
 def wide(nranks: int, count: int, dtype: Any = np.float64) -> list[Array]:
     """Every rank's numbers, of many exponents: their sum is another in almost any other order."""
     chance, dtype = np.random.default_rng(count), np.dtype(dtype)
-    exponents = chance.integers(-6, 6, (nranks, count)) if dtype.itemsize == 2 else chance.integers(-20, 20, (nranks, count))
+    exponents = (
+        chance.integers(-6, 6, (nranks, count))
+        if dtype.itemsize == 2
+        else chance.integers(-20, 20, (nranks, count))
+    )
     found = chance.standard_normal((nranks, count)) * 2.0**exponents
     if dtype.kind == "c":
         found = found + 1j * chance.permuted(found, axis=1)
@@ -56,8 +60,16 @@ class Case:
     """A reduction of some contributions on this rank: its arguments, and what it must give."""
 
     def __init__(
-        self, comm: MPI.Intracomm, method: str, every: list[Array], op: Any, combine: Combine, *, in_place: bool, root: int
-    ) -> None:  # fmt: skip
+        self,
+        comm: MPI.Intracomm,
+        method: str,
+        every: list[Array],
+        op: Any,
+        combine: Combine,
+        *,
+        in_place: bool,
+        root: int,
+    ) -> None:
         me, nranks = comm.rank, comm.size
         counts = [every[0].size // nranks] * nranks
         if method == "Reduce_scatter":
@@ -70,7 +82,11 @@ class Case:
             total = total[sum(counts[:me]) : sum(counts[: me + 1])]
         in_place = in_place and (method != "Reduce" or me == root)
         own, self.wanted = every[me], total
-        self.recv = own.copy() if in_place else np.full(counts[me] if "scatter" in method else own.size, UNTOUCHED, own.dtype)
+        self.recv = (
+            own.copy()
+            if in_place
+            else np.full(counts[me] if "scatter" in method else own.size, UNTOUCHED, own.dtype)
+        )
         more = {"Reduce": (op, root), "Reduce_scatter": (counts, op)}.get(method, (op,))
         self.arguments = (MPI.IN_PLACE if in_place else own.copy(), self.recv, *more)
         self._before = self.recv.copy()
@@ -100,7 +116,9 @@ def called(comm: Any, form: str, method: str, arguments: tuple[Any, ...], **keyw
         request.Free()
 
 
-def found_wrong(comm: Any, method: str, every: list[Array], op: Any = MPI.SUM, combine: Combine = added, **keywords: Any) -> list[Any]:
+def found_wrong(
+    comm: Any, method: str, every: list[Array], op: Any = MPI.SUM, combine: Combine = added, **keywords: Any
+) -> list[Any]:
     """Every form, in place too, twice: the second time the call cache knows it."""
     wrong = []
     for form in FORMS:
@@ -142,9 +160,14 @@ def test_half_types(method: str, dtype: Any) -> None:
     comm, wrong = communicator(), []
     for form in FORMS:
         case = Case(
-            comm, method, wide(comm.size, 64 * comm.size, dtype), MPI.SUM, lambda a, b: added(a.astype("f4"), b.astype("f4")),
-            in_place=False, root=0,
-        )  # fmt: skip
+            comm,
+            method,
+            wide(comm.size, 64 * comm.size, dtype),
+            MPI.SUM,
+            lambda a, b: added(a.astype("f4"), b.astype("f4")),
+            in_place=False,
+            root=0,
+        )
         case.wanted = None if case.wanted is None else case.wanted.astype(dtype)
         called(comm, form, method, case.arguments, order="rank")
         wrong += [] if case.good else [form]
@@ -157,14 +180,18 @@ def test_every_algorithm_gives_the_same_or_is_refused(collective: str) -> None:
     comm, method, served, wrong = communicator(), COLLECTIVES[collective], list[str](), list[Any]()
     for name in (*hpcoll.algorithms(collective), NATIVE):
         for segment in (None, "4K"):
-            case = Case(comm, method, wide(comm.size, 5000 * comm.size), MPI.SUM, added, in_place=False, root=0)
+            case = Case(
+                comm, method, wide(comm.size, 5000 * comm.size), MPI.SUM, added, in_place=False, root=0
+            )
             keywords = {"algorithm": name, "segment": segment, "order": "rank"}
             error = raised(lambda: called(comm, "blocking", method, case.arguments, **keywords))  # noqa: B023
             if error is None:
                 served.append(name)
                 wrong += [] if case.good else [(name, segment)]
             else:
-                asked = isinstance(error, hpcoll.ArgumentError) and "the canonical expression, which order='rank' asks for" in str(error)
+                asked = isinstance(
+                    error, hpcoll.ArgumentError
+                ) and "the canonical expression, which order='rank' asks for" in str(error)
                 wrong += [] if asked and "these can: " in str(error) else [(name, repr(error))]
     assert agreed(wrong) == []
     assert served
@@ -180,7 +207,9 @@ def test_views_and_symmetric_memory() -> None:
     shared[:] = every[comm.rank]
     comm.Allreduce(shared, result, order="rank")
     wrong += [] if result.tobytes() == wanted.tobytes() else ["symmetric"]
-    room = np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)  # at an odd multiple of four
+    room = (
+        np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)
+    )  # at an odd multiple of four
     comm.Allreduce(every[comm.rank][:15_001], room, order="rank")
     wrong += [] if room.tobytes() == wanted[:15_001].tobytes() else ["unaligned"]
     back = np.empty(100)
@@ -220,7 +249,9 @@ def test_pairs_and_derived_datatypes() -> None:
         mine, theirs = np.frombuffer(right, np.float64), np.frombuffer(left, np.float64)
         mine[::2] = lean(theirs[::2], mine[::2])
 
-    comm.Allreduce([every[comm.rank], 2, spread], [back, 2, spread], MPI.Op.Create(function, commute=False), order="rank")
+    comm.Allreduce(
+        [every[comm.rank], 2, spread], [back, 2, spread], MPI.Op.Create(function, commute=False), order="rank"
+    )
     wanted = np.full(10, 77.0)
     wanted[:8:2] = expression(lean, every)[:8:2]
     wrong += [] if back.tobytes() == wanted.tobytes() else [back]
@@ -237,9 +268,14 @@ def test_errors() -> None:
         "got 1": lambda: comm.Reduce_init(x, x.copy(), order=1),
     }
     for text, call in expected.items():
-        with pytest.raises(hpcoll.ArgumentError, match=f"rank {comm.rank}: order must be 'rank' or None, {text}"):
+        with pytest.raises(
+            hpcoll.ArgumentError, match=f"rank {comm.rank}: order must be 'rank' or None, {text}"
+        ):
             call()
-    with pytest.raises(hpcoll.ArgumentError, match="only the MPI library can combine this in rank order, got algorithm='ring'"):
+    with pytest.raises(
+        hpcoll.ArgumentError,
+        match="only the MPI library can combine this in rank order, got algorithm='ring'",
+    ):
         comm.Allreduce(x, x.copy(), user_op(), algorithm="ring", order="rank")
     with pytest.raises(hpcoll.ArgumentError, match="recvbuf needs 4 elements"):
         comm.Allreduce(x, np.ones(3), user_op(), order="rank")
@@ -253,17 +289,27 @@ def test_the_variable(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
     for method in METHODS:
         for form in reversed(FORMS):
             for op, combine in ((MPI.SUM, added), (user_op(), lean)):
-                case = Case(comm, method, wide(comm.size, 999 * comm.size), op, combine, in_place=False, root=0)
+                case = Case(
+                    comm, method, wide(comm.size, 999 * comm.size), op, combine, in_place=False, root=0
+                )
                 called(comm, form, method, case.arguments)
                 wrong += [] if case.good else [(method, form, op)]
     rows = comm.ledger.rows()
     wrong += [row for row in rows if row.algorithm == NATIVE or row.why != "order='rank'"]
-    wrong += [] if comm.rank or any("order='rank'" in record.getMessage() for record in caplog.records) else ["log"]
+    wrong += (
+        []
+        if comm.rank or any("order='rank'" in record.getMessage() for record in caplog.records)
+        else ["log"]
+    )
     comm.Free()
     monkeypatch.setenv("HPCOLL_ALLREDUCE", "ring")
     comm = fresh()
     error = raised(lambda: comm.Allreduce(np.ones(7), np.ones(7)))
-    wrong += [] if comm.size == 1 or "allreduce/ring cannot serve this call: its results are not" in str(error) else [repr(error)]
+    wrong += (
+        []
+        if comm.size == 1 or "allreduce/ring cannot serve this call: its results are not" in str(error)
+        else [repr(error)]
+    )
     comm.Free()
     assert agreed(wrong) == []
 

@@ -94,7 +94,9 @@ def test_a_pipeline_takes_any_number_of_chunks_from_any_root(registering: hpcoll
 
 
 @pytest.mark.parametrize("builder", [half_of_a_ring, another_on_the_last_rank])
-def test_what_is_wrong_or_not_the_same_is_refused_everywhere(registering: hpcoll.Communicator, builder: Callable[[Writer], None]) -> None:
+def test_what_is_wrong_or_not_the_same_is_refused_everywhere(
+    registering: hpcoll.Communicator, builder: Callable[[Writer], None]
+) -> None:
     """Every rank raises, again at a second try, and the communicator serves the next call."""
     expected = {
         half_of_a_ring: (hpcoll.ScheduleError, "is refused on"),

@@ -102,7 +102,9 @@ def test_ranks_whose_files_differ_are_told(files: Path) -> None:
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if "must be equal on all ranks" in line]
     assert len(said) == 1
-    assert said[0].startswith("hpcoll: error: rank 1: algorithm allreduce/my_ring must be equal on all ranks, expected 'mine.py with")
+    assert said[0].startswith(
+        "hpcoll: error: rank 1: algorithm allreduce/my_ring must be equal on all ranks, expected 'mine.py with"
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -110,21 +112,34 @@ def test_a_wrong_file_is_refused_at_its_first_use(files: Path) -> None:
     """The program of the file leaves out a step: all ranks say where."""
     text = (files / "swap.xml").read_text().replace('type="rrc"', 'type="r"', 1)
     (files / "swap.xml").write_text(text)
-    script = PROGRAM.split("comm.Allreduce")[0] + """
+    script = (
+        PROGRAM.split("comm.Allreduce")[0]
+        + """
 try:
     comm.Allreduce(x, y)
 except hpcoll.ScheduleError as error:
     print("rank", comm.rank, error, flush=True)
 comm.Bcast(x)
 """
-    done = finished(command(NRANKS, script, head=""), {"HPCOLL_ALGORITHMS": str(files / "swap.xml"), "HPCOLL_ALLREDUCE": "swap"})
+    )
+    done = finished(
+        command(NRANKS, script, head=""),
+        {"HPCOLL_ALGORITHMS": str(files / "swap.xml"), "HPCOLL_ALLREDUCE": "swap"},
+    )
     said = spoken(NRANKS, done.stdout)
-    assert all(len(lines) == 1 and "is refused on 2 ranks before any message leaves" in lines[0] for lines in said.values())
+    assert all(
+        len(lines) == 1 and "is refused on 2 ranks before any message leaves" in lines[0]
+        for lines in said.values()
+    )
     assert all("swap.xml" in lines[0] for lines in said.values())
 
 
-@pytest.mark.parametrize(("name", "algorithm"), [pytest.param("mine.py", "my_ring", marks=pytest.mark.full), ("swap.xml", "swap")])
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [pytest.param("mine.py", "my_ring", marks=pytest.mark.full), ("swap.xml", "swap")]
+)
 def test_bench_measures_what_a_file_has(files: Path, name: str, algorithm: str) -> None:
-    done = finished(launch(NRANKS, ["-m", "hpcoll", "bench", str(files / name), "-b", "1K", "-e", "1K", "-n", "5"]), {})
+    done = finished(
+        launch(NRANKS, ["-m", "hpcoll", "bench", str(files / name), "-b", "1K", "-e", "1K", "-n", "5"]), {}
+    )
     assert done.returncode == 0
     assert f"allreduce/{algorithm}" in done.stdout

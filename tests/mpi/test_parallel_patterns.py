@@ -15,9 +15,12 @@ from reference import agreed
 import hpcoll
 
 pytestmark = [
-    pytest.mark.mpi, pytest.mark.once,
-    pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn"),  # whose import takes seconds
-]  # fmt: skip
+    pytest.mark.mpi,
+    pytest.mark.once,
+    pytest.mark.skipif(
+        importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn"
+    ),  # whose import takes seconds
+]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NRANKS, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
@@ -44,7 +47,10 @@ def test_right(name: str, example: Callable[[str], ModuleType], capsys: pytest.C
     """And the ledger, with the messages that are counted, agrees with the formula."""
     status = example(name).main(SHORT[name])
     text = capsys.readouterr().out
-    assert agreed([] if status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text else [status, text]) == []
+    assert (
+        agreed([] if status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text else [status, text])
+        == []
+    )
 
 
 @pytest.mark.full
@@ -55,7 +61,9 @@ def test_right_as_it_comes(name: str, example: Callable[[str], ModuleType]) -> N
 
 @pytest.mark.parametrize("micro", [1, 2, 5])
 def test_fewer_micro_batches_than_stages(micro: int, example: Callable[[str], ModuleType]) -> None:
-    status = example("pipeline_parallel").main(["--layers", "7", "--batch", "9", "--micro", str(micro), "--steps", "1"])
+    status = example("pipeline_parallel").main(
+        ["--layers", "7", "--batch", "9", "--micro", str(micro), "--steps", "1"]
+    )
     assert agreed([status] if status else []) == []
 
 
@@ -100,10 +108,16 @@ def off_message(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BROKEN = [
-    ("operators", off("Allreduce")), ("operators", missing("Allreduce")), ("tensor_parallel", off("Allreduce")),
-    ("tensor_parallel", missing("Allreduce")), ("pipeline_parallel", off_message), ("mixture_of_experts", off("Alltoallv")),
-    ("fully_sharded", off("Allgatherv")), ("fully_sharded", off("Reduce_scatter")), ("fully_sharded", missing("Reduce_scatter")),
-]  # fmt: skip
+    ("operators", off("Allreduce")),
+    ("operators", missing("Allreduce")),
+    ("tensor_parallel", off("Allreduce")),
+    ("tensor_parallel", missing("Allreduce")),
+    ("pipeline_parallel", off_message),
+    ("mixture_of_experts", off("Alltoallv")),
+    ("fully_sharded", off("Allgatherv")),
+    ("fully_sharded", off("Reduce_scatter")),
+    ("fully_sharded", missing("Reduce_scatter")),
+]
 
 
 @pytest.mark.mpi(min_size=2)
@@ -120,7 +134,10 @@ def test_wrong(
     broken(module, monkeypatch)
     status = module.main(SHORT[name])
     text = capsys.readouterr().out
-    assert agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text]) == []
+    assert (
+        agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text])
+        == []
+    )
 
 
 def test_unexpected_bytes(example: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +208,9 @@ def test_gradients(last: bool, example: Callable[[str], ModuleType]) -> None:
 
 
 @pytest.mark.parametrize(("given", "text"), [("--help", "usage: "), ("--layers=0", "need as many --layers")])
-def test_says_once_what_it_takes(given: str, text: str, example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+def test_says_once_what_it_takes(
+    given: str, text: str, example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         example("pipeline_parallel").main([given])
     said = "".join(capsys.readouterr())

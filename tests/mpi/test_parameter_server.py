@@ -11,7 +11,18 @@ import pytest
 from cuda_double import Double
 from mpi4py import MPI
 from reference import agreed
-from training_model import MODES, NEEDS_TWO, NRANKS, RANK, SHAPES, WORLD, differences, gradient, initial, serial
+from training_model import (
+    MODES,
+    NEEDS_TWO,
+    NRANKS,
+    RANK,
+    SHAPES,
+    WORLD,
+    differences,
+    gradient,
+    initial,
+    serial,
+)
 
 import hpcoll
 from hpcoll.training.optimizers import SGD, Adam, Optimizer
@@ -22,7 +33,11 @@ PLACES = [
     pytest.param({}, id="everywhere"),
     pytest.param({"servers": [NRANKS - 1]}, id="beside one"),
     pytest.param({"servers": [0], "dedicated": True}, id="dedicated", marks=NEEDS_TWO),
-    pytest.param({"servers": [2, 0], "dedicated": True}, id="two dedicated", marks=pytest.mark.skipif(NRANKS < 3, reason="needs 3 ranks")),
+    pytest.param(
+        {"servers": [2, 0], "dedicated": True},
+        id="two dedicated",
+        marks=pytest.mark.skipif(NRANKS < 3, reason="needs 3 ranks"),
+    ),
 ]
 
 
@@ -38,7 +53,9 @@ def own_sgd(parameter: Any, gradient: Any, state: dict[str, Any], step: int) -> 
 def test_synchronous_is_the_serial_run(places: dict[str, Any], optimizer: Optimizer) -> None:
     """Bit for bit: gradients are added in the order of workers."""
     wrong: list[Any] = []
-    mine = initial() if RANK == 0 else {name: array + 7 for name, array in initial().items()}  # rank 0's values count
+    mine = (
+        initial() if RANK == 0 else {name: array + 7 for name, array in initial().items()}
+    )  # rank 0's values count
     with hpcoll.ParameterServer(WORLD, mine, optimizer=optimizer, **places) as server:
         if RANK in server.workers:
             worker, into = server.workers.index(RANK), initial()
@@ -46,9 +63,17 @@ def test_synchronous_is_the_serial_run(places: dict[str, Any], optimizer: Optimi
                 server.push(gradient(server.pull(into), worker, step))
             wrong += differences(server.pull(into), serial(optimizer, len(server.workers), 8))
             wrong += [] if set(server.versions.values()) == {8} else [server.versions]
-            wrong += [] if server.traffic.pushed + server.traffic.pulled * 8 / 9 == 8 * server.nbytes_per_step else [server.traffic]
+            wrong += (
+                []
+                if server.traffic.pushed + server.traffic.pulled * 8 / 9 == 8 * server.nbytes_per_step
+                else [server.traffic]
+            )
             total = sum(array.nbytes for array in mine.values())
-            wrong += [] if not places.get("dedicated") or server.nbytes_per_step == 2 * total else [server.nbytes_per_step]
+            wrong += (
+                []
+                if not places.get("dedicated") or server.nbytes_per_step == 2 * total
+                else [server.nbytes_per_step]
+            )
     wrong += [] if server.staleness.max == 0 else [server.staleness]
     assert agreed(wrong) == []
 
@@ -72,7 +97,13 @@ def test_whole_parameters(split: bool) -> None:
     assert (set(everyone) <= sizes) == (not split or NRANKS == 1)
 
 
-UNUSUAL = [np.ones(1), np.ones(50, ml_dtypes.bfloat16), np.ones(50, ">f4"), np.ones((8, 6)).T[::2], np.ones(3, np.complex64)]
+UNUSUAL = [
+    np.ones(1),
+    np.ones(50, ml_dtypes.bfloat16),
+    np.ones(50, ">f4"),
+    np.ones((8, 6)).T[::2],
+    np.ones(3, np.complex64),
+]
 
 
 @pytest.mark.parametrize("one", UNUSUAL, ids=["one element", "bfloat16", "big-endian", "gaps", "complex"])
@@ -93,12 +124,16 @@ NPUSHES = 120  # of each worker: the distance of 5 becomes 5 * 0.95 ** 120
 def test_converges(mode: dict[str, Any], places: dict[str, Any]) -> None:
     """To the minimum of a parabola; every gradient of an asynchronous worker is an update."""
     wrong: list[Any] = []
-    with hpcoll.ParameterServer(WORLD, {"w": np.zeros((50, 3))}, optimizer=SGD(0.05), **mode, **places) as server:
+    with hpcoll.ParameterServer(
+        WORLD, {"w": np.zeros((50, 3))}, optimizer=SGD(0.05), **mode, **places
+    ) as server:
         if RANK in server.workers:
             for _ in range(NPUSHES):
                 server.push({"w": server.pull()["w"] - 5.0})
             server.barrier()
-            wrong += [] if np.allclose(server.read()["w"], 5.0, atol=0.05) else [server.read()["w"].ravel()[:3]]
+            wrong += (
+                [] if np.allclose(server.read()["w"], 5.0, atol=0.05) else [server.read()["w"].ravel()[:3]]
+            )
             updates = NPUSHES * (1 if mode["mode"] == "synchronous" else len(server.workers))
             wrong += [] if set(server.versions.values()) == {updates} else [server.versions]
     assert agreed(wrong) == []
@@ -109,7 +144,9 @@ def test_converges(mode: dict[str, Any], places: dict[str, Any]) -> None:
 def test_staleness_keeps_its_bound(bound: int, places: dict[str, Any]) -> None:
     """Whoever is slow: each worker is for some time; and every gradient is counted once."""
     random = np.random.default_rng(RANK)
-    with hpcoll.ParameterServer(WORLD, {"w": np.zeros(40)}, mode="asynchronous", staleness=bound, **places) as server:
+    with hpcoll.ParameterServer(
+        WORLD, {"w": np.zeros(40)}, mode="asynchronous", staleness=bound, **places
+    ) as server:
         if RANK in server.workers:
             for step in range(30):
                 server.pull()
@@ -117,7 +154,9 @@ def test_staleness_keeps_its_bound(bound: int, places: dict[str, Any]) -> None:
                 server.push({"w": np.ones(40)})
             server.barrier()
     counted = server.staleness.histogram.total()
-    good = server.staleness.max <= bound and counted == (30 * len(server.workers) if RANK in server.servers else 0)
+    good = server.staleness.max <= bound and counted == (
+        30 * len(server.workers) if RANK in server.servers else 0
+    )
     assert agreed([] if good else [server.staleness]) == []
 
 
@@ -143,7 +182,9 @@ def test_nobody_reads_half_an_update(updates: int, torn: int, monkeypatch: pytes
     def count(parameter: Any, gradient: Any, state: Any, step: int) -> None:
         parameter[:] = step
 
-    with hpcoll.ParameterServer(MPI.COMM_SELF, {"w": np.zeros(1000)}, optimizer=count, mode="asynchronous") as server:
+    with hpcoll.ParameterServer(
+        MPI.COMM_SELF, {"w": np.zeros(1000)}, optimizer=count, mode="asynchronous"
+    ) as server:
         get, left = server._window.get, [updates]
 
         def interrupted(rank: int, displ: int, content: Any) -> None:
@@ -155,7 +196,14 @@ def test_nobody_reads_half_an_update(updates: int, torn: int, monkeypatch: pytes
         monkeypatch.setattr(server._window, "get", interrupted)
         found = server.pull()["w"]
     expected = updates if torn else 0
-    assert agreed([] if (found == expected).all() and server.traffic.torn == torn else [found[[0, -1]], server.traffic]) == []
+    assert (
+        agreed(
+            []
+            if (found == expected).all() and server.traffic.torn == torn
+            else [found[[0, -1]], server.traffic]
+        )
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -167,7 +215,9 @@ def test_readers_under_stress(mode: dict[str, Any]) -> None:
         parameter[:] = step
 
     wrong = []
-    with hpcoll.ParameterServer(WORLD, {"w": np.zeros(200_000)}, servers=[0], dedicated=True, optimizer=count, **mode) as server:
+    with hpcoll.ParameterServer(
+        WORLD, {"w": np.zeros(200_000)}, servers=[0], dedicated=True, optimizer=count, **mode
+    ) as server:
         if RANK == 0:
             while not server._server.finished:
                 if not server._server.turn():
@@ -176,7 +226,11 @@ def test_readers_under_stress(mode: dict[str, Any]) -> None:
             into = {"w": np.empty(200_000)}
             for _ in range(60):
                 found = server.read(into)["w"]
-                wrong += [] if found.min() == found.max() == server.versions[0] else [(found.min(), found.max(), server.versions)]
+                wrong += (
+                    []
+                    if found.min() == found.max() == server.versions[0]
+                    else [(found.min(), found.max(), server.versions)]
+                )
     assert agreed(wrong) == []
 
 
@@ -187,7 +241,9 @@ def test_readers_under_stress(mode: dict[str, Any]) -> None:
 def test_gpu_arrays_go_through_host_memory(double: Double) -> None:
     """Parameters, gradients and what is pulled, which lands in the caller's array."""
     start, into = np.arange(1000.0), double.Array(1000, np.float64).fill(-1)
-    with hpcoll.ParameterServer(WORLD, {"w": double.Array(1000, np.float64).fill(start)}, optimizer=SGD(0.5)) as server:
+    with hpcoll.ParameterServer(
+        WORLD, {"w": double.Array(1000, np.float64).fill(start)}, optimizer=SGD(0.5)
+    ) as server:
         server.push({"w": double.Array(1000, np.float64).fill(2.0)})
         found = server.pull({"w": into})["w"]
     assert agreed([] if found is into and (into.get() == start - 1).all() else [into.get()[:3]]) == []
@@ -203,9 +259,13 @@ def test_job(dedicated: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     pytest.importorskip("sklearn")
     jobs = Path(__file__).parents[2] / "jobs"
     monkeypatch.syspath_prepend(str(jobs))
-    monkeypatch.setattr("sys.argv", ["parameter_server", "--epochs", "3", "--hidden", "32", "--dedicated", str(dedicated)])
+    monkeypatch.setattr(
+        "sys.argv", ["parameter_server", "--epochs", "3", "--hidden", "32", "--dedicated", str(dedicated)]
+    )
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(jobs / "parameter_server.py"), run_name="__main__")
-    rows = {row[0]: float(row[3].rstrip("%")) for row in map(str.split, capsys.readouterr().out.splitlines()[1:5])}
+    rows = {
+        row[0]: float(row[3].rstrip("%")) for row in map(str.split, capsys.readouterr().out.splitlines()[1:5])
+    }
     good = ended.value.code == 0 and (RANK > 0 or (len(rows) == 4 and min(rows.values()) > 70))
     assert agreed([] if good else [(ended.value.code, rows)]) == []

@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.mpi, pytest.mark.twice]
     [
         (lambda p: p.pop("bias"), "lacks parameter 'bias'"),
         (lambda p: p.update(more=np.zeros(3)), "has parameter 'more'"),
-        (lambda p: p.update(bias=np.zeros(12)), "'bias' needs float64 of shape (11,), got float64 of shape (12,)"),
+        (
+            lambda p: p.update(bias=np.zeros(12)),
+            "'bias' needs float64 of shape (11,), got float64 of shape (12,)",
+        ),
         (lambda p: p.update(bias=np.zeros(11, "f4")), "'bias' needs float64 of shape (11,), got float32"),
         (lambda p: p.update(bias=np.zeros(11, "i4")), "'bias' needs floating-point numbers, got int32"),
         (lambda p: p.update(bias=p.pop("bias"), weights=p.pop("weights")), "in another order"),
@@ -37,7 +40,11 @@ def test_parameters_that_differ(change: Callable[[dict[str, Any]], Any], text: s
     if NRANKS == 1 and "floating" not in text:
         return
     error = raised(lambda: hpcoll.ParameterServer(WORLD, mine))
-    good = isinstance(error, ArgumentError) and text in str(error) and str(error).startswith(f"rank {NRANKS - 1}: ")
+    good = (
+        isinstance(error, ArgumentError)
+        and text in str(error)
+        and str(error).startswith(f"rank {NRANKS - 1}: ")
+    )
     assert agreed([] if good else [repr(error)]) == []
 
 
@@ -66,7 +73,9 @@ def test_arguments(options: dict[str, Any], text: str, everywhere: bool) -> None
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("options", [{"mode": "asynchronous"}, {"servers": [1]}, {"split": False}], ids=str)
 def test_arguments_that_differ(options: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=f"rank {NRANKS - 1}: {next(iter(options))} must be equal on all ranks"):
+    with pytest.raises(
+        ArgumentError, match=f"rank {NRANKS - 1}: {next(iter(options))} must be equal on all ranks"
+    ):
         hpcoll.ParameterServer(WORLD, initial(), **(options if RANK == NRANKS - 1 else {}))
 
 
@@ -75,13 +84,24 @@ def test_arguments_that_differ(options: dict[str, Any]) -> None:
     [
         (lambda g: g.pop("bias"), "gradient lacks parameter 'bias'"),
         (lambda g: g.update(more=np.zeros(3)), "gradient has parameter 'more', which there is not"),
-        (lambda g: g.update(bias=np.zeros(12)), "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (12,)"),
-        (lambda g: g.update(bias=np.zeros(11, "f4")), "gradient of parameter 'bias' needs float64 of shape (11,), got float32"),
+        (
+            lambda g: g.update(bias=np.zeros(12)),
+            "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (12,)",
+        ),
+        (
+            lambda g: g.update(bias=np.zeros(11, "f4")),
+            "gradient of parameter 'bias' needs float64 of shape (11,), got float32",
+        ),
         (lambda g: g.update(bias="eleven"), "gradient of parameter 'bias' needs floating-point numbers"),
-        (lambda g: g["weights"].__setitem__((3, 4), np.nan), "gradient of parameter 'weights' has 1 NaN, the first at (3, 4)"),
+        (
+            lambda g: g["weights"].__setitem__((3, 4), np.nan),
+            "gradient of parameter 'weights' has 1 NaN, the first at (3, 4)",
+        ),
     ],
 )
-def test_gradients_are_refused_before_they_are_sent(change: Callable[[dict[str, Any]], Any], text: str) -> None:
+def test_gradients_are_refused_before_they_are_sent(
+    change: Callable[[dict[str, Any]], Any], text: str
+) -> None:
     """With parameter and rank; a good one can follow, and is the first."""
     with hpcoll.ParameterServer(WORLD, initial(), optimizer=SGD(1.0), check_nan=True) as server:
         bad = initial()
@@ -100,14 +120,28 @@ def test_calls_out_of_order() -> None:
     with hpcoll.ParameterServer(WORLD, initial(), mode="asynchronous", staleness=2) as server:
         given = [
             (raised(lambda: server.push(initial())), "needs a pull since the push before it"),
-            (raised(lambda: server.pull(frozen)), "array for parameter 'bias' needs contiguous memory that can be written"),
+            (
+                raised(lambda: server.pull(frozen)),
+                "array for parameter 'bias' needs contiguous memory that can be written",
+            ),
             (raised(lambda: server.pull([])), "needs a dict of arrays by name, got list"),
             (raised(lambda: server.pull({})), "array to pull to lacks parameter 'weights'"),
         ]
         server.barrier()
     server.close()
-    given.append((raised(server.pull), f"rank {RANK}: pull needs a parameter server that this rank has not left"))
-    assert agreed([repr(error) for error, text in given if not isinstance(error, ArgumentError) or text not in str(error)]) == []
+    given.append(
+        (raised(server.pull), f"rank {RANK}: pull needs a parameter server that this rank has not left")
+    )
+    assert (
+        agreed(
+            [
+                repr(error)
+                for error, text in given
+                if not isinstance(error, ArgumentError) or text not in str(error)
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -129,14 +163,19 @@ def test_arrays_on_another_gpu(double: Double) -> None:
         elsewhere = double.Array(10, np.float64, ordinal=1)
         error = raised(lambda: server.push({"w": elsewhere}))
     text = f"rank {RANK}: gradient of parameter 'w' .*it lies on GPU 1, and this thread uses GPU 0"
-    assert agreed([] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [repr(error)]) == []
+    assert (
+        agreed([] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [repr(error)])
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=3)
 def test_synchronous_goes_on_without_a_worker_that_leaves() -> None:
     """As a serial run does that has its gradients for as long as it was there."""
     wrong: list[Any] = []
-    server = hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True, optimizer=SGD(0.1), timeout=60)
+    server = hpcoll.ParameterServer(
+        WORLD, initial(), servers=[0], dedicated=True, optimizer=SGD(0.1), timeout=60
+    )
     last = NRANKS - 1
     for step in range(1, 7 if RANK else 0):
         if last == RANK and step == 4:
@@ -204,9 +243,13 @@ def test_optimiser_that_raises() -> None:
     def broken(parameter: Any, gradient: Any, state: Any, step: int) -> None:
         raise ZeroDivisionError("step 1")
 
-    server = hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True, optimizer=broken, timeout=60)
+    server = hpcoll.ParameterServer(
+        WORLD, initial(), servers=[0], dedicated=True, optimizer=broken, timeout=60
+    )
     error = raised(lambda: run(server, -1))
-    assert agreed([] if isinstance(error, ZeroDivisionError if RANK == 0 else LostRank) else [repr(error)]) == []
+    assert (
+        agreed([] if isinstance(error, ZeroDivisionError if RANK == 0 else LostRank) else [repr(error)]) == []
+    )
 
 
 @pytest.mark.once

@@ -64,9 +64,15 @@ GIVEN_UP = "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)"
 
 
 def job(
-    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", options: tuple[str, ...] = (),
-    settings: dict[str, float] | None = None, **variables: str,
-) -> tuple[dict[int, list[str]], str, int]:  # fmt: skip
+    form: str,
+    victim: str,
+    after: str = "raise",
+    count: int = 8,
+    before: str = "",
+    options: tuple[str, ...] = (),
+    settings: dict[str, float] | None = None,
+    **variables: str,
+) -> tuple[dict[int, list[str]], str, int]:
     """Return what each rank said, what was complained of, and the exit status.
 
     Args:
@@ -89,17 +95,25 @@ def job(
 @pytest.mark.parametrize(
     ("ending", "form", "way"),
     [
-        ("an exception", "blocking", {}), ("sys.exit", "in flight", MESSAGES),
-        *(pytest.param(ending, form, way, marks=pytest.mark.full) for ending in ENDINGS for form in FORMS for way in ({}, MESSAGES)),
+        ("an exception", "blocking", {}),
+        ("sys.exit", "in flight", MESSAGES),
+        *(
+            pytest.param(ending, form, way, marks=pytest.mark.full)
+            for ending in ENDINGS
+            for form in FORMS
+            for way in ({}, MESSAGES)
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_rank_leaves(ending: str, form: str, way: dict[str, str]) -> None:
     """In Python, by whatever way, without ``-m mpi4py``: the others raise soon, and the job ends with an error."""
     victim, told = ENDINGS[ending]
     said, errors, status = job(form, victim, count=8 if form == "blocking" or way else 40_000, **way)
     for rank in (0, 2):
         assert len(said[rank]) == 1, (said, errors)
-        found = re.fullmatch(rf"(\d+\.\d+) PeerFailed rank {rank}: .*rank 1 \(process \d+ on .*\) {told}", said[rank][0])
+        found = re.fullmatch(
+            rf"(\d+\.\d+) PeerFailed rank {rank}: .*rank 1 \(process \d+ on .*\) {told}", said[rank][0]
+        )
         assert found, said[rank]
         assert float(found[1]) < SOON_S
     assert status != 0
@@ -107,7 +121,15 @@ def test_a_rank_leaves(ending: str, form: str, way: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("form", "way"),
-    [FIRST, *(pytest.param(form, way, marks=pytest.mark.full) for form in FORMS for way in ({}, MESSAGES) if (form, way) != FIRST)],
+    [
+        FIRST,
+        *(
+            pytest.param(form, way, marks=pytest.mark.full)
+            for form in FORMS
+            for way in ({}, MESSAGES)
+            if (form, way) != FIRST
+        ),
+    ],
 )
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)"])
 def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
@@ -116,15 +138,22 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     told = [text for rank in (0, 2) for text in said[rank]]
     assert [text for text in told if "PeerFailed" not in text] == []
     assert said[1] == []
-    if "_exit" in end and "MPICH" in MPI.Get_library_version():  # hpcoll lets them hear of it before its launcher ends them
-        assert len([one for one in told if re.search(r"rank 1 .* has left by os\._exit\(0\)", one)]) == 2, (told, others)
+    if (
+        "_exit" in end and "MPICH" in MPI.Get_library_version()
+    ):  # hpcoll lets them hear of it before its launcher ends them
+        assert len([one for one in told if re.search(r"rank 1 .* has left by os\._exit\(0\)", one)]) == 2, (
+            told,
+            others,
+        )
     if "_exit" not in end:
         assert told or re.search(r"signal 9|SIGKILL|Killed|KILLED|EXIT CODE: 9", others), others
     assert status != 0
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("ending", ["an exception", *(pytest.param(one, marks=pytest.mark.full) for one in [*ENDINGS][1:])])
+@pytest.mark.parametrize(
+    "ending", ["an exception", *(pytest.param(one, marks=pytest.mark.full) for one in [*ENDINGS][1:])]
+)
 def test_a_rank_ends_before_its_first_communicator(ending: str) -> None:
     """Which others of its node make: there is nothing yet by which it could tell them."""
     end, told = ENDINGS[ending]
@@ -146,7 +175,9 @@ except hpcoll.PeerFailed as error:
     done = finished(command(NRANKS, script, head=""), {})
     said = spoken(NRANKS, done.stdout)
     for rank in (0, 2):
-        found = re.fullmatch(rf"(\d+\.\d+) rank {rank}: .*: rank 1 \(process \d+ on .*\) {told}", "".join(said[rank]))
+        found = re.fullmatch(
+            rf"(\d+\.\d+) rank {rank}: .*: rank 1 \(process \d+ on .*\) {told}", "".join(said[rank])
+        )
         assert found, said[rank]
         assert float(found[1]) < SOON_S
     assert done.returncode != 0
@@ -156,9 +187,10 @@ except hpcoll.PeerFailed as error:
 @pytest.mark.parametrize(
     ("form", "way"),
     [
-        ("in flight", {}), *(pytest.param(form, way, marks=pytest.mark.full) for form in FORMS for way in ({}, MESSAGES)),
+        ("in flight", {}),
+        *(pytest.param(form, way, marks=pytest.mark.full) for form in FORMS for way in ({}, MESSAGES)),
     ],
-)  # fmt: skip
+)
 def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
     """Warned about, then given up by all with one text; whoever comes later hears it, too."""
     said, errors, _ = job(form, UNTIL_GIVEN_UP, GIVEN_UP, settings={"warn": 0.5, "timeout": 2.5}, **way)
@@ -170,7 +202,11 @@ def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
     assert re.search(told, texts.pop())
     seconds = [float(said[rank][0].split()[0]) for rank in (0, 2)]
     assert all(2.4 < one < SOON_S for one in seconds), seconds
-    warned = [line for line in errors.splitlines() if " on MPI_COMM_WORLD, has waited for" in line and "CollectiveTimeout" not in line]
+    warned = [
+        line
+        for line in errors.splitlines()
+        if " on MPI_COMM_WORLD, has waited for" in line and "CollectiveTimeout" not in line
+    ]
     assert 1 <= len(warned) <= 2, errors  # one, where rank 2 hears in time that rank 0 waits
     assert re.search(rf"{call} has waited for \d+ s: rank [02] ", warned[0])
 
@@ -208,7 +244,10 @@ goes_on = threading.Timer({LIMIT_S - 30}, os.kill, (pids[1], signal.SIGCONT))  #
 goes_on.daemon = True
 goes_on.start()
 """
-    victim, after = "goes_on.cancel(); os.kill(os.getpid(), signal.SIGSTOP)", "os.kill(pids[1], signal.SIGCONT)"
+    victim, after = (
+        "goes_on.cancel(); os.kill(os.getpid(), signal.SIGSTOP)",
+        "os.kill(pids[1], signal.SIGCONT)",
+    )
     said, errors, _ = job("blocking", victim, after, before=before, settings={"timeout": 1})
     assert all(len(texts) == 1 and "CollectiveTimeout" in texts[0] for texts in said.values()), (said, errors)
     assert "rank 1 is stopped" in said[0][0]
@@ -222,7 +261,9 @@ def test_a_rank_waits_on_another_communicator() -> None:
     threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
     other.Reduce(x, y, root=1)
     """
-    said, errors, _ = job("blocking", victim, "os._exit(0)", before=before, settings={"warn": 0.5, "timeout": 2})
+    said, errors, _ = job(
+        "blocking", victim, "os._exit(0)", before=before, settings={"warn": 0.5, "timeout": 2}
+    )
     chain = r"rank 1 waits in Reduce\(float64\[8\], op=SUM, root=1\) at <string>:\d+ on the other since [\d:]+ for ranks? (0|2|0, 2)"
     assert re.search(rf"rank 0 waits for rank 1; {chain}; rank [02] ", errors + str(said)), (said, errors)
     assert "MismatchError" not in errors + str(said)
@@ -266,15 +307,26 @@ def test_records(tmp_path: Path) -> None:
         world.Barrier()
         os._exit(0)
     """
-    said, errors, _ = job("blocking", victim, after="world.Barrier(); os._exit(0)", HPCOLL_RECORD=str(tmp_path))
+    said, errors, _ = job(
+        "blocking", victim, after="world.Barrier(); os._exit(0)", HPCOLL_RECORD=str(tmp_path)
+    )
     assert said[1] == ["told"], (said, errors)
     assert f"rank 1: its calls are recorded in {tmp_path}/rank1.json" in errors
-    shown = subprocess.run([sys.executable, "-m", "hpcoll", "inspect", *tmp_path.iterdir()], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, "-m", "hpcoll", "inspect", *tmp_path.iterdir()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert shown.returncode == 1, shown.stderr
     last = shown.stdout.rstrip().rpartition("\n\n")[2].replace("\n  ", " ")
-    told = r"rank 1 called Bcast where the others called Allreduce, their \d+th blocking call on MPI_COMM_WORLD"
+    told = (
+        r"rank 1 called Bcast where the others called Allreduce, their \d+th blocking call on MPI_COMM_WORLD"
+    )
     assert re.fullmatch(told, last), shown.stdout
-    assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
+    assert re.search(
+        r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout
+    ), shown.stdout
 
 
 @pytest.mark.once

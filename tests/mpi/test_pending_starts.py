@@ -57,9 +57,11 @@ def test_whoever_begins_it(how: str, base: hpcoll.Communicator) -> None:
     if comm.rank == LAST:
         pairs[:] = 5
     requests = [
-        comm.Iallreduce(x(8), sums), comm.Iallgather(np.array([comm.rank + 1.0]), every), comm.Ibcast([pairs, 1, pair], root=LAST),
+        comm.Iallreduce(x(8), sums),
+        comm.Iallgather(np.array([comm.rank + 1.0]), every),
+        comm.Ibcast([pairs, 1, pair], root=LAST),
         comm.Ireduce_scatter(x(comm.size), own),
-    ]  # fmt: skip
+    ]
     if how == "Waitall":
         MPI.Request.Waitall(requests)
     elif how == "Test":
@@ -69,7 +71,12 @@ def test_whoever_begins_it(how: str, base: hpcoll.Communicator) -> None:
         comm.Barrier() if how == "a blocking call" else comm.Free()
     for request in requests:
         request.Wait()
-    right = [(sums == WORLD.size).all(), (every == np.arange(WORLD.size) + 1).all(), (pairs[::2] == 5).all(), own[0] == WORLD.size]
+    right = [
+        (sums == WORLD.size).all(),
+        (every == np.arange(WORLD.size) + 1).all(),
+        (pairs[::2] == 5).all(),
+        own[0] == WORLD.size,
+    ]
     pair.Free()
     if how != "Free":
         comm.Free()
@@ -98,7 +105,9 @@ def test_nobody_waits_at_all(base: hpcoll.Communicator) -> None:
         request.Wait()
     comm.Barrier()
     comm.Free()
-    warned = [str(one.message) for one in said] == ["Iallreduce: its request was dropped and never waited for"] * (WORLD.rank == 0)
+    warned = [str(one.message) for one in said] == [
+        "Iallreduce: its request was dropped and never waited for"
+    ] * (WORLD.rank == 0)
     assert agreed([] if warned and (WORLD.rank == 0 or (total == WORLD.size).all()) else [total, said]) == []
 
 
@@ -107,10 +116,17 @@ def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
     error = raised(lambda: comm.Iallreduce(x(8), x(9)))
     comm.Iallreduce(x(8), total).Wait()
     comm.Free()
-    assert agreed([] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]) == []
+    assert (
+        agreed(
+            [] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("other", ["operator", *(pytest.param(one, marks=pytest.mark.once) for one in ("blocking", "barrier"))])
+@pytest.mark.parametrize(
+    "other", ["operator", *(pytest.param(one, marks=pytest.mark.once) for one in ("blocking", "barrier"))]
+)
 def test_mismatches(other: str, base: hpcoll.Communicator) -> None:
     """They carry what calls carry that come later; what another rank finds out first is not written into the buffer."""
     comm, total = unused(base), np.zeros(36)
@@ -126,7 +142,11 @@ def test_mismatches(other: str, base: hpcoll.Communicator) -> None:
             comm.Barrier()
 
     error = raised(call)
-    wrong = [] if isinstance(error, MismatchError) and "llreduce(float64[36], op=SUM) at " in str(error) else [repr(error)]
+    wrong = (
+        []
+        if isinstance(error, MismatchError) and "llreduce(float64[36], op=SUM) at " in str(error)
+        else [repr(error)]
+    )
     wrong += [] if np.isin(total, range(WORLD.size + 1)).all() else [total]  # parts of a sum
     assert agreed(wrong) == []
 

@@ -27,7 +27,9 @@ def ours(comm: Any, **more: Any) -> Case:
     return Case(comm, "Allreduce", **more)
 
 
-def turns(cases: list[Case], requests: list[Any], finish: Callable[[list[Any]], Any], order: list[int] | None = None) -> list[Any]:
+def turns(
+    cases: list[Case], requests: list[Any], finish: Callable[[list[Any]], Any], order: list[int] | None = None
+) -> list[Any]:
     """Starts all with new numbers a few times; what was wrong."""
     wrong = []
     for turn in range(TURNS):
@@ -48,7 +50,9 @@ def test_all_again(count: int, in_place: bool) -> None:
     comm = communicator()
     cases = every(comm, count, in_place, roots=[comm.size - 1] if count != 5 else None)
     requests = [prepare(comm, case) for case in cases]
-    native = [i for i, request in enumerate(requests) if not isinstance(request, PersistentRequest)]  # which MPI wants started in one order
+    native = [
+        i for i, request in enumerate(requests) if not isinstance(request, PersistentRequest)
+    ]  # which MPI wants started in one order
     order = native + [i for i in own_order(requests, comm) if i not in native]
 
     def finish(all_of_them: list[Any]) -> None:
@@ -65,8 +69,15 @@ def test_through_mpi(function: str) -> None:
     """The request that MPI frees at the end is there again at the next start; some short, some long, one that ends in Python."""
     comm = communicator()
     cases = [ours(comm, count=count, in_place=in_place) for count in (3, 3000) for in_place in (False, True)]
-    cases += [ours(comm, dtype=np.float16), Case(comm, "Barrier"), Case(comm, "Reduce_scatter_block", 3, in_place=True)]
-    requests = [prepare(comm, case, algorithm="dissemination" if case.method == "Barrier" else "direct") for case in cases]
+    cases += [
+        ours(comm, dtype=np.float16),
+        Case(comm, "Barrier"),
+        Case(comm, "Reduce_scatter_block", 3, in_place=True),
+    ]
+    requests = [
+        prepare(comm, case, algorithm="dissemination" if case.method == "Barrier" else "direct")
+        for case in cases
+    ]
     wrong = turns(cases, requests, FINISH[function])
     for finish in (MPI.Request.Waitall, FINISH["each"], FINISH[function]):
         wrong += turns(cases, requests, finish)
@@ -74,7 +85,9 @@ def test_through_mpi(function: str) -> None:
     assert agreed(wrong) == []
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"]
+)
 @pytest.mark.parametrize("name", ["premul_sum", "avg", "max"])
 def test_numbers_that_change(name: str, dtype: Any) -> None:
     """What is sent is described anew where it is a copy."""
@@ -89,8 +102,16 @@ def test_numbers_that_change(name: str, dtype: Any) -> None:
             request.Start()
             request.Wait()
             total = sum(range(comm.size)) + turn * comm.size
-            wanted = {"premul_sum": 2 * total, "avg": np.asarray(total / comm.size).astype(dtype), "max": comm.size - 1 + turn}[name]
-            wrong += [] if (found == wanted).all() and (x == comm.rank + turn).all() else [(count, turn, found[0], wanted)]
+            wanted = {
+                "premul_sum": 2 * total,
+                "avg": np.asarray(total / comm.size).astype(dtype),
+                "max": comm.size - 1 + turn,
+            }[name]
+            wrong += (
+                []
+                if (found == wanted).all() and (x == comm.rank + turn).all()
+                else [(count, turn, found[0], wanted)]
+            )
         request.Free()
     assert agreed(wrong) == []
 
@@ -100,13 +121,19 @@ def test_column_that_changes() -> None:
     comm = communicator()
     column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
     matrix, found = np.zeros((4, 3)), np.zeros((4 * comm.size, 3))
-    request = comm.Allgather_init([matrix.ravel()[1:], 1, column], [found.ravel()[1:], 1, column], algorithm="direct")
+    request = comm.Allgather_init(
+        [matrix.ravel()[1:], 1, column], [found.ravel()[1:], 1, column], algorithm="direct"
+    )
     wrong = []
     for turn in range(TURNS):
         matrix[:, 1] = comm.rank + turn
         request.Start()
         MPI.Request.Waitall([request]) if turn % 2 else request.Wait()
-        wrong += [] if found[:, 1].tolist() == [r + turn for r in range(comm.size) for _ in range(4)] else [(turn, found)]
+        wrong += (
+            []
+            if found[:, 1].tolist() == [r + turn for r in range(comm.size) for _ in range(4)]
+            else [(turn, found)]
+        )
     request.Free()
     column.Free()
     assert agreed(wrong) == []
@@ -146,7 +173,10 @@ def test_rules(count: int) -> None:
         case.fill(0)
         request.Start()
         for refused in (request.Start, request.Free):
-            with pytest.raises(ArgumentError, match=rf"^rank {comm.rank}: allreduce/ring of .* was started and not waited for yet$"):
+            with pytest.raises(
+                ArgumentError,
+                match=rf"^rank {comm.rank}: allreduce/ring of .* was started and not waited for yet$",
+            ):
                 refused()
         with pytest.raises(ArgumentError, match="a collective in flight cannot be cancelled: wait for it"):
             request.Cancel()
@@ -168,7 +198,10 @@ def test_arguments() -> None:
         (lambda: comm.Bcast_init(x[::2]), "must be contiguous"),
         (lambda: comm.Bcast_init(x, root=comm.size), "root must be a rank below"),
         (lambda: comm.Allreduce_init(x, np.ones(4), algorithm="fast"), "allreduce algorithm must be one of"),
-        (lambda: comm.Allreduce_init(x, np.ones(4), hpcoll.AVG, algorithm="native"), "native cannot serve this call"),
+        (
+            lambda: comm.Allreduce_init(x, np.ones(4), hpcoll.AVG, algorithm="native"),
+            "native cannot serve this call",
+        ),
         (lambda: comm.Barrier_init(segment=0), "segment must be at least 1 byte"),
     ):
         with pytest.raises(ArgumentError, match=text):
@@ -199,7 +232,10 @@ def test_after_the_communicator(count: int) -> None:
     assert running.Wait()
     assert running.Test()
     for request in (running, idle):
-        with pytest.raises(ArgumentError, match=rf"^rank {rank}: this communicator cannot be used: the communicator was freed$"):
+        with pytest.raises(
+            ArgumentError,
+            match=rf"^rank {rank}: this communicator cannot be used: the communicator was freed$",
+        ):
             request.Start()
         request.Free()
     assert agreed([] if found else [case]) == []
@@ -209,7 +245,11 @@ def test_after_the_communicator(count: int) -> None:
 def test_no_warning_after_the_end() -> None:
     """However it ended, it was waited for."""
     comm = communicator()
-    requests = {(count, name): prepare(comm, ours(comm, count=count), algorithm="direct") for count in (3, 50_000) for name in FINISH}
+    requests = {
+        (count, name): prepare(comm, ours(comm, count=count), algorithm="direct")
+        for count in (3, 50_000)
+        for name in FINISH
+    }
     for (_, name), request in requests.items():
         request.Start()
         FINISH[name]([request])

@@ -23,11 +23,12 @@ def test_statuses(count: int) -> None:
     comm = communicator()
     requests: list[Any] = [prepare(comm, ours(comm, count=count), algorithm="direct") for _ in range(2)]
     ways: dict[str, Callable[[Any, MPI.Status], Any]] = {
-        "Wait": lambda one, status: one.Wait(status), "wait": lambda one, status: one.wait(status),
+        "Wait": lambda one, status: one.Wait(status),
+        "wait": lambda one, status: one.wait(status),
         "Waitall": lambda one, status: MPI.Request.Waitall([one], [status]),
         "Waitany": lambda one, status: MPI.Request.Waitany([one], status),
         "Waitsome": lambda one, status: MPI.Request.Waitsome([one], [status]),
-    }  # fmt: skip
+    }
     wrong = []
     for name, wait in ways.items():
         for started in (True, True, False):
@@ -39,7 +40,9 @@ def test_statuses(count: int) -> None:
             wait(requests[0], status)
             found = status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE), status.Is_cancelled()
             nobody = not started and name == "Waitsome"  # which then sets none
-            wrong += [] if nobody or found == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False) else [(name, started, found)]
+            wrong += (
+                [] if nobody or found == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False) else [(name, started, found)]
+            )
     free(requests)
     assert agreed(wrong) == []
 
@@ -48,7 +51,10 @@ def test_startall() -> None:
     """Of requests of hpcoll's, of the library's that hpcoll made, and of plain ones; the library's own class has it, too."""
     comm, wrong = communicator(), []
     cases = [ours(comm), ours(comm, count=3000), Case(comm, "Bcast"), ours(comm)]
-    requests = [prepare(comm, case, **more) for case, more in zip(cases, ({}, {}, {"algorithm": "native"}, {}), strict=True)]
+    requests = [
+        prepare(comm, case, **more)
+        for case, more in zip(cases, ({}, {}, {"algorithm": "native"}, {}), strict=True)
+    ]
     number, found = np.full(1, comm.rank), np.zeros(1, int)
     plain = [MPI.COMM_SELF.Send_init(number, 0), MPI.COMM_SELF.Recv_init(found, 0)]
     for start in (MPI.Prequest.Startall, PersistentRequest.Startall):

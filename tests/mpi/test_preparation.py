@@ -22,7 +22,9 @@ NRANKS, LAST = WORLD.size, WORLD.size - 1
 LATE = WORLD.rank == LAST
 COUNTS = [rank + 1 for rank in range(NRANKS)]
 TOTAL = sum(COUNTS)
-OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][: COUNTS[WORLD.rank]]  # this rank's block
+OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][
+    : COUNTS[WORLD.rank]
+]  # this rank's block
 
 Prepared = Callable[[hpcoll.Communicator], bool]  # makes a call; whether it gave what it must
 
@@ -55,7 +57,9 @@ def gatherv(comm: hpcoll.Communicator) -> bool:
 
 def scatterv(comm: hpcoll.Communicator) -> bool:
     found = np.zeros(OWN.size)
-    comm.Scatterv((np.arange(TOTAL, dtype=np.float64), COUNTS) if LATE else None, found, root=LAST, algorithm="binomial")
+    comm.Scatterv(
+        (np.arange(TOTAL, dtype=np.float64), COUNTS) if LATE else None, found, root=LAST, algorithm="binomial"
+    )
     return bool((found == OWN).all())
 
 
@@ -70,19 +74,25 @@ def share(comm: hpcoll.Communicator) -> bool:
 
 
 CALLS = {
-    "Reduce_scatter": reduce_scatter, "Ireduce_scatter": reduce_scatter_in_flight, "Reduce_scatter_init": persistent_reduce_scatter,
-    "Gatherv": gatherv, "Scatterv": scatterv, "zeros": zeros,
-}  # fmt: skip
+    "Reduce_scatter": reduce_scatter,
+    "Ireduce_scatter": reduce_scatter_in_flight,
+    "Reduce_scatter_init": persistent_reduce_scatter,
+    "Gatherv": gatherv,
+    "Scatterv": scatterv,
+    "zeros": zeros,
+}
 AGREED = {
     **dict.fromkeys(list(CALLS)[:3], "Reduce_scatter, for which each rank tells its count"),
     **{name: f"{name}, for which rank {LAST} tells the sizes of blocks" for name in ("Gatherv", "Scatterv")},
     "zeros": "zeros with shape (3, 2) of int32",
-}  # fmt: skip
+}
 SHORT = ("Ireduce_scatter", "Gatherv", "zeros")  # in the short run: one for each thing that is told
 
 
 def each(*names: str, short: tuple[str, ...] = SHORT) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [name if name in short else pytest.param(name, marks=pytest.mark.full) for name in names])
+    return pytest.mark.parametrize(
+        "name", [name if name in short else pytest.param(name, marks=pytest.mark.full) for name in names]
+    )
 
 
 def used(**settings: Any) -> hpcoll.Communicator:

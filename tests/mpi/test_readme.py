@@ -17,7 +17,9 @@ pytestmark = pytest.mark.once
 
 
 def readme(names: dict[str, Any], out: str) -> None:
-    assert (names["x"] == NRANKS * NRANKS * (NRANKS - 1) / 2).all()  # summed twice: the second time equal values
+    assert (
+        names["x"] == NRANKS * NRANKS * (NRANKS - 1) / 2
+    ).all()  # summed twice: the second time equal values
     assert ("allreduce" in out) == (RANK == 0)
 
 
@@ -42,12 +44,18 @@ def own_operators(names: dict[str, Any], out: str) -> None:
 
 
 def schedules(names: dict[str, Any], out: str) -> None:
-    assert out == next(block.text for block in BLOCKS if block.page == "docs/concepts/schedules.md" and block.language == "text")
+    assert out == next(
+        block.text
+        for block in BLOCKS
+        if block.page == "docs/concepts/schedules.md" and block.language == "text"
+    )
 
 
 def halo_exchange(names: dict[str, Any], out: str) -> None:
     grid, own = names["grid"], names["u"][names["halo"].owned]
-    u = np.kron(np.arange(NRANKS).reshape(grid.dims), np.ones(own.shape))  # the whole array, on this rank alone
+    u = np.kron(
+        np.arange(NRANKS).reshape(grid.dims), np.ones(own.shape)
+    )  # the whole array, on this rank alone
     for _ in range(10):
         walled = np.pad(u, ((0, 0), (1, 1)))
         u = (np.roll(u, 1, 0) + np.roll(u, -1, 0) + walled[:, :-2] + walled[:, 2:]) / 4
@@ -94,7 +102,10 @@ def parameter_server(names: dict[str, Any], out: str) -> None:
 
 
 def ledger(names: dict[str, Any], out: str) -> None:
-    assert [(row.region, row.calls) for row in sorted(names["comm"].ledger.regions())] == [("step/halo", 2000), ("step/norm", 1000)]
+    assert [(row.region, row.calls) for row in sorted(names["comm"].ledger.regions())] == [
+        ("step/halo", 2000),
+        ("step/norm", 1000),
+    ]
     assert ("step/halo" in out) == (RANK == 0)
 
 

@@ -17,7 +17,10 @@ from hpcoll.comm.status.names import REGIONS, region_text
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import PROCESS
 
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a rank alone awaits nobody")]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a rank alone awaits nobody"),
+]
 LATE_S = 1.5
 
 
@@ -38,25 +41,62 @@ def arguments(name: str, n: int) -> list[Any]:
     collective = name.lower().removesuffix("_init")
     collective = collective[1:] if name.startswith("I") else collective
     pairs = {
-        "reduce_scatter_block": [all_of_them, x], "reduce_scatter": [all_of_them, x], "barrier": [], "bcast": [x],
-        "allgather": [x, np.ones(n)], "gather": [x, np.ones(n)], "allgatherv": [x, counts], "gatherv": [x, counts],
-        "scatter": [all_of_them, x], "scatterv": [counts, x], "alltoall": [all_of_them, np.ones(n)],
-        "alltoallv": [counts, [np.ones(n), *counts[1:]]], "alltoallw": [by_type, [np.ones(n), *by_type[1:]]],
-    }  # fmt: skip
+        "reduce_scatter_block": [all_of_them, x],
+        "reduce_scatter": [all_of_them, x],
+        "barrier": [],
+        "bcast": [x],
+        "allgather": [x, np.ones(n)],
+        "gather": [x, np.ones(n)],
+        "allgatherv": [x, counts],
+        "gatherv": [x, counts],
+        "scatter": [all_of_them, x],
+        "scatterv": [counts, x],
+        "alltoall": [all_of_them, np.ones(n)],
+        "alltoallv": [counts, [np.ones(n), *counts[1:]]],
+        "alltoallw": [by_type, [np.ones(n), *by_type[1:]]],
+    }
     if name.islower():
         return {"barrier": [], "scatter": [list(range(n))], "alltoall": [list(range(n))]}.get(name, [1])
     return pairs.get(collective, [x, np.ones(1)])
 
 
 COLLECTIVES = (
-    "allreduce", "reduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan", "barrier", "bcast", "allgather", "allgatherv",
-    "gather", "gatherv", "scatter", "scatterv", "alltoall", "alltoallv", "alltoallw",
-)  # fmt: skip
-OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan", "barrier")
+    "allreduce",
+    "reduce",
+    "reduce_scatter_block",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+    "barrier",
+    "bcast",
+    "allgather",
+    "allgatherv",
+    "gather",
+    "gatherv",
+    "scatter",
+    "scatterv",
+    "alltoall",
+    "alltoallv",
+    "alltoallw",
+)
+OBJECTS = (
+    "bcast",
+    "scatter",
+    "gather",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "scan",
+    "exscan",
+    "barrier",
+)
 METHODS = (
-    *(name.capitalize() for name in COLLECTIVES), *(f"I{name}" for name in COLLECTIVES),
-    *(f"{name.capitalize()}_init" for name in COLLECTIVES), *OBJECTS,
-)  # fmt: skip
+    *(name.capitalize() for name in COLLECTIVES),
+    *(f"I{name}" for name in COLLECTIVES),
+    *(f"{name.capitalize()}_init" for name in COLLECTIVES),
+    *OBJECTS,
+)
 
 
 def test_every_method_takes_a_tag() -> None:
@@ -106,19 +146,39 @@ def test_no_name(name: Any) -> None:
     """It is refused before any message leaves, in each form."""
     comm, x = fresh(), np.ones(1)
     calls = (
-        lambda: comm.region(name), lambda: comm.Allreduce(x, x.copy(), tag=name), lambda: comm.Ibarrier(tag=name),
-        lambda: comm.Barrier_init(tag=name), lambda: comm.bcast(1, tag=name),
-    )  # fmt: skip
+        lambda: comm.region(name),
+        lambda: comm.Allreduce(x, x.copy(), tag=name),
+        lambda: comm.Ibarrier(tag=name),
+        lambda: comm.Barrier_init(tag=name),
+        lambda: comm.bcast(1, tag=name),
+    )
     expected = f"rank {comm.rank}: region or tag must be a text that is not empty, got {name!r}"
     errors = [raised(call) for call in calls]
-    assert agreed([error for error in errors if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected]) == []
+    assert (
+        agreed(
+            [
+                error
+                for error in errors
+                if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected
+            ]
+        )
+        == []
+    )
     comm.Free()
 
 
 def test_neighbours() -> None:
     """Their methods too."""
-    comm, wrong = hpcoll.Communicator(MPI.COMM_WORLD).Create_cart([MPI.COMM_WORLD.size], [True]), list[object]()
-    for name in ("Neighbor_allgather", "Ineighbor_allgather", "Neighbor_allgather_init", "neighbor_allgather"):
+    comm, wrong = (
+        hpcoll.Communicator(MPI.COMM_WORLD).Create_cart([MPI.COMM_WORLD.size], [True]),
+        list[object](),
+    )
+    for name in (
+        "Neighbor_allgather",
+        "Ineighbor_allgather",
+        "Neighbor_allgather_init",
+        "neighbor_allgather",
+    ):
         made = getattr(comm, name)(*([1] if name.islower() else [np.ones(1), np.ones(2)]), tag=name)
         if isinstance(made, MPI.Request):
             begun_and_waited(made)
@@ -150,11 +210,21 @@ def test_where_a_call_is_named(tmp_path: Path) -> None:
     (found,) = tmp_path.iterdir()
     key = comm._context.resources.key
     calls = next(one["calls"] for one in json.loads(found.read_text())["communicators"] if one["id"] == key)
-    recorded = [call["region"] for call in calls if call["collective"] == "allreduce" and call["lane"] == "blocking"][-6:]
+    recorded = [
+        call["region"] for call in calls if call["collective"] == "allreduce" and call["lane"] == "blocking"
+    ][-6:]
     wrong: list[object] = [] if ledger == {"step/halo": 3, "step/norm": 1} else [ledger]
-    wrong += [] if recorded == ["", "step/halo", "step/halo", "step/halo", "step/norm", "step/halo"] else [recorded]
+    wrong += (
+        []
+        if recorded == ["", "step/halo", "step/halo", "step/halo", "step/norm", "step/halo"]
+        else [recorded]
+    )
     text = "test_regions.py:"
-    right = isinstance(error, hpcoll.CollectiveTimeout) and text in str(error) and ", in region step/halo, blocking call 6 on" in str(error)
+    right = (
+        isinstance(error, hpcoll.CollectiveTimeout)
+        and text in str(error)
+        and ", in region step/halo, blocking call 6 on" in str(error)
+    )
     assert agreed(wrong + ([] if right else [repr(error)])) == []
 
 

@@ -37,7 +37,13 @@ def test_sizes_in_any_order() -> None:
             request = comm.Iallreduce(MPI.IN_PLACE, x)
             request.Wait()
             expected = np.repeat(np.arange(1.0, p + 1), n)
-            good = [(y == total).all(), (wide == expected).all(), (ones == rank + 1).all(), (few == root).all(), (x == total).all()]
+            good = [
+                (y == total).all(),
+                (wide == expected).all(),
+                (ones == rank + 1).all(),
+                (few == root).all(),
+                (x == total).all(),
+            ]
             wrong += [] if all(good) else [(turn, n, good)]
     comm.Free()
     assert agreed(wrong) == []
@@ -64,12 +70,19 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
             right = (y == (p * (p + 1) // 2 if op is MPI.SUM else factorial(p))).all() and (x == 1).all()
             wrong += [] if right else [(turn, code, op)]
     rows = sorted((row.operation, row.element, row.calls) for row in comm.ledger.rows())
-    expected = [(operation, element, 4) for operation in ("allreduce", "bcast") for element in ("float32", "int32", "uint32")]
+    expected = [
+        (operation, element, 4)
+        for operation in ("allreduce", "bcast")
+        for element in ("float32", "int32", "uint32")
+    ]
     other, z = communicator().Split(0, comm.rank), np.full(9, 1, "f4")
     other.Allreduce(MPI.IN_PLACE, z, algorithm="ring")  # in place: one more program
     other.Bcast(z, 0, algorithm="binomial")
     wrong += [] if (z == p).all() else [z]
-    assert agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 3 else [len(lowered)])]) == []
+    assert (
+        agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 3 else [len(lowered)])])
+        == []
+    )
     other.Free()
     comm.Free()
 
@@ -90,9 +103,12 @@ def counts_of(turn: int, p: int) -> Any:
 
 
 LISTS: dict[str, Callable[[Any], Any]] = {
-    "list": lambda counts: counts.tolist(), "tuple": lambda counts: tuple(counts.tolist()), "int64": lambda counts: counts.astype(np.int64),
-    "int32": lambda counts: counts.astype(np.int32), "numpy integers": list,
-}  # fmt: skip
+    "list": lambda counts: counts.tolist(),
+    "tuple": lambda counts: tuple(counts.tolist()),
+    "int64": lambda counts: counts.astype(np.int64),
+    "int32": lambda counts: counts.astype(np.int32),
+    "numpy integers": list,
+}
 
 
 @pytest.mark.parametrize("form", LISTS)
@@ -134,9 +150,13 @@ def test_counts_in_any_form(form: str, displacements: str, described: list[str])
                 part = np.full(counts[0][rank], -1.0)
                 comm.Scatterv(spec(every, counts[0], displs) if rank == root else None, part, root)
                 wrong += [] if (part == rank).all() else [("Scatterv", turn, root)]
-            wrong += [] if root not in (None, rank) or (gathered == every).all() else [("Gatherv", turn, root)]
+            wrong += (
+                [] if root not in (None, rank) or (gathered == every).all() else [("Gatherv", turn, root)]
+            )
     assert agreed(wrong) == []
-    assert agreed([] if not SUPPORTED or len(described) < 30 else [len(described)]) == []  # of 48 calls on a root
+    assert (
+        agreed([] if not SUPPORTED or len(described) < 30 else [len(described)]) == []
+    )  # of 48 calls on a root
     comm.Free()
 
 
@@ -155,7 +175,9 @@ def test_blocks_that_are_combined(form: str, described: list[str]) -> None:
             expected = (p * (np.arange(counts.sum()) % 5) + p * (p - 1) // 2).astype(dtype)
             wrong += [] if (y == expected[first : first + counts[rank]]).all() else [(turn, dtype)]
     assert agreed(wrong) == []
-    assert agreed([] if not SUPPORTED or form == "left out" or len(described) < 30 else [len(described)]) == []
+    assert (
+        agreed([] if not SUPPORTED or form == "left out" or len(described) < 30 else [len(described)]) == []
+    )
     comm.Barrier()
     with pytest.raises(ArgumentError, match="elements sent and"):
         comm.Reduce_scatter(np.ones(sum(counts) + 1), np.ones(counts[rank]), made(counts) if made else counts)
@@ -163,7 +185,9 @@ def test_blocks_that_are_combined(form: str, described: list[str]) -> None:
 
 
 @pytest.mark.parametrize("how", ["Reduce_scatter", "Ireduce_scatter", "Reduce_scatter_init"])
-@pytest.mark.parametrize("kind", [np.asarray, lambda x: array.array("d", x), Dlpack, lambda x: (Dlpack(x), MPI.DOUBLE)])
+@pytest.mark.parametrize(
+    "kind", [np.asarray, lambda x: array.array("d", x), Dlpack, lambda x: (Dlpack(x), MPI.DOUBLE)]
+)
 def test_combined_blocks_of_other_sizes_than_an_even_split(how: str, kind: Callable[[Any], Any]) -> None:
     """Without counts each rank tells its own, and none may find a call by the split of its array that other ranks do not have."""
     comm, wrong = fresh(), []

@@ -4,7 +4,10 @@ import pytest
 from launching import MESSAGES, STARTS_JOBS, job
 from mpi4py import MPI
 
-pytestmark = [*STARTS_JOBS, pytest.mark.skipif("MPICH" in MPI.Get_library_version(), reason="the MPI library revokes nothing")]
+pytestmark = [
+    *STARTS_JOBS,
+    pytest.mark.skipif("MPICH" in MPI.Get_library_version(), reason="the MPI library revokes nothing"),
+]
 
 CALLS = """
 def calls(one):

@@ -20,7 +20,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
 import cut_arrays
 from contributions import DTYPES, operators
 from right_bits import bits
-from same_cases import DOUBLE, FORMS, METHODS, SINGLE, Memory, SameCase, canonical_rows, exact_rows, keeps_order, key, run
+from same_cases import (
+    DOUBLE,
+    FORMS,
+    METHODS,
+    SINGLE,
+    Memory,
+    SameCase,
+    canonical_rows,
+    exact_rows,
+    keeps_order,
+    key,
+    run,
+)
 
 pytestmark = pytest.mark.mpi
 ORDER: dict[str, Any] = {"order": "rank"}
@@ -31,7 +43,10 @@ OF_EIGHT = "7d50f15ce1ca14c9"  # of the sum of eight contributions, however many
 
 def wrong(comm: Any, cases: list[SameCase], memory: Memory = NUMPY) -> list[Any]:
     """Run cases, and return those that gave other bits on any rank; all but exact sums in rank order."""
-    found = [(str(case), run(comm, case, comm.rank, memory, **({} if case.op == "exact" else ORDER))) for case in cases]
+    found = [
+        (str(case), run(comm, case, comm.rank, memory, **({} if case.op == "exact" else ORDER)))
+        for case in cases
+    ]
     return agreed([name for name, ran in found if not ran.good])
 
 
@@ -41,18 +56,34 @@ def test_every_row_that_claims_it(collective: str) -> None:
     comm = communicator()
     rows = [None, *canonical_rows(collective, comm.size, (0,) * comm.size)]
     cases = [SameCase(collective, row, "sum", count=1001, segment=512) for row in rows]
-    assert wrong(comm, cases + [SameCase(collective, row, "lean") for row in rows if keeps_order(collective, row)]) == []
+    assert (
+        wrong(
+            comm, cases + [SameCase(collective, row, "lean") for row in rows if keeps_order(collective, row)]
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("collective", METHODS)
 def test_exact_sums_by_every_row(collective: str) -> None:
     comm = communicator()
     rows = [None, *exact_rows(collective, comm.size)]
-    assert wrong(comm, [SameCase(collective, row, "exact", count=count, segment=512) for row in rows for count in (3, 301)]) == []
+    assert (
+        wrong(
+            comm,
+            [
+                SameCase(collective, row, "exact", count=count, segment=512)
+                for row in rows
+                for count in (3, 301)
+            ],
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
-    "dtype", [pytest.param(one, id=one.name, marks=() if one.name in SHORT else pytest.mark.full) for one in DTYPES]
+    "dtype",
+    [pytest.param(one, id=one.name, marks=() if one.name in SHORT else pytest.mark.full) for one in DTYPES],
 )
 def test_every_type_and_operator(dtype: np.dtype) -> None:
     """Numbers of every size, infinities and what is no number; of integers a few types say all."""
@@ -70,7 +101,10 @@ def test_forms_places_and_memory(op: str) -> None:
 
     for memory in (NUMPY, Memory(symmetric, np.copyto, np.asarray)):
         places = product(METHODS, FORMS, ("out of place", "in place"), (DOUBLE, SINGLE))
-        cases = [SameCase(name, None, op, dtype, 100, None, form, place, root=comm.size - 1) for name, form, place, dtype in places]
+        cases = [
+            SameCase(name, None, op, dtype, 100, None, form, place, root=comm.size - 1)
+            for name, form, place, dtype in places
+        ]
         assert wrong(comm, cases, memory) == []
 
 
@@ -101,8 +135,14 @@ def test_arrays_cut_in_any_way(function: cut_arrays.Function, short: bool) -> No
 
     In the short run each cut in one of the layouts, another along each axis.
     """
-    types = [dtype for dtype in cut_arrays.DTYPES if dtype.kind in function.kinds and not (short and dtype.name not in SHORT)]
-    found = [one for dtype in types for one in cut_arrays.of_type(communicator(), None, function, dtype, few=short)]
+    types = [
+        dtype
+        for dtype in cut_arrays.DTYPES
+        if dtype.kind in function.kinds and not (short and dtype.name not in SHORT)
+    ]
+    found = [
+        one for dtype in types for one in cut_arrays.of_type(communicator(), None, function, dtype, few=short)
+    ]
     assert agreed([what for _, _, good, what in found if not good]) == []
     assert len(found) >= 8
 

@@ -50,7 +50,12 @@ def test_who_comes_late_to_a_first_use_is_told() -> None:
     """Instead of waiting for ever, in the MPI library, for those who gave up."""
     first, second = errors_of(WORLD.Dup())
     wrong = [] if first.startswith("CollectiveTimeout: ") and "not all of" in first else [first]
-    wrong += [] if second.startswith("ArgumentError: ") and "cannot be used: not all ranks came to the first" in second else [second]
+    wrong += (
+        []
+        if second.startswith("ArgumentError: ")
+        and "cannot be used: not all ranks came to the first" in second
+        else [second]
+    )
     assert agreed(wrong) == []
     total = np.zeros(3)
     fresh().Allreduce(np.ones(3), total, timeout=60)

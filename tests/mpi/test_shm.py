@@ -48,8 +48,12 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     context, resources = comm._context, comm._context.resources
     here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
     assert len(resources.node.local_peers) == here - 1
-    assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(resources.message_contexts)
-    wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
+    assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(
+        resources.message_contexts
+    )
+    wrong = [
+        (collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)
+    ]
     programs = [engine.program.rows[:, CODE] for engine in context.planner.engines()]
     assert len(programs) == len(OURS)
     if here == comm.size:
@@ -71,10 +75,14 @@ def test_staging_slots_have_no_memory_before_something_is_sent(monkeypatch: pyte
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
     wrong += [] if 0 < rings._used[:, 2].sum() < rings.capacity else [("800 B were", rings._used.tolist())]
     refuse = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(lambda *_: -1)
-    monkeypatch.setattr(engine_builder, "_PATTERNS", {})  # earlier engines have another function, and later ones must not have this
+    monkeypatch.setattr(
+        engine_builder, "_PATTERNS", {}
+    )  # earlier engines have another function, and later ones must not have this
     MPI.COMM_WORLD.Barrier()  # a rank that is in its last call yet would hear of the error there
     addresses = {"madvise": ctypes.cast(refuse, ctypes.c_void_p).value}
-    monkeypatch.setattr(host_engine, "function_address", lambda name: addresses.get(name) or function_address(name))
+    monkeypatch.setattr(
+        host_engine, "function_address", lambda name: addresses.get(name) or function_address(name)
+    )
     try:
         comm.Allreduce(np.ones(50_000), np.zeros(50_000), algorithm="direct")
         wrong.append("no error")
@@ -89,8 +97,19 @@ def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
     """Elements of 8 bytes: messages around the 56 bytes of a ring slot; 4 KiB; one lane and many, the last one shorter."""
     comm = communicator()
     wholes = [(count, None) for count in (0, 1, 7, 8, 7 * comm.size, 7 * comm.size + 1, 512, 20_011)]
-    cases = [(count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]]
-    assert agreed([case for case in cases if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]) == []
+    cases = [
+        (count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]
+    ]
+    assert (
+        agreed(
+            [
+                case
+                for case in cases
+                if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
+            ]
+        )
+        == []
+    )
 
 
 @pytest.mark.once
@@ -104,8 +123,13 @@ def test_results_past_the_caches(collective: str, algorithm: str, monkeypatch: p
 def test_from_which_length_on_results_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all arrays together are more than the cache; where a root writes or is read, where the message is."""
     monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 1 << 20)
-    found = [[engine_builder.past_the_caches(nbytes, ranks, rooted=rooted) for nbytes in (1 << 17, (1 << 17) + 8, (1 << 20) - 1, 1 << 20)]
-             for ranks, rooted in ((4, False), (4, True), (1, False))]  # fmt: skip
+    found = [
+        [
+            engine_builder.past_the_caches(nbytes, ranks, rooted=rooted)
+            for nbytes in (1 << 17, (1 << 17) + 8, (1 << 20) - 1, 1 << 20)
+        ]
+        for ranks, rooted in ((4, False), (4, True), (1, False))
+    ]
     assert found == [[False, True, True, True], [False, False, False, True], [False, False, True, True]]
 
 
@@ -114,13 +138,19 @@ SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
     "one_huge": lambda r: 20_011 * (r == MPI.COMM_WORLD.size - 1),
     "short_and_long": lambda r: (3, 5000)[r % 2],
 }
-VARYING = [(collective, name) for collective in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
-           for name in hpcoll.algorithms(collective) if not CATALOGUE[f"{collective}/{name}"].uniform]  # fmt: skip
+VARYING = [
+    (collective, name)
+    for collective in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
+    for name in hpcoll.algorithms(collective)
+    if not CATALOGUE[f"{collective}/{name}"].uniform
+]
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(("collective", "algorithm"), representative(VARYING))
-def test_blocks_of_very_different_size(collective: str, algorithm: str, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_very_different_size(
+    collective: str, algorithm: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(test_blocks, "SHAPES", SHAPES)
     if collective == "reduce_scatter":
         test_blocks.test_reduce_scatter(algorithm, in_place)
@@ -219,7 +249,9 @@ def test_communicators_that_are_kept_share_mappings() -> None:
 
 
 @pytest.mark.once
-def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = fresh()
     kept = [world.Dup() for _ in range(3)]
     for made in kept:
@@ -228,9 +260,13 @@ def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_y
     node, mine = world._context.resources.node, window.mapped_nbytes()
     if agreed([] if node.nranks > 1 else ["alone"]):
         pytest.skip("needs all ranks on nodes with others")
-    one = kept[0]._context.resources.message_contexts[0].rings.staging[0][1] * node.nranks + rings.rings_nbytes(node.nranks)
+    one = kept[0]._context.resources.message_contexts[0].rings.staging[0][
+        1
+    ] * node.nranks + rings.rings_nbytes(node.nranks)
     monkeypatch.setattr(node, "refused", "")  # afterwards, too: it is said once
-    monkeypatch.setattr(node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one)  # of three message contexts, with whole pages
+    monkeypatch.setattr(
+        node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one
+    )  # of three message contexts, with whole pages
     found = list[bool]()
     for _ in range(2):
         kept.append(world.Dup())

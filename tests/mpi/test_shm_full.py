@@ -18,7 +18,12 @@ ISOLATED = ["unshare", "--mount" if os.geteuid() == 0 else "-rm"]
 def isolated() -> bool:
     """Say whether this system lets us have a /dev/shm of our own."""
     try:
-        return subprocess.run([*ISOLATED, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run(
+                [*ISOLATED, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True, check=False
+            ).returncode
+            == 0
+        )
     except OSError:
         return False
 
@@ -91,11 +96,18 @@ def test_full_in_the_middle() -> None:
     theirs = OPEN_MPI_ROOT | {SEGMENTS: "/tmp"}  # Open MPI's own memory is there, too, and is not asked for
     done = finished([*ISOLATED, *inside], theirs)
     wanted = {
-        **dict.fromkeys(WORKS, "right"), **{f"long, {form}": NO_MORE for form in ("blocking", "in flight", "persistent")},
-        "empty": REFUSED, "share": REFUSED, "shares": "1000",
-    }  # fmt: skip
+        **dict.fromkeys(WORKS, "right"),
+        **{f"long, {form}": NO_MORE for form in ("blocking", "in flight", "persistent")},
+        "empty": REFUSED,
+        "share": REFUSED,
+        "shares": "1000",
+    }
     for rank in range(3):
         said = dict(re.findall(rf"^rank {rank} ([\w, ]+) \| (.*) \| True$", done.stdout, re.MULTILINE))
-        wrong = {name: said.get(name) for name, text in wanted.items() if not re.fullmatch(text, said.get(name, ""))}
+        wrong = {
+            name: said.get(name)
+            for name, text in wanted.items()
+            if not re.fullmatch(text, said.get(name, ""))
+        }
         assert wrong == {}, done.stdout + done.stderr[-2000:]
     assert done.returncode == 0

@@ -118,7 +118,9 @@ def warnings(text: str) -> list[str]:
         (5, {"HPCOLL_SHM_RANKS": "2"}, [[1], [0], [3], [2], []], 0),
     ],
 )
-def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[int]], warned: int, every: bool) -> None:
+def test_limits(
+    nranks: int, variables: dict[str, str], local_peers: list[list[int]], warned: int, every: bool
+) -> None:
     """No shared memory, too little (which is said once), and for neighbours only: everything works."""
     said, complaints = job(nranks, f"EVERY = {every}\n{MANY}", **variables)
     for rank, text in said.items():
@@ -127,7 +129,10 @@ def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[i
         assert re.fullmatch(rf"wrong \[\]\nrings {rings} local peers {peers}\n", text), (rank, text)
     assert len(warnings(complaints)) == warned, complaints
     if warned:
-        assert re.search(r"ranks of this node exchange MPI messages: .*shared memory.*limit is 1 B \(HPCOLL_SHM\)", complaints)
+        assert re.search(
+            r"ranks of this node exchange MPI messages: .*shared memory.*limit is 1 B \(HPCOLL_SHM\)",
+            complaints,
+        )
 
 
 def alive(pid: int) -> bool:
@@ -145,12 +150,20 @@ def test_killed_in_the_middle_of_collectives(killed: str) -> None:
     nranks = 3
     variables = {"VICTIM": "1"} if killed == "one" else {}
     with subprocess.Popen(
-        command(nranks, ENDLESS), env=environment(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as running:  # fmt: skip
+        command(nranks, ENDLESS),
+        env=environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
         try:
             assert running.stdout is not None
-            found = [re.search(r"pid (\d+) windows (\d+) rings (\d+)", running.stdout.readline()) for _ in range(nranks)]
+            found = [
+                re.search(r"pid (\d+) windows (\d+) rings (\d+)", running.stdout.readline())
+                for _ in range(nranks)
+            ]
             assert all(found), found
             pids = [int(match[1]) for match in found if match]
             assert all(min(int(match[2]), int(match[3])) >= 1 for match in found if match)

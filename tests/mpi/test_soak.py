@@ -18,7 +18,10 @@ NOTED_MS = 1000  # until a rank knows, as a rule: other programs may use the cor
 
 @pytest.mark.parametrize(
     ("nranks", "seconds", "way"),
-    [(3, 6, {}), *(pytest.param(n, LONG_S, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
+    [
+        (3, 6, {}),
+        *(pytest.param(n, LONG_S, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES)),
+    ],
 )
 @pytest.mark.timeout(3 * LONG_S)
 @pytest.mark.idle
@@ -35,10 +38,15 @@ def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
     assert median_ms < NOTED_MS
 
 
-@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
+@pytest.mark.skipif(
+    MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks"
+)
 @pytest.mark.parametrize(
     ("nranks", "seed", "way"),
-    [(3, 1, {}), *(pytest.param(n, 10 + n, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
+    [
+        (3, 1, {}),
+        *(pytest.param(n, 10 + n, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES)),
+    ],
 )
 def test_killed(nranks: int, seed: int, way: dict[str, str]) -> None:
     """Under ULFM all others raise, soon, name the rank, and go on without it, until one is left."""
@@ -50,7 +58,10 @@ def test_killed(nranks: int, seed: int, way: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "way"),
-    [(2, MESSAGES), *(pytest.param(seed, way, marks=pytest.mark.full) for seed in (1, 3) for way in ({}, MESSAGES))],
+    [
+        (2, MESSAGES),
+        *(pytest.param(seed, way, marks=pytest.mark.full) for seed in (1, 3) for way in ({}, MESSAGES)),
+    ],
 )
 def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
     """Without ULFM the job ends by itself, with an error, and no answer was wrong."""
@@ -61,6 +72,10 @@ def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
     assert "killed: " not in done.stdout
 
 
-def job(program: str, nranks: int, arguments: list[int], way: dict[str, str], limit_s: float, *options: str) -> Any:
+def job(
+    program: str, nranks: int, arguments: list[int], way: dict[str, str], limit_s: float, *options: str
+) -> Any:
     """Run a program of this folder to its end."""
-    return finished(launch(nranks, [str(Path(__file__).with_name(program)), *map(str, arguments)], options), way, limit_s)
+    return finished(
+        launch(nranks, [str(Path(__file__).with_name(program)), *map(str, arguments)], options), way, limit_s
+    )

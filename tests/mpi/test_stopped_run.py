@@ -50,7 +50,9 @@ def left(token: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", *(pytest.param(one, marks=pytest.mark.full) for one in ("SIGINT", "SIGHUP"))])
+@pytest.mark.parametrize(
+    "name", ["SIGTERM", *(pytest.param(one, marks=pytest.mark.full) for one in ("SIGINT", "SIGHUP"))]
+)
 def test_nothing_is_left(name: str, tmp_path: Path) -> None:
     """Workers of pytest-xdist, ranks, and processes of theirs in sessions of their own, which ignore signals."""
     token, began, file = str(uuid.uuid4()), tmp_path / "began", tmp_path / "test_goes_on.py"
@@ -58,9 +60,13 @@ def test_nothing_is_left(name: str, tmp_path: Path) -> None:
     file.write_text(CASES.replace("{FOLDER}", str(began)))
     command = [sys.executable, "-c", RUN, sys.executable, str(TESTS), str(file), str(tmp_path / "logs")]
     run = subprocess.Popen(
-        ["env", "--default-signal=HUP,INT,TERM", *command], env=environment({"TOKEN": token, "PYTHONPATH": str(TESTS)}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        ["env", "--default-signal=HUP,INT,TERM", *command],
+        env=environment({"TOKEN": token, "PYTHONPATH": str(TESTS)}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         end = time.monotonic() + LIMIT_S
         while len(os.listdir(began)) < 4 and time.monotonic() < end:

@@ -42,8 +42,14 @@ def test_a_rank_that_sleeps_is_named(comm: hpcoll.Communicator) -> None:
     calls(comm, last, lambda: time.sleep(0.1))
     found = comm.stragglers()
     row, slept = found.rows[last], 1.0
-    wrong = [] if found.worst == last and 0.9 * slept < row.caused_s < 1.5 * slept and row.last >= 0.25 else [str(found)]
-    wrong += [] if "test_stragglers.py:" in found.verdict and found.places[0].most_for == last else [found.places]
+    wrong = (
+        []
+        if found.worst == last and 0.9 * slept < row.caused_s < 1.5 * slept and row.last >= 0.25
+        else [str(found)]
+    )
+    wrong += (
+        [] if "test_stragglers.py:" in found.verdict and found.places[0].most_for == last else [found.places]
+    )
     wrong += [] if len(set(comm.allgather(str(found)))) == 1 and found.calls == 40 else [found.calls]
     assert agreed(wrong) == []
 
@@ -54,7 +60,10 @@ def test_none_is_named_where_none_is_late(comm: hpcoll.Communicator) -> None:
     for i in range(8 * comm.size):
         calls(comm, i % comm.size, lambda: time.sleep(0.02), 4)
     found = comm.stragglers()
-    assert agreed([] if found.worst is None and found.verdict.startswith("no rank stands out") else [str(found)]) == []
+    assert (
+        agreed([] if found.worst is None and found.verdict.startswith("no rank stands out") else [str(found)])
+        == []
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -98,7 +107,11 @@ def test_the_first_of_a_chain_is_blamed(comm: hpcoll.Communicator) -> None:
         comm.Bcast(Y, second)  # for which nobody awaits the one that slept
     found = comm.stragglers()
     late, held_up = found.rows[first], found.rows[second]
-    good = found.worst == first and 0.9 < late.caused_s < 1.5 and held_up.caused_s < LEAST_SHARE * found.run_s + 0.3
+    good = (
+        found.worst == first
+        and 0.9 < late.caused_s < 1.5
+        and held_up.caused_s < LEAST_SHARE * found.run_s + 0.3
+    )
     good = good and held_up.inherited_s > 0.3 and f"most by rank {first}" in held_up.why
     assert agreed([] if good else [str(found), found.rows]) == []
     pair.Free()
@@ -129,11 +142,15 @@ PLAIN = ("", "time.sleep(1.0 * comm.rank)", "if os.fork() == 0: os._exit(0)\nos.
 @pytest.mark.mpi
 @pytest.mark.smoke
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank")
-@pytest.mark.parametrize("end", [pytest.param(one, marks=pytest.mark.full) if one in PLAIN else one for one in ENDS])
+@pytest.mark.parametrize(
+    "end", [pytest.param(one, marks=pytest.mark.full) if one in PLAIN else one for one in ENDS]
+)
 def test_the_summary_is_printed_once_at_the_end(end: str) -> None:
     """However the program ends; where a rank has failed, no rank waits for it, and the status is as without a summary."""
     done = finished(command(2, SCRIPT + end), {"HPCOLL_SUMMARY": "1"})
-    said = [line for line in done.stderr.splitlines() if line.startswith("hpcoll: ") and "compile" not in line]
+    said = [
+        line for line in done.stderr.splitlines() if line.startswith("hpcoll: ") and "compile" not in line
+    ]
     assert sum(ENDS[end] in line for line in said) == 1, said
     assert sum("rank  host" in line for line in said) == (0 if "ValueError" in end else 1), said
     assert (done.returncode != 0) == ("ValueError" in end)

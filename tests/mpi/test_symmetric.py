@@ -9,13 +9,35 @@ import numpy as np
 import pytest
 from mapped_memory import barrier, holdings, mapping_of, shares, staged_nbytes
 from mpi4py import MPI
-from reference import ALGORITHMS, COLLECTIVES, agreed, communicator, contributions, expected, fresh, prefilled, representative, roots
+from reference import (
+    ALGORITHMS,
+    COLLECTIVES,
+    agreed,
+    communicator,
+    contributions,
+    expected,
+    fresh,
+    prefilled,
+    representative,
+    roots,
+)
 
 import hpcoll
 
 pytestmark = pytest.mark.mpi
 COUNTS = (5, 1001, 40_009)  # within a line; one segment; more than a place of staging memory holds
-DTYPES = ["f8", "f4", "i1", "?", "c16", ">i4", "U3", "M8[ns]", ml_dtypes.bfloat16, [("a", "i4"), ("b", "f8", (2,))]]
+DTYPES = [
+    "f8",
+    "f4",
+    "i1",
+    "?",
+    "c16",
+    ">i4",
+    "U3",
+    "M8[ns]",
+    ml_dtypes.bfloat16,
+    [("a", "i4"), ("b", "f8", (2,))],
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,8 +88,12 @@ def test_collectives(collective: str, algorithm: str, who: str) -> None:
             want = expected(collective, rank, root, inputs)
             if collective != "bcast":
                 send = laid_out(comm, inputs[rank], symmetric)
-                recv = laid_out(comm, np.full(inputs[rank].size if want is None else want.size, -1.0), symmetric)
-                getattr(comm, COLLECTIVES[collective])(send, recv, *named(collective, arguments), algorithm=algorithm)
+                recv = laid_out(
+                    comm, np.full(inputs[rank].size if want is None else want.size, -1.0), symmetric
+                )
+                getattr(comm, COLLECTIVES[collective])(
+                    send, recv, *named(collective, arguments), algorithm=algorithm
+                )
                 if not (np.array_equal(send, inputs[rank]) and (want is None or np.array_equal(recv, want))):
                     wrong.append((count, "out of place"))
             before = prefilled(collective, rank, root, inputs)
@@ -83,7 +109,9 @@ def named(collective: str, arguments: list[Any]) -> list[Any]:
     return [MPI.SUM, *arguments] if collective == "reduce" else arguments
 
 
-def call_in_place(comm: Any, collective: str, both: np.ndarray, is_root: bool, arguments: list[Any], algorithm: str) -> None:
+def call_in_place(
+    comm: Any, collective: str, both: np.ndarray, is_root: bool, arguments: list[Any], algorithm: str
+) -> None:
     buffers: list[Any] = [MPI.IN_PLACE, both]
     if collective == "bcast":
         buffers = [both]
@@ -199,7 +227,10 @@ def test_threads() -> None:
             if not (y == comm.size * (comm.size - 1) / 2 + comm.size * turn).all():
                 wrong.append(turn)
 
-    threads = [threading.Thread(target=talk, args=arguments) for arguments in ((one, np.empty, 500), (other, other.empty, 100))]
+    threads = [
+        threading.Thread(target=talk, args=arguments)
+        for arguments in ((one, np.empty, 500), (other, other.empty, 100))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -225,7 +256,14 @@ def test_memory_is_given_back_with_the_array() -> None:
     found = mapping_of(y) if comm.rank == 0 else {}
     after = 1024 * int(found.get("Rss", 0))
     given = (comm._context.resources.node.nranks - 1) * nbytes
-    assert agreed([(before, after)] if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes else []) == []
+    assert (
+        agreed(
+            [(before, after)]
+            if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes
+            else []
+        )
+        == []
+    )
     assert (x == 1).all()
 
 

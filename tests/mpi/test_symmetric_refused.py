@@ -57,20 +57,47 @@ def on_last(wrong: Any, right: Any) -> Any:
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "negative": (lambda c: c.empty(on_last(-1, 3)), "empty needs a shape of integers >= 0, got -1"),
-    "negative axis": (lambda c: c.zeros(on_last((2, -1), (2, 1))), "zeros needs a shape of integers >= 0, got (2, -1)"),
+    "negative axis": (
+        lambda c: c.zeros(on_last((2, -1), (2, 1))),
+        "zeros needs a shape of integers >= 0, got (2, -1)",
+    ),
     "fraction": (lambda c: c.empty(on_last(3.0, 3)), "empty needs a shape of integers >= 0, got 3.0"),
     "text": (lambda c: c.empty(on_last("33", 3)), "empty needs a shape of integers >= 0, got '33'"),
     "axes": (lambda c: c.empty(on_last((1,) * 99, 3)), "empty needs a shape of integers >= 0, got (1, 1"),
-    "no array": (lambda c: c.like(on_last([1, 2], np.ones(2))), "like needs a shape of integers >= 0, got None"),
-    "no type": (lambda c: c.empty(3, on_last("none such", "f8")), "empty needs an element type, got 'none such'"),
-    "objects": (lambda c: c.empty(3, on_last(object, "f8")), "empty needs elements of fixed size, got dtype('O')"),
-    "no size": (lambda c: c.empty(3, on_last("S", "S4")), "empty needs elements of fixed size, got dtype('S')"),
-    "beyond": (lambda c: c.empty(on_last((1 << 40, 1 << 30), 3)), f"empty needs at most {1 << 46} bytes, got {1 << 73} for shape"),
-    "root": (lambda c: c.share(np.ones(3), root=on_last(c.size, 0)), f"root must be a rank below {WORLD.size}, got {WORLD.size}"),
-    "root of no type": (lambda c: c.share(np.ones(3), root=on_last("0", 0)), "root must be an integer, got '0'"),
-    "shared objects": (lambda c: c.share([None], root=LAST), "share needs elements of fixed size, got dtype('O')"),
+    "no array": (
+        lambda c: c.like(on_last([1, 2], np.ones(2))),
+        "like needs a shape of integers >= 0, got None",
+    ),
+    "no type": (
+        lambda c: c.empty(3, on_last("none such", "f8")),
+        "empty needs an element type, got 'none such'",
+    ),
+    "objects": (
+        lambda c: c.empty(3, on_last(object, "f8")),
+        "empty needs elements of fixed size, got dtype('O')",
+    ),
+    "no size": (
+        lambda c: c.empty(3, on_last("S", "S4")),
+        "empty needs elements of fixed size, got dtype('S')",
+    ),
+    "beyond": (
+        lambda c: c.empty(on_last((1 << 40, 1 << 30), 3)),
+        f"empty needs at most {1 << 46} bytes, got {1 << 73} for shape",
+    ),
+    "root": (
+        lambda c: c.share(np.ones(3), root=on_last(c.size, 0)),
+        f"root must be a rank below {WORLD.size}, got {WORLD.size}",
+    ),
+    "root of no type": (
+        lambda c: c.share(np.ones(3), root=on_last("0", 0)),
+        "root must be an integer, got '0'",
+    ),
+    "shared objects": (
+        lambda c: c.share([None], root=LAST),
+        "share needs elements of fixed size, got dtype('O')",
+    ),
     "no shape": (lambda c: c.share([[1], [1, 2]], root=LAST), "share needs an array, got a list: "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -80,13 +107,37 @@ def test_one_rank_is_wrong(name: str) -> None:
 
 
 DIFFERENT: dict[str, tuple[Callable[[Any], Any], str, str]] = {
-    "shape": (lambda c: c.empty(on_last(4, 3)), "empty with shape (3,) of float64", "empty with shape (4,) of float64"),
-    "axes": (lambda c: c.empty(on_last((3, 1), 3)), "empty with shape (3,) of float64", "empty with shape (3, 1) of float64"),
-    "type": (lambda c: c.empty(3, on_last("f4", "f8")), "empty with shape (3,) of float64", "empty with shape (3,) of float32"),
-    "order": (lambda c: c.zeros(3, on_last(">i4", "i4")), "zeros with shape (3,) of int32", "zeros with shape (3,) of >i4"),
-    "method": (lambda c: on_last(c.zeros, c.empty)(3), "empty with shape (3,) of float64", "zeros with shape (3,) of float64"),
-    "root": (lambda c: c.share(np.ones(3), root=on_last(LAST, 0)), "share with root 0", f"share with root {LAST}"),
-}  # fmt: skip
+    "shape": (
+        lambda c: c.empty(on_last(4, 3)),
+        "empty with shape (3,) of float64",
+        "empty with shape (4,) of float64",
+    ),
+    "axes": (
+        lambda c: c.empty(on_last((3, 1), 3)),
+        "empty with shape (3,) of float64",
+        "empty with shape (3, 1) of float64",
+    ),
+    "type": (
+        lambda c: c.empty(3, on_last("f4", "f8")),
+        "empty with shape (3,) of float64",
+        "empty with shape (3,) of float32",
+    ),
+    "order": (
+        lambda c: c.zeros(3, on_last(">i4", "i4")),
+        "zeros with shape (3,) of int32",
+        "zeros with shape (3,) of >i4",
+    ),
+    "method": (
+        lambda c: on_last(c.zeros, c.empty)(3),
+        "empty with shape (3,) of float64",
+        "zeros with shape (3,) of float64",
+    ),
+    "root": (
+        lambda c: c.share(np.ones(3), root=on_last(LAST, 0)),
+        "share with root 0",
+        f"share with root {LAST}",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -94,7 +145,9 @@ def test_ranks_differ(name: str) -> None:
     if WORLD.size == 1:
         pytest.skip("needs two ranks")
     call, expected, got = DIFFERENT[name]
-    assert same_everywhere(lambda: call(communicator())) == OTHER.format(last=LAST, expected=expected, got=got)
+    assert same_everywhere(lambda: call(communicator())) == OTHER.format(
+        last=LAST, expected=expected, got=got
+    )
 
 
 @contextlib.contextmanager
@@ -154,14 +207,20 @@ def test_only_one_rank_has_no_room(fault: str, method: str) -> None:
     before = holdings()
     with gap():
         if fault == "no address space":
-            limit, reason = limited(resource.RLIMIT_AS, address_space() + (64 << 20)), "[Errno 12] Cannot allocate memory"
+            limit, reason = (
+                limited(resource.RLIMIT_AS, address_space() + (64 << 20)),
+                "[Errno 12] Cannot allocate memory",
+            )
         else:
             limit, reason = without_descriptors(), "[Errno 24] Too many open files"
         with limit:
             text = error_of(lambda: CALLS[method](comm))
     assert agreed([] if text.startswith(f"rank {LAST}: ") and reason in text else [text]) == []
     comm.empty(3)
-    assert agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else []) == []
+    assert (
+        agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
+        == []
+    )
 
 
 def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +233,18 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(local_ranks.os, "getpid", os.getppid)
     text = error_of(lambda: comm.empty(1000))
     monkeypatch.undo()
-    assert agreed([] if re.match(r"rank [1-9]\d*: .* shared memory cannot be had: .*/proc/\d+/fd/\d+", text) else [text]) == []
-    assert agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else []) == []
+    assert (
+        agreed(
+            []
+            if re.match(r"rank [1-9]\d*: .* shared memory cannot be had: .*/proc/\d+/fd/\d+", text)
+            else [text]
+        )
+        == []
+    )
+    assert (
+        agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
+        == []
+    )
 
 
 def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +278,10 @@ def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     count = (60 << 20) // comm.size
     x = small.empty(count, np.uint8)
     text = same_everywhere(lambda: small.empty(count, np.uint8))
-    assert re.fullmatch(r"rank 0: 60(\.\d)? MiB of shared memory cannot be had: .* are in use, the limit is .* \(HPCOLL_SHM\)", text)
+    assert re.fullmatch(
+        r"rank 0: 60(\.\d)? MiB of shared memory cannot be had: .* are in use, the limit is .* \(HPCOLL_SHM\)",
+        text,
+    )
     same_everywhere(lambda: small.share(np.zeros(60 << 20, np.uint8)))
     y = comm.empty(count, np.uint8)  # this one's limit is another, but it counts there
     del x
@@ -222,7 +294,9 @@ def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("setting", ["HPCOLL_SHM=0", "HPCOLL_SHM_RANKS=1", "alone"])
-def test_ordinary_memory(setting: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_ordinary_memory(
+    setting: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     name, _, value = setting.partition("=")
     if value:
         monkeypatch.setenv(name, value)
@@ -231,7 +305,11 @@ def test_ordinary_memory(setting: str, monkeypatch: pytest.MonkeyPatch, caplog: 
     before = holdings()
     with caplog.at_level(logging.INFO, "hpcoll"):
         x, table = comm.zeros((3, 5), np.float32), comm.share(np.arange(6.0) if comm.rank == 0 else None)
-    why = "HPCOLL_SHM is 0" if setting == "HPCOLL_SHM=0" and comm.size > 1 else "no other rank of the communicator is on its node"
+    why = (
+        "HPCOLL_SHM is 0"
+        if setting == "HPCOLL_SHM=0" and comm.size > 1
+        else "no other rank of the communicator is on its node"
+    )
     assert f"rank {comm.rank}: its arrays are ordinary memory: {why}" in caplog.text
     assert holdings()[0] <= before[0]
     assert (x.ctypes.data % 64, x.flags.c_contiguous, x.tolist()) == (0, True, [[0] * 5] * 3)
@@ -245,8 +323,16 @@ def test_ordinary_memory(setting: str, monkeypatch: pytest.MonkeyPatch, caplog: 
 def test_closed() -> None:
     comm = communicator().Dup()
     comm.Free()
-    for call in (lambda: comm.empty(3), lambda: comm.zeros(3), lambda: comm.like(np.ones(3)), lambda: comm.share(3)):
-        assert error_of(call) == f"rank {communicator().rank}: this communicator cannot be used: the communicator was freed"
+    for call in (
+        lambda: comm.empty(3),
+        lambda: comm.zeros(3),
+        lambda: comm.like(np.ones(3)),
+        lambda: comm.share(3),
+    ):
+        assert (
+            error_of(call)
+            == f"rank {communicator().rank}: this communicator cannot be used: the communicator was freed"
+        )
 
 
 SCRIPT = """
@@ -273,9 +359,23 @@ def test_arrays_outlive_mpi(arguments: list[str]) -> None:
     if communicator().rank == 0:
         launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_", "MPI_LOCAL")
         kept = ("OMPI_ALLOW", "OMPI_MCA", "PRTE_MCA_rmaps")
-        outside = {name: value for name, value in os.environ.items() if not name.startswith(launched) or name.startswith(kept)}
-        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", "2", sys.executable, "-c", SCRIPT, *arguments]
-        done = subprocess.run(command, env=outside, capture_output=True, text=True, check=False, timeout=slowed(60))
+        outside = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(launched) or name.startswith(kept)
+        }
+        command = [
+            str(Path(sys.executable).with_name("mpiexec")),
+            "-n",
+            "2",
+            sys.executable,
+            "-c",
+            SCRIPT,
+            *arguments,
+        ]
+        done = subprocess.run(
+            command, env=outside, capture_output=True, text=True, check=False, timeout=slowed(60)
+        )
     WORLD.Barrier()
     assert done is None or (done.returncode, done.stdout) == (0, "fine\n" * 2), done.stderr
 

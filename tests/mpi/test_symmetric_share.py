@@ -13,12 +13,21 @@ from hpcoll.comm.context import symmetric_memory
 
 pytestmark = pytest.mark.mpi
 SOURCES: dict[str, Any] = {
-    "vector": np.arange(1000.0), "matrix": np.arange(600).reshape(20, 30), "fortran": np.arange(600.0).reshape(20, 30).T,
-    "strided": np.arange(900)[::-3], "scalar": np.float32(7.5), "number": 3, "list": [[1, 2], [3, 4]], "nothing": np.empty((3, 0, 2), "i2"),
-    "bfloat16": np.arange(50).astype(ml_dtypes.bfloat16), "text": np.array(["a", "bcd"]), "bytes": b"some bytes",
-    "fields": np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]), "times": np.array(["2020-01-01", "NaT"], "M8[D]"),
+    "vector": np.arange(1000.0),
+    "matrix": np.arange(600).reshape(20, 30),
+    "fortran": np.arange(600.0).reshape(20, 30).T,
+    "strided": np.arange(900)[::-3],
+    "scalar": np.float32(7.5),
+    "number": 3,
+    "list": [[1, 2], [3, 4]],
+    "nothing": np.empty((3, 0, 2), "i2"),
+    "bfloat16": np.arange(50).astype(ml_dtypes.bfloat16),
+    "text": np.array(["a", "bcd"]),
+    "bytes": b"some bytes",
+    "fields": np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]),
+    "times": np.array(["2020-01-01", "NaT"], "M8[D]"),
     "read-only": np.broadcast_to(np.arange(5), (3, 5)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -28,7 +37,11 @@ def test_every_root(kind: str) -> None:
     for root in range(comm.size):
         want = np.asarray(SOURCES[kind])
         found = comm.share(SOURCES[kind] if comm.rank == root else [root], root)
-        if (type(found), found.shape, found.dtype) != (np.ndarray, want.shape, want.dtype) or found.tobytes() != want.tobytes():
+        if (type(found), found.shape, found.dtype) != (
+            np.ndarray,
+            want.shape,
+            want.dtype,
+        ) or found.tobytes() != want.tobytes():
             wrong.append((root, found))
         if found.flags.writeable or not found.flags.c_contiguous:
             wrong.append((root, found.flags))

@@ -49,7 +49,10 @@ def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         assert right(comm)
         comm.Free()
         attach._registry.free()
-    thread, needed = responder._listener._thread, MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    thread, needed = (
+        responder._listener._thread,
+        MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE,
+    )
     assert thread.is_alive() if thread is not None else not needed
 
 
@@ -90,7 +93,9 @@ def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytes
     except hpcoll.ArgumentError as error:
         said = str(error)
     if world.size > 1:
-        expected = f"rank {last}: HPCOLL_SEGMENT must be equal on all ranks, expected none as on rank 0, got 4096"
+        expected = (
+            f"rank {last}: HPCOLL_SEGMENT must be equal on all ranks, expected none as on rank 0, got 4096"
+        )
         assert agreed([] if said == expected else [said]) == []
     monkeypatch.undo()
     assert agreed([] if right(second) else [second]) == []
@@ -182,17 +187,28 @@ def test_ranks_of_a_small_communicator_wait_as_all_on_their_host(monkeypatch: py
     monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size - 1)
     monkeypatch.setenv("HPCOLL_SEGMENT", "8192")  # for a group that is new
     comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
-    assert agreed([] if comm._context.resources.wait_policy == OWN_CORE else [comm._context.resources.wait_policy]) == []
+    assert (
+        agreed(
+            [] if comm._context.resources.wait_policy == OWN_CORE else [comm._context.resources.wait_policy]
+        )
+        == []
+    )
     comm.Free()
 
 
 @pytest.mark.once
-def test_calls_in_flight_of_a_rank_alone_have_ended_when_they_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_flight_of_a_rank_alone_have_ended_when_they_are_issued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """However long: they wait for nobody, so that no thread need be woken, also where it would have a core."""
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size)
     monkeypatch.setenv("HPCOLL_SEGMENT", "16384")  # for a group that is new
-    comm, x, wrong = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)), np.arange(1.0 * (1 << 17)), list[str]()
+    comm, x, wrong = (
+        hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)),
+        np.arange(1.0 * (1 << 17)),
+        list[str](),
+    )
     for method in ("Iallreduce", "Iallgather", "Ialltoall", "Iscan"):
         result = np.zeros_like(x)
         request = getattr(comm, method)(x, result)

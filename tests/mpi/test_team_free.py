@@ -16,7 +16,11 @@ from hpcoll.comm.team.team import Team
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
-TAG, LATER, MESSAGES = 5, 4, 40  # of communicators, which get context ids that were given back, and of messages on each
+TAG, LATER, MESSAGES = (
+    5,
+    4,
+    40,
+)  # of communicators, which get context ids that were given back, and of messages on each
 MOST_S = 5.0  # for one of them
 
 
@@ -36,7 +40,9 @@ def comm(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
 
 
 def fail(comm: hpcoll.Communicator) -> None:
-    error = raised(lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking))
+    error = raised(
+        lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
+    )
     assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
 
 
@@ -88,7 +94,9 @@ def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
     later = hpcoll.Communicator(reversed_ranks())
     total = np.zeros(1)
     later.Allreduce(np.ones(1), total)
-    wrong = [] if later._context.resources.team is group and total[0] == later.size else [total]  # it serves on
+    wrong = (
+        [] if later._context.resources.team is group and total[0] == later.size else [total]
+    )  # it serves on
     later.Free()
     assert agreed(wrong) == []
 

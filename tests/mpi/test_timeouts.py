@@ -66,10 +66,14 @@ def queued(comm: hpcoll.Communicator, timeout: Any) -> None:
 
 def together(comm: hpcoll.Communicator, timeout: Any) -> None:
     try:
-        MPI.Request.Waitall([comm.Iallreduce(x(), np.zeros(8), timeout=timeout), comm.Ibarrier(timeout=timeout)])
+        MPI.Request.Waitall(
+            [comm.Iallreduce(x(), np.zeros(8), timeout=timeout), comm.Ibarrier(timeout=timeout)]
+        )
     except MPI.Exception as error:
         refused = raised(comm.Barrier)
-        raise (CollectiveTimeout("told by a code alone") if "cannot be used" in str(refused) else error) from None
+        raise (
+            CollectiveTimeout("told by a code alone") if "cannot be used" in str(refused) else error
+        ) from None
 
 
 def persistent(comm: hpcoll.Communicator, timeout: Any) -> None:
@@ -92,7 +96,7 @@ FULL = (of_blocks, long, barrier)
 
 def given_up(
     form: Callable[..., None], comm: hpcoll.Communicator, timeout: Any, *, late: bool, times: int = 1
-) -> tuple[BaseException | None, float]:  # fmt: skip
+) -> tuple[BaseException | None, float]:
     """Return what a call raises for which some ranks come late, and after how long.
 
     Collective: who is late comes when the others have given up, and calls so many times: messages may all be there, and not the news.
@@ -113,11 +117,18 @@ def wrong(error: BaseException | None, seconds: float, text: str, *, late: bool)
     Who began later than the others is told before its own limit is over.
     """
     waited = MPI.COMM_WORLD.allreduce(0.0 if late else seconds, MPI.MAX)
-    right = isinstance(error, CollectiveTimeout) and re.fullmatch(text, str(error)) and waited >= LIMIT_S and seconds < SOON_S
+    right = (
+        isinstance(error, CollectiveTimeout)
+        and re.fullmatch(text, str(error))
+        and waited >= LIMIT_S
+        and seconds < SOON_S
+    )
     return agreed([] if right else [(repr(error), seconds, waited)])
 
 
-@pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.full) if form in FULL else form for form in FORMS])
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=pytest.mark.full) if form in FULL else form for form in FORMS]
+)
 @pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_rank_comes_late(form: Callable[..., None], way: str, *, warm: bool) -> None:
     """All raise, in the call's time and with one text; the rank that comes when the others have given up, too. They go on together."""
@@ -188,13 +199,17 @@ def test_a_generous_one_costs_no_entry(timeout: Any, monkeypatch: pytest.MonkeyP
     for _ in range(2):
         run()
     before = entries()
-    monkeypatch.setattr(context, "prepare", lambda *one: (found.append("it was planned again"), prepare(*one))[1])
+    monkeypatch.setattr(
+        context, "prepare", lambda *one: (found.append("it was planned again"), prepare(*one))[1]
+    )
     run(timeout=timeout)
     found += [] if entries() == before else ["more entries"]
     assert agreed(found) == []
 
 
-@pytest.mark.parametrize("bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))])
+@pytest.mark.parametrize(
+    "bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))]
+)
 def test_bad_ones_are_refused(bad: Any) -> None:
     """On the rank that gives it, before any message leaves: others wait for its next call, which is right."""
     comm, found = fresh(), []

@@ -40,11 +40,18 @@ def test_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         if comm.rank > 3:
             wrong += [] if grid == MPI.COMM_NULL else [shape]
             continue
-        right = (type(grid), grid.rank, grid.dims) == (hpcoll.CartCommunicator, order[comm.rank], [2, 2]) and works(grid)
+        right = (type(grid), grid.rank, grid.dims) == (
+            hpcoll.CartCommunicator,
+            order[comm.rank],
+            [2, 2],
+        ) and works(grid)
         wrong += [] if right else [(shape, grid.rank)]
         grid.Free()
     assert agreed(wrong) == []
-    with pytest.raises(ArgumentError, match=r"rank \d: shape of Create_cart needs 2 numbers of points, of the whole array, got \[4\]"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"rank \d: shape of Create_cart needs 2 numbers of points, of the whole array, got \[4\]",
+    ):
         comm.Create_cart([2, 2], None, True, shape=[4])
     comm.Free()
 
@@ -62,25 +69,40 @@ def test_grids_that_the_library_refuses(dims: list[int]) -> None:
 def test_graphs() -> None:
     """The classes are those of hpcoll and of mpi4py for the topology, and so are those of what is made of them or put around them."""
     comm = communicator()
-    last, following, everyone = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size, list(range(comm.size))
+    last, following, everyone = (
+        (comm.rank - 1) % comm.size,
+        (comm.rank + 1) % comm.size,
+        list(range(comm.size)),
+    )
     graph = comm.Create_graph([r + 1 for r in everyone], [(r + 1) % comm.size for r in everyone])
-    distributed, adjacent = comm.Create_dist_graph([comm.rank], [1], [following]), comm.Create_dist_graph_adjacent([last], [following])
+    distributed, adjacent = (
+        comm.Create_dist_graph([comm.rank], [1], [following]),
+        comm.Create_dist_graph_adjacent([last], [following]),
+    )
     made: list[tuple[Any, str, Callable[[Any], bool]]] = [
         (graph, "Graph", lambda one: one.neighbors == [following]),
         (graph.Dup(), "Graph", lambda one: one.nneighbors == 1),
         (distributed, "DistGraph", lambda one: one.Get_dist_neighbors()[:2] == ([last], [following])),
         (adjacent, "DistGraph", lambda one: one.outdegree == 1),
         (graph.Split(), "", lambda one: one.topology == MPI.UNDEFINED),
-    ]  # fmt: skip
-    wrong, theirs, found = [], {"Graph": MPI.Graphcomm, "DistGraph": MPI.Distgraphcomm, "": MPI.Intracomm}, np.zeros(1, int)
+    ]
+    wrong, theirs, found = (
+        [],
+        {"Graph": MPI.Graphcomm, "DistGraph": MPI.Distgraphcomm, "": MPI.Intracomm},
+        np.zeros(1, int),
+    )
     for one, kind, holds in made:
         again = hpcoll.Communicator(one)
-        right = type(one) is type(again) is getattr(hpcoll, f"{kind}Communicator", hpcoll.Communicator) and isinstance(one, theirs[kind])
+        right = type(one) is type(again) is getattr(
+            hpcoll, f"{kind}Communicator", hpcoll.Communicator
+        ) and isinstance(one, theirs[kind])
         if kind == "DistGraph":
             one.Neighbor_allgather(np.full(1, comm.rank), found)
             right = right and found[0] == last
         wrong += [] if right and holds(one) and works(one) else [(kind, one)]
-    with pytest.raises(ArgumentError, match="GraphCommunicator needs a communicator with graph topology, got"):
+    with pytest.raises(
+        ArgumentError, match="GraphCommunicator needs a communicator with graph topology, got"
+    ):
         hpcoll.GraphCommunicator(comm)
     for one, *_ in made:
         one.Free()
@@ -114,12 +136,22 @@ def test_of_fewer_ranks() -> None:
     """Grids and graphs that leave ranks out, and what is made of them; MPICH 5.0.2 says that all ranks are in their groups."""
     comm = communicator()
     nranks, nodes = comm.size - 1, [0] * (comm.size - 1)
-    made = [comm.Create_cart([nranks], [True]), comm.Create_cart([nranks], [True], reorder=True), comm.Create_graph(nodes, [])]
+    made = [
+        comm.Create_cart([nranks], [True]),
+        comm.Create_cart([nranks], [True], reorder=True),
+        comm.Create_graph(nodes, []),
+    ]
     plain = MPI.Intracomm(comm).Create_cart([1])
     made += [comm.Create_cart([1]), plain if plain == MPI.COMM_NULL else hpcoll.Communicator(plain)]
     if made[0] != MPI.COMM_NULL:
         grid = made[0]
-        made += [grid.Dup(), grid.Sub([True]), grid.Split(0, -grid.rank), grid.Split_type(MPI.COMM_TYPE_SHARED), grid.Create_cart([1])]
+        made += [
+            grid.Dup(),
+            grid.Sub([True]),
+            grid.Split(0, -grid.rank),
+            grid.Split_type(MPI.COMM_TYPE_SHARED),
+            grid.Create_cart([1]),
+        ]
         made += [hpcoll.Communicator(MPI.Intracomm(grid).Dup()), grid.Create_group(group_of(grid))]
     used = [one for one in made if one != MPI.COMM_NULL]
     wrong = [one.name for one in used if not works(one)]
@@ -131,7 +163,11 @@ def test_of_fewer_ranks() -> None:
     if made[0] != MPI.COMM_NULL:
         around = np.zeros((2, 1))
         made[0].Neighbor_allgather(np.full(1, float(made[0].rank)), around)
-        wrong += [] if around.ravel().tolist() == [(made[0].rank - 1) % nranks, (made[0].rank + 1) % nranks] else ["neighbours"]
+        wrong += (
+            []
+            if around.ravel().tolist() == [(made[0].rank - 1) % nranks, (made[0].rank + 1) % nranks]
+            else ["neighbours"]
+        )
     for one in used:
         one.Free()
     assert agreed(wrong) == []

@@ -75,9 +75,12 @@ for segment in ("64K", 128 if nrings else "4K"):
 comm.Barrier()
 """
 KIND = {
-    "send": ("SEND", "POST"), "receive": ("RECV",), "copy": ("COPY", "STAGE"), "reduce": ("REDUCE",),
+    "send": ("SEND", "POST"),
+    "receive": ("RECV",),
+    "copy": ("COPY", "STAGE"),
+    "reduce": ("REDUCE",),
     "wait": ("WAIT", "AWAIT", "RESERVE", "DRAIN", "UNREAD"),
-}  # fmt: skip
+}
 FORKS = """
 comm.Barrier()
 if os.fork() == 0:
@@ -104,7 +107,10 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 def of(found: list[dict[str, Any]], cat: str, tid: int) -> list[dict[str, Any]]:
     """Return the events of a kind in a row, in the order of time."""
-    return sorted((one for one in found if one.get("cat") == cat and one["tid"] == tid), key=lambda one: float(one["ts"]))
+    return sorted(
+        (one for one in found if one.get("cat") == cat and one["tid"] == tid),
+        key=lambda one: float(one["ts"]),
+    )
 
 
 def inside(one: dict[str, Any], slices: list[dict[str, Any]]) -> bool:
@@ -115,7 +121,10 @@ def inside(one: dict[str, Any], slices: list[dict[str, Any]]) -> bool:
 
 def around(at: float, slices: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the innermost slice in which a time is."""
-    return max((one for one in slices if one["ts"] <= at < one["ts"] + one["dur"]), key=lambda one: (one["ts"], -one["dur"]))
+    return max(
+        (one for one in slices if one["ts"] <= at < one["ts"] + one["dur"]),
+        key=lambda one: (one["ts"], -one["dur"]),
+    )
 
 
 def assert_nested(slices: list[dict[str, Any]]) -> None:
@@ -133,7 +142,10 @@ def test_as_perfetto_wants_it(tmp_path: Path) -> None:
     """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has its own number, and leads to a later slice."""
     job(2, MANY, HPCOLL_TRACE=str(tmp_path))
     found = events(tmp_path)
-    rows = {tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid] for tid in {one["tid"] for one in found if "tid" in one}}
+    rows = {
+        tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid]
+        for tid in {one["tid"] for one in found if "tid" in one}
+    }
     for slices in rows.values():
         assert_nested(slices)
     begins, ends = ([one for one in found if one["ph"] == phase] for phase in "sf")
@@ -146,16 +158,22 @@ def test_as_perfetto_wants_it(tmp_path: Path) -> None:
         assert (late["cat"], moving["cat"]) == ("call", "moves")
         assert late["ts"] < moving["ts"]
     (path,) = tmp_path.iterdir()
-    queued = sorted((one["issued"], one["ts"] + one["dur"] - one["issued"]) for one in found if "issued" in one)
+    queued = sorted(
+        (one["issued"], one["ts"] + one["dur"] - one["issued"]) for one in found if "issued" in one
+    )
     trace = read([str(path)])  # on a busy machine no call may have waited for its turn
-    assert [trace.length[trace.start == at].max() for at, _ in queued] == pytest.approx([length for _, length in queued])
+    assert [trace.length[trace.start == at].max() for at, _ in queued] == pytest.approx(
+        [length for _, length in queued]
+    )
 
 
 def test_what_is_written(tmp_path: Path) -> None:
     """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
     job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
     (path,) = (tmp_path / "new" / "folder").iterdir()
-    json.loads(path.read_text().rstrip().removesuffix(",") + "]")  # all of it is one array, but for the bracket that may be missing
+    json.loads(
+        path.read_text().rstrip().removesuffix(",") + "]"
+    )  # all of it is one array, but for the bracket that may be missing
     found = events(path.parent)
     rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
     assert rows == {0: "rank 0", 16: "rank 1", 1: "rank 0 in flight 1", 17: "rank 1 in flight 1"}
@@ -164,9 +182,18 @@ def test_what_is_written(tmp_path: Path) -> None:
         assert [one["name"] for one in calls].count("Allreduce") == 43
         first = next(one for one in calls if one["name"] == "Allreduce")
         assert first["args"] | {"algorithm": "", "at": ""} == {
-            "comm": "MPI_COMM_WORLD", "bytes": 24, "count": 3, "type": "float64", "op": "SUM", "algorithm": "", "at": "", "call": 1,
-        }  # fmt: skip
-        assert [one["args"]["comm"].rpartition(" ")[0] for one in calls if one["name"] == "Barrier"] == ['a "name"']
+            "comm": "MPI_COMM_WORLD",
+            "bytes": 24,
+            "count": 3,
+            "type": "float64",
+            "op": "SUM",
+            "algorithm": "",
+            "at": "",
+            "call": 1,
+        }
+        assert [one["args"]["comm"].rpartition(" ")[0] for one in calls if one["name"] == "Barrier"] == [
+            'a "name"'
+        ]
         assert [one["name"] for one in of(found, "call", tid + 1)] == ["Ibcast"]
         regions = of(found, "region", tid)
         assert sorted(one["name"] for one in regions) == ["step", "step/halo", "step/halo", "step/halo"]
@@ -217,10 +244,15 @@ def test_steps(tmp_path: Path, shm: str) -> None:
     for rank, texts in said.items():
         at = 16 * rank + 1
         calls, steps = of(found, "call", at - 1), of(found, "step", at)
-        lost = sum(one["args"]["steps"] for one in found if one.get("cat") == "missing steps" and one["tid"] == at)
+        lost = sum(
+            one["args"]["steps"] for one in found if one.get("cat") == "missing steps" and one["tid"] == at
+        )
         rings = [one["args"]["call"] for one in calls if one["args"].get("algorithm") == "ring"]
         for call, text, more in zip(rings, texts.splitlines(), (0, lost), strict=True):
-            codes, kinds = json.loads(text), [one["args"]["kind"] for one in steps if one["args"]["call"] == call]
+            codes, kinds = (
+                json.loads(text),
+                [one["args"]["kind"] for one in steps if one["args"]["call"] == call],
+            )
             expected = {kind: sum(codes.get(name, 0) for name in names) for kind, names in KIND.items()}
             if more:  # a few steps of a call behind it, in which ranks compare their calls, may be lost, too
                 assert 0 <= len(kinds) + more - sum(expected.values()) < 100
@@ -232,8 +264,13 @@ def test_steps(tmp_path: Path, shm: str) -> None:
         assert len({one["args"]["segment"] for one in first}) == 13
         for one, after in pairwise(steps):
             assert float(one["ts"]) + float(one["dur"]) < float(after["ts"]) + 1e-4
-        assert all(inside(one, [outer for outer in calls if outer["args"]["call"] == one["args"]["call"]]) for one in steps[::100])
-        assert any(one["tid"] % 16 > 2 and one["tid"] // 16 == rank for one in found if one.get("cat") == "step")
+        assert all(
+            inside(one, [outer for outer in calls if outer["args"]["call"] == one["args"]["call"]])
+            for one in steps[::100]
+        )
+        assert any(
+            one["tid"] % 16 > 2 and one["tid"] // 16 == rank for one in found if one.get("cat") == "step"
+        )
 
 
 @pytest.mark.usefixtures("compiled")
@@ -280,16 +317,23 @@ def test_what_a_stranger_has_put_in_its_place_is_not_written(tmp_path: Path, pla
 
 @pytest.mark.parametrize(
     ("argv", "program"),
-    [("[]", [""]), ("[__import__('pathlib').Path('/a/b.py')]", ["/a/b.py"]), (r"[b'/a/b\xff.py', 3]", ["/a/b\ufffd.py", "3"]),
-     (r"['/a/b\udcff.py']", ["/a/b?.py"])],
+    [
+        ("[]", [""]),
+        ("[__import__('pathlib').Path('/a/b.py')]", ["/a/b.py"]),
+        (r"[b'/a/b\xff.py', 3]", ["/a/b\ufffd.py", "3"]),
+        (r"['/a/b\udcff.py']", ["/a/b?.py"]),
+    ],
     ids=["empty", "path", "bytes", "no UTF-8"],
-)  # fmt: skip
-def test_whatever_the_program_has_left_in_its_arguments(tmp_path: Path, argv: str, program: list[str]) -> None:
+)
+def test_whatever_the_program_has_left_in_its_arguments(
+    tmp_path: Path, argv: str, program: list[str]
+) -> None:
     """It runs, and has its trace, metrics and record."""
     script = "import signal\ncomm.Barrier()\nsignal.raise_signal(signal.SIGUSR2)\ncomm.Barrier()\nsay('ran')"
     folders = {name: str(tmp_path / name) for name in ("TRACE", "METRICS", "RECORD")}
     done = finished(
-        command(2, script, head=f"import sys\nsys.argv[:] = {argv}\n{HEAD}"), {f"HPCOLL_{name}": path for name, path in folders.items()}
+        command(2, script, head=f"import sys\nsys.argv[:] = {argv}\n{HEAD}"),
+        {f"HPCOLL_{name}": path for name, path in folders.items()},
     )
     assert (done.returncode, spoken(2, done.stdout)) == (0, {0: ["ran"], 1: ["ran"]})
     trace, record = events(tmp_path / "TRACE"), json.loads((tmp_path / "RECORD" / "rank1.json").read_text())

@@ -47,7 +47,12 @@ def odd(file: Path) -> Iterator[dict[str, Path]]:
         broken.write_text("{")
         newer.write_text('{"format": 9}')
     WORLD.Barrier()
-    yield {"nowhere": file.parent / "missing" / "table", "folder": file.parent, "broken": broken, "newer": newer}
+    yield {
+        "nowhere": file.parent / "missing" / "table",
+        "folder": file.parent,
+        "broken": broken,
+        "newer": newer,
+    }
     WORLD.Barrier()
 
 
@@ -130,7 +135,9 @@ def test_no_table_is_written_of_what_others_disturbed(file: Path, capsys: pytest
     with others():
         codes = WORLD.allgather(main(["tune", "--output", str(file), *QUICK, "--seconds", "1"]))
     assert codes == [2] * WORLD.size
-    _one_line_of_rank_0("other programs used .*: no table is made of such times, nothing is written. .* with --busy$", capsys)
+    _one_line_of_rank_0(
+        "other programs used .*: no table is made of such times, nothing is written. .* with --busy$", capsys
+    )
     assert not file.exists()
 
 
@@ -150,12 +157,16 @@ def test_what_was_measured_before_others_came_is_kept(
 
     monkeypatch.setattr(search.Quiet, "measured", beside)
     monkeypatch.setattr(Watch, "look", lambda self: BUSY if present else QUIET)
-    codes = WORLD.allgather(main(["tune", "--output", str(file), *QUICK, *AMPLE, "--collectives", "barrier,allreduce"]))
+    codes = WORLD.allgather(
+        main(["tune", "--output", str(file), *QUICK, *AMPLE, "--collectives", "barrier,allreduce"])
+    )
     out, err = capsys.readouterr()
     assert codes == [2] * WORLD.size
     if WORLD.rank == 0:
         kept = f"{file} has what was measured before" if at != "the model" else "nothing is written"
-        assert re.search(f"error: other programs used 0.9 of 2 cores while {at} was .*, {kept}. End other programs", err)
+        assert re.search(
+            f"error: other programs used 0.9 of 2 cores while {at} was .*, {kept}. End other programs", err
+        )
         lines = [line for line in out.splitlines() if " ranks share " not in line]
         assert [line.split()[0] for line in lines] == ([] if at == "the model" else ["collective", "barrier"])
     assert file.exists() is (at != "the model")
@@ -163,8 +174,13 @@ def test_what_was_measured_before_others_came_is_kept(
         assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
 
 
-@pytest.mark.parametrize(("looks", "found", "times"), [("q", 1, 1), ("bqq", 2, 2), ("bbbqq", 2, 2), ("bqbqb", None, 3), ("b" * 9, None, 1)])
-def test_what_others_disturb_is_measured_again(looks: str, found: int | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("looks", "found", "times"),
+    [("q", 1, 1), ("bqq", 2, 2), ("bbbqq", 2, 2), ("bqbqb", None, 3), ("b" * 9, None, 1)],
+)
+def test_what_others_disturb_is_measured_again(
+    looks: str, found: int | None, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After they have gone, and a few times at most."""
     monkeypatch.setattr(search, "LEAST_S", 0.01)
     monkeypatch.setattr(search, "PATIENCE", 0.03)
@@ -193,7 +209,10 @@ def test_a_table_that_was_written_nevertheless_says_so(
     out = capsys.readouterr().out
     if WORLD.rank == 0:
         assert [line.endswith(" *") for line in out.splitlines() if line.startswith("barrier ")] == [True]
-        assert "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little\n" in out
+        assert (
+            "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little\n"
+            in out
+        )
 
 
 def test_times_are_those_of_the_second_measurement() -> None:
@@ -204,7 +223,12 @@ def test_times_are_those_of_the_second_measurement() -> None:
         return ResultRow(algorithm, ran, size, size, "uint8", "none", 0, side, None)
 
     entries = [Entry(8, "chain", 8, 1.0, 9.0), Entry(8, "tree", 8, 1.5, 9.0), Entry(64, "tree", 64, 2.0, 9.0)]
-    rows = [row(NATIVE, NATIVE, 8, 5.0), row("auto", "chain", 8, 3.0), row(NATIVE, NATIVE, 64, 6.0), row("auto", "forced", 64, 4.0)]
+    rows = [
+        row(NATIVE, NATIVE, 8, 5.0),
+        row("auto", "chain", 8, 3.0),
+        row(NATIVE, NATIVE, 64, 6.0),
+        row("auto", "forced", 64, 4.0),
+    ]
     assert told(entries, rows) == [Entry(8, "chain", 8, 3.0, 5.0), *entries[1:]]
 
 
@@ -234,9 +258,17 @@ def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyP
 
 
 def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -> None:
-    names = [name for name in fitting(Need("allreduce", WORLD.size, 1 << 20)) if name == NATIVE or not find("allreduce", name).placed]
+    names = [
+        name
+        for name in fitting(Need("allreduce", WORLD.size, 1 << 20))
+        if name == NATIVE or not find("allreduce", name).placed
+    ]
     small, large = (candidates(Need("allreduce", WORLD.size, nbytes)) for nbytes in (8, 1 << 20))
-    assert {name for name, _ in small} == {name for name, _ in large} == {name for name in names if name != NATIVE}
+    assert (
+        {name for name, _ in small}
+        == {name for name, _ in large}
+        == {name for name in names if name != NATIVE}
+    )
     assert {segment for _, segment in small} == {8}
     assert len(small) == len(names) - 1
     assert all(1 <= segment <= 1 << 20 for _, segment in large)
@@ -248,8 +280,15 @@ def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -
 
 def test_types_of_one_class_and_moved_data_have_one_column() -> None:
     wanted = TuneRequest(("allreduce", "bcast", "barrier"), (8, 64), (np.dtype("f4"), np.dtype("i8")), 1.0)
-    found = [(column.collective, column.type_class, len(column.cases)) for column in columns(wanted, 0, WORLD.size)]
-    assert found == [("allreduce", "f4", 2), ("allreduce", "i8", 2), ("bcast", "bytes", 2), ("barrier", "bytes", 1)]
+    found = [
+        (column.collective, column.type_class, len(column.cases)) for column in columns(wanted, 0, WORLD.size)
+    ]
+    assert found == [
+        ("allreduce", "f4", 2),
+        ("allreduce", "i8", 2),
+        ("bcast", "bytes", 2),
+        ("barrier", "bytes", 1),
+    ]
 
 
 def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
@@ -259,18 +298,25 @@ def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
 
     assert order(native=10.6, ring=10.4, tree=13) == [NATIVE, "ring", "tree"]
     assert order(native=11, ring=10.5, tree=13) == ["ring", NATIVE, "tree"]
-    assert order(native=20, ring=10.5, tree=13) == ["ring", "tree", NATIVE], "slower than the library alone, but not than by way of hpcoll"
+    assert order(native=20, ring=10.5, tree=13) == ["ring", "tree", NATIVE], (
+        "slower than the library alone, but not than by way of hpcoll"
+    )
     assert order(native=10, ring=9.9, tree=13) == [NATIVE, "ring", "tree"]
     assert order(native=8, ring=9.5, tree=13) == ["ring", NATIVE, "tree"]
 
 
-def test_an_order_for_all_reductions_is_that_of_what_is_measured(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_for_all_reductions_is_that_of_what_is_measured(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither the MPI library nor a ring keeps it."""
     monkeypatch.setenv("HPCOLL_ORDER", "rank")
     brief(monkeypatch)
     assert tune("--output", file, *QUICK, *AMPLE, "--collectives", "allreduce") == 0
     (section,) = tuning.read(file).sections
-    assert all(find("allreduce", entry.algorithm).is_canonical(WORLD.size) for entry in section.collectives["allreduce"])
+    assert all(
+        find("allreduce", entry.algorithm).is_canonical(WORLD.size)
+        for entry in section.collectives["allreduce"]
+    )
 
 
 def test_what_was_measured_is_written_before_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,14 +331,22 @@ def test_what_was_measured_is_written_before_the_end(file: Path, monkeypatch: py
     assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
 
 
-def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_gets_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [100.0]
     monkeypatch.setattr("hpcoll.cli.tune.command.time.monotonic", lambda: now[0])
     progress = TuningProgress()
     for i in range(50):
         progress(TuneStep("allreduce f4 8 B", i, 50, 61.4))
         now[0] += 1
-    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["0/50", "10/50", "20/50", "30/50", "40/50"]
+    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == [
+        "0/50",
+        "10/50",
+        "20/50",
+        "30/50",
+        "40/50",
+    ]
 
 
 def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:

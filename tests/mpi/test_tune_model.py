@@ -56,7 +56,9 @@ def expected_levels(shm_ranks: int) -> set[str]:
 
 
 @pytest.mark.skipif(len(set(NAMES)) > 1, reason="which ranks share memory is set for one host")
-@pytest.mark.parametrize("shm_ranks", [*sorted({1, WORLD.size}), *[pytest.param(2, marks=pytest.mark.full)] * (WORLD.size > 2)])
+@pytest.mark.parametrize(
+    "shm_ranks", [*sorted({1, WORLD.size}), *[pytest.param(2, marks=pytest.mark.full)] * (WORLD.size > 2)]
+)
 def test_constants_are_fitted_to_the_levels_that_there_are(
     shm_ranks: int, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +81,9 @@ def test_constants_are_fitted_to_the_levels_that_there_are(
         assert 1e-12 < network.beta < 1e-7
         assert 1e-13 < network.gamma < 1e-8
         assert network.spill >= 1
-    assert [one.read_from in (NEVER, *READ_SIZES) for level, one in found.items() if level == NODE] == [True] * (NODE in found)
+    assert [one.read_from in (NEVER, *READ_SIZES) for level, one in found.items() if level == NODE] == [
+        True
+    ] * (NODE in found)
     out, _ = capsys.readouterr()
     if WORLD.rank == 0:
         assert re.match(r"level +ranks +alpha us +overhead us +GB/s ", out)
@@ -98,14 +102,18 @@ def test_from_which_length_on_messages_are_read_in_their_senders_memory(
     monkeypatch.setenv("HPCOLL_TUNING", str(file))
     new = hpcoll.Communicator(WORLD.Dup())
     node = context_of(new).resources.node
-    if node.nranks > 1 and not any(map(refusal, [one.word for one in context_of(new).resources.team.processes])):
+    if node.nranks > 1 and not any(
+        map(refusal, [one.word for one in context_of(new).resources.team.processes])
+    ):
         assert node.own_memory is not None
         assert node.own_memory.usually == usually
         assert node.own_memory.slow == (SLOW_NBYTES if read_from is None else usually)
     new.Free()
 
 
-def test_a_whole_run_fits_them_too_and_what_was_there_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_run_fits_them_too_and_what_was_there_stays(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = Section(HERE, "f4", {"scan": (Entry(8, "native", 8, 1.0, 1.0),)})
     far = Constants(Site("Another MPI", 2, (("far", 2),)), NODE, SLOW)
     written(file, Document(FORMAT, "", (old,), (far, Constants(HERE, NODE, SLOW))))
@@ -117,7 +125,10 @@ def test_a_whole_run_fits_them_too_and_what_was_there_stays(file: Path, monkeypa
 
     patiently(fitted)
     document = tuning.read(file)
-    assert [(one.type_class, list(one.collectives)) for one in document.sections] == [("f4", ["scan"]), ("bytes", ["barrier"])]
+    assert [(one.type_class, list(one.collectives)) for one in document.sections] == [
+        ("f4", ["scan"]),
+        ("bytes", ["barrier"]),
+    ]
     assert document.constants[0] == far
     assert [one.site for one in document.constants[1:]] == [HERE]
 
@@ -151,13 +162,17 @@ def test_constants_of_another_library_are_refused_by_name(
     assert levels_with(monkeypatch, file) is None
     texts = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(texts) == (WORLD.rank == 0)
-    assert all(f"tuning file {file} does not fit this communicator: field mpi has Another MPI 7, this run has " in text for text in texts)
+    assert all(
+        f"tuning file {file} does not fit this communicator: field mpi has Another MPI 7, this run has "
+        in text
+        for text in texts
+    )
 
 
 @pytest.mark.parametrize(
     ("member", "value", "text"),
     [
-        ("level", "socket", "expected one of node, network, got \"socket\""),
+        ("level", "socket", 'expected one of node, network, got "socket"'),
         ("alpha", -1.0, "expected seconds above 0, at most 1000, got -1.0"),
         ("overhead", 1.0, "expected seconds from 0 to alpha, which is 0.001, got 1.0"),
         ("spill", None, "expected a number, got null"),
@@ -171,5 +186,7 @@ def test_a_wrong_member_is_named_on_every_rank(
         content = json.loads(file.read_text())
         content["levels"][0][member] = value
         file.write_text(json.dumps(content))
-    with pytest.raises(ArgumentError, match=rf"^rank 0: tuning file .*, field levels\[0\]\.{member}: {text}$"):
+    with pytest.raises(
+        ArgumentError, match=rf"^rank 0: tuning file .*, field levels\[0\]\.{member}: {text}$"
+    ):
         levels_with(monkeypatch, file)

@@ -62,7 +62,9 @@ def ran(comm: hpcoll.Communicator, collective: str, type_class: str, nbytes: int
     return found[0][1]
 
 
-def test_what_was_tuned_runs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_tuned_runs(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(VARIABLE, str(file))  # which is not there yet
     brief(monkeypatch)
     assert tune("--output", file, *QUICK, *AMPLE, "--types", "float32,float64,float") == 0
@@ -89,22 +91,34 @@ def test_what_was_tuned_runs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_second_run_adds_to_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brief(monkeypatch)
     elsewhere = Section(Site("Another MPI", 2, (("far", 2),)), "f4", {"scan": (Entry(8, NATIVE, 8, 1, 1),)})
-    old = Section(HERE, "f4", {"allreduce": (Entry(1, "tree", 1, 1, 1),), "scan": (Entry(1, NATIVE, 1, 1, 1),)})
+    old = Section(
+        HERE, "f4", {"allreduce": (Entry(1, "tree", 1, 1, 1),), "scan": (Entry(1, NATIVE, 1, 1, 1),)}
+    )
     written(file, elsewhere, old)
     assert tune("--output", file, *QUICK, *AMPLE, "--collectives", "allreduce,barrier") == 0
     found = tuning.read(file).sections
     assert found[0] == elsewhere
     assert found[1].collectives["scan"] == old.collectives["scan"]
     assert found[1].collectives["allreduce"][0].nbytes == 8
-    assert [(section.type_class, list(section.collectives)) for section in found[2:]] == [("bytes", ["barrier"])]
+    assert [(section.type_class, list(section.collectives)) for section in found[2:]] == [
+        ("bytes", ["barrier"])
+    ]
     assert WORLD.allgather(os.listdir(file.parent) == ["table.json"]) == [True] * WORLD.size
 
 
 def test_odd_picks_run_at_the_nearest_size(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = (Entry(8, "double_tree", 8, 1.25, 40.1), Entry(64 << 10, NATIVE, 8, 3, 2), Entry(64 << 10, "tree", 4096, 4, 2))
-    written(file, Section(HERE, "f4", {"allreduce": entries}), Section(HERE, "bytes", {"bcast": (Entry(8, "chain", 8, 1, 1),)}))
+    entries = (
+        Entry(8, "double_tree", 8, 1.25, 40.1),
+        Entry(64 << 10, NATIVE, 8, 3, 2),
+        Entry(64 << 10, "tree", 4096, 4, 2),
+    )
+    written(
+        file,
+        Section(HERE, "f4", {"allreduce": entries}),
+        Section(HERE, "bytes", {"bcast": (Entry(8, "chain", 8, 1, 1),)}),
+    )
     comm = made(monkeypatch, file)
     picks = {4: "double_tree", 512: "double_tree", 1024: NATIVE, 1 << 20: NATIVE}
     with caplog.at_level(logging.INFO, "hpcoll"):
@@ -115,12 +129,26 @@ def test_odd_picks_run_at_the_nearest_size(
         x = np.ones(5000, "f4")
         comm.Allreduce(MPI.IN_PLACE, x, MPI.MAX)  # NaN must pass through: not native
         comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
-        assert agreed([row.algorithm for row in comm.ledger.rows() if row.algorithm not in ("tree", "ring")]) == []
-    texts, tree = [record.getMessage() for record in caplog.records], "allreduce of float32, 16384 to 32767 bytes: tree"
+        assert (
+            agreed([row.algorithm for row in comm.ledger.rows() if row.algorithm not in ("tree", "ring")])
+            == []
+        )
+    texts, tree = (
+        [record.getMessage() for record in caplog.records],
+        "allreduce of float32, 16384 to 32767 bytes: tree",
+    )
     if WORLD.rank == 0:
-        assert "allreduce of float32, 4 to 7 bytes: double_tree (tuned at 8 B: 1.25 us against 40.1 us native)" in texts
-        assert "allreduce of float64, 8 to 15 bytes: double_tree (tuned for f4: 1.25 us against 40.1 us native)" in texts
-        assert any(text.startswith(f"{tree}, segments of 4096 bytes (tuned at 64 KiB: 4 us") for text in texts)
+        assert (
+            "allreduce of float32, 4 to 7 bytes: double_tree (tuned at 8 B: 1.25 us against 40.1 us native)"
+            in texts
+        )
+        assert (
+            "allreduce of float64, 8 to 15 bytes: double_tree (tuned for f4: 1.25 us against 40.1 us native)"
+            in texts
+        )
+        assert any(
+            text.startswith(f"{tree}, segments of 4096 bytes (tuned at 64 KiB: 4 us") for text in texts
+        )
     monkeypatch.setenv("HPCOLL_ALLREDUCE", "circulant")
     assert ran(made(monkeypatch, file), "allreduce", "f4", 8) == "circulant"
 
@@ -141,18 +169,26 @@ def test_a_table_of_elsewhere_is_refused_once_and_by_name(
     untuned = ran(hpcoll.Communicator(WORLD.Dup()), "allreduce", "f4", 8)
     comm = made(monkeypatch, file)
     parts = [comm.Dup(), comm.Split(comm.rank % 2, comm.rank), comm.Split(comm.rank)]
-    texts = [text for record in caplog.records if "tuning file" in (text := record.getMessage()) and record.levelno >= logging.WARNING]
+    texts = [
+        text
+        for record in caplog.records
+        if "tuning file" in (text := record.getMessage()) and record.levelno >= logging.WARNING
+    ]
     assert len([text for text in texts if f"field {field} has " in text]) == (WORLD.rank == 0)
     assert [text for text in texts if str(file) not in text] == []
     if WORLD.rank == 0:
-        assert texts[0].startswith(f"tuning file {file} does not fit this communicator: field {field} has {there}, this run has ")
+        assert texts[0].startswith(
+            f"tuning file {file} does not fit this communicator: field {field} has {there}, this run has "
+        )
         assert texts[0].endswith("; the model decides")
     assert ran(comm, "allreduce", "f4", 8) == untuned
     for part in parts:
         part.Barrier()
 
 
-def test_another_format_is_refused_by_name(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_format_is_refused_by_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     written(file, version=FORMAT + 1)
     made(monkeypatch, file).Barrier()
     texts = [text for record in caplog.records if "tuning file" in (text := record.getMessage())]
@@ -163,8 +199,14 @@ def test_another_format_is_refused_by_name(file: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ('{"format": 1,\n "hpcoll": oops}', "tuning file .*table.json, line 2: expected JSON, got Expecting value"),
-        ('{"format": 1, "hpcoll": "", "sections": [{}]}', r"tuning file .*json, field sections\[0\].hosts: expected an object, got none"),
+        (
+            '{"format": 1,\n "hpcoll": oops}',
+            "tuning file .*table.json, line 2: expected JSON, got Expecting value",
+        ),
+        (
+            '{"format": 1, "hpcoll": "", "sections": [{}]}',
+            r"tuning file .*json, field sections\[0\].hosts: expected an object, got none",
+        ),
         (None, "cannot read tuning file .*table.json: No such file or directory"),
     ],
 )
@@ -180,5 +222,7 @@ def test_a_file_that_is_wrong_is_an_error_on_every_rank(
 
 
 def test_ranks_with_different_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match=r"rank 1: HPCOLL_TUNING must be equal on all ranks, .*table-0.*table-1"):
+    with pytest.raises(
+        ArgumentError, match=r"rank 1: HPCOLL_TUNING must be equal on all ranks, .*table-0.*table-1"
+    ):
         made(monkeypatch, Path(f"table-{WORLD.rank}"))

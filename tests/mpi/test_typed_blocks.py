@@ -14,7 +14,11 @@ from hpcoll.runtime.engine.object_layout import SUPPORTED
 pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 SHAPE = (4, 5, 6)
 NBYTES = 8 * 4 * 5 * 6
-FACES = {0: ([1, 3, 4], (1, 1, 1)), 1: ([2, 1, 6], (0, 3, 0)), 2: ([4, 3, 1], (0, 1, 5))}  # lengths and firsts, of twelve numbers each
+FACES = {
+    0: ([1, 3, 4], (1, 1, 1)),
+    1: ([2, 1, 6], (0, 3, 0)),
+    2: ([4, 3, 1], (0, 1, 5)),
+}  # lengths and firsts, of twelve numbers each
 
 
 def faces(n: int) -> list[MPI.Datatype]:
@@ -32,26 +36,46 @@ def cube(comm: MPI.Intracomm, turn: int, *more: int) -> np.ndarray:
     return np.random.default_rng([turn, comm.rank]).random((*more, *SHAPE))
 
 
-def specs(comm: MPI.Intracomm, kinds: list[MPI.Datatype], same: list[MPI.Datatype], turn: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
+def specs(
+    comm: MPI.Intracomm, kinds: list[MPI.Datatype], same: list[MPI.Datatype], turn: int
+) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Send and receive buffers, made anew by each call, by name."""
     p, here = comm.size, comm.rank
     ones, zeros = [1] * p, [0] * p
-    plain, runs, column = [MPI.DOUBLE] * p, MPI.DOUBLE.Create_contiguous(3).Commit(), MPI.DOUBLE.Create_vector(12 * 3000, 1, 2).Commit()
+    plain, runs, column = (
+        [MPI.DOUBLE] * p,
+        MPI.DOUBLE.Create_contiguous(3).Commit(),
+        MPI.DOUBLE.Create_vector(12 * 3000, 1, 2).Commit(),
+    )
     long = np.random.default_rng([turn, here]).random((p, 3000, 12))
     given: dict[str, Callable[[], tuple[Any, Any]]] = {
         "faces": lambda: ([cube(comm, turn), ones, zeros, kinds], [cube(comm, 9, p), ones, zeros, same]),
-        "pairs": lambda: ([cube(comm, turn), (ones, zeros), tuple(kinds)], (cube(comm, 9, p), (ones, zeros), same)),
+        "pairs": lambda: (
+            [cube(comm, turn), (ones, zeros), tuple(kinds)],
+            (cube(comm, 9, p), (ones, zeros), same),
+        ),
         "types alone": lambda: ([cube(comm, turn), kinds], [cube(comm, 9, p), same]),
-        "plain": lambda: ([cube(comm, turn), [12] * p, list(range(0, 96 * p, 96)), plain],
-                          [cube(comm, 9), [4] * p, [96 * i for i in range(p)], [runs] * p]),
-        "packed for faces": lambda: ([np.arange(12.0 * p) + turn, [12] * p, np.arange(0, 96 * p, 96), plain],
-                                     [cube(comm, 9, p), ones, zeros, same]),
-        "nothing for some": lambda: ([cube(comm, turn), [int(i > 0) for i in range(p)], zeros, kinds],
-                                     [cube(comm, 9, p), [int(here > 0)] * p, zeros, same]),
-        "in place": lambda: (MPI.IN_PLACE, [cube(comm, turn, p), ones, [NBYTES * i for i in range(p)], kinds[:1] * p]),
-        "long": lambda: ([long, [36000] * p, [36000 * 8 * i for i in range(p)], plain],
-                         [np.zeros((p, 36000, 2)), ones, [16 * 36000 * i for i in range(p)], [column] * p]),
-    }  # fmt: skip
+        "plain": lambda: (
+            [cube(comm, turn), [12] * p, list(range(0, 96 * p, 96)), plain],
+            [cube(comm, 9), [4] * p, [96 * i for i in range(p)], [runs] * p],
+        ),
+        "packed for faces": lambda: (
+            [np.arange(12.0 * p) + turn, [12] * p, np.arange(0, 96 * p, 96), plain],
+            [cube(comm, 9, p), ones, zeros, same],
+        ),
+        "nothing for some": lambda: (
+            [cube(comm, turn), [int(i > 0) for i in range(p)], zeros, kinds],
+            [cube(comm, 9, p), [int(here > 0)] * p, zeros, same],
+        ),
+        "in place": lambda: (
+            MPI.IN_PLACE,
+            [cube(comm, turn, p), ones, [NBYTES * i for i in range(p)], kinds[:1] * p],
+        ),
+        "long": lambda: (
+            [long, [36000] * p, [36000 * 8 * i for i in range(p)], plain],
+            [np.zeros((p, 36000, 2)), ones, [16 * 36000 * i for i in range(p)], [column] * p],
+        ),
+    }
     return given
 
 
@@ -94,7 +118,9 @@ def test_changed_by_one(described: list[str]) -> None:
         expected = y.copy()
         MPI.Intracomm(comm).Alltoallw([x, counts, displs, types], [expected, *received])
         comm.Alltoallw([x, counts, displs, types], [y, *received])
-        wrong.extend([] if np.array_equal(y, expected) and len(described) == times else [(what, described.copy())])
+        wrong.extend(
+            [] if np.array_equal(y, expected) and len(described) == times else [(what, described.copy())]
+        )
 
     told("first", 1)
     told("again", 0)
@@ -117,7 +143,12 @@ def test_freed_in_flight(first: bool) -> None:
     """Datatypes that the program frees while the call is in flight, also where the communicator's context is made meanwhile."""
     comm = fresh()
     ours, p = comm.Dup() if first else comm, comm.size
-    expected, found, kinds, same = np.zeros((p, *SHAPE)), np.zeros((p, *SHAPE)), faces(p), places(p, comm.rank % 3)
+    expected, found, kinds, same = (
+        np.zeros((p, *SHAPE)),
+        np.zeros((p, *SHAPE)),
+        faces(p),
+        places(p, comm.rank % 3),
+    )
     x, ones, zeros = cube(comm, 5), [1] * p, [0] * p
     MPI.Intracomm(comm).Alltoallw([x, ones, zeros, kinds], [expected, ones, zeros, same])
     request = ours.Ialltoallw([x, ones, zeros, kinds], [found, ones, zeros, same])
@@ -135,12 +166,20 @@ def test_refused() -> None:
     comm, (face,) = fresh(), faces(1)
     p = comm.size
     ones, zeros, types = [1] * p, [0] * p, [face] * p
-    comm.Alltoallw([cube(comm, 0), ones, zeros, types], [cube(comm, 0, p), ones, [NBYTES * i for i in range(p)], types])
+    comm.Alltoallw(
+        [cube(comm, 0), ones, zeros, types], [cube(comm, 0, p), ones, [NBYTES * i for i in range(p)], types]
+    )
     short = np.zeros(40)
-    for spec in ([short, ones, zeros, types], [cube(comm, 0), ones, [NBYTES] * p, types], [cube(comm, 0), ones, [-1000] * p, types]):
+    for spec in (
+        [short, ones, zeros, types],
+        [cube(comm, 0), ones, [NBYTES] * p, types],
+        [cube(comm, 0), ones, [-1000] * p, types],
+    ):
         with pytest.raises(ArgumentError, match=r"needs bytes -?\d+ to -?\d+ of its array"):
             comm.Alltoallw([cube(comm, 0), ones, zeros, types], spec)
     with pytest.raises(ArgumentError, match="block"):
-        comm.Alltoallw([cube(comm, 0), [2] * p, zeros, [MPI.DOUBLE] * p], [short, ones, zeros, [MPI.DOUBLE] * p])
+        comm.Alltoallw(
+            [cube(comm, 0), [2] * p, zeros, [MPI.DOUBLE] * p], [short, ones, zeros, [MPI.DOUBLE] * p]
+        )
     face.Free()
     comm.Free()

@@ -22,23 +22,43 @@ comm.Barrier()
 CALLS = "if comm.rank:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, y)\n"
 IN_FLIGHT = "(comm.Ibarrier() if comm.rank else comm.Iallreduce(x, y)).Wait()"
 TABLES = {
-    "blocking": (CALLS, "in blocking call 2 on", "Allreduce(float64[8], op=SUM)", "Bcast(float64[8], root=0)"),
+    "blocking": (
+        CALLS,
+        "in blocking call 2 on",
+        "Allreduce(float64[8], op=SUM)",
+        "Bcast(float64[8], root=0)",
+    ),
     "in flight": (IN_FLIGHT, "in call 1 in flight on", "Iallreduce(float64[8], op=SUM)", "Ibarrier()"),
-    "of objects": ("comm.bcast('x') if comm.rank else comm.allgather(1)", "in blocking call 2 on", "allgather(obj)", "bcast(obj, root=0)"),
+    "of objects": (
+        "comm.bcast('x') if comm.rank else comm.allgather(1)",
+        "in blocking call 2 on",
+        "allgather(obj)",
+        "bcast(obj, root=0)",
+    ),
 }
 OTHERS = {  # what ranks print, besides frames of hpcoll
     "a rank that does not come": (
         "if comm.rank:\n    time.sleep(3)\ncomm.Barrier(timeout=1)",
-        [r"CollectiveTimeout: rank \d: Barrier\(\) at \S+, blocking call 2 on \S+ did not end in 1 s:\n  rank 0 waits for rank 1\n"],
+        [
+            r"CollectiveTimeout: rank \d: Barrier\(\) at \S+, blocking call 2 on \S+ did not end in 1 s:\n  rank 0 waits for rank 1\n"
+        ],
     ),
     "a rank that has ended": (
         "if comm.rank:\n    raise ValueError('mine')\ncomm.Barrier()",
-        [r"ValueError: mine\n", r"PeerFailed: rank 0: Barrier\(\) at \S+: rank 1 \(process \d+ on .*\) was ended by ValueError: mine\n"],
+        [
+            r"ValueError: mine\n",
+            r"PeerFailed: rank 0: Barrier\(\) at \S+: rank 1 \(process \d+ on .*\) was ended by ValueError: mine\n",
+        ],
     ),
-    "an argument": ("comm.Allreduce(x, y[1:])", [r"hpcoll\.ArgumentError: rank \d: recvbuf needs 8 elements of float64, got 7 of "]),
+    "an argument": (
+        "comm.Allreduce(x, y[1:])",
+        [r"hpcoll\.ArgumentError: rank \d: recvbuf needs 8 elements of float64, got 7 of "],
+    ),
     "an operator": (
         "def mine(a, b):\n    return a['x']\ncomm.allreduce(1, op=mine)",
-        [r"comm\.allreduce\(1, op=mine\)\n.*\n* *File .*, in mine\n    return a\['x'\]\n(.*\n)?TypeError: 'int' object is not"],
+        [
+            r"comm\.allreduce\(1, op=mine\)\n.*\n* *File .*, in mine\n    return a\['x'\]\n(.*\n)?TypeError: 'int' object is not"
+        ],
     ),
     "a pickled object": (
         "class A:\n    def __reduce__(self):\n        raise KeyError('not me')\ncomm.bcast(A())",
@@ -55,7 +75,9 @@ OTHERS = {  # what ranks print, besides frames of hpcoll
 }
 
 
-def printed(tmp_path: Path, script: str, nranks: int = 2, options: tuple[str, ...] = (), **variables: str) -> str:
+def printed(
+    tmp_path: Path, script: str, nranks: int = 2, options: tuple[str, ...] = (), **variables: str
+) -> str:
     """Run a program to its bad end, and return what its ranks have printed."""
     program = tmp_path / "program.py"
     program.write_text(HEAD + script)
@@ -72,11 +94,17 @@ def of_hpcoll(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("case", "nranks", "options"),
     [
-        ("blocking", 2, ()), ("in flight", 2, MPI4PY),
-        *(pytest.param(*one, marks=pytest.mark.full) for one in (("blocking", 4, ()), ("of objects", 2, ()), ("of objects", 4, MPI4PY))),
+        ("blocking", 2, ()),
+        ("in flight", 2, MPI4PY),
+        *(
+            pytest.param(*one, marks=pytest.mark.full)
+            for one in (("blocking", 4, ()), ("of objects", 2, ()), ("of objects", 4, MPI4PY))
+        ),
     ],
-)  # fmt: skip
-def test_one_rank_says_what_each_called(case: str, nranks: int, options: tuple[str, ...], tmp_path: Path) -> None:
+)
+def test_one_rank_says_what_each_called(
+    case: str, nranks: int, options: tuple[str, ...], tmp_path: Path
+) -> None:
     """With its line and the number that the program counts; the others say that there is such a table."""
     script, which, first, second = TABLES[case]
     text = printed(tmp_path, script, nranks, options)
@@ -89,12 +117,20 @@ def test_one_rank_says_what_each_called(case: str, nranks: int, options: tuple[s
     for row, call in zip(tables[0], (first, second), strict=True):
         assert row.startswith(call)
         assert re.search(r" at \S*program\.py:\d+$", row)
-    told = re.findall(r"MismatchError: rank \d: .* on MPI_COMM_WORLD; another rank of this node shows more\n", text)
+    told = re.findall(
+        r"MismatchError: rank \d: .* on MPI_COMM_WORLD; another rank of this node shows more\n", text
+    )
     assert len(told) <= nranks - 1  # the launcher may end others before they say anything
 
 
 @pytest.mark.parametrize(
-    "case", [one if one in ("a rank that does not come", "an operator") else pytest.param(one, marks=pytest.mark.full) for one in OTHERS]
+    "case",
+    [
+        one
+        if one in ("a rank that does not come", "an operator")
+        else pytest.param(one, marks=pytest.mark.full)
+        for one in OTHERS
+    ],
 )
 def test_frames_of_the_program_alone(case: str, tmp_path: Path) -> None:
     """In whatever has gone wrong; what the error says is there."""
@@ -114,7 +150,10 @@ def test_all_of_it_where_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_bugs_of_hpcoll_keep_their_frames(tmp_path: Path) -> None:
     """An exception that it does not mean to raise."""
-    text = printed(tmp_path, "from hpcoll.comm.context.context import Context\nContext.check = None\ncomm.Allreduce(x, y)")
+    text = printed(
+        tmp_path,
+        "from hpcoll.comm.context.context import Context\nContext.check = None\ncomm.Allreduce(x, y)",
+    )
     assert "TypeError: 'NoneType' object is not callable" in text
     assert len(of_hpcoll(text)) >= 2
 
@@ -122,7 +161,9 @@ def test_bugs_of_hpcoll_keep_their_frames(tmp_path: Path) -> None:
 def test_a_hook_of_the_program_gets_the_error_whole(tmp_path: Path) -> None:
     """Set after hpcoll's, it is called in its place."""
     told = "'hook', error.rank, error.call, len(error.rows), error.rows[1]"
-    text = printed(tmp_path, f"sys.excepthook = lambda kind, error, trace: print({told}, file=sys.stderr)\n{CALLS}")
+    text = printed(
+        tmp_path, f"sys.excepthook = lambda kind, error, trace: print({told}, file=sys.stderr)\n{CALLS}"
+    )
     assert re.search(r"hook 1 Bcast\(float64\[8\], root=0\) at \S+:\d+ 2 rank 1: Bcast\(", text)
 
 
@@ -171,5 +212,9 @@ for _ in range(2):  # the second has the message contexts of the first
 def test_numbers_are_those_that_the_program_counts() -> None:
     """Blocking calls and calls in flight by themselves, whatever ranks agree on in between, and whoever served them."""
     said, errors = job(2, NUMBERS)
-    right = [f"blocking call {number}" for number in (2, 4, 3, 2, 3)] + [f"call {number} in flight" for number in (6, 2, 1)]
-    assert said == {rank: "".join(f"{one}\n" for one in [*right, "blocking call 2"]) for rank in range(2)}, errors
+    right = [f"blocking call {number}" for number in (2, 4, 3, 2, 3)] + [
+        f"call {number} in flight" for number in (6, 2, 1)
+    ]
+    assert said == {rank: "".join(f"{one}\n" for one in [*right, "blocking call 2"]) for rank in range(2)}, (
+        errors
+    )

@@ -29,4 +29,6 @@ def test_collectives_without_diagnosis(tmp_path: Path) -> None:
     assert len(kept) == len(lines) - 1
     attach.write_text("".join(kept))
     done = finished(command(2, CALLS, head=f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{HEAD}"), {})
-    assert spoken(2, done.stdout) == {rank: [f"{package}/__init__.py CallHooks []"] for rank in range(2)}, done.stderr
+    assert spoken(2, done.stdout) == {rank: [f"{package}/__init__.py CallHooks []"] for rank in range(2)}, (
+        done.stderr
+    )

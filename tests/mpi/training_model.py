@@ -12,7 +12,11 @@ WORLD = MPI.COMM_WORLD
 RANK, NRANKS = WORLD.rank, WORLD.size
 SHAPES = {"weights": ((23, 7), "f4"), "empty": ((0, 3), "f8"), "bias": ((11,), "f8"), "scale": ((), "f4")}
 NEEDS_TWO = pytest.mark.skipif(NRANKS < 2, reason="needs a worker beside the server")
-MODES: list[dict[str, Any]] = [{"mode": "synchronous"}, {"mode": "asynchronous"}, {"mode": "asynchronous", "staleness": 1}]
+MODES: list[dict[str, Any]] = [
+    {"mode": "synchronous"},
+    {"mode": "asynchronous"},
+    {"mode": "asynchronous", "staleness": 1},
+]
 
 
 def initial() -> dict[str, Any]:
@@ -24,7 +28,9 @@ def gradient(parameters: dict[str, Any], worker: int, step: int) -> dict[str, An
     return {name: (array * (1 + worker) - step).astype(array.dtype) for name, array in parameters.items()}
 
 
-def serial(optimizer: Optimizer, nworkers: int, nsteps: int, leaves: int = -1, after: int = 0) -> dict[str, Any]:
+def serial(
+    optimizer: Optimizer, nworkers: int, nsteps: int, leaves: int = -1, after: int = 0
+) -> dict[str, Any]:
     """The parameters after steps by the mean gradient; one worker may leave after some steps."""
     parameters, states = initial(), {name: {} for name in SHAPES}
     for step in range(1, nsteps + 1):

@@ -60,7 +60,9 @@ def conditioned(rng: Rng, shape: tuple[int, int], dtype: np.dtype) -> Array:
     made[:, pairs : 2 * pairs] = -rng.permuted(made[:, :pairs], axis=1)
     small = top - rng.integers(0, 1000 if dtype == DOUBLE else 200, (n, 1))
     rest = width - 2 * pairs
-    made[:, 2 * pairs :] = _any(rng, (n, rest), dtype, np.maximum(small - 3, form.least + 1), np.maximum(small, form.least + 2))
+    made[:, 2 * pairs :] = _any(
+        rng, (n, rest), dtype, np.maximum(small - 3, form.least + 1), np.maximum(small, form.least + 2)
+    )
     return rng.permuted(made, axis=1)
 
 
@@ -77,7 +79,9 @@ def ties(rng: Rng, shape: tuple[int, int], dtype: np.dtype) -> Array:
     at = rng.integers(form.least + form.digits + 1, form.top - form.digits - 4, n)
     made = np.zeros(shape, np.float64)
     sign = rng.choice((-1.0, 1.0), n)
-    made[:, 0] = sign * np.ldexp(rng.integers(1 << (form.digits - 1), 1 << form.digits, n).astype(np.float64), at)
+    made[:, 0] = sign * np.ldexp(
+        rng.integers(1 << (form.digits - 1), 1 << form.digits, n).astype(np.float64), at
+    )
     made[:, 1] = rng.choice((-1.0, 1.0), n) * np.ldexp(1.0, at - 1)
     if width > 2:
         far = np.maximum(at - rng.integers(2, 1000, n), form.least)
@@ -98,11 +102,25 @@ def special(rng: Rng, shape: tuple[int, int], dtype: np.dtype) -> Array:
     """Zeros of both signs, and a few infinities and NaN."""
     values = np.array([0.0, -0.0, -0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan], dtype)
     few = rng.integers(0, 4, (shape[0], 1)) == 0
-    return values[np.where(few, rng.integers(0, 9, shape), rng.integers(0, 3 + 3 * (rng.random((shape[0], 1)) < 0.3), shape))]
+    return values[
+        np.where(
+            few, rng.integers(0, 9, shape), rng.integers(0, 3 + 3 * (rng.random((shape[0], 1)) < 0.3), shape)
+        )
+    ]
 
 
-FAMILIES = {one.__name__: one for one in (exponents, alike, conditioned, subnormal, ties, overflowing, special)}
-SHARES = {"exponents": 2, "alike": 2, "conditioned": 3, "subnormal": 1, "ties": 2, "overflowing": 0.5, "special": 0.25}
+FAMILIES = {
+    one.__name__: one for one in (exponents, alike, conditioned, subnormal, ties, overflowing, special)
+}
+SHARES = {
+    "exponents": 2,
+    "alike": 2,
+    "conditioned": 3,
+    "subnormal": 1,
+    "ties": 2,
+    "overflowing": 0.5,
+    "special": 0.25,
+}
 
 
 # ---- right results
@@ -197,30 +215,42 @@ def checked_again(rows: Array, sums: Array) -> int:
 
 def main() -> None:
     """Run, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=10_000_000, help="in all (10000000)")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     rng, begin = np.random.default_rng(asked.seed), time.monotonic()
     tried: list[tuple[str, Callable[[Array], Array], np.dtype, float]] = [
-        ("EXACT_SUM", fold, DOUBLE, 0.45), ("EXACT_SUM", fold, SINGLE, 0.2),
-        ("exact_sum", along, DOUBLE, 0.2), ("exact_sum", along, SINGLE, 0.1),
-    ]  # fmt: skip
+        ("EXACT_SUM", fold, DOUBLE, 0.45),
+        ("EXACT_SUM", fold, SINGLE, 0.2),
+        ("exact_sum", along, DOUBLE, 0.2),
+        ("exact_sum", along, SINGLE, 0.1),
+    ]
     print("| of | type | numbers | cases | wrong |\n|---|---|---|---|---|")
     ncases, nwrong, again, decades = 0, 0, [0, 0], Counter[int]()
     for name, function, dtype, share in tried:
         for family, part in SHARES.items():
             cases, wrong = 0, 0
-            for rows in rows_of(family, rng, math.ceil(asked.cases * share * part / sum(SHARES.values())), dtype):
+            for rows in rows_of(
+                family, rng, math.ceil(asked.cases * share * part / sum(SHARES.values())), dtype
+            ):
                 want = right(rows)
                 if family == "conditioned":
                     decades.update((np.maximum(conditions(rows, want), 0) // 50 * 50).astype(int).tolist())
                 with np.errstate(all="ignore"):
                     found = function(rows)
                 differ = bits(found) != bits(want)
-                bad = [i for i in range(len(rows)) if bits(found[i : i + 1]) != bits(want[i : i + 1])] if differ else []
+                bad = (
+                    [i for i in range(len(rows)) if bits(found[i : i + 1]) != bits(want[i : i + 1])]
+                    if differ
+                    else []
+                )
                 for i in bad[:3]:
-                    print(f"wrong: {name} {[one.hex() for one in rows[i].tolist()]} gave {found[i]!r} for {want[i]!r}")
+                    print(
+                        f"wrong: {name} {[one.hex() for one in rows[i].tolist()]} gave {found[i]!r} for {want[i]!r}"
+                    )
                 cases, wrong = cases + len(rows), wrong + len(bad)
                 if dtype == DOUBLE:
                     again = [again[0] + min(50, len(rows)), again[1] + checked_again(rows[:50], want[:50])]
@@ -228,7 +258,9 @@ def main() -> None:
             print(f"| `{name}` | {dtype} | {family} | {cases:,} | {wrong} |", flush=True)
     tally = Counter(good for _, good in products(rng, math.ceil(asked.cases * 0.05)))
     print(f"| `exact_dot` | float64 | products | {tally.total():,} | {tally[False]} |")
-    print(f"\n{ncases + tally.total():,} cases, {nwrong + tally[False]} wrong, {time.monotonic() - begin:.0f} s")
+    print(
+        f"\n{ncases + tally.total():,} cases, {nwrong + tally[False]} wrong, {time.monotonic() - begin:.0f} s"
+    )
     print("condition numbers, from 10**k on:", dict(sorted(decades.items())))
     print(f"mpmath: {again[0]:,} of the right results again, {again[1]} differ")
 

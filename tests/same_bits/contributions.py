@@ -19,21 +19,34 @@ DTYPES = (*REALS, *COMPLEX, *INTEGERS)
 
 def operators(dtype: np.dtype) -> tuple[str, ...]:
     """Return the names of the operators that are tried on an element type; the user's on one, since each process compiles it."""
-    return ("sum", "prod", "exact") + (("min", "max") if dtype.kind != "c" else ()) + (("lean",) if dtype == np.float64 else ())
+    return (
+        ("sum", "prod", "exact")
+        + (("min", "max") if dtype.kind != "c" else ())
+        + (("lean",) if dtype == np.float64 else ())
+    )
 
 
 def _reals(rng: np.random.Generator, dtype: np.dtype, op: str) -> Array:
     """Return a period of each contribution: rows of one type."""
     form = FORMS[dtype]
-    least, top = (form.least + form.digits, form.top - 5) if op in ("sum", "exact", "lean") else (-form.top // 16, form.top // 16 + 1)
+    least, top = (
+        (form.least + form.digits, form.top - 5)
+        if op in ("sum", "exact", "lean")
+        else (-form.top // 16, form.top // 16 + 1)
+    )
     shape = NPARTS, PERIOD
     # Three in ten of any size, the others of sizes alike, so that all digits of each count.
     centre = rng.integers(least, top, PERIOD)
     alike = centre + rng.integers(-form.digits, form.digits, shape) // 2
-    exponents = np.clip(np.where(rng.random(shape) < 0.3, rng.integers(least, top, shape), alike), least, top) - form.digits
+    exponents = (
+        np.clip(np.where(rng.random(shape) < 0.3, rng.integers(least, top, shape), alike), least, top)
+        - form.digits
+    )
     values = np.ldexp(rng.integers(-1 << form.digits, 1 << form.digits, shape).astype(np.float64), exponents)
     values[1::2, ::7] = -values[::2, ::7]  # what cancels
-    values[:, 3::31] = np.ldexp(rng.integers(-9, 9, (NPARTS, len(range(3, PERIOD, 31)))), form.least)  # subnormal
+    values[:, 3::31] = np.ldexp(
+        rng.integers(-9, 9, (NPARTS, len(range(3, PERIOD, 31)))), form.least
+    )  # subnormal
     values[:, 5] = -0.0
     values[:, 6] = rng.choice([0.0, -0.0], NPARTS)
     with np.errstate(over="ignore"):
@@ -44,9 +57,16 @@ def _special(values: Array, form_top: float) -> None:
     """Put in infinities, what is no number, what overflows in the middle, and ties."""
     huge = float(form_top)
     for column, row in (
-        (11, (np.inf, 1)), (12, (1, -np.inf)), (13, (np.inf, -np.inf)), (14, (np.nan, 1)), (15, (np.inf, np.nan)),
-        (16, (huge, huge, -huge, -huge, 1)), (17, (huge, huge, -huge)), (18, (-huge, -huge)), (19, (huge, -huge, huge, -huge)),
-    ):  # fmt: skip
+        (11, (np.inf, 1)),
+        (12, (1, -np.inf)),
+        (13, (np.inf, -np.inf)),
+        (14, (np.nan, 1)),
+        (15, (np.inf, np.nan)),
+        (16, (huge, huge, -huge, -huge, 1)),
+        (17, (huge, huge, -huge)),
+        (18, (-huge, -huge)),
+        (19, (huge, -huge, huge, -huge)),
+    ):
         values[:, column] = 0
         values[: len(row), column] = row
 
@@ -106,5 +126,3 @@ def is_free(dtype: np.dtype, op: str) -> bool:
 def repeated(period: Array, count: int, start: int = 0) -> Array:
     """Return so many elements of an endless repetition, from one of them on."""
     return np.resize(np.roll(period, -(start % PERIOD)), count)
-
-

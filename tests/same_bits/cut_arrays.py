@@ -9,7 +9,12 @@ from right_bits import BF16, FORMS, PARTS, SQUARE, UNIT, Array, bits, exact, int
 import hpcoll
 
 SHAPE = (1003, 5)  # of the global array
-DTYPES = tuple(map(np.dtype, ("float64", "float32", "float16", BF16, "complex128", "complex64", "int32", "uint8", "int64")))
+DTYPES = tuple(
+    map(
+        np.dtype,
+        ("float64", "float32", "float16", BF16, "complex128", "complex64", "int32", "uint8", "int64"),
+    )
+)
 Parts = Sequence[Array]
 
 
@@ -52,14 +57,20 @@ def _mean(values: Array) -> Any:
     if values.dtype.kind == "c":
         return values.dtype.type(complex(_mean(values.real), _mean(values.imag)))
     if values.dtype.kind in "iu":
-        return np.float64(quotient(int(values.sum(dtype=object)) << -UNIT, values.size, FORMS[np.dtype(np.float64)]))
-    return np.float64(quotient(sum(integers(values)), values.size, form_of(values.dtype))).astype(values.dtype)
+        return np.float64(
+            quotient(int(values.sum(dtype=object)) << -UNIT, values.size, FORMS[np.dtype(np.float64)])
+        )
+    return np.float64(quotient(sum(integers(values)), values.size, form_of(values.dtype))).astype(
+        values.dtype
+    )
 
 
 FUNCTIONS = (
-    Function("exact_sum", "fVciu", _sum), Function("exact_norm", "fVc", _norm), Function("exact_mean", "fVciu", _mean),
+    Function("exact_sum", "fVciu", _sum),
+    Function("exact_norm", "fVc", _norm),
+    Function("exact_mean", "fVciu", _mean),
     Function("exact_dot", "fV", _dot, axes=False),
-)  # fmt: skip
+)
 
 
 def whole(dtype: np.dtype) -> Array:
@@ -118,12 +129,14 @@ def wanted(function: Function, values: Array, axis: Any) -> Array:
     """Return the right result along an axis, or of all."""
     if not isinstance(axis, int):
         return np.asarray(function.right(values.reshape(-1)))
-    return np.asarray([function.right(one) for one in np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])])
+    return np.asarray(
+        [function.right(one) for one in np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])]
+    )
 
 
 def of_type(
     comm: Any, double: Any, function: Function, dtype: np.dtype, *, few: bool = False
-) -> Iterator[tuple[str, Array | None, bool, str]]:  # fmt: skip
+) -> Iterator[tuple[str, Array | None, bool, str]]:
     """Yield the name of each result, the result, whether it is right, and how it came about. Every rank has the same results.
 
     With ``few`` each cut has one layout, which is another one along each axis.
@@ -144,9 +157,23 @@ def of_type(
                 if double is not None:
                     given = [on_gpu(double, array) for array in given]
                 try:
-                    found = np.asarray(getattr(hpcoll, function.name)(comm, *given, **({} if axis is None else {"axis": axis})))
+                    found = np.asarray(
+                        getattr(hpcoll, function.name)(
+                            comm, *given, **({} if axis is None else {"axis": axis})
+                        )
+                    )
                 except (hpcoll.HpcollError, AttributeError, TypeError, ValueError) as error:
-                    yield name, None, False, f"{name} {cut} {layout}: {type(error).__name__}: {str(error)[:200]}"
+                    yield (
+                        name,
+                        None,
+                        False,
+                        f"{name} {cut} {layout}: {type(error).__name__}: {str(error)[:200]}",
+                    )
                     continue
                 good = found.dtype == want.dtype and found.shape == want.shape and bits(found) == bits(want)
-                yield name, found, good, f"{name} {cut} {layout}: {found.shape} {found.ravel()[:3]!r} for {want.shape} {want.ravel()[:3]!r}"
+                yield (
+                    name,
+                    found,
+                    good,
+                    f"{name} {cut} {layout}: {found.shape} {found.ravel()[:3]!r} for {want.shape} {want.ravel()[:3]!r}",
+                )

@@ -95,7 +95,14 @@ def attempt(comm: Any, case: SameCase, mine: int, tally: Tally, kind: str, doubl
             raise Broken from error
         return
     whole = case.collective in ("allreduce", "reduce")
-    tally.note(kind, key(case, comm.size) if whole else f"{case.collective} {key(case, comm.size)} {comm.rank} of {comm.size}", *ran, case)
+    tally.note(
+        kind,
+        key(case, comm.size)
+        if whole
+        else f"{case.collective} {key(case, comm.size)} {comm.rank} of {comm.size}",
+        *ran,
+        case,
+    )
 
 
 @contextmanager
@@ -115,7 +122,15 @@ def todo(comm: Any, asked: argparse.Namespace, double: Any, tally: Tally) -> Ite
     on = "GPU" if asked.double else "host"
     for case in cases(comm.size, nodes_of(comm), asked.largest):
         if double is None or case.memory == MEMORIES[0]:
-            yield partial(attempt, comm, case, comm.rank, tally, f"{on}, {'exact' if case.op == 'exact' else 'canonical'}", double)
+            yield partial(
+                attempt,
+                comm,
+                case,
+                comm.rank,
+                tally,
+                f"{on}, {'exact' if case.op == 'exact' else 'canonical'}",
+                double,
+            )
     for order in permutations(comm.size) if double is None else ():
         other = comm.Split(0, order[comm.rank])
         for case in permuted(other):
@@ -153,10 +168,14 @@ def permuted(comm: Any) -> Iterator[SameCase]:
 
 def main() -> None:
     """Run, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--double", action="store_true", help="arrays are on a GPU, that of the double")
     parser.add_argument("--largest", type=int, default=1_000_000, help="elements of a share (1000000)")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further case begins (3600)")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="after which no further case begins (3600)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of cases (1)")
     asked = parser.parse_args()
     comm = hpcoll.Communicator(WORLD)
@@ -165,7 +184,9 @@ def main() -> None:
         with suppress(Broken):
             everything(comm, asked, double, tally)
     hashes = sorted({pair for found in WORLD.allgather(tally.hashes) for pair in found.items()})
-    wrong = [f"rank {rank}: {one}" for rank, found in enumerate(WORLD.allgather(tally.wrong)) for one in found]
+    wrong = [
+        f"rank {rank}: {one}" for rank, found in enumerate(WORLD.allgather(tally.wrong)) for one in found
+    ]
     if WORLD.rank == 0:
         for name, one in hashes:
             print("hash", one, name)

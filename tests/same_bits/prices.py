@@ -21,7 +21,9 @@ ROUNDS = {8 << 10: 1500, 1 << 20: 250, 16 << 20: 40}
 LOCAL = 10_000_000
 
 
-def in_turns(contenders: dict[str, Callable[[], Any]], rounds: int, meet: Callable[[], Any], again: int) -> dict[str, list[float]]:
+def in_turns(
+    contenders: dict[str, Callable[[], Any]], rounds: int, meet: Callable[[], Any], again: int
+) -> dict[str, list[float]]:
     """Return the seconds of every contender in each round; ``again``: calls timed together."""
     names, found = list(contenders), {name: list[float]() for name in contenders}
     for turn in range(rounds + 3):
@@ -43,7 +45,9 @@ def lines(what: str, found: dict[str, list[float]]) -> list[str]:
     for name, times in found.items():
         ratio = median(one / other for one, other in zip(times, plain))
         figures = 1e6 * median(times), 1e6 * min(times), ratio, min(times) / min(plain)
-        rows.append(f"| {what} | {name} | {figures[0]:.1f} | {figures[1]:.1f} | {figures[2]:.2f} | {figures[3]:.2f} |")
+        rows.append(
+            f"| {what} | {name} | {figures[0]:.1f} | {figures[1]:.1f} | {figures[2]:.2f} | {figures[3]:.2f} |"
+        )
     return rows
 
 
@@ -87,14 +91,20 @@ def local(count: int, rounds: int) -> list[str]:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--local", action="store_true", help="arrays of one process, without MPI")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="bytes of float64 messages")
     parser.add_argument("--share", type=float, default=1.0, help="of the usual number of rounds (1)")
     asked = parser.parse_args()
-    found = local(LOCAL, max(3, int(30 * asked.share))) if asked.local else distributed(asked.sizes, asked.share)
+    found = (
+        local(LOCAL, max(3, int(30 * asked.share))) if asked.local else distributed(asked.sizes, asked.share)
+    )
     if found:
-        print("| what | call | us, median | us, least | ratio, median | ratio, least |\n|---|---|---|---|---|---|")
+        print(
+            "| what | call | us, median | us, least | ratio, median | ratio, least |\n|---|---|---|---|---|---|"
+        )
         print("\n".join(found), flush=True)
 
 

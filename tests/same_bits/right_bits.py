@@ -26,9 +26,11 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    np.dtype(np.float64): Form(53, -1074, 1024), np.dtype(np.float32): Form(24, -149, 128),
-    np.dtype(np.float16): Form(11, -24, 16), BF16: Form(8, -133, 128),
-}  # fmt: skip
+    np.dtype(np.float64): Form(53, -1074, 1024),
+    np.dtype(np.float32): Form(24, -149, 128),
+    np.dtype(np.float16): Form(11, -24, 16),
+    BF16: Form(8, -133, 128),
+}
 PARTS = {np.dtype(np.complex128): np.dtype(np.float64), np.dtype(np.complex64): np.dtype(np.float32)}
 
 

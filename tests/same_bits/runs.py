@@ -54,7 +54,13 @@ def jobs(seconds: float) -> list[Job]:
     options = {"GPU": ("--double", "--largest", "65537")}
     settings = {"messages": (("HPCOLL_SHM", "0"),), "environment": (("HPCOLL_ORDER", "rank"),)}
     return [
-        Job(kind, ranks, library, (*options.get(kind, ()), "--seed", str(seed), "--seconds", str(seconds)), settings.get(kind, ()))
+        Job(
+            kind,
+            ranks,
+            library,
+            (*options.get(kind, ()), "--seed", str(seed), "--seconds", str(seconds)),
+            settings.get(kind, ()),
+        )
         for seed, (kind, ranks, library) in enumerate(places)
     ]
 
@@ -63,16 +69,28 @@ def run(job: Job) -> dict[str, Any]:
     """Run a job, and return what its rank 0 said; "error" where it did not end."""
     python = ROOT / f".venv-{job.library}/bin/python"
     program = [str(python), str(HERE / "matrix.py"), *job.arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_", "HPCOLL_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_", "HPCOLL_"))
+    }
     environment |= {"PYTHONPATH": str(ROOT)} | MALLOC | dict(job.settings)
     if job.kind == "hosts":
         command = [str(ROOT / "tests/cluster/hosts.sh"), "--slots", job.ranks, "--", *program]
     else:
         command = [str(python.with_name("mpiexec")), "-n", job.ranks, *program]
         environment |= OPEN_MPI | OPEN_MPI_ROOT
-    begin, found = time.monotonic(), {"name": job.name, "kind": job.kind, "ranks": job.ranks, "library": job.library}
+    begin, found = (
+        time.monotonic(),
+        {"name": job.name, "kind": job.kind, "ranks": job.ranks, "library": job.library},
+    )
     try:
-        quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+        quiet: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "capture_output": True,
+            "text": True,
+            "check": False,
+        }
         done = subprocess.run(["timeout", "-k", "5", str(LIMIT_S), *command], env=environment, **quiet)
     except OSError as error:
         return found | {"error": str(error)}
@@ -100,28 +118,42 @@ def differing(found: list[dict[str, Any]]) -> tuple[int, list[str]]:
 def tables(found: list[dict[str, Any]]) -> str:
     """Return tables of the cases, in Markdown, and what was wrong."""
     kinds = list(dict.fromkeys(kind for one in found for kind in one.get("cases", ())))
-    lines = [f"| runs | ranks (of all cases) | {' | '.join(kinds)} | wrong |", "|---" * (len(kinds) + 3) + "|"]
+    lines = [
+        f"| runs | ranks (of all cases) | {' | '.join(kinds)} | wrong |",
+        "|---" * (len(kinds) + 3) + "|",
+    ]
     for kind, library in dict.fromkeys((one["kind"], one["library"]) for one in found):
         some = [one for one in found if (one["kind"], one["library"]) == (kind, library) and "cases" in one]
         counts = sum((Counter(one["cases"]) for one in some), Counter[str]())
         wrong = sum(len(one["wrong"]) for one in some)
         ranks = "; ".join(f"{one['ranks']} ({one['percent']} %)" for one in some)
-        lines.append(f"| {kind}, {library} | {ranks} | {' | '.join(f'{counts[name]:,}' for name in kinds)} | {wrong} |")
+        lines.append(
+            f"| {kind}, {library} | {ranks} | {' | '.join(f'{counts[name]:,}' for name in kinds)} | {wrong} |"
+        )
     every = sum((Counter(one.get("cases", {})) for one in found), Counter[str]())
     shared, differ = differing(found)
-    lines += ["", f"{every.total():,} cases; {shared:,} results that several runs share, {len(differ)} of them with hashes that differ"]
+    lines += [
+        "",
+        f"{every.total():,} cases; {shared:,} results that several runs share, {len(differ)} of them with hashes that differ",
+    ]
     lines += [f"differs: {one}" for one in differ]
     lines += [f"no result: {one['name']}: {one['error'][-300:]}" for one in found if "error" in one]
-    return "\n".join(lines + [f"wrong: {one['name']}: {text}" for one in found for text in one.get("wrong", ())[:20]])
+    return "\n".join(
+        lines + [f"wrong: {one['name']}: {text}" for one in found for text in one.get("wrong", ())[:20]]
+    )
 
 
 def main() -> None:
     """Run, or show."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600, help="of each run (600)")
     parser.add_argument("--only", help="runs whose name has this word, such as 'hosts' or 'node 3'")
     parser.add_argument("--to", type=Path, help="file that each result is appended to")
-    parser.add_argument("--table", type=Path, help="file of results, of which tables are printed; nothing runs")
+    parser.add_argument(
+        "--table", type=Path, help="file of results, of which tables are printed; nothing runs"
+    )
     asked = parser.parse_args()
     if asked.table:
         print(tables([json.loads(line) for line in asked.table.read_text().splitlines()]))
@@ -130,7 +162,11 @@ def main() -> None:
     for job in jobs(asked.seconds):
         if asked.only is None or asked.only in job.name:
             found.append(one := run(job))
-            print(one["name"], one.get("error") or f"{sum(one['cases'].values())} cases, {len(one['wrong'])} wrong", flush=True)
+            print(
+                one["name"],
+                one.get("error") or f"{sum(one['cases'].values())} cases, {len(one['wrong'])} wrong",
+                flush=True,
+            )
             if asked.to:
                 with asked.to.open("a") as file:
                     file.write(json.dumps(one) + "\n")

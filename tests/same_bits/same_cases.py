@@ -17,8 +17,12 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import unserved
 
 METHODS = {
-    "allreduce": "Allreduce", "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "scan": "Scan", "exscan": "Exscan",
-}  # fmt: skip
+    "allreduce": "Allreduce",
+    "reduce": "Reduce",
+    "reduce_scatter": "Reduce_scatter_block",
+    "scan": "Scan",
+    "exscan": "Exscan",
+}
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 COUNTS = (1, 2, 7, 64, 1000, 4097, 65_537, 1_000_000)  # elements of a share
 SEGMENTS = (None, 4096, 100_000)  # bytes; None: hpcoll's choice
@@ -95,12 +99,22 @@ def run(comm: Any, case: SameCase, mine: int, memory: Memory, **options: Any) ->
     """Run a case; ``mine``: whose contribution this rank gives."""
     rank, nranks = comm.rank, comm.size
     blocks = nranks if case.collective == "reduce_scatter" else 1
-    given, want = repeated(inputs(case.dtype, case.op, nranks)[mine], blocks * case.count), wanted(case, rank, nranks)
+    given, want = (
+        repeated(inputs(case.dtype, case.op, nranks)[mine], blocks * case.count),
+        wanted(case, rank, nranks),
+    )
     at_root = case.collective != "reduce" or rank == case.root
-    send, recv = memory.make(given), memory.make(np.zeros(case.count, case.dtype))  # on all ranks, as symmetric memory needs it
-    arguments = [MPI.IN_PLACE, (recv := send)] if case.place == IN and at_root else [send, recv if at_root else None]
+    send, recv = (
+        memory.make(given),
+        memory.make(np.zeros(case.count, case.dtype)),
+    )  # on all ranks, as symmetric memory needs it
+    arguments = (
+        [MPI.IN_PLACE, (recv := send)] if case.place == IN and at_root else [send, recv if at_root else None]
+    )
     arguments += [operator(case.op), *[case.root] * (case.collective == "reduce")]
-    options |= {name: value for name in ("algorithm", "segment") if (value := getattr(case, name)) is not None}
+    options |= {
+        name: value for name in ("algorithm", "segment") if (value := getattr(case, name)) is not None
+    }
     good, found = True, None
     for _ in called(comm, METHODS[case.collective], arguments, options, case.form):
         if want is not None:
@@ -110,7 +124,9 @@ def run(comm: Any, case: SameCase, mine: int, memory: Memory, **options: Any) ->
     return Ran(found, good)
 
 
-def called(comm: Any, method: str, arguments: list[Any], options: dict[str, Any], form: str) -> Iterator[None]:
+def called(
+    comm: Any, method: str, arguments: list[Any], options: dict[str, Any], form: str
+) -> Iterator[None]:
     """Call in a form; yield after each time that the result is there."""
     if form == "blocking":
         getattr(comm, method)(*arguments, **options)
@@ -138,13 +154,18 @@ def canonical_rows(collective: str, nranks: int, nodes: tuple[int, ...]) -> list
 
 def exact_rows(collective: str, nranks: int) -> list[str]:
     """Return the names of all algorithms."""
-    return [row.name for row in CATALOGUE.values() if row.collective == collective and not unserved(row, nranks)]
+    return [
+        row.name for row in CATALOGUE.values() if row.collective == collective and not unserved(row, nranks)
+    ]
 
 
 def cases(nranks: int, nodes: tuple[int, ...], largest: int = COUNTS[-1]) -> Iterator[SameCase]:
     """Yield cases of all collectives: every type and operator; every count and segment; every form, place and memory, by every row."""
     for collective in METHODS:
-        rows = {"sum": [None, *canonical_rows(collective, nranks, nodes)], "exact": [None, *exact_rows(collective, nranks)]}
+        rows = {
+            "sum": [None, *canonical_rows(collective, nranks, nodes)],
+            "exact": [None, *exact_rows(collective, nranks)],
+        }
         for kind, names in rows.items():
             for name in names:
                 yield from of_row(collective, name, kind, nranks, largest)
@@ -159,12 +180,18 @@ def of_row(collective: str, name: str | None, kind: str, nranks: int, largest: i
                 yield SameCase(collective, name, op, dtype, root=roots[-1])
     for count, segment in product(COUNTS, SEGMENTS):
         share = max(1, count // nranks) if collective == "reduce_scatter" else count
-        if count <= largest and (segment is None or count * 8 > segment) and not (count > 100_000 and segment == SEGMENTS[1]):
+        if (
+            count <= largest
+            and (segment is None or count * 8 > segment)
+            and not (count > 100_000 and segment == SEGMENTS[1])
+        ):
             yield SameCase(collective, name, kind, DOUBLE, share, segment, root=roots[0])
     for form, place, memory in product(FORMS, (OUT, IN), MEMORIES):
         if name is None or form == FORMS[0] or memory == MEMORIES[0]:
             for dtype, count in ((DOUBLE, 1000), (SINGLE, 2 * PERIOD + 3))[: 2 if name is None else 1]:
-                yield SameCase(collective, name, kind, dtype, count, None, form, place, memory, roots[len(roots) // 2])
+                yield SameCase(
+                    collective, name, kind, dtype, count, None, form, place, memory, roots[len(roots) // 2]
+                )
 
 
 def keeps_order(collective: str, name: str | None) -> bool:

@@ -206,15 +206,35 @@ def coalesced(by: Caller) -> Pairs:
         for works in (first, second, third):
             works.wait()
     scattered = by.total(2 * NRANKS)[2 * RANK : 2 * RANK + 2]
-    pairs = [(one, by.total(4 + i)) for i, one in enumerate(sums)] + [(one, torch.stack(by.every(3))) for one in whole]
+    pairs = [(one, by.total(4 + i)) for i, one in enumerate(sums)] + [
+        (one, torch.stack(by.every(3))) for one in whole
+    ]
     return pairs + [(one, scattered) for one in parts]
 
 
 MOVES = (
-    broadcast, all_gather, all_gather_into_parts, all_gather_uneven, all_gather_into_tensor, moved_in_place, all_to_all_single,
-    all_to_all_single_uneven, all_to_all, gather, scatter,
-)  # fmt: skip
+    broadcast,
+    all_gather,
+    all_gather_into_parts,
+    all_gather_uneven,
+    all_gather_into_tensor,
+    moved_in_place,
+    all_to_all_single,
+    all_to_all_single_uneven,
+    all_to_all,
+    gather,
+    scatter,
+)
 OPERATIONS = (
-    *MOVES, all_reduce, all_reduce_with_gaps, all_reduce_of_nothing, reduce, reduce_scatter, reduce_scatter_uneven, reduce_scatter_tensor,
-    reduce_scatter_in_place, barrier, coalesced,
-)  # fmt: skip
+    *MOVES,
+    all_reduce,
+    all_reduce_with_gaps,
+    all_reduce_of_nothing,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_uneven,
+    reduce_scatter_tensor,
+    reduce_scatter_in_place,
+    barrier,
+    coalesced,
+)

@@ -34,8 +34,12 @@ def test_operation(name: str, groups: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_wrong_answers_are_counted_on_all_ranks(name: str, groups: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(source: torch.Tensor, target: torch.Tensor, parts: list[torch.Tensor], *, by: Any, **how: Any) -> Any:
+def test_wrong_answers_are_counted_on_all_ranks(
+    name: str, groups: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(
+        source: torch.Tensor, target: torch.Tensor, parts: list[torch.Tensor], *, by: Any, **how: Any
+    ) -> Any:
         work = by(source, target, parts, **how)
         if WORLD.rank == WORLD.size - 1:
             if work is not None:
@@ -46,4 +50,6 @@ def test_wrong_answers_are_counted_on_all_ranks(name: str, groups: dict[str, Any
 
     operation = run._OPERATIONS[name]
     monkeypatch.setitem(run._OPERATIONS, name, operation._replace(call=partial(spoilt, by=operation.call)))
-    assert run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8  # before and after timing, of each contender
+    assert (
+        run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8
+    )  # before and after timing, of each contender

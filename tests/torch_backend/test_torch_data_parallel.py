@@ -49,8 +49,11 @@ def mine(step: int) -> torch.Tensor:
 
 
 def trained(
-    model: nn.Module, batches: Iterator[torch.Tensor], optimizer: Any = None, even: Callable[[int], bool] = lambda step: True
-) -> None:  # fmt: skip
+    model: nn.Module,
+    batches: Iterator[torch.Tensor],
+    optimizer: Any = None,
+    even: Callable[[int], bool] = lambda step: True,
+) -> None:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), RATE)
     for step, batch in enumerate(batches):
         optimizer.zero_grad()
@@ -86,7 +89,9 @@ def test_unused_parameters(network: Network) -> None:
     def even(step: int) -> bool:
         return step % 2 == 0
 
-    model = DistributedDataParallel(copy.deepcopy(network), bucket_cap_mb=SMALL_MB, find_unused_parameters=True)
+    model = DistributedDataParallel(
+        copy.deepcopy(network), bucket_cap_mb=SMALL_MB, find_unused_parameters=True
+    )
     trained(model, (mine(step) for step in range(STEPS)), even=even)
     check_equal(model, serially(network, even=even))
 
@@ -129,10 +134,13 @@ HOOKS: dict[str, tuple[Callable[[], Any], Any, float]] = {
     "float16": (lambda: None, default_hooks.fp16_compress_hook, 2e-3),
     "bfloat16": (lambda: None, default_hooks.bf16_compress_hook, 2e-2),
     "PowerSGD": (
-        lambda: powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=12, start_powerSGD_iter=2, min_compression_rate=0.1),
-        powerSGD_hook.powerSGD_hook, 1e-4,
+        lambda: powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=12, start_powerSGD_iter=2, min_compression_rate=0.1
+        ),
+        powerSGD_hook.powerSGD_hook,
+        1e-4,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("state", "hook", "tolerance"), HOOKS.values(), ids=HOOKS)
@@ -170,9 +178,13 @@ def test_buffers_are_those_of_rank_0() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_zero_redundancy_optimizer(network: Network, overlap: bool) -> None:
     model = DistributedDataParallel(copy.deepcopy(network), gradient_as_bucket_view=overlap)
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=RATE, parameters_as_bucket_view=overlap)
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.Adam, lr=RATE, parameters_as_bucket_view=overlap
+    )
     trained(model, (mine(step) for step in range(STEPS)), optimizer)
-    check_equal(model, serially(network, optimizer=torch.optim.Adam(network.parameters(), RATE)), rtol=1e-4, atol=1e-5)
+    check_equal(
+        model, serially(network, optimizer=torch.optim.Adam(network.parameters(), RATE)), rtol=1e-4, atol=1e-5
+    )
     optimizer.consolidate_state_dict(to=0)
     if RANK == 0:
         assert len(optimizer.state_dict()["state"]) == len(list(network.parameters()))

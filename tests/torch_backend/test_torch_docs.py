@@ -10,7 +10,9 @@ from pages import BLOCKS
 
 def test_page() -> None:
     """It makes the world's group itself, and ends it."""
-    (block,) = [one for one in BLOCKS if one.page == "docs/how_to/torch_distributed.md" and one.language == "python"]
+    (block,) = [
+        one for one in BLOCKS if one.page == "docs/how_to/torch_distributed.md" and one.language == "python"
+    ]
     names: dict[str, Any] = {}
     dist.destroy_process_group()
     try:

@@ -41,7 +41,11 @@ def read_by_torch(folder: Path, group: str) -> list[Any]:
         fr_trace.write(read([str(file) for file in (folder / "records").iterdir()]), folder / "torch")
         reader.main([str(folder / "torch"), "-o", str(folder / "read")])
     WORLD.Barrier()
-    return [one for one in pickle.loads((folder / "read").read_bytes())[1].collectives if f":{group}" in one.pg_desc]
+    return [
+        one
+        for one in pickle.loads((folder / "read").read_bytes())[1].collectives
+        if f":{group}" in one.pg_desc
+    ]
 
 
 def test_calls_that_went_well_match(folder: Path) -> None:
@@ -60,8 +64,12 @@ def test_a_rank_that_has_not_come_is_named(folder: Path) -> None:
     given, got = torch.ones(5).numpy(), torch.zeros(5).numpy()
     request = comm.Iallreduce(given, got) if RANK != LAST else None
     WORLD.Barrier()
-    found = [one for one in read_by_torch(folder, "with a rank missing") if not one.pass_check or one.missing_ranks]
-    assert [(one.missing_ranks, one.input_sizes, one.collective_state) for one in found] == [({LAST}, [[5]], "started")]
+    found = [
+        one for one in read_by_torch(folder, "with a rank missing") if not one.pass_check or one.missing_ranks
+    ]
+    assert [(one.missing_ranks, one.input_sizes, one.collective_state) for one in found] == [
+        ({LAST}, [[5]], "started")
+    ]
     (request or comm.Iallreduce(given, got)).Wait()
     assert got.tolist() == [NRANKS] * 5
     comm.Free()

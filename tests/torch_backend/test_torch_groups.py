@@ -64,7 +64,10 @@ def test_several_groups_in_flight() -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.skipif(torch.__version__ < torch.torch_version.TorchVersion("2.15"), reason="torch before 2.15 splits groups of GPUs alone")
+@pytest.mark.skipif(
+    torch.__version__ < torch.torch_version.TorchVersion("2.15"),
+    reason="torch before 2.15 splits groups of GPUs alone",
+)
 def test_split_group() -> None:
     by = Caller(False, torch.device("cpu"))
     halves = [list(RANKS[::2]), list(RANKS[1::2])]
@@ -78,7 +81,10 @@ def test_split_group() -> None:
 @pytest.mark.mpi(min_size=4)
 def test_device_mesh() -> None:
     """Rows and columns, as several dimensions of parallelism have them."""
-    by, mesh = Caller(False, torch.device("cpu")), init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("row", "column"))
+    by, mesh = (
+        Caller(False, torch.device("cpu")),
+        init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("row", "column")),
+    )
     if mesh.get_coordinate() is not None:
         for name in ("row", "column"):
             tensor, group = by.given(RANK, 5), mesh.get_group(name)
@@ -100,7 +106,11 @@ def test_order(device: torch.device) -> None:
     group = dist.new_group(pg_options=hpcoll.torch.GroupOptions(order="rank"))
     for count in (7, 40_000 * NRANKS):
         generator = torch.Generator().manual_seed(count)
-        every = [torch.randn(count, generator=generator) * 2.0 ** torch.randint(-20, 20, (count,), generator=generator) for _ in RANKS]
+        every = [
+            torch.randn(count, generator=generator)
+            * 2.0 ** torch.randint(-20, 20, (count,), generator=generator)
+            for _ in RANKS
+        ]
         whole, part = every[RANK].to(device), torch.empty(count // NRANKS, device=device)
         wanted = fold(torch.add, every)
         dist.reduce_scatter_tensor(part, whole[: part.numel() * NRANKS].clone(), group=group)

@@ -76,7 +76,9 @@ def test_callbacks_of_messages_run_as_they_arrive() -> None:
     if RANK == 0:
         tensors, seen = [torch.zeros(1), torch.zeros(1)], []
         works = [dist.irecv(one, 1, tag=tag) for tag, one in enumerate(tensors)]
-        done = [work.get_future().then(lambda future: seen.append(float(future.value()[0]))) for work in works]
+        done = [
+            work.get_future().then(lambda future: seen.append(float(future.value()[0]))) for work in works
+        ]
         done[1].wait()
         dist.send(torch.ones(1), 1)
         done[0].wait()
@@ -97,7 +99,9 @@ def test_monitored_barrier_names_who_is_missing(names_all: bool) -> None:
     group, limit = dist.new_group(), timedelta(seconds=LATE_S)
     if RANK == 0:
         missing = f"Ranks {', '.join(map(str, RANKS[1:]))}" if names_all and NRANKS > 2 else "Rank 1"
-        with pytest.raises(RuntimeError, match=f"Rank 0 .*: {missing} failed to pass monitoredBarrier in {1e3 * LATE_S:g} ms"):
+        with pytest.raises(
+            RuntimeError, match=f"Rank 0 .*: {missing} failed to pass monitoredBarrier in {1e3 * LATE_S:g} ms"
+        ):
             dist.monitored_barrier(group, limit, wait_all_ranks=names_all)
     time.sleep(LATE_S if RANK else 0)
     dist.barrier()

@@ -10,7 +10,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from operations import NRANKS, RANK, RANKS
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -63,10 +67,16 @@ def whole(tensor: Any) -> torch.Tensor:
 
 def check_equal(model: nn.Module, serial: nn.Module, tolerance: float = 1e-5) -> None:
     for (name, one), other in zip(model.named_parameters(), serial.parameters()):
-        torch.testing.assert_close(whole(one).float(), other.detach(), rtol=tolerance, atol=tolerance, msg=name)
+        torch.testing.assert_close(
+            whole(one).float(), other.detach(), rtol=tolerance, atol=tolerance, msg=name
+        )
 
 
-@pytest.mark.parametrize("policy", [MixedPrecisionPolicy(), MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "policy",
+    [MixedPrecisionPolicy(), MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)],
+    ids=["float32", "bfloat16"],
+)
 def test_fully_sharded(network: nn.Sequential, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
     """Each block gathers its parameters, and scatters the sums of its gradients."""
     model = copy.deepcopy(network)
@@ -81,7 +91,9 @@ def test_fully_sharded(network: nn.Sequential, mesh: DeviceMesh, policy: MixedPr
 
 def test_fully_sharded_by_wrapping(network: nn.Sequential) -> None:
     """FSDP1 empties and refills the storages that it sends and receives."""
-    model = FullyShardedDataParallel(copy.deepcopy(network), auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(
+        copy.deepcopy(network), auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu")
+    )
     trained(model, alone=False)
     serial = trained(network, alone=True)
     with FullyShardedDataParallel.summon_full_params(model):
@@ -123,6 +135,7 @@ def test_redistributed_tensor(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize("schedule", [ScheduleGPipe, Schedule1F1B])
 def test_pipeline(network: nn.Sequential, schedule: Any) -> None:
     """A block per rank, micro-batches behind each other: gradients of each stage as in one process."""
+
     def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return (out - target).square().mean()
 
@@ -163,7 +176,9 @@ def test_state_of_rank_0_is_everybodys(network: nn.Sequential, mesh: DeviceMesh)
     model = copy.deepcopy(network)
     fully_shard(model, mesh=mesh)
     state = {name: one + 1 for name, one in network.state_dict().items()} if RANK == 0 else {}
-    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    set_model_state_dict(
+        model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    )
     for one, other in zip(model.parameters(), network.parameters()):
         assert torch.equal(whole(one), other + 1)
 

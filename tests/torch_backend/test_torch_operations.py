@@ -16,9 +16,19 @@ from hpcoll.base.errors import ArgumentTypeError
 OPS = dist.ReduceOp
 IN_FLIGHT = pytest.mark.parametrize("in_flight", [False, True], ids=["blocking", "in flight"])
 ELEMENTS = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
-    torch.complex64, torch.complex128,
-)  # fmt: skip
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 def check(pairs: Pairs) -> None:
@@ -43,7 +53,9 @@ def test_sum_of_every_element_type(dtype: torch.dtype, device: torch.device) -> 
     check([(tensor, by.total(1000))])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex32, torch.bits8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex32, torch.bits8], ids=str
+)
 def test_what_cannot_be_added_can_be_moved(dtype: torch.dtype, device: torch.device) -> None:
     """As bytes, NumPy having no such types."""
     like = {1: torch.int8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
@@ -56,13 +68,19 @@ def test_what_cannot_be_added_can_be_moved(dtype: torch.dtype, device: torch.dev
             return super().empty(*shape).view(dtype)
 
     for operation in MOVES:
-        check([(got.view(like), expected.view(like)) for got, expected in operation(Viewed(True, device, like))])
+        check(
+            [(got.view(like), expected.view(like)) for got, expected in operation(Viewed(True, device, like))]
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bits8, torch.int4], ids=str)
 def test_elements_without_sums_are_refused(dtype: torch.dtype) -> None:
     tensor = torch.zeros(NRANKS, dtype=torch.uint8).view(dtype)
-    for call in (dist.all_reduce, partial(dist.reduce, dst=0), partial(dist.reduce_scatter_tensor, tensor[:1])):
+    for call in (
+        dist.all_reduce,
+        partial(dist.reduce, dst=0),
+        partial(dist.reduce_scatter_tensor, tensor[:1]),
+    ):
         with pytest.raises(ArgumentTypeError, match=str(dtype)):
             call(tensor)
 
@@ -72,7 +90,11 @@ def test_mean_of_integers(dtype: torch.dtype, device: torch.device) -> None:
     """Is rounded towards zero, as with NCCL."""
     every = torch.tensor([[7 * rank + 3, -5 - rank] for rank in RANKS], device=device).to(dtype)
     expected = every.sum(0, dtype=dtype).div(NRANKS, rounding_mode="trunc")
-    tensor, rooted, part = every[RANK].clone(), every[RANK].clone(), torch.zeros(2, dtype=dtype, device=device)
+    tensor, rooted, part = (
+        every[RANK].clone(),
+        every[RANK].clone(),
+        torch.zeros(2, dtype=dtype, device=device),
+    )
     dist.all_reduce(tensor, OPS.AVG)
     dist.reduce(rooted, 0, OPS.AVG)
     dist.reduce_scatter_tensor(part, every[RANK].repeat(NRANKS), OPS.AVG)
@@ -86,20 +108,27 @@ def test_signs_that_torch_changes_when_it_reads(device: torch.device) -> None:
     every = [torch.empty_like(tensor) for _ in RANKS]
     dist.group.WORLD.allgather([every], [tensor.conj()]).wait()
     dist.all_reduce(output.conj().imag)
-    check([(one, tensor.conj().resolve_conj()) for one in every] + [(output.imag, 2.0 * NRANKS * torch.ones(3, device=device))])
+    check(
+        [(one, tensor.conj().resolve_conj()) for one in every]
+        + [(output.imag, 2.0 * NRANKS * torch.ones(3, device=device))]
+    )
 
 
 @pytest.mark.parametrize(
     ("op", "expected"),
     [
-        (OPS.PRODUCT, lambda every: every.prod(0)), (OPS.MIN, lambda every: every.amin(0)), (OPS.MAX, lambda every: every.amax(0)),
+        (OPS.PRODUCT, lambda every: every.prod(0)),
+        (OPS.MIN, lambda every: every.amin(0)),
+        (OPS.MAX, lambda every: every.amax(0)),
         (OPS.AVG, lambda every: every.mean(0)),
         (dist._make_nccl_premul_sum(0.5), lambda every: every.sum(0) / 2),
     ],
     ids=["product", "min", "max", "avg", "premul_sum"],
-)  # fmt: skip
+)
 @IN_FLIGHT
-def test_operator(op: Any, expected: Callable[[torch.Tensor], torch.Tensor], in_flight: bool, device: torch.device) -> None:
+def test_operator(
+    op: Any, expected: Callable[[torch.Tensor], torch.Tensor], in_flight: bool, device: torch.device
+) -> None:
     by = Caller(in_flight, device, torch.float64)
     tensor, part = by.given(RANK, 6), by.empty(1)
     by(dist.all_reduce, tensor, op=op)
@@ -115,7 +144,9 @@ def test_operator_on_bits(op: Any, dtype: torch.dtype, device: torch.device) -> 
     tensor, expected = every[RANK].clone(), every[0].clone()
     dist.all_reduce(tensor, op=op)
     for one in every[1:]:
-        expected = {OPS.BAND: torch.bitwise_and, OPS.BOR: torch.bitwise_or, OPS.BXOR: torch.bitwise_xor}[op](expected, one)
+        expected = {OPS.BAND: torch.bitwise_and, OPS.BOR: torch.bitwise_or, OPS.BXOR: torch.bitwise_xor}[op](
+            expected, one
+        )
     check([(tensor, expected)])
 
 
@@ -124,7 +155,12 @@ def test_sparse_sum() -> None:
     indices = torch.tensor([[RANK, NRANKS, NRANKS]])
     tensor = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (NRANKS + 1, 2), check_invariants=True)
     dist.all_reduce(tensor)
-    check([(tensor.to_dense()[:NRANKS], torch.ones(NRANKS, 2)), (tensor.to_dense()[NRANKS], torch.full((2,), 2.0 * NRANKS))])
+    check(
+        [
+            (tensor.to_dense()[:NRANKS], torch.ones(NRANKS, 2)),
+            (tensor.to_dense()[NRANKS], torch.full((2,), 2.0 * NRANKS)),
+        ]
+    )
 
 
 def test_functional_collectives(device: torch.device) -> None:
@@ -134,8 +170,14 @@ def test_functional_collectives(device: torch.device) -> None:
         [
             (functional.all_reduce(by.given(RANK, 4), "sum", world) + 0, by.total(4)),
             (functional.all_gather_tensor(by.given(RANK, 2, 3), 1, world) + 0, torch.cat(by.every(2, 3), 1)),
-            (functional.reduce_scatter_tensor(by.given(RANK, NRANKS, 3), "sum", 0, world) + 0, by.total(NRANKS, 3)[RANK : RANK + 1]),
-            (functional.all_to_all_single(by.given(RANK, NRANKS), None, None, world) + 0, torch.stack(by.every(NRANKS))[:, RANK]),
+            (
+                functional.reduce_scatter_tensor(by.given(RANK, NRANKS, 3), "sum", 0, world) + 0,
+                by.total(NRANKS, 3)[RANK : RANK + 1],
+            ),
+            (
+                functional.all_to_all_single(by.given(RANK, NRANKS), None, None, world) + 0,
+                torch.stack(by.every(NRANKS))[:, RANK],
+            ),
             (functional.broadcast(by.given(RANK, 3), 0, world) + 0, by.given(0, 3)),
         ]
     )

@@ -29,21 +29,25 @@ def uneven_rows() -> None:
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "output of all_gather_single": (
-        lambda: dist.group.WORLD.all_gather_single(torch.ones(3), ONES), f"must have {2 * NRANKS**2} elements, got 3"
+        lambda: dist.group.WORLD.all_gather_single(torch.ones(3), ONES),
+        f"must have {2 * NRANKS**2} elements, got 3",
     ),
     "input of reduce_scatter_single": (
-        lambda: dist.group.WORLD.reduce_scatter_single(torch.ones(2), torch.ones(1)), f"must have {2 * NRANKS} elements, got 1"
+        lambda: dist.group.WORLD.reduce_scatter_single(torch.ones(2), torch.ones(1)),
+        f"must have {2 * NRANKS} elements, got 1",
     ),
     "outputs of all_gather": (
-        lambda: dist.group.WORLD.allgather([[torch.ones(2)] * (NRANKS + 1)], [torch.ones(2)]), f"needs {NRANKS} outputs.* got {NRANKS + 1}"
+        lambda: dist.group.WORLD.allgather([[torch.ones(2)] * (NRANKS + 1)], [torch.ones(2)]),
+        f"needs {NRANKS} outputs.* got {NRANKS + 1}",
     ),
     "size of an output of all_gather": (
-        lambda: dist.group.WORLD.allgather([[torch.ones(3)] * NRANKS], [torch.ones(2)]), "must have 2 elements, got 3"
+        lambda: dist.group.WORLD.allgather([[torch.ones(3)] * NRANKS], [torch.ones(2)]),
+        "must have 2 elements, got 3",
     ),
     "rows of all_to_all_single": (uneven_rows, r"sizes that sum to its 1 rows, got \[2"),
     "tag": (lambda: dist.group.WORLD.send([ONES], 0, -1), "tag must be at least 0 .* got -1"),
     "several tensors in a message": (lambda: dist.group.WORLD.send([ONES, ONES], 0, 0), "one tensor, got 2"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "text"), WRONG.values(), ids=WRONG)
@@ -53,7 +57,10 @@ def test_wrong_size(call: Callable[[], object], text: str) -> None:
 
 
 def test_wrong_element_type() -> None:
-    with pytest.raises(ArgumentTypeError, match=f"rank {RANK}: all_gather_single needs .*float64 on cpu and torch.float32 on cpu"):
+    with pytest.raises(
+        ArgumentTypeError,
+        match=f"rank {RANK}: all_gather_single needs .*float64 on cpu and torch.float32 on cpu",
+    ):
         dist.group.WORLD.all_gather_single(torch.ones(2 * NRANKS), torch.ones(2, dtype=torch.float64))
 
 
@@ -101,7 +108,9 @@ def test_ranks_that_are_not_those_of_mpi(more: int, more_ranks: int) -> None:
 def alone(*words: str) -> subprocess.CompletedProcess[str]:
     """A Python program that no MPI launcher started."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=slowed(100))
+    return subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=slowed(100)
+    )
 
 
 @pytest.mark.skipif(RANK > 0, reason="for one rank")
@@ -116,7 +125,9 @@ def test_torchrun_is_told_what_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(RANK > 0, reason="for one rank")
 def test_torch_is_imported_by_nobody_else() -> None:
-    told = alone("-c", "import sys, hpcoll, hpcoll.cli, hpcoll.comm.communicator; sys.exit('torch' in sys.modules)")
+    told = alone(
+        "-c", "import sys, hpcoll, hpcoll.cli, hpcoll.comm.communicator; sys.exit('torch' in sys.modules)"
+    )
     assert told.returncode == 0
 
 
@@ -144,7 +155,9 @@ def test_wait_with_a_limit_of_its_own() -> None:
         dist.all_reduce(tensor, group=group)
     else:
         work = dist.all_reduce(tensor, group=group, async_op=True)
-        with pytest.raises(dist.DistBackendError, match=f"rank {RANK}: all_reduce.* the timeout of {LIMIT_S} s"):
+        with pytest.raises(
+            dist.DistBackendError, match=f"rank {RANK}: all_reduce.* the timeout of {LIMIT_S} s"
+        ):
             work.wait(timedelta(seconds=LIMIT_S))
         assert not work.is_completed()
         world.Barrier()

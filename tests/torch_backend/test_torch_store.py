@@ -31,9 +31,14 @@ def shared() -> Iterator[dist.Store]:
 
 def test_values_reach_all_ranks(shared: dist.Store) -> None:
     shared.set(f"from {RANK}", f"{RANK} says")
-    assert [shared.get(f"from {rank}") for rank in range(NRANKS)] == [f"{rank} says".encode() for rank in range(NRANKS)]
+    assert [shared.get(f"from {rank}") for rank in range(NRANKS)] == [
+        f"{rank} says".encode() for rank in range(NRANKS)
+    ]
     shared.multi_set([f"a{RANK}", f"b{RANK}"], ["1", "2"])
-    assert shared.multi_get([f"{letter}{rank}" for rank in range(NRANKS) for letter in "ab"]) == [b"1", b"2"] * NRANKS
+    assert (
+        shared.multi_get([f"{letter}{rank}" for rank in range(NRANKS) for letter in "ab"])
+        == [b"1", b"2"] * NRANKS
+    )
 
 
 def test_numbers_add_up(shared: dist.Store) -> None:
@@ -58,14 +63,23 @@ def test_one_wins(shared: dist.Store) -> None:
 
 def test_kept_and_removed() -> None:
     server = Server()
-    ours = Store(server.address, server.key, LIMIT)  # as long as it is used: torch holds on to its C++ half alone
+    ours = Store(
+        server.address, server.key, LIMIT
+    )  # as long as it is used: torch holds on to its C++ half alone
     store = dist.PrefixStore("mine", ours)
     store.append("text", "ab")
     store.append("text", "cd")
-    assert (store.get("text"), store.num_keys(), store.check(["text"]), store.check(["text", "none"])) == (b"abcd", 1, True, False)
+    assert (store.get("text"), store.num_keys(), store.check(["text"]), store.check(["text", "none"])) == (
+        b"abcd",
+        1,
+        True,
+        False,
+    )
     assert (store.delete_key("text"), store.delete_key("text"), store.num_keys()) == (True, False, 0)
     assert store.clone().add("n", 2) == 2
-    with pytest.raises(dist.DistStoreError, match=r"wait timeout after [0-9]{2,3} ms, keys: mine/n, mine/never"):
+    with pytest.raises(
+        dist.DistStoreError, match=r"wait timeout after [0-9]{2,3} ms, keys: mine/n, mine/never"
+    ):
         store.wait(["n", "never"], timedelta(milliseconds=50))
     store.set_timeout(timedelta(milliseconds=50))
     with pytest.raises(dist.DistStoreError, match="wait timeout"):
@@ -97,7 +111,9 @@ def test_hosts_meet_at_an_address_that_others_know(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: f"host{RANK}")
     monkeypatch.setattr(rendezvous.socket, "gethostbyname", lambda name: {"host0": "198.51.100.1"}[name])
     monkeypatch.setattr(rendezvous, "_addresses", lambda: [LOOPBACK, f"203.0.113.{RANK}", "198.51.100.1"])
-    assert rendezvous._candidates(MPI.COMM_WORLD) == ([LOOPBACK] if NRANKS == 1 else ["198.51.100.1", "203.0.113.0"])
+    assert rendezvous._candidates(MPI.COMM_WORLD) == (
+        [LOOPBACK] if NRANKS == 1 else ["198.51.100.1", "203.0.113.0"]
+    )
 
 
 @pytest.mark.mpi(min_size=2)
@@ -112,7 +128,9 @@ def test_ranks_meet_where_all_of_them_get(monkeypatch: pytest.MonkeyPatch) -> No
     hosts = [FAR, "127.0.0.2"]
     monkeypatch.setattr(rendezvous, "_candidates", lambda world: hosts)
     monkeypatch.setattr(rendezvous, "_latest", [])
-    with pytest.raises(TransportError, match=f"rank 0: .*{FAR}.*; rank {NRANKS - 1}: .* does not answer.*MASTER_ADDR"):
+    with pytest.raises(
+        TransportError, match=f"rank 0: .*{FAR}.*; rank {NRANKS - 1}: .* does not answer.*MASTER_ADDR"
+    ):
         rendezvous.store(MPI.COMM_WORLD, LIMIT)
     hosts.append(LOOPBACK)
     assert rendezvous.store(MPI.COMM_WORLD, LIMIT)._address[0] == LOOPBACK

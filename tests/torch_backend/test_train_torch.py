@@ -29,5 +29,8 @@ def test_both_backends_learn_the_same(capsys: pytest.CaptureFixture[str]) -> Non
     assert sum(ours.losses[-5:]) < 0.8 * sum(ours.losses[:5])
     torch.testing.assert_close(ours.losses[:10], theirs.losses[:10], rtol=1e-3, atol=0)
     if MPI.COMM_WORLD.size <= 2:  # of more, backends add in different orders
-        assert all(torch.equal(*pair) for pair in zip(ours.model.parameters(), theirs.model.parameters(), strict=True))
+        assert all(
+            torch.equal(*pair)
+            for pair in zip(ours.model.parameters(), theirs.model.parameters(), strict=True)
+        )
     assert ("losses agree" in capsys.readouterr().out) is (MPI.COMM_WORLD.rank == 0)

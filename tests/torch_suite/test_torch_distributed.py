@@ -23,7 +23,12 @@ from hpcoll.torch import NAME
 WORLD = MPI.COMM_WORLD
 ENOUGH = 4  # ranks for cases with groups of several
 FOLDER = Path(WORLD.bcast(tempfile.mkdtemp() if WORLD.rank == 0 else None))  # where ranks of the suite meet
-os.environ |= {"BACKEND": "gloo", "WORLD_SIZE": str(WORLD.size), "TEMP_DIR": str(FOLDER), "INIT_METHOD": "env://"}
+os.environ |= {
+    "BACKEND": "gloo",
+    "WORLD_SIZE": str(WORLD.size),
+    "TEMP_DIR": str(FOLDER),
+    "INIT_METHOD": "env://",
+}
 
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal import common_distributed, common_utils  # noqa: E402
@@ -40,7 +45,9 @@ class Backend(str):
 
 
 distributed_test.BACKEND = Backend(NAME)
-os.environ["BACKEND"] = "mpi" if WORLD.size >= ENOUGH else NAME  # cases that want eight ranks of other backends want them not of MPI's
+os.environ["BACKEND"] = (
+    "mpi" if WORLD.size >= ENOUGH else NAME
+)  # cases that want eight ranks of other backends want them not of MPI's
 SKIPS = {one.exit_code: one.message for one in common_distributed.TEST_SKIPS.values()}
 
 
@@ -69,7 +76,9 @@ class TestDistributed(distributed_test.DistributedTest._DistTestBase, common_uti
                 (FOLDER / name).mkdir()
         distributed_test.Barrier.barrier_id = 0
         WORLD.Barrier()
-        limit_s = distributed_test.CUSTOM_PG_TIMEOUT.get(self._testMethodName, distributed_test.default_pg_timeout)
+        limit_s = distributed_test.CUSTOM_PG_TIMEOUT.get(
+            self._testMethodName, distributed_test.default_pg_timeout
+        )
         dist.init_process_group(NAME, timeout=timedelta(seconds=limit_s))
 
     def tearDown(self) -> None:

@@ -17,18 +17,29 @@ class Browser:
     def __init__(self, page: str, profile: Path, limit_s: float) -> None:
         (theirs, to), (back, answers) = os.pipe(), os.pipe()
         start = f'exec chromium {_FLAGS} --user-data-dir="$0" 3<&{theirs} 4>&{answers}'
-        self._process = subprocess.Popen(["bash", "-c", start, str(profile)], pass_fds=(theirs, answers), stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            ["bash", "-c", start, str(profile)], pass_fds=(theirs, answers), stderr=subprocess.DEVNULL
+        )
         os.close(theirs)
         os.close(answers)
-        self._to, self._back, self._number, self._session = os.fdopen(to, "wb", 0), os.fdopen(back, "rb"), 0, dict[str, str]()
+        self._to, self._back, self._number, self._session = (
+            os.fdopen(to, "wb", 0),
+            os.fdopen(back, "rb"),
+            0,
+            dict[str, str](),
+        )
         self._limit_s = limit_s
         target = self._ask("Target.createTarget", url=page)["targetId"]
-        self._session = {"sessionId": self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self._session = {
+            "sessionId": self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        }
 
     def __enter__(self) -> "Browser":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._process.kill()
         self._process.wait()
         self._to.close()
@@ -54,7 +65,9 @@ class Browser:
 
     def value(self, script: str) -> Any:
         """Return the value of an expression in the page."""
-        return self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)["result"].get("value")
+        return self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)[
+            "result"
+        ].get("value")
 
     def wait(self, script: str) -> None:
         """Wait until an expression in the page is true."""
@@ -66,4 +79,6 @@ class Browser:
     def mouse(self, kind: str, at: tuple[float, float], **more: Any) -> None:
         """Send an event of the mouse, and wait until the page has been drawn since."""
         self._ask("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], **more)
-        self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+        self.value(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+        )

@@ -43,15 +43,22 @@ def filled(double: Double, value: int, memory: str = "device") -> int:
 
 
 def ptx(*entries: str) -> bytes:
-    return (".version 8.0\n.target sm_80\n" + "\n".join(f".visible .entry {name}()\n{{ ret; }}" for name in entries)).encode()
+    return (
+        ".version 8.0\n.target sm_80\n"
+        + "\n".join(f".visible .entry {name}()\n{{ ret; }}" for name in entries)
+    ).encode()
 
 
 def launch(double: Double, entry: str, *values: int | float, block: int = 32) -> int:
     """Launches on a new stream and waits; the error code."""
-    words = [ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value) for value in values]
+    words = [
+        ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value) for value in values
+    ]
     parameters = (ctypes.c_void_p * len(words))(*(ctypes.addressof(word) for word in words))
     stream = driver().stream()
-    code = double.library.cuLaunchKernel(driver().function(ptx(entry), entry), 1, 1, 1, block, 1, 1, 0, stream, parameters, None)
+    code = double.library.cuLaunchKernel(
+        driver().function(ptx(entry), entry), 1, 1, 1, block, 1, 1, 0, stream, parameters, None
+    )
     double.finish(stream)
     return int(code)
 
@@ -60,7 +67,12 @@ class Cai:
     """Exports any memory through the CUDA array interface only."""
 
     def __init__(self, pointer: int, shape: tuple[int, ...], typestr: str = "<f4", **changes: Any) -> None:
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3} | changes
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": typestr,
+            "data": (pointer, False),
+            "version": 3,
+        } | changes
 
 
 def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
@@ -72,7 +84,9 @@ def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
 OP = MPI.SUM
 
 
-def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Any] | None:
+def mirrored(
+    method: str, arguments: tuple[Any, ...], stream: Any, rank: int
+) -> tuple[tuple[Any, ...], Any] | None:
     """Arguments with filled mirrors of the GPU arrays of a call, and what brings their results home."""
     mirror = mirror_of(method, arguments, stream, rank)
     if mirror is None:
@@ -81,7 +95,9 @@ def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) ->
     return mirror.arguments, mirror.store
 
 
-def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:
+def both(
+    method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0
+) -> tuple[tuple[Any, ...], Any]:
     found = mirrored(method, arguments, stream, rank)
     assert found is not None
     return found

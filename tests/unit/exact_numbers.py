@@ -26,7 +26,9 @@ def nearest(number: Fraction, dtype: np.dtype) -> float:
     unit = Fraction(2) ** max(exponent - bits, LOWEST[dtype.name])
     rounded = round(size / unit) * unit
     info = ml_dtypes.finfo(dtype)
-    return math.copysign(float(rounded) if rounded <= Fraction(float(info.max)) else math.inf, -1 if number < 0 else 1)
+    return math.copysign(
+        float(rounded) if rounded <= Fraction(float(info.max)) else math.inf, -1 if number < 0 else 1
+    )
 
 
 def total(numbers: Iterable[Any], dtype: np.dtype) -> float:

@@ -40,7 +40,9 @@ def main(name: str, first: int, count: int) -> int:
         for seed in range(first, first + count):
             sample = input_of(one, name, seed)
             files = files_of(sample, Path(folder))
-            print(f"{name}, seed {seed}: ", end="", file=sys.__stderr__, flush=True)  # the last line tells what hung
+            print(
+                f"{name}, seed {seed}: ", end="", file=sys.__stderr__, flush=True
+            )  # the last line tells what hung
             problem = problem_of(one, files, seed)
             print("well" if not problem else "FAILED", file=sys.__stderr__, flush=True)
             if problem:
@@ -73,11 +75,16 @@ def problem_of(one: Format, files: Sequence[Path], seed: int) -> str:
         faulthandler.cancel_dump_traceback_later()
     if code not in (0, 1, 2):
         return f"exit code {code}"
-    if code == 2 and not (errors.startswith("hpcoll: error: ") and errors.count("\n") == 1 and len(errors) <= LINE + 1):
+    if code == 2 and not (
+        errors.startswith("hpcoll: error: ") and errors.count("\n") == 1 and len(errors) <= LINE + 1
+    ):
         return f"an error is one line, got {errors[:SHOWN]!r}"
     if "not enough memory" in errors:
         return f"more than {LIMIT_NBYTES} bytes"
-    odd = next((letter for line in f"{said}\n{errors}".split("\n") for letter in line if not letter.isprintable()), "")
+    odd = next(
+        (letter for line in f"{said}\n{errors}".split("\n") for letter in line if not letter.isprintable()),
+        "",
+    )
     return f"{odd!r} would reach the terminal: {said[:SHOWN]!r} {errors[:SHOWN]!r}" if odd else ""
 
 

@@ -52,7 +52,11 @@ def _stored(*names: str) -> list[bytes]:
 
 def _flights() -> list[list[bytes]]:
     late = world([call(1), call(2)], [call(1, late=0.1), call(2)], [call(1), call(2, late=0.2)])
-    stuck = world([call(1, "waiting", awaits=[1, 2])], [call(1, "failed", awaits=[0])], [call(1, "waiting", op="MAX", awaits=[1])])
+    stuck = world(
+        [call(1, "waiting", awaits=[1, 2])],
+        [call(1, "failed", awaits=[0])],
+        [call(1, "waiting", op="MAX", awaits=[1])],
+    )
     made = [[json.dumps(record).encode() for record in records] for records in (late, late[:2], stuck)]
     stored = [("rank0.json", "rank1.json", "rank2.json"), ("rank0.json", "rank2.json"), ("rank1.json",)]
     return [*(_stored(*names) for names in stored), *made]
@@ -72,13 +76,19 @@ def _tuning(files: Sequence[Path], turn: int) -> int:
     try:
         (section, *_) = tuning.read(HERE / "tuning.json").sections
         found = tuning.read(files[0])
-        (table, misfit), (constants, other) = tuning.fit(found, section.site), tuning.fit_levels(found, section.site)
+        (table, misfit), (constants, other) = (
+            tuning.fit(found, section.site),
+            tuning.fit_levels(found, section.site),
+        )
         if misfit or other:
             log.warning("%s %s", misfit, other)
         levels = HOSTS._replace(**{level: one.network for level, one in constants.items()})
         for nbytes in (0, 8, 1 << 20, 2**62):
             for one_node in (True, False):
-                picked = choose(Need("bcast", 2, nbytes, one_node=one_node, nodes=(0, 1), levels=levels), Config(table=table))
+                picked = choose(
+                    Need("bcast", 2, nbytes, one_node=one_node, nodes=(0, 1), levels=levels),
+                    Config(table=table),
+                )
                 print(picked)
         tuning.as_text(found)
     except HpcollError as error:
@@ -88,14 +98,23 @@ def _tuning(files: Sequence[Path], turn: int) -> int:
 
 def _simulate(files: Sequence[Path], turn: int) -> int:
     sizes = ["--nranks", "4", "--ranks-per-node", "2", "--bytes", "8,1M"]
-    return main(["simulate", "allreduce", "--algorithms", "ring,tree,hierarchical", *sizes, "--tuning", str(files[0])])
+    return main(
+        ["simulate", "allreduce", "--algorithms", "ring,tree,hierarchical", *sizes, "--tuning", str(files[0])]
+    )
 
 
 def _bench(files: Sequence[Path], turn: int) -> int:
     from hpcoll.cli.bench.plot import read_run
 
     if turn % DRAWN == 0:
-        return main(["bench", "--plot", str(files[0].with_suffix(".svg")), *(word for file in files for word in ("--from", str(file)))])
+        return main(
+            [
+                "bench",
+                "--plot",
+                str(files[0].with_suffix(".svg")),
+                *(word for file in files for word in ("--from", str(file))),
+            ]
+        )
     try:
         for file in files:
             print(read_run(file).facts)
@@ -106,12 +125,29 @@ def _bench(files: Sequence[Path], turn: int) -> int:
 
 def _environments() -> list[list[bytes]]:
     ours = {
-        "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_TUNING": "table.json", "HPCOLL_SHM": "1G", "HPCOLL_SHM_RANKS": "4",
-        "HPCOLL_SHM_COPY": "staged", "HPCOLL_DOMAINS": "3+1+4", "HPCOLL_CUDA_PATH": "host", "HPCOLL_CHECK": "all", "HPCOLL_WARN": "10m",
-        "HPCOLL_TIMEOUT": "500ms", "HPCOLL_RECORD": "records", "HPCOLL_CACHE": "cache", "HPCOLL_DEBUG": "info", "HPCOLL_NONSENSE": "1",
-    }  # fmt: skip
+        "HPCOLL_ALLREDUCE": "ring",
+        "HPCOLL_SEGMENT": "64K",
+        "HPCOLL_TUNING": "table.json",
+        "HPCOLL_SHM": "1G",
+        "HPCOLL_SHM_RANKS": "4",
+        "HPCOLL_SHM_COPY": "staged",
+        "HPCOLL_DOMAINS": "3+1+4",
+        "HPCOLL_CUDA_PATH": "host",
+        "HPCOLL_CHECK": "all",
+        "HPCOLL_WARN": "10m",
+        "HPCOLL_TIMEOUT": "500ms",
+        "HPCOLL_RECORD": "records",
+        "HPCOLL_CACHE": "cache",
+        "HPCOLL_DEBUG": "info",
+        "HPCOLL_NONSENSE": "1",
+    }
     theirs = {name: "2" for one in LAUNCHERS for name in (one.rank, one.nranks, one.local_rank) if name}
-    more = {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_NTASKS": "4", "MPI_LOCALNRANKS": "2", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    more = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "SLURM_NTASKS": "4",
+        "MPI_LOCALNRANKS": "2",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }
     return [[VARIABLES.dump(ours)], [VARIABLES.dump(theirs | more)], [VARIABLES.dump(ours | theirs | more)]]
 
 
@@ -126,7 +162,9 @@ def _environment(files: Sequence[Path], turn: int) -> int:
 
     environment = VARIABLES.load(files[0].read_bytes())
     launcher, told = find_launcher(environment), [local_nranks(environment), local_rank(environment)]
-    assert all(number is None or 0 <= number <= MAX_RANKS for number in [*told, *(launcher[-2:] if launcher else ())])
+    assert all(
+        number is None or 0 <= number <= MAX_RANKS for number in [*told, *(launcher[-2:] if launcher else ())]
+    )
     gives_cores_away(environment)
     found = [*settings(environment), *tuning_file(environment), *judge({"error": ""}, True, {}, environment)]
     print(as_text(merge([found], ["host"])))
@@ -143,12 +181,23 @@ def _environment(files: Sequence[Path], turn: int) -> int:
 
 def _pages() -> list[list[bytes]]:
     wait = {
-        "key": "0.0.7", "lane": 0, "number": 41, "what": "Barrier() at train.py:9", "on": "MPI_COMM_WORLD", "step": "row 1 of 3",
-        "since": 1.5, "for": [1], "awaits": [1], "sees": {"1": [5000.0, "is in no collective since 12:03:07, after call 40"]},
-    }  # fmt: skip
+        "key": "0.0.7",
+        "lane": 0,
+        "number": 41,
+        "what": "Barrier() at train.py:9",
+        "on": "MPI_COMM_WORLD",
+        "step": "row 1 of 3",
+        "since": 1.5,
+        "for": [1],
+        "awaits": [1],
+        "sees": {"1": [5000.0, "is in no collective since 12:03:07, after call 40"]},
+    }
     who = [1, 0, 0, 2, "one", "node1", 50.0, "0:1 1:2", "train.py", "--x"]
     notice = {"waits": [wait], "failed": [wait | {"kind": "PeerFailed"}], "left": ""}
-    return [[json.dumps({"who": who, "notice": notice}).encode()], [json.dumps({"who": who, "notice": {"left": "has ended"}}).encode()]]
+    return [
+        [json.dumps({"who": who, "notice": notice}).encode()],
+        [json.dumps({"who": who, "notice": {"left": "has ended"}}).encode()],
+    ]
 
 
 def _page(files: Sequence[Path], turn: int) -> int:
@@ -157,7 +206,10 @@ def _page(files: Sequence[Path], turn: int) -> int:
     try:
         tree = json.loads(content)
         who = [str(word) for word in tree["who"]]
-        text, notice = "\0".join([who[0], str(os.getpid()), *who[2:]]).encode(errors="replace"), json.dumps(tree["notice"]).encode()
+        text, notice = (
+            "\0".join([who[0], str(os.getpid()), *who[2:]]).encode(errors="replace"),
+            json.dumps(tree["notice"]).encode(),
+        )
     except (ValueError, RecursionError, LookupError, TypeError):
         text, notice = Identity(os.getpid(), 0, 2, "one", "node1", 50.0, {0: 1}, ["train.py"]).text, content
     page, folder = StatusPage(), files[0].parent / "proc"
@@ -195,7 +247,12 @@ def _conditions() -> list[list[bytes]]:
     """Of a ring of three gpus: a collective by name, and by what each chunk holds."""
     names = ["a", 2, "c"]
     wanted = [{"item": "a", "gpus": [0, 1, 2]}, 2, "c"]
-    custom = {"inputs": [names] * 3, "outputs": [wanted, [None, *wanted[1:]], wanted], "shifts": [0, 0, 0], "in_place": False}
+    custom = {
+        "inputs": [names] * 3,
+        "outputs": [wanted, [None, *wanted[1:]], wanted],
+        "shifts": [0, 0, 0],
+        "in_place": False,
+    }
     return [[json.dumps(one).encode()] for one in ({"collective": "allreduce", "root": 0}, custom)]
 
 

@@ -16,7 +16,23 @@ _WRITTEN: dict[str, Callable[[int], str]] = {
     "deeper": lambda n: '{"a":' * n + "0" + "}" * n,
 }
 _CONTROLS = "\x00\x07\x1b]0;x\x07\x1b[31m\x7f\x85\x9b31m\u202e\u2066\u200b\u2028\ud800"
-_TEXTS = ["", " ", "x" * 100_000, _CONTROLS, "\x1b[2J", "²", "٣", "-0", "1e999", "nan", "$\\frac{$", "%s%n", "../../etc", "\n" * 9, "a=b"]
+_TEXTS = [
+    "",
+    " ",
+    "x" * 100_000,
+    _CONTROLS,
+    "\x1b[2J",
+    "²",
+    "٣",
+    "-0",
+    "1e999",
+    "nan",
+    "$\\frac{$",
+    "%s%n",
+    "../../etc",
+    "\n" * 9,
+    "a=b",
+]
 _HUGE = [30_000_000, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30, 10**400]
 _NUMBERS: list[Any] = [
     *_HUGE,
@@ -69,20 +85,32 @@ def _variables(text: bytes) -> dict[str, str]:
 
 
 def _variables_text(tree: Any) -> bytes:
-    pairs = (f"{name}={_written(str(value))}" for name, value in tree.items()) if isinstance(tree, dict) else [str(tree)]
+    pairs = (
+        (f"{name}={_written(str(value))}" for name, value in tree.items())
+        if isinstance(tree, dict)
+        else [str(tree)]
+    )
     return "\0".join(pair.replace("\0", "") for pair in pairs).encode(errors="surrogatepass")
 
 
 def _xml_tree(text: bytes) -> Any:
     def tree(element: ElementTree.Element) -> Any:
-        return {"tag": element.tag, "attributes": dict(element.attrib), "elements": [tree(child) for child in element]}
+        return {
+            "tag": element.tag,
+            "attributes": dict(element.attrib),
+            "elements": [tree(child) for child in element],
+        }
 
     return tree(ElementTree.fromstring(text))
 
 
 def _xml_text(tree: Any) -> bytes:
     def text(one: Any) -> str:
-        if not isinstance(one, dict) or not isinstance(one.get("attributes"), dict) or not isinstance(one.get("elements"), list):
+        if (
+            not isinstance(one, dict)
+            or not isinstance(one.get("attributes"), dict)
+            or not isinstance(one.get("elements"), list)
+        ):
             return str(one)
         attributes = " ".join(f'{key}="{value}"' for key, value in one["attributes"].items())
         return f"<{one.get('tag')} {attributes}>{''.join(map(text, one['elements']))}</{one.get('tag')}>"
@@ -92,7 +120,9 @@ def _xml_text(tree: Any) -> bytes:
 
 JSON = Form(json.loads, _json_text)
 XML = Form(_xml_tree, _xml_text)
-VARIABLES = Form(_variables, _variables_text)  # as the system keeps an environment: NAME=value, with a NUL between
+VARIABLES = Form(
+    _variables, _variables_text
+)  # as the system keeps an environment: NAME=value, with a NUL between
 
 
 def mutated(sample: bytes, form: Form, dice: random.Random) -> bytes:
@@ -117,7 +147,11 @@ def _flip(text: bytes, dice: random.Random) -> bytes:
 
 def _overwrite(text: bytes, dice: random.Random) -> bytes:
     at = dice.randrange(len(text) + 1)
-    return text[:at] + dice.choice([b"\xff", b"\x00", b'"', b"[", b"}", b"-", b"9", b"\x1b", b"e"]) + text[at + 1 :]
+    return (
+        text[:at]
+        + dice.choice([b"\xff", b"\x00", b'"', b"[", b"}", b"-", b"9", b"\x1b", b"e"])
+        + text[at + 1 :]
+    )
 
 
 def _delete(text: bytes, dice: random.Random) -> bytes:
@@ -194,7 +228,16 @@ def _alike(value: Any, dice: random.Random) -> Any:
     if isinstance(value, str):
         return dice.choice([dice.choice(_TEXTS), value + _CONTROLS, value + dice.choice(_TEXTS), value[::2]])
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return dice.choice([dice.choice(_HUGE), dice.choice(_NUMBERS), value + dice.choice([1, -1]), -value, value * 1000, value // 2])
+        return dice.choice(
+            [
+                dice.choice(_HUGE),
+                dice.choice(_NUMBERS),
+                value + dice.choice([1, -1]),
+                -value,
+                value * 1000,
+                value // 2,
+            ]
+        )
     return _value(dice)
 
 

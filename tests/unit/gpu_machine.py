@@ -13,8 +13,19 @@ from slowness import slowed
 ROOT = Path(__file__).parents[2]
 MACHINE = ROOT / "tests" / "cuda_double" / "machine"
 CHECK = ROOT / "jobs" / "gpu_check"
-NOTHING_TO_DO = dict.fromkeys(("PACKAGES", "PROBES", "SMALL", "NRANKS", "FILES", "WAYS", "BENCH_NRANKS", "COLLECTIVES"), "")
-_MINE = ("TEST_", "MPI_LIMIT", "PYTEST", "OMPI_", "PMIX", "PRTE", "HPCOLL_", "COV_")  # variables of whoever runs this test
+NOTHING_TO_DO = dict.fromkeys(
+    ("PACKAGES", "PROBES", "SMALL", "NRANKS", "FILES", "WAYS", "BENCH_NRANKS", "COLLECTIVES"), ""
+)
+_MINE = (
+    "TEST_",
+    "MPI_LIMIT",
+    "PYTEST",
+    "OMPI_",
+    "PMIX",
+    "PRTE",
+    "HPCOLL_",
+    "COV_",
+)  # variables of whoever runs this test
 
 
 class Left(NamedTuple):
@@ -50,7 +61,9 @@ def variables(folder: Path, **knobs: object) -> dict[str, str]:
     outer = {name: value for name, value in os.environ.items() if not name.startswith(_MINE)}
     places = {name.upper(): folder / name for name in ("out", "venv", "work", "wheels")}
     given: dict[str, object] = {"PYTHONPATH": MACHINE, "PYTHON": sys.executable, **places, **knobs}
-    return outer | {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in given.items()}
+    return outer | {
+        name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in given.items()
+    }
 
 
 def check(folder: Path, *steps: int, limit_s: float = 110, reads: bool = True, **knobs: object) -> Left:
@@ -58,10 +71,19 @@ def check(folder: Path, *steps: int, limit_s: float = 110, reads: bool = True, *
     (folder / "wheels").mkdir(exist_ok=True)
     command = [str(ROOT / "jobs" / "gpu_check.sh"), *map(str, steps)]
     run = subprocess.run(
-        command, env=variables(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=slowed(limit_s), check=False,
+        command,
+        env=variables(folder, **knobs),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=slowed(limit_s),
+        check=False,
     )
-    return left(folder, run.returncode, run.stdout) if reads else Left(run.returncode, run.stdout, "", "", {}, {}, running(str(folder)))
+    return (
+        left(folder, run.returncode, run.stdout)
+        if reads
+        else Left(run.returncode, run.stdout, "", "", {}, {}, running(str(folder)))
+    )
 
 
 def left(folder: Path, status: int, output: str) -> Left:
@@ -69,7 +91,12 @@ def left(folder: Path, status: int, output: str) -> Left:
     (table,) = (folder / "out").glob("*.md")
     document = table.with_suffix(".json").read_text()
     with tarfile.open(table.with_suffix(".tar.gz")) as tar:
-        logs = {one.name: file.read().decode(errors="replace") for one in tar.getmembers() for file in [tar.extractfile(one)] if file}
+        logs = {
+            one.name: file.read().decode(errors="replace")
+            for one in tar.getmembers()
+            for file in [tar.extractfile(one)]
+            if file
+        }
     steps = {one["number"]: one for one in json.loads(document)["steps"]}
     return Left(status, output, table.read_text(), document, steps, logs, running(str(folder)))
 

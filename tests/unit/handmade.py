@@ -11,21 +11,34 @@ from hpcoll.schedules.ir import Schedule, Writer, cell, inputs, outputs
 Build = Callable[[Writer], None]
 
 
-def made(collective: str, build: Build, *, nranks: int = 2, root: int = 0, nchunks: int = 1) -> list[Schedule]:
+def made(
+    collective: str, build: Build, *, nranks: int = 2, root: int = 0, nchunks: int = 1
+) -> list[Schedule]:
     """Schedules of all ranks, as the catalogue would make them."""
     writers = [Writer(nranks, rank, root, nchunks) for rank in range(nranks)]
     for w in writers:
         build(w)
     return [
-        Schedule(collective, "made", nranks, w.rank, root, nchunks, tuple(map(tuple, w.channels)), tuple(w.extents)) for w in writers
+        Schedule(
+            collective, "made", nranks, w.rank, root, nchunks, tuple(map(tuple, w.channels)), tuple(w.extents)
+        )
+        for w in writers
     ]
 
 
 def refusal(
-    collective: str, build: Build, *, nranks: int = 2, nchunks: int = 1, in_place: bool = False, uniform: bool = False
+    collective: str,
+    build: Build,
+    *,
+    nranks: int = 2,
+    nchunks: int = 1,
+    in_place: bool = False,
+    uniform: bool = False,
 ) -> ScheduleError:
     with pytest.raises(ScheduleError) as caught:
-        verify_schedules(made(collective, build, nranks=nranks, nchunks=nchunks), in_place=in_place, uniform=uniform)
+        verify_schedules(
+            made(collective, build, nranks=nranks, nchunks=nchunks), in_place=in_place, uniform=uniform
+        )
     return caught.value
 
 

@@ -16,7 +16,21 @@ import kernel_cases_digits
 import ml_dtypes
 import numpy as np
 from exact_reference import FORMATS, exact_sums, hard_numbers
-from kernel_numbers import BFLOAT16, FLOATS, FOLDS, HALVES, INTEGERS, SCALES, bits, by_numpy, check_same, numbers, parts, placed, spread
+from kernel_numbers import (
+    BFLOAT16,
+    FLOATS,
+    FOLDS,
+    HALVES,
+    INTEGERS,
+    SCALES,
+    bits,
+    by_numpy,
+    check_same,
+    numbers,
+    parts,
+    placed,
+    spread,
+)
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -50,8 +64,12 @@ def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
     elif kind == "pack":
         body = bodies.pack(what[0])
     else:
-        body = {"digit_sums": digit_device_bodies.sums, "digit_products": digit_device_bodies.products}[kind](what[0])
-    cuda.jit(body[0])[2, 3](*(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments))
+        body = {"digit_sums": digit_device_bodies.sums, "digit_products": digit_device_bodies.products}[kind](
+            what[0]
+        )
+    cuda.jit(body[0])[2, 3](
+        *(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments)
+    )
 
 
 launch: Callable[..., None] = simulate
@@ -60,11 +78,21 @@ launch: Callable[..., None] = simulate
 def fold(op: ReduceOp, targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
     operands = (targets, len(targets)), (sources, len(sources))
     stored = parts if op is ops.EXACT_SUM else bits
-    arguments = [one for arrays, n in operands for one in (*map(stored, [*arrays, *arrays[-1:] * (8 - n)]), n)]
+    arguments = [
+        one for arrays, n in operands for one in (*map(stored, [*arrays, *arrays[-1:] * (8 - n)]), n)
+    ]
     launch("fold", (op, targets[0].dtype), *arguments, targets[0].size)
 
 
-def check_fold(op: ReduceOp, values: list[np.ndarray], *, shift: int, into: int | None, further: int = 0, apart: bool = False) -> None:
+def check_fold(
+    op: ReduceOp,
+    values: list[np.ndarray],
+    *,
+    shift: int,
+    into: int | None,
+    further: int = 0,
+    apart: bool = False,
+) -> None:
     dtype, count = values[0].dtype, values[0].size
     sources = [placed(one, shift + apart * (index == 1)) for index, one in enumerate(values)]
     rooms = [placed(np.zeros(count + 4, dtype), shift) for _ in range(1 + further)]
@@ -110,7 +138,13 @@ def check_exact(dtype: np.dtype, count: int) -> None:
     for nsources in range(2, 9):
         values = hard_numbers(real, nsources, count, np.random.default_rng(nsources))
         values = [one.view(dtype) for one in values]
-        check_fold(ops.EXACT_SUM, values, shift=nsources % 2, into=nsources // 2 if nsources % 3 else None, further=nsources - 2)
+        check_fold(
+            ops.EXACT_SUM,
+            values,
+            shift=nsources % 2,
+            into=nsources // 2 if nsources % 3 else None,
+            further=nsources - 2,
+        )
 
 
 def digits() -> None:
@@ -142,13 +176,17 @@ def check_specials() -> None:
             assert not np.signbit(target).any(), f"{op.name} of zeros of {dtype} has a sign"
     for dtype in HALVES:
         big, small = np.full(9, 1.0, dtype), np.full(9, float(ml_dtypes.finfo(dtype).eps) / 2, dtype)
-        check_fold(ops.SUM, [big, small, small, small, small], shift=0, into=None)  # rounded after every sum it would stay 1
+        check_fold(
+            ops.SUM, [big, small, small, small, small], shift=0, into=None
+        )  # rounded after every sum it would stay 1
     wide = np.float32([1e30, 1.0, -1e30])
     check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide[[0, 2, 1]]], shift=0, into=None)
     check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide], shift=0, into=None)
     rng = np.random.default_rng(8)
     for nsources in range(2, 9):
-        check_fold(ops.SUM, [spread(wide.dtype, 19, rng) for _ in range(nsources)], shift=0, into=None)  # each order rounds differently
+        check_fold(
+            ops.SUM, [spread(wide.dtype, 19, rng) for _ in range(nsources)], shift=0, into=None
+        )  # each order rounds differently
     for dtype in INTEGERS:
         limits = np.iinfo(dtype)
         target = np.zeros(17, dtype)
@@ -174,7 +212,9 @@ def check_alignment() -> None:
     for shift, nvectors in ((0, 2), (1, 2), (2, 2), (3, 2)):
         loads.clear()
         check_fold(ops.SUM, values, shift=shift, into=None, further=1)
-        assert len(loads) == 4 * nvectors, f"all {shift} elements from a multiple of 16 bytes: {len(loads)} vector loads"
+        assert len(loads) == 4 * nvectors, (
+            f"all {shift} elements from a multiple of 16 bytes: {len(loads)} vector loads"
+        )
         loads.clear()
         check_fold(ops.SUM, values, shift=shift, into=None, further=1, apart=True)
         assert not loads, "vectors of arrays that start differently"
@@ -196,7 +236,9 @@ def check_scale(source: np.dtype, target: np.dtype) -> None:
         if isinstance(factor, complex) and source.kind != "c":
             continue
         for shift, count in ((0, 37), (1, 37), (0, 0), (0, 1)):
-            values = numbers(source, count, rng) if isinstance(factor, complex) else spread(source, count, rng)
+            values = (
+                numbers(source, count, rng) if isinstance(factor, complex) else spread(source, count, rng)
+            )
             dst = placed(np.zeros(count, target), shift)
             with np.errstate(all="ignore"):
                 given = values.astype(work)
@@ -204,7 +246,11 @@ def check_scale(source: np.dtype, target: np.dtype) -> None:
                 expected = expected.astype(target)
             arguments = float(np.real(factor)), float(np.imag(factor)), divides
             launch("scale", (source, target), bits(dst), bits(placed(values, shift)), count, *arguments)
-            check_same(dst, expected, f"{source} to {target}, factor {factor}, divides {divides}, start {shift}, count {count}")
+            check_same(
+                dst,
+                expected,
+                f"{source} to {target}, factor {factor}, divides {divides}, start {shift}, count {count}",
+            )
 
 
 def check_rounding() -> None:
@@ -212,8 +258,12 @@ def check_rounding() -> None:
     rng = np.random.default_rng(5)
     some = rng.integers(0, 2**32, 3000, np.uint32)
     some[::3] = (some[::3] & 0xFFFF0000) | 0x8000
-    some[1::3] = np.float16(some[1::3].astype(np.uint16).view(np.float16)).astype(np.float32).view(np.uint32) + 0x1000
-    edges = np.array([np.inf, -np.inf, np.nan, 65504, 65519.9, 65520, 2.0**-24, 2.0**-25, -0.0, 0.0, 3.4e38], np.float32)
+    some[1::3] = (
+        np.float16(some[1::3].astype(np.uint16).view(np.float16)).astype(np.float32).view(np.uint32) + 0x1000
+    )
+    edges = np.array(
+        [np.inf, -np.inf, np.nan, 65504, 65519.9, 65520, 2.0**-24, 2.0**-25, -0.0, 0.0, 3.4e38], np.float32
+    )
     nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32)
     values = np.concatenate([some.view(np.float32), edges, nans.view(np.float32)])
     f4 = np.dtype("f4")
@@ -249,7 +299,9 @@ def strided() -> None:
         assert bodies._offset(index, *far[1:], *strides) == expected
 
 
-def check_strided(itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...], rng: np.random.Generator) -> None:
+def check_strided(
+    itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...], rng: np.random.Generator
+) -> None:
     """Axes lie in memory in random order, with gaps; a pointer in the middle, because strides may be negative."""
     step, strides = itemsize * 2, [0] * 6
     for axis in rng.permutation(6):
@@ -267,8 +319,13 @@ def check_strided(itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...],
 
 
 PARTS: dict[str, Callable[[], None]] = {
-    "folds": folds, "exact": exact, "digits": digits, "specials": specials, "scales": scales, "strided": strided,
-}  # fmt: skip
+    "folds": folds,
+    "exact": exact,
+    "digits": digits,
+    "specials": specials,
+    "scales": scales,
+    "strided": strided,
+}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

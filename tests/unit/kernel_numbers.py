@@ -17,19 +17,32 @@ COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
 DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
 FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 HALVES = [np.dtype(np.float16), BFLOAT16]
-SCALES = [(one, one) for one in [*FLOATS, *COMPLEX]] + [pair for h in HALVES for pair in ((h, np.dtype("f4")), (np.dtype("f4"), h))]
+SCALES = [(one, one) for one in [*FLOATS, *COMPLEX]] + [
+    pair for h in HALVES for pair in ((h, np.dtype("f4")), (np.dtype("f4"), h))
+]
 
 NUMPY: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 def bits(array: np.ndarray) -> np.ndarray:
     """Return what the kernel is handed: half types as uint16, bool as uint8."""
     stored = {"b": np.uint8, "V": np.uint16}.get(array.dtype.kind)
-    return array.view(np.uint16 if array.dtype == np.float16 else stored) if stored or array.dtype == np.float16 else array
+    return (
+        array.view(np.uint16 if array.dtype == np.float16 else stored)
+        if stored or array.dtype == np.float16
+        else array
+    )
 
 
 def parts(array: np.ndarray) -> np.ndarray:
@@ -69,7 +82,9 @@ def by_numpy(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     """The half types in float32, rounded at the end."""
     dtype = sources[0].dtype
     work = working_dtype(dtype)
-    folded = canonical.fold(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
+    folded = canonical.fold(
+        lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources]
+    )
     return (folded + 0 if op in (ops.MIN, ops.MAX) else folded).astype(dtype)
 
 

@@ -18,11 +18,27 @@ SEES = {"1": [5000.0, AFTER_40]}
 
 
 def call(
-    awaits: list[int], *, what: str = SUM, key: str = "0.0.7", number: int = 41, on: str = "MPI_COMM_WORLD", **more: Any
-) -> dict[str, Any]:  # fmt: skip
+    awaits: list[int],
+    *,
+    what: str = SUM,
+    key: str = "0.0.7",
+    number: int = 41,
+    on: str = "MPI_COMM_WORLD",
+    **more: Any,
+) -> dict[str, Any]:
     """A wait as it stands in a page."""
-    return {"key": key, "lane": 0, "number": number, "what": what, "awaits": awaits, "step": "row 6 of 11", "since": NOW - 2.5,
-            "on": on, "for": awaits, "sees": {}} | more  # fmt: skip
+    return {
+        "key": key,
+        "lane": 0,
+        "number": number,
+        "what": what,
+        "awaits": awaits,
+        "step": "row 6 of 11",
+        "since": NOW - 2.5,
+        "on": on,
+        "for": awaits,
+        "sees": {},
+    } | more
 
 
 class Machine:
@@ -36,9 +52,13 @@ class Machine:
         self._readlink = os.readlink
         read = "hpcoll.runtime.telemetry.status_page.os.readlink"
         monkeypatch.setattr(read, lambda path: self._links.get(str(path)) or self._readlink(path))
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone"))
+        monkeypatch.setattr(
+            "hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone")
+        )
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None)
+        monkeypatch.setattr(
+            "hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None
+        )
 
     def process(self, pid: int, page: bytes | None, own_pid: int | None = None) -> Path:
         """Return one process; the file of its page."""
@@ -66,12 +86,26 @@ def said(machine: Machine, width: int = 120) -> str:
 
 
 def page(
-    rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, failed: Sequence[dict[str, Any]] = (), left: str = "", **who: Any
-) -> bytes:  # fmt: skip
+    rank: int,
+    *waits: dict[str, Any],
+    nranks: int = 3,
+    pid: int = 0,
+    failed: Sequence[dict[str, Any]] = (),
+    left: str = "",
+    **who: Any,
+) -> bytes:
     """A page, written as processes do."""
     one = StatusPage()
-    about = {"pid": pid, "rank": rank, "nranks": nranks, "launcher": "one", "host": "node1", "started": 50.0, "peers": {rank: pid},
-             "program": ["train.py", "--x"]} | who  # fmt: skip
+    about = {
+        "pid": pid,
+        "rank": rank,
+        "nranks": nranks,
+        "launcher": "one",
+        "host": "node1",
+        "started": 50.0,
+        "peers": {rank: pid},
+        "program": ["train.py", "--x"],
+    } | who
     one.introduce(Identity(**about))
     if waits or failed or left:
         one.write({"waits": list(waits), "failed": list(failed), "left": left})

@@ -100,12 +100,16 @@ class Case(NamedTuple):
     @property
     def meaning(self) -> Collective:
         """The collective; a neighbourhood one on the ring."""
-        return meaning(self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None)
+        return meaning(
+            self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None
+        )
 
     def schedules(self) -> list[Schedule]:
         nchunks = min(-(-self.count // self.segment) or 1, max(1, self.count))
         nodes = numbered(self.nodes or self.setting.nodes)
-        return [schedule(self.row, self.nranks, rank, self.root, nchunks, nodes) for rank in range(self.nranks)]
+        return [
+            schedule(self.row, self.nranks, rank, self.root, nchunks, nodes) for rank in range(self.nranks)
+        ]
 
     def local_peers(self, rank: int) -> dict[int, int]:
         """Local ranks of the other ranks on a rank's node."""
@@ -124,7 +128,13 @@ class Case(NamedTuple):
         """Elements of the block of these ranks; only alltoall has one for each pair, and neighbor_alltoall for each block of a source."""
         if self.sizes is None:
             return self.count
-        names = {"allgather": source, "gather": source, "neighbor_allgather": source, "reduce_scatter": target, "scatter": target}
+        names = {
+            "allgather": source,
+            "gather": source,
+            "neighbor_allgather": source,
+            "reduce_scatter": target,
+            "scatter": target,
+        }
         return self.sizes[names.get(self.collective, (source * 5 + target * 3) % self.nranks)]
 
     def blocks(self, rank: int) -> tuple[Blocks, Blocks]:
@@ -135,7 +145,10 @@ class Case(NamedTuple):
             return [(0, self.count)] * nin, [(0, self.count)] * nout
         inputs = [self.size(rank, i if nin > 1 else rank) for i in range(nin)]
         if collective.neighbours:
-            ends = [end if isinstance(end, tuple) else (end, 0) for end in map(partial(collective.output_item, rank), range(nout))]
+            ends = [
+                end if isinstance(end, tuple) else (end, 0)
+                for end in map(partial(collective.output_item, rank), range(nout))
+            ]
             outputs = [self.size(*end) for end in ends]
         else:
             outputs = [self.size(i if nout > 1 else rank, rank) for i in range(nout)]
@@ -157,7 +170,9 @@ class Case(NamedTuple):
         """As `hpcoll.comm.plans.segmentation` cuts."""
         if self.sizes is not None:
             known = () if self.collective.endswith("alltoall") or self.meaning.neighbours else self.sizes
-            return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)
+            return varying_blocks(
+                *self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0
+            )
         segment = self.segment if self.row.pipelined else max(1, self.count)
         if COLLECTIVES[self.collective].blocks:
             return block_segments(steps, self.count, segment)

@@ -14,7 +14,12 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm
 
-NODES: list[Callable[[int], int]] = [lambda rank: 0, lambda rank: rank // 2, lambda rank: rank % 2, lambda rank: rank // 3]
+NODES: list[Callable[[int], int]] = [
+    lambda rank: 0,
+    lambda rank: rank // 2,
+    lambda rank: rank % 2,
+    lambda rank: rank // 3,
+]
 
 
 def local_peers(rank: int, nodes: tuple[int, ...]) -> frozenset[int]:
@@ -39,7 +44,12 @@ REACH: dict[str, tuple[list[Callable[[int], int]], Callable[[frozenset[int], ran
     "not exported": (NODES[:2], lambda ranks, rng: Reach(ranks, True, rng.choice(SOME_EXPORTED), puts=True)),
     "nodes": (NODES[1:], lambda ranks, rng: Reach(ranks, rng.random() < 0.5, (True, True), puts=True)),
     "no puts": (NODES[:1], lambda ranks, rng: Reach(ranks, False, (True, True))),
-    "anything": (NODES, lambda ranks, rng: Reach(some(ranks, rng), rng.random() < 0.5, (rng.random() < 0.5, rng.random() < 0.5))),
+    "anything": (
+        NODES,
+        lambda ranks, rng: Reach(
+            some(ranks, rng), rng.random() < 0.5, (rng.random() < 0.5, rng.random() < 0.5)
+        ),
+    ),
 }
 
 
@@ -49,15 +59,23 @@ def gpu_case(row: Algorithm, nranks: int, reach: str, rng: random.Random) -> Cas
     sizes = None
     if COLLECTIVES[row.collective].blocks and not row.uniform and rng.random() < 0.3:
         sizes = tuple(rng.choice((0, 0, 1, 7, 19)) for _ in range(nranks))
-    count = sum(sizes) if sizes else 1 if row.collective == "barrier" else rng.choice((0, 1, 2, 3, 9, 19, 37, 70))
+    count = (
+        sum(sizes) if sizes else 1 if row.collective == "barrier" else rng.choice((0, 1, 2, 3, 9, 19, 37, 70))
+    )
     return Case(
-        row, nranks, count, rng.choice(in_place_modes(row, nranks, rng)),
+        row,
+        nranks,
+        count,
+        rng.choice(in_place_modes(row, nranks, rng)),
         Setting(rng.randrange(1 << 30), rng.choice((0, 24, 1 << 30)), nodes, rng.choice((1, 1, 2, 5))),
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
-        segment=rng.choice((1 << 40, max(1, count), 20, 5)), window=rng.choice((1, 2, 3, STAGING_SLOTS)), sizes=sizes,
-        most_nbytes=rng.choice((1 << 30, 16)), reach=tuple(REACH[reach][1](local_peers(rank, nodes), rng) for rank in range(nranks)),
+        segment=rng.choice((1 << 40, max(1, count), 20, 5)),
+        window=rng.choice((1, 2, 3, STAGING_SLOTS)),
+        sizes=sizes,
+        most_nbytes=rng.choice((1 << 30, 16)),
+        reach=tuple(REACH[reach][1](local_peers(rank, nodes), rng) for rank in range(nranks)),
         nodes=random_nodes(row, nranks, rng) if row.placed and rng.random() < 0.5 else (),
-    )  # fmt: skip
+    )
 
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
@@ -68,6 +86,11 @@ def programs(key: str, nranks: int, reach: str, *, in_place: bool = False, count
     """Of all ranks, in one lane; elements of 8 bytes."""
     rng = random.Random(0)
     case = gpu_case(CATALOGUE[key], nranks, reach, rng)._replace(
-        in_place=(in_place,) * nranks, sizes=None, count=count or 3 * nranks, segment=1 << 40, root=0, most_nbytes=1 << 30
+        in_place=(in_place,) * nranks,
+        sizes=None,
+        count=count or 3 * nranks,
+        segment=1 << 40,
+        root=0,
+        most_nbytes=1 << 30,
     )
     return programs_of(case, 8)

@@ -38,7 +38,12 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
     else:
         for i, o in pairs:
             outputs[o] = inputs[i]
-    sizes: list[int | None] = [None, None, program.window * program.scratch_nbytes, program.window * program.pinned_nbytes]
+    sizes: list[int | None] = [
+        None,
+        None,
+        program.window * program.scratch_nbytes,
+        program.window * program.pinned_nbytes,
+    ]
     for buffer in (0, 1):
         ends = [displ + count for where, displ, count in inputs + outputs if where == buffer]
         sizes[buffer] = max(ends) * operator.itemsize if ends else None
@@ -54,14 +59,21 @@ def programs_of(case: Case, itemsize: int) -> list[Program]:
         patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
         return [
             lower(
-                s, case.segments(s), itemsize, case.window,
-                in_place=case.in_place[s.rank], routes=case.routes(s.rank), on_gpu=bool(case.reach),
+                s,
+                case.segments(s),
+                itemsize,
+                case.window,
+                in_place=case.in_place[s.rank],
+                routes=case.routes(s.rank),
+                on_gpu=bool(case.reach),
             )
             for s in case.schedules()
         ]
 
 
-def play(case: Case, operator: Operator | None = None, programs: list[Program] | None = None) -> tuple[World, list[Side]]:
+def play(
+    case: Case, operator: Operator | None = None, programs: list[Program] | None = None
+) -> tuple[World, list[Side]]:
     """Run a call and compare all memory but scratch, guards and gaps included, with what it must be."""
     operator = operator or operator_of(case.row)
     prepared = _Prepared(case, operator, programs or programs_of(case, operator.itemsize))
@@ -73,7 +85,10 @@ def play(case: Case, operator: Operator | None = None, programs: list[Program] |
 
 def play_all(cases: list[Case]) -> None:
     """Run calls one after another, in the setting of the first; ranks do not wait for each other in between."""
-    prepared = [_Prepared(case, operator_of(case.row), programs_of(case, operator_of(case.row).itemsize)) for case in cases]
+    prepared = [
+        _Prepared(case, operator_of(case.row), programs_of(case, operator_of(case.row).itemsize))
+        for case in cases
+    ]
     GpuWorld([one.call for one in prepared], cases[0].setting).run()
     for one in prepared:
         one.compare()
@@ -103,7 +118,9 @@ class _Prepared:
                 arena[own] = found[own]
             if self.call.operator.combine is not add_floats or self.canonical:
                 wrong = np.flatnonzero(arena != found)
-                assert not wrong.size, f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"
+                assert not wrong.size, (
+                    f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"
+                )
 
 
 def check(*cases: Case) -> None:

@@ -12,8 +12,18 @@ NOWHERE = ("i", -1)
 class XmlProgram:
     """A program, written step by step."""
 
-    def __init__(self, coll: str, nranks: int, nchunks: int, sizes: tuple[int, int, int], **attributes: object) -> None:
-        known = {"name": coll, "proto": "Simple", "nchannels": 1, "nchunksperloop": nchunks, "ngpus": nranks, "coll": coll, **attributes}
+    def __init__(
+        self, coll: str, nranks: int, nchunks: int, sizes: tuple[int, int, int], **attributes: object
+    ) -> None:
+        known = {
+            "name": coll,
+            "proto": "Simple",
+            "nchannels": 1,
+            "nchunksperloop": nchunks,
+            "ngpus": nranks,
+            "coll": coll,
+            **attributes,
+        }
         self.algo = ElementTree.Element("algo", {key: str(value) for key, value in known.items()})
         self.gpus = []
         for gpu in range(nranks):
@@ -27,8 +37,15 @@ class XmlProgram:
         return len(self.gpus[gpu]) - 1
 
     def step(
-        self, gpu: int, block: int, kind: str, src: Where = NOWHERE, dst: Where = NOWHERE, cnt: int = 1, after: tuple[int, int] = (-1, -1)
-    ) -> tuple[int, int]:  # fmt: skip
+        self,
+        gpu: int,
+        block: int,
+        kind: str,
+        src: Where = NOWHERE,
+        dst: Where = NOWHERE,
+        cnt: int = 1,
+        after: tuple[int, int] = (-1, -1),
+    ) -> tuple[int, int]:
         """Append a step that waits for ``after``, a thread block and its step, and return its own such pair."""
         steps = self.gpus[gpu][block]
         names = ["s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"]
@@ -51,7 +68,17 @@ def ring_allreduce(p: int) -> XmlProgram:
         block = program.block(gpu, (gpu + 1) % p, (gpu - 1) % p)
         for turn in range(2 * p - 1):
             chunk = (gpu - turn) % p
-            kind = "s" if not turn else "rrs" if turn < p - 1 else "rrcs" if turn == p - 1 else "rcs" if turn < 2 * p - 2 else "r"
+            kind = (
+                "s"
+                if not turn
+                else "rrs"
+                if turn < p - 1
+                else "rrcs"
+                if turn == p - 1
+                else "rcs"
+                if turn < 2 * p - 2
+                else "r"
+            )
             program.step(gpu, block, kind, ("i", chunk), ("o", chunk))
     return program
 
@@ -73,9 +100,15 @@ def pairs_allreduce(p: int, parts: int = 2) -> XmlProgram:
                 program.step(gpu, 0, "nop", cnt=0, after=one)
             for block in range(p - 1):
                 after = arrived[-1] if not block and p > 2 else (-1, -1)
-                done.append(program.step(gpu, 0, "re", ("s", block * parts + part), ("i", gpu * parts + part), after=after))
+                done.append(
+                    program.step(
+                        gpu, 0, "re", ("s", block * parts + part), ("i", gpu * parts + part), after=after
+                    )
+                )
         for block, peer in enumerate(peers):
-            program.step(gpu, block, "s", ("i", gpu * parts), cnt=parts, after=done[-1] if block else (-1, -1))
+            program.step(
+                gpu, block, "s", ("i", gpu * parts), cnt=parts, after=done[-1] if block else (-1, -1)
+            )
             program.step(gpu, block, "r", dst=("i", peer * parts), cnt=parts)
     return program
 
@@ -97,7 +130,10 @@ def hops_alltoall(p: int) -> XmlProgram:
     assert p == 4
     program = XmlProgram("alltoall", p, p, (p, p, 1), inplace=0, nchannels=2)
     for gpu in range(p):
-        near, far = program.block(gpu, (gpu + 1) % p, (gpu - 1) % p), program.block(gpu, (gpu - 1) % p, (gpu + 1) % p, 1)
+        near, far = (
+            program.block(gpu, (gpu + 1) % p, (gpu - 1) % p),
+            program.block(gpu, (gpu - 1) % p, (gpu + 1) % p, 1),
+        )
         program.step(gpu, near, "s", ("i", (gpu + 1) % p))
         program.step(gpu, near, "r", dst=("o", (gpu - 1) % p))
         program.step(gpu, near, "s", ("i", (gpu + 2) % p))
@@ -140,7 +176,10 @@ def chain_reduce(p: int) -> XmlProgram:
     """A chain to rank 0, in place: the others sum in their input, too."""
     program = XmlProgram("reduce", p, 2, (2, 2, 0), inplace=1, outofplace=0)
     for gpu in range(p):
-        sender, receiver = program.block(gpu, send=gpu - 1), program.block(gpu, recv=gpu + 1 if gpu < p - 1 else -1)
+        sender, receiver = (
+            program.block(gpu, send=gpu - 1),
+            program.block(gpu, recv=gpu + 1 if gpu < p - 1 else -1),
+        )
         for chunk in range(2):
             here = ("i", chunk)
             done = program.step(gpu, receiver, "rrc", here, here) if gpu < p - 1 else (-1, -1)
@@ -149,10 +188,20 @@ def chain_reduce(p: int) -> XmlProgram:
     return program
 
 
-PROGRAMS = (ring_allreduce, pairs_allreduce, ring_allgather, hops_alltoall, ring_reduce_scatter, chain_broadcast, chain_reduce)
+PROGRAMS = (
+    ring_allreduce,
+    pairs_allreduce,
+    ring_allgather,
+    hops_alltoall,
+    ring_reduce_scatter,
+    chain_broadcast,
+    chain_reduce,
+)
 
 
-def mutants(algo: ElementTree.Element, rng: random.Random, number: int) -> Iterator[tuple[str, ElementTree.Element]]:
+def mutants(
+    algo: ElementTree.Element, rng: random.Random, number: int
+) -> Iterator[tuple[str, ElementTree.Element]]:
     """Yield single mutations of a program, each a copy of it, of all kinds in turn."""
     kinds = (_drop_step, _swap_offsets, _lose_dependency, _lose_signal, _wrong_peer, _change_type)
     for turn in range(number):
@@ -162,12 +211,16 @@ def mutants(algo: ElementTree.Element, rng: random.Random, number: int) -> Itera
             yield f"{kind.__name__[1:]} {what}", found
 
 
-def _places(algo: ElementTree.Element, rng: random.Random) -> Iterator[tuple[str, ElementTree.Element, ElementTree.Element, int]]:
+def _places(
+    algo: ElementTree.Element, rng: random.Random
+) -> Iterator[tuple[str, ElementTree.Element, ElementTree.Element, int]]:
     """Yield all steps in random order, with their place in words and their thread block."""
     found = [
         (f"of gpu {gpu.get('id')}, thread block {block.get('id')}, step {s}", gpu, block, s)
-        for gpu in algo for block in gpu for s in range(len(block))
-    ]  # fmt: skip
+        for gpu in algo
+        for block in gpu
+        for s in range(len(block))
+    ]
     rng.shuffle(found)
     yield from found
 
@@ -189,7 +242,11 @@ def _swap_offsets(algo: ElementTree.Element, rng: random.Random) -> str:
     """Swap an offset of two steps of a thread block."""
     key = rng.choice(["srcoff", "dstoff"])
     for where, _, block, s in _places(algo, rng):
-        others = [step for step in block if "-1" not in (step.get(key), block[s].get(key)) and step.get(key) != block[s].get(key)]
+        others = [
+            step
+            for step in block
+            if "-1" not in (step.get(key), block[s].get(key)) and step.get(key) != block[s].get(key)
+        ]
         if others:
             other, own = rng.choice(others), block[s].get(key, "")
             block[s].set(key, other.get(key, ""))

@@ -10,7 +10,11 @@ from collections import deque
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-_SENDS, _RECEIVES, _REDUCES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrc", "rrs", "rrcs"), ("rrc", "rrs", "rrcs")
+_SENDS, _RECEIVES, _REDUCES = (
+    ("s", "rcs", "rrs", "rrcs"),
+    ("r", "rcs", "rrc", "rrs", "rrcs"),
+    ("rrc", "rrs", "rrcs"),
+)
 
 
 class WrongRun(Exception):
@@ -53,10 +57,15 @@ class Interpreter:
         """Run once, in an order of ``rng``; WrongRun: the outcome is wrong."""
         self.links: dict[tuple[int, int, str | None], deque[list[int]]] = {}
         self.memory = [self._memory(gpu, rng) for gpu in range(self.p)]
-        initial = [[memory[self._at(gpu, "i", index)] for index in range(self._size(gpu, "i"))] for gpu, memory in enumerate(self.memory)]
+        initial = [
+            [memory[self._at(gpu, "i", index)] for index in range(self._size(gpu, "i"))]
+            for gpu, memory in enumerate(self.memory)
+        ]
         self.workers = [_Worker(int(gpu.get("id", "")), block) for gpu in self.algo for block in gpu]
         self.by_id = {(worker.gpu, worker.id): worker for worker in self.workers}
-        haste = {worker: rng.choice([1, 1, 1, 30, 1000]) * rng.random() for worker in self.workers}  # some are far ahead of others
+        haste = {
+            worker: rng.choice([1, 1, 1, 30, 1000]) * rng.random() for worker in self.workers
+        }  # some are far ahead of others
         ready = [one for one in self.workers if one.tasks]
         while ready:
             worker = max(ready, key=haste.__getitem__) if rng.random() < 0.8 else rng.choice(ready)
@@ -87,12 +96,20 @@ class Interpreter:
         return buffer, offset
 
     def _memory(self, gpu: int, rng: random.Random) -> dict[tuple[str, int], int]:
-        return {self._at(gpu, buffer, i): rng.getrandbits(60) for buffer in "osi" for i in range(self._size(gpu, buffer))}
+        return {
+            self._at(gpu, buffer, i): rng.getrandbits(60)
+            for buffer in "osi"
+            for i in range(self._size(gpu, buffer))
+        }
 
     def _step(self, worker: _Worker) -> bool:
         """Let a thread block do a part of its step; return False where it must wait."""
         task = worker.tasks[worker.pc]
-        if any(self.by_id[worker.gpu, block].done < step for block, step in task.waits if (worker.gpu, block) in self.by_id):
+        if any(
+            self.by_id[worker.gpu, block].done < step
+            for block, step in task.waits
+            if (worker.gpu, block) in self.by_id
+        ):
             return False
         if any((worker.gpu, block) not in self.by_id for block, _ in task.waits):
             raise WrongRun("waits for nobody")
@@ -118,7 +135,11 @@ class Interpreter:
             link.append(self._read(worker, "src", n, task) if kind == "s" else worker.received)
         elif kind in ("re", "cpy"):
             found = self._read(worker, "src", n, task)
-            self._write(worker, [a + b for a, b in zip(found, self._read(worker, "dst", n, task))] if kind == "re" else found, task)
+            self._write(
+                worker,
+                [a + b for a, b in zip(found, self._read(worker, "dst", n, task))] if kind == "re" else found,
+                task,
+            )
         worker.received = []
         if task.attributes["hasdep"] == "1":
             worker.done = task.number
@@ -161,7 +182,9 @@ def outcome(algo: ElementTree.Element, modes: list[bool], runs: int, seed: int =
     """Return what is wrong in the first of some runs that is; the empty text if all are right."""
     for number in range(runs):
         try:
-            Interpreter(algo, in_place=modes[number % len(modes)], slots=slots).run(random.Random(seed + number))
+            Interpreter(algo, in_place=modes[number % len(modes)], slots=slots).run(
+                random.Random(seed + number)
+            )
         except WrongRun as error:
             return str(error)
     return ""

@@ -25,7 +25,9 @@ class Interpreter:
         self.queues: dict[Any, deque[Iterator[bool]]] = defaultdict(deque)  # of ports
         self.arrived: dict[Any, int] = defaultdict(int)
         self.inputs: dict[tuple[int, int], int] = {}
-        self.ends: dict[tuple[int, str], list[tuple[int, int]]] = {}  # of each channel of a kind: the peer, and its number among those
+        self.ends: dict[
+            tuple[int, str], list[tuple[int, int]]
+        ] = {}  # of each channel of a kind: the peer, and its number among those
         for rank, gpu in enumerate(self.gpus):
             for kind in ("memory", "port"):
                 peers = [
@@ -38,7 +40,9 @@ class Interpreter:
             for number, semaphore in enumerate(gpu.get("semaphores", ())):
                 self.counters["semaphore", rank, number] = semaphore["init_value"]
             for cell in range(gpu["input_chunks"] * N):
-                self.inputs[rank, cell] = self.memory[self.at(rank, "i", cell)] = self.random.randrange(1 << 40)
+                self.inputs[rank, cell] = self.memory[self.at(rank, "i", cell)] = self.random.randrange(
+                    1 << 40
+                )
         self.first = dict(self.counters)
 
     def at(self, rank: int, buffer: str, cell: int) -> _Cell:
@@ -46,13 +50,21 @@ class Interpreter:
         shift = rank * self.gpus[0]["input_chunks"] * N if self.coll == "allgather" else 0
         if self.coll == "reducescatter" and self.in_place and buffer == "o":
             return rank, "i", cell + rank * self.gpus[0]["output_chunks"] * N
-        return (rank, "o", cell + shift) if buffer == "i" and self.in_place and self.coll != "reducescatter" else (rank, buffer, cell)
+        return (
+            (rank, "o", cell + shift)
+            if buffer == "i" and self.in_place and self.coll != "reducescatter"
+            else (rank, buffer, cell)
+        )
 
     def right(self) -> bool:
         """Run to the end; say whether every gpu had the right output when its thread blocks had ended."""
         threads: dict[Any, Iterator[bool]] = {}
         for rank, gpu in enumerate(self.gpus):
-            threads |= {(rank, b, part): self.block(rank, block, part) for b, block in enumerate(gpu["threadblocks"]) for part in range(2)}
+            threads |= {
+                (rank, b, part): self.block(rank, block, part)
+                for b, block in enumerate(gpu["threadblocks"])
+                for part in range(2)
+            }
             threads |= {(rank, "port", end): self.port((rank, *end)) for end in self.ends[rank, "port"]}
         left = {rank: 2 * len(gpu["threadblocks"]) for rank, gpu in enumerate(self.gpus)}
         idle: set[Any] = set()
@@ -73,17 +85,23 @@ class Interpreter:
                 left[name[0]] -= 1
                 if not left[name[0]] and not self.complete(name[0]):
                     return False
-        return not any(left.values()) and all(count == self.first.get(key, 0) for key, count in self.counters.items())
+        return not any(left.values()) and all(
+            count == self.first.get(key, 0) for key, count in self.counters.items()
+        )
 
     def complete(self, rank: int) -> bool:
         """Say whether a gpu's output is right; what it holds is the caller's then, and changes."""
-        block = self.gpus[0]["input_chunks"] * N // (1 if self.coll == "allgather" else self.nranks)  # of one gpu
+        block = (
+            self.gpus[0]["input_chunks"] * N // (1 if self.coll == "allgather" else self.nranks)
+        )  # of one gpu
         first = rank * block if self.coll == "reducescatter" else 0
         for cell in range(self.gpus[rank]["output_chunks"] * N):
             if self.coll in ("allreduce", "reducescatter"):
                 wanted = sum(self.inputs[other, first + cell] for other in range(self.nranks))
             else:
-                wanted = self.inputs[cell // block, cell % block + (0 if self.coll == "allgather" else rank * block)]
+                wanted = self.inputs[
+                    cell // block, cell % block + (0 if self.coll == "allgather" else rank * block)
+                ]
             if self.memory.get(self.at(rank, "o", cell)) != wanted:
                 return False
             self.memory[self.at(rank, "o", cell)] = -1
@@ -108,7 +126,9 @@ class Interpreter:
                         yield from self.meet((rank, block["id"]), 2)
                     if op["name"] == "barrier":
                         yield from self.meet((rank, "barrier", op["barrier_id"]), 2 * op["num_threadblocks"])
-                    elif op["name"] != "nop" and part == ("src_buff" not in op or op.get("channel_type") == "port"):
+                    elif op["name"] != "nop" and part == (
+                        "src_buff" not in op or op.get("channel_type") == "port"
+                    ):
                         yield from self.operation(rank, block, op, unit)
 
     def meet(self, name: Any, count: int) -> Iterator[bool]:
@@ -122,24 +142,39 @@ class Interpreter:
     def operation(self, rank: int, block: Any, op: Any, unit: int | None) -> Iterator[bool]:
         """Run an operation."""
         name, kind = op["name"], op.get("channel_type", "memory")
-        mine = [i for entry in block["channels"] if entry["channel_type"] == kind for i in entry["channel_ids"]]
+        mine = [
+            i for entry in block["channels"] if entry["channel_type"] == kind for i in entry["channel_ids"]
+        ]
         ends = [self.ends[rank, kind][mine[i]] for i in op.get("channel_ids", ())]
         if name.endswith(("signal", "wait")):
             for peer, number in ends:
                 verb = "signal" if name.endswith("signal") else "wait"
                 work = self.count((kind, *((rank, peer) if verb == "signal" else (peer, rank)), number), verb)
-                yield from self.push((rank, peer, number) if kind == "port" and verb == "signal" else None, work)
+                yield from self.push(
+                    (rank, peer, number) if kind == "port" and verb == "signal" else None, work
+                )
         elif name == "flush":
             yield from self.flush(rank, ends)
         elif name.startswith("sem_"):
             for i in op["semaphore_ids"]:
                 yield from self.count(("semaphore", rank, i), "signal" if name == "sem_release" else "wait")
         else:
-            srcs, dsts = ([self.cells(rank, block, run, op, unit) for run in op[key]] for key in ("src_buff", "dst_buff"))
-            groups = [(srcs, dsts)] if name in _FOLDS else [([src], [dst]) for src, dst in zip(srcs * (len(dsts) // len(srcs)), dsts)]
-            checked = [name in ("upkt", "rppkt") or (name.endswith("pkt") and i > 0) for i in range(len(srcs))]
+            srcs, dsts = (
+                [self.cells(rank, block, run, op, unit) for run in op[key]]
+                for key in ("src_buff", "dst_buff")
+            )
+            groups = (
+                [(srcs, dsts)]
+                if name in _FOLDS
+                else [([src], [dst]) for src, dst in zip(srcs * (len(dsts) // len(srcs)), dsts)]
+            )
+            checked = [
+                name in ("upkt", "rppkt") or (name.endswith("pkt") and i > 0) for i in range(len(srcs))
+            ]
             for i, (mine, theirs) in enumerate(groups):
-                yield from self.push((rank, *ends[i]) if kind == "port" else None, self.move(mine, theirs, checked))
+                yield from self.push(
+                    (rank, *ends[i]) if kind == "port" else None, self.move(mine, theirs, checked)
+                )
                 if name in ("pws", "pwsf"):
                     yield from self.push((rank, *ends[i]), self.count(("port", rank, *ends[i]), "signal"))
             if name == "pwsf":
@@ -169,8 +204,14 @@ class Interpreter:
         """The numbers of a run of chunks, as far as they are this block's in a group and this unit's in a pipeline."""
         owner, buffer = rank, run.get("type")
         if buffer is None:
-            kinds = [entry for entry in block["remote_buffer_refs"] if entry["access_channel_type"] == op["channel_type"]]
-            remote = self.gpus[rank]["remote_buffers"][[i for entry in kinds for i in entry["remote_buffer_ids"]][run["buffer_id"]]]
+            kinds = [
+                entry
+                for entry in block["remote_buffer_refs"]
+                if entry["access_channel_type"] == op["channel_type"]
+            ]
+            remote = self.gpus[rank]["remote_buffers"][
+                [i for entry in kinds for i in entry["remote_buffer_ids"]][run["buffer_id"]]
+            ]
             owner, buffer = remote["rank"], remote["type"]
         group = op.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
         part, parts = (unit, 3) if unit is not None else (group["tb_id"], group["tbg_size"])
@@ -201,7 +242,12 @@ def mutants(content: Any, gpus: int = 1) -> Iterator[tuple[str, Any]]:
             nested = block["ops"][0].get("ops") if block["ops"] else None
             for i, op in enumerate(nested or block["ops"]):
                 changes: list[Any] = ["left out"] if op["name"] == "nop" else ["left out", "later"]
-                changes += [(key, r, by) for key in ("src_buff", "dst_buff") for r in range(len(op.get(key, ()))) for by in (-1, 1)]
+                changes += [
+                    (key, r, by)
+                    for key in ("src_buff", "dst_buff")
+                    for r in range(len(op.get(key, ())))
+                    for by in (-1, 1)
+                ]
                 for change in changes:
                     found = copy.deepcopy(content)
                     ops = found["gpus"][g]["threadblocks"][b]["ops"]

@@ -50,7 +50,12 @@ class Crossing(NamedTuple):
 
 def crossings(key: str, nodes: Nodes, root: int = 0) -> Iterator[Crossing]:
     for one in schedules(key, nodes, root):
-        for step in (step for steps in one.channels for step in steps if step.op == Op.SEND and nodes[step.peer] != nodes[one.rank]):
+        for step in (
+            step
+            for steps in one.channels
+            for step in steps
+            if step.op == Op.SEND and nodes[step.peer] != nodes[one.rank]
+        ):
             yield Crossing(one.rank, step.peer, step.srcs[0].n)
 
 

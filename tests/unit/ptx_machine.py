@@ -66,16 +66,37 @@ def _permute(source: int, picks: int) -> int:
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _divide, "rem": _remainder, "min": min, "max": max,
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _divide,
+    "rem": _remainder,
+    "min": min,
+    "max": max,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq, "ne": lambda a, b: a == a and b == b and a != b, "lt": operator.lt, "le": operator.le,
-    "gt": operator.gt, "ge": operator.ge, "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
-    "nan": lambda a, b: a != a or b != b, "num": lambda a, b: a == a and b == b,
-    "neu": operator.ne, "equ": lambda a, b: not (a < b or a > b), "ltu": lambda a, b: not a >= b, "leu": lambda a, b: not a > b,
-    "gtu": lambda a, b: not a <= b, "geu": lambda a, b: not a < b,
-}  # fmt: skip
+    "eq": operator.eq,
+    "ne": lambda a, b: a == a and b == b and a != b,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
+    "nan": lambda a, b: a != a or b != b,
+    "num": lambda a, b: a == a and b == b,
+    "neu": operator.ne,
+    "equ": lambda a, b: not (a < b or a > b),
+    "ltu": lambda a, b: not a >= b,
+    "leu": lambda a, b: not a > b,
+    "gtu": lambda a, b: not a <= b,
+    "geu": lambda a, b: not a < b,
+}
 
 
 class Machine:
@@ -120,13 +141,17 @@ class Machine:
             else:
                 self._step(opcode.split("."), operands, registers, parameters)
 
-    def _step(self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]) -> None:
+    def _step(
+        self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]
+    ) -> None:
         name, kind = words[0], words[-1]
         if name == "atom":
             assert words == ["atom", "global", "add", "u64"]
             self._step(["ld", "global", "u64"], operands[:2], registers, parameters)
             total = self._value(operands[0], registers) + self._value(operands[2], registers)
-            self._step(["st", "global", "u64"], [operands[1], "%total"], {**registers, "%total": total}, parameters)
+            self._step(
+                ["st", "global", "u64"], [operands[1], "%total"], {**registers, "%total": total}, parameters
+            )
         elif name in ("ld", "st"):
             self._memory(words, operands, registers, parameters)
         elif name == "mov":
@@ -144,7 +169,9 @@ class Machine:
             return bits[0] if bits[2] else bits[1]
         if name == "cvt":
             found = _encode(_decode(bits[0], kind), words[-2])
-            return _decode(found, words[-2]) & _MASK[64] if words[-2][0] == "s" else found  # fills a wider register with its sign
+            return (
+                _decode(found, words[-2]) & _MASK[64] if words[-2][0] == "s" else found
+            )  # fills a wider register with its sign
         if name in ("shl", "shr"):
             by, width = min(bits[1] & _MASK[32], 64), int(kind[1:])
             value = _decode(bits[0], kind)
@@ -192,11 +219,18 @@ class Machine:
         elif source.startswith("{"):
             parts = re.findall(r"[%\w.]+", source)
             width = int(kind[1:]) // len(parts)
-            registers[target] = sum((self._value(part, registers) & _MASK[width]) << width * index for index, part in enumerate(parts))
+            registers[target] = sum(
+                (self._value(part, registers) & _MASK[width]) << width * index
+                for index, part in enumerate(parts)
+            )
         else:
-            registers[target] = self._value(source, registers) & (1 if kind == "pred" else _MASK[int(kind[1:])])
+            registers[target] = self._value(source, registers) & (
+                1 if kind == "pred" else _MASK[int(kind[1:])]
+            )
 
-    def _memory(self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]) -> None:
+    def _memory(
+        self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]
+    ) -> None:
         place = next(one for one in operands if one.startswith("["))
         if words[1] == "param":
             found = re.search(r"_param_(\d+)\]", place)
@@ -213,4 +247,8 @@ class Machine:
                 raw = int.from_bytes(ctypes.string_at(address + index * width, width), "little")
                 registers[register] = _decode(raw, kind) & _MASK[64] if kind[0] == "s" else raw
             else:
-                ctypes.memmove(address + index * width, int(registers[register] & _MASK[8 * width]).to_bytes(width, "little"), width)
+                ctypes.memmove(
+                    address + index * width,
+                    int(registers[register] & _MASK[8 * width]).to_bytes(width, "little"),
+                    width,
+                )

@@ -65,7 +65,11 @@ Places = list[tuple[int, int]]  # buffer and displacement of each
 
 def operands_of(program: Program, row: Sequence[int]) -> tuple[Places, Places]:
     """Return where a COPY, REDUCE or STAGE writes, and where it reads."""
-    code, source, destination = row[f.CODE], (row[f.BUFFER], row[f.DISPL]), (row[f.TO_BUFFER], row[f.TO_DISPL])
+    code, source, destination = (
+        row[f.CODE],
+        (row[f.BUFFER], row[f.DISPL]),
+        (row[f.TO_BUFFER], row[f.TO_DISPL]),
+    )
     if code != Code.REDUCE:
         return [destination if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])], [source]
     first, last = row[f.FIRST_SOURCE], row[f.FIRST_SOURCE] + row[f.NSOURCES]

@@ -57,7 +57,9 @@ class World:
     def __init__(self, calls: Sequence[Call], setting: Setting) -> None:
         for call in calls:
             widest = max(p.window for p in call.programs)
-            assert all(p.window == min(widest, len(p.lanes)) for p in call.programs), "ranks must agree on the window: slots are tags"
+            assert all(p.window == min(widest, len(p.lanes)) for p in call.programs), (
+                "ranks must agree on the window: slots are tags"
+            )
         self.calls, self.setting = calls, setting
         self.rows = [[p.rows.tolist() for p in call.programs] for call in calls]
         self.lanes = [[p.lanes.tolist() for p in call.programs] for call in calls]
@@ -68,11 +70,18 @@ class World:
         self.at = [-1 for _ in nodes]  # call of each rank
         self.positions: dict[tuple[int, int], Position] = {}
         self.ready: list[tuple[int, int]] = []
-        self.parked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by rank, until something happens in its shared memory
-        self.links: dict[tuple[int, int, int], tuple[deque[_Request], ...]] = defaultdict(lambda: (deque(), deque()))
+        self.parked: dict[int, list[tuple[int, int]]] = defaultdict(
+            list
+        )  # by rank, until something happens in its shared memory
+        self.links: dict[tuple[int, int, int], tuple[deque[_Request], ...]] = defaultdict(
+            lambda: (deque(), deque())
+        )
         self.moving: list[tuple[_Request, _Request]] = []
         self.messages = 0
-        self.moves: list[tuple[list, Callable[..., None]]] = [(self.ready, self._advance), (self.moving, self._deliver)]
+        self.moves: list[tuple[list, Callable[..., None]]] = [
+            (self.ready, self._advance),
+            (self.moving, self._deliver),
+        ]
         for rank in range(len(nodes)):
             self._begin(rank)
 
@@ -88,7 +97,9 @@ class World:
                 i -= len(options)
         stuck = "; ".join(self._where(*key) for key, at in self.positions.items() if at.row >= 0)
         assert not stuck, f"deadlock: {stuck}"
-        assert not any(sends or receives for sends, receives in self.links.values()), "messages without a receive"
+        assert not any(sends or receives for sends, receives in self.links.values()), (
+            "messages without a receive"
+        )
         assert not any(ring.unread() for ring in self.node.rings.values()), "messages that nobody awaited"
 
     def _call(self, rank: int) -> tuple[Program, Memory]:
@@ -98,7 +109,9 @@ class World:
     def _where(self, rank: int, slot: int) -> str:
         at = self.positions[rank, slot]
         code, *columns = self.rows[self.at[rank]][rank][at.row]
-        return f"call {self.at[rank]} rank {rank} lane {at.lane} row {at.row} {Code(code).name}{tuple(columns)}"
+        return (
+            f"call {self.at[rank]} rank {rank} lane {at.lane} row {at.row} {Code(code).name}{tuple(columns)}"
+        )
 
     def _begin(self, rank: int) -> None:
         self.at[rank] += 1
@@ -115,13 +128,21 @@ class World:
         for buffer in (0, 1):
             if memory.spans[buffer] is not None:
                 area = memory.area(buffer)
-                assert not memory.read_by[area.span].any(), f"rank {rank} returns while buffer {buffer} may still be read"
-                assert not memory.granted[area.span].any(), f"rank {rank} returns while buffer {buffer} may still be written"
+                assert not memory.read_by[area.span].any(), (
+                    f"rank {rank} returns while buffer {buffer} may still be read"
+                )
+                assert not memory.granted[area.span].any(), (
+                    f"rank {rank} returns while buffer {buffer} may still be written"
+                )
                 area.spoil()
         self._begin(rank)
 
     def _advance(self, rank: int, slot: int) -> None:
-        rows, lanes, at = self.rows[self.at[rank]][rank], self.lanes[self.at[rank]][rank], self.positions[rank, slot]
+        rows, lanes, at = (
+            self.rows[self.at[rank]][rank],
+            self.lanes[self.at[rank]][rank],
+            self.positions[rank, slot],
+        )
         window = self._call(rank)[0].window
         for _ in range(self.random.choice((1, 2, 5, 50))):
             if at.row < lanes[at.lane][1]:
@@ -144,9 +165,13 @@ class World:
         self.ready.append((rank, slot))
 
     def _end_lane(self, rank: int, slot: int, at: Position) -> None:
-        assert not at.requests, f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
+        assert not at.requests, (
+            f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
+        )
         unused = [slot for slot, message in at.messages.items() if not message.used]
-        assert not unused, f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
+        assert not unused, (
+            f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
+        )
 
     def _execute(self, rank: int, slot: int, at: Position, row: list[int]) -> bool:
         code = row[f.CODE]
@@ -190,7 +215,10 @@ class World:
         if code == Code.POST:
             here = nbytes <= INLINE_NBYTES or in_place
             source = (buffer, row[f.DISPL]) if here else (STAGING, row[f.STAGED_DISPL])
-            return self._moved(ranks[peer], self.node.rings[rank, ranks[peer], slot].post(self._area(rank, at, *source, nbytes)))
+            return self._moved(
+                ranks[peer],
+                self.node.rings[rank, ranks[peer], slot].post(self._area(rank, at, *source, nbytes)),
+            )
         if code == Code.DRAIN:
             return not memory.shared[buffer] or not self.node.rings[rank, ranks[peer], slot].unread()
         return self._receive(ranks[peer], at, self.node.rings[ranks[peer], rank, slot], row)
@@ -218,27 +246,37 @@ class World:
         writes, reads = operands_of(self._call(rank)[0], row)
         size, reduces = self.calls[self.at[rank]].operator.itemsize, row[f.CODE] == Code.REDUCE
         nbytes = row[f.COUNT] * size if reduces else row[f.NBYTES]
-        found = Operands(*([self._area(rank, at, *where, nbytes) for where in side] for side in (writes, reads)))
+        found = Operands(
+            *([self._area(rank, at, *where, nbytes) for where in side] for side in (writes, reads))
+        )
         assert reads, "a reduction of nothing"
         for one, other in combinations(found.writes, 2):
             assert one.apart(other), "writes the same bytes twice"
         for one, other in combinations(found.writes + found.reads, 2):
             overlap = "operands overlap partly" if reduces else "memcpy of overlapping memory"
             assert one.apart(other) or (reduces and one == other), overlap
-        assert not reduces or all(displ % size == 0 for _, displ in writes + reads), "an operand lies across elements"
+        assert not reduces or all(displ % size == 0 for _, displ in writes + reads), (
+            "an operand lies across elements"
+        )
         return found
 
     def _operate(self, rank: int, operands: Operands) -> None:
-        result = fold(self.calls[self.at[rank]].operator.combine, [area.read(rank) for area in operands.reads]).copy()
+        result = fold(
+            self.calls[self.at[rank]].operator.combine, [area.read(rank) for area in operands.reads]
+        ).copy()
         for area in operands.writes:
             area.write(result, rank)
 
-    def _message(self, rank: int, slot: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
+    def _message(
+        self, rank: int, slot: int, at: Position, code: Code, index: int, peer: int, area: Area
+    ) -> None:
         assert index not in at.requests, f"request {index} is in use"
         assert 0 <= index < self._call(rank)[0].nrequests, f"request {index} is not among those of the lane"
         assert peer not in self.node.ranks[rank], f"an MPI message to rank {peer} of the same node"
         area.check_free(to_write=code == Code.RECV)
-        request = at.requests[index] = _Request(area, area.memory.written_by if code == Code.RECV else area.memory.read_by)
+        request = at.requests[index] = _Request(
+            area, area.memory.written_by if code == Code.RECV else area.memory.read_by
+        )
         link = self.links[(peer, rank, slot) if code == Code.RECV else (rank, peer, slot)]
         if code == Code.RECV:
             area.memory.arena[area.span] ^= 0x5A
@@ -269,5 +307,11 @@ class World:
             return at.staging.part(displ, nbytes, "its staging memory")
         if buffer == SCRATCH:
             first = at.lane % program.window * program.scratch_nbytes
-            return memory.area(SCRATCH).part(first, program.scratch_nbytes, "scratch").part(displ, nbytes, "scratch of its lane")
-        return memory.area(buffer).part(self.lanes[self.at[rank]][rank][at.lane][2] + displ, nbytes, f"buffer {buffer}")
+            return (
+                memory.area(SCRATCH)
+                .part(first, program.scratch_nbytes, "scratch")
+                .part(displ, nbytes, "scratch of its lane")
+            )
+        return memory.area(buffer).part(
+            self.lanes[self.at[rank]][rank][at.lane][2] + displ, nbytes, f"buffer {buffer}"
+        )

@@ -27,13 +27,24 @@ class Memory:
         returned: The arena as its owner found it when his call returned.
     """
 
-    def __init__(self, nbytes: Sequence[int | None], rng: np.random.Generator, shared: tuple[bool, bool] = (False, False)) -> None:
+    def __init__(
+        self,
+        nbytes: Sequence[int | None],
+        rng: np.random.Generator,
+        shared: tuple[bool, bool] = (False, False),
+    ) -> None:
         bases = np.cumsum([GUARD, *(-(-(n or 0) // GUARD) * GUARD + GUARD for n in nbytes)]).tolist()
         self.arena = rng.integers(0, 256, bases[-1], np.uint8)
         self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
-        self.read_by, self.written_by = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # messages per byte
+        self.read_by, self.written_by = (
+            np.zeros(bases[-1], np.int16),
+            np.zeros(bases[-1], np.int16),
+        )  # messages per byte
         self.granted = np.zeros(bases[-1], np.int16)
-        self.queued_read, self.queued_write = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # operations on streams
+        self.queued_read, self.queued_write = (
+            np.zeros(bases[-1], np.int16),
+            np.zeros(bases[-1], np.int16),
+        )  # operations on streams
         self.shared = shared
         self.returned: np.ndarray | None = None
 
@@ -64,7 +75,9 @@ class Area(NamedTuple):
         return slice(self.lo, self.hi)
 
     def part(self, displ: int, nbytes: int, name: str) -> "Area":
-        assert 0 <= displ <= displ + nbytes <= self.nbytes, f"leaves {name}: bytes {displ} to {displ + nbytes} of {self.nbytes}"
+        assert 0 <= displ <= displ + nbytes <= self.nbytes, (
+            f"leaves {name}: bytes {displ} to {displ + nbytes} of {self.nbytes}"
+        )
         return Area(self.memory, self.lo + displ, self.lo + displ + nbytes)
 
     def apart(self, other: "Area") -> bool:
@@ -73,8 +86,12 @@ class Area(NamedTuple):
     def check_free(self, *, to_write: bool, by: int = -1) -> None:
         """Nobody may read what a receive will write, nor write what a message is still read from, nor touch what another was granted."""
         granted = self.memory.granted[self.span]
-        assert not self.memory.written_by[self.span].any(), "touches memory of a receive that was not waited for"
-        assert not ((granted != 0) & (granted != 1 + by)).any(), "touches memory that another rank was let write"
+        assert not self.memory.written_by[self.span].any(), (
+            "touches memory of a receive that was not waited for"
+        )
+        assert not ((granted != 0) & (granted != 1 + by)).any(), (
+            "touches memory that another rank was let write"
+        )
         read = self.memory.read_by[self.span] * (granted == 0)
         assert not (to_write and read.any()), "writes memory of a message that may still be read"
 
@@ -128,7 +145,10 @@ class Ring:
             return False
         inline = inline and area.nbytes <= INLINE_NBYTES
         if inline:
-            data, area = area.read(), self.slots.area(self.number % RING_SLOTS).part(0, area.nbytes, "its ring slot")
+            data, area = (
+                area.read(),
+                self.slots.area(self.number % RING_SLOTS).part(0, area.nbytes, "its ring slot"),
+            )
             area.write(data)
         self.posted.append(Message(area, inline, granted))
         self.number += 1
@@ -138,7 +158,9 @@ class Ring:
         """The next message, or None while there is none."""
         if not self.posted:
             return None
-        assert self.posted[0].area.nbytes == nbytes, f"awaits {nbytes} bytes and gets {self.posted[0].area.nbytes}"
+        assert self.posted[0].area.nbytes == nbytes, (
+            f"awaits {nbytes} bytes and gets {self.posted[0].area.nbytes}"
+        )
         self.awaited.append(self.posted.popleft())
         return self.awaited[-1]
 
@@ -151,8 +173,12 @@ class SharedMemory:
     """Rings and staging memory of all nodes; ``nodes`` says on which each rank is, ``capacity`` is bytes of a staging slot."""
 
     def __init__(self, nodes: Sequence[int], capacity: int, rng: np.random.Generator) -> None:
-        self.ranks = [[rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes]  # of a rank's node, by local rank
-        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(lambda: Ring(rng))  # source, destination, staging slot
+        self.ranks = [
+            [rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes
+        ]  # of a rank's node, by local rank
+        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(
+            lambda: Ring(rng)
+        )  # source, destination, staging slot
         self.staging = [Memory([capacity] * STAGING_SLOTS, rng) for _ in nodes]
         self.capacity = capacity
         self.handed_out: dict[tuple[int, int], int] = defaultdict(int)  # rank, staging slot -> bytes

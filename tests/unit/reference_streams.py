@@ -68,7 +68,9 @@ class GpuWorld(World):
     def __init__(self, calls: Sequence[Call], setting: Setting) -> None:
         self.streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
         self.busy: list[tuple[int, int]] = []  # streams with something to do
-        self.earlier: dict[int, list[tuple[Area, np.ndarray]]] = {}  # ranks whose callers' earlier work goes on, and what it writes
+        self.earlier: dict[
+            int, list[tuple[Area, np.ndarray]]
+        ] = {}  # ranks whose callers' earlier work goes on, and what it writes
         self.starting: list[tuple[int, int]] = []
         super().__init__(calls, setting)
         self.moves += [(self.busy, self._turn), (self.starting, self._start)]
@@ -102,7 +104,9 @@ class GpuWorld(World):
     def _end_lane(self, rank: int, slot: int, at: Position) -> None:
         super()._end_lane(rank, slot, at)
         stream = self.streams.pop((rank, slot), _Stream())
-        assert stream.idle(), f"rank {rank}: lane {at.lane} ends and did not wait for its stream, or for those who read its memory"
+        assert stream.idle(), (
+            f"rank {rank}: lane {at.lane} ends and did not wait for its stream, or for those who read its memory"
+        )
 
     def _turn(self, rank: int, slot: int) -> None:
         """The next thing on a stream."""
@@ -111,7 +115,9 @@ class GpuWorld(World):
         if isinstance(first, int):
             stream.reached.add(first)
         else:
-            assert not any(message.used for message in first.messages), "reads a message that was acknowledged"
+            assert not any(message.used for message in first.messages), (
+                "reads a message that was acknowledged"
+            )
             self._operate(rank, first.operands)
         if stream.queue:
             self.busy.append((rank, slot))
@@ -137,7 +143,11 @@ class GpuWorld(World):
             stream.events[event] = stream.unsynced[-1]
             self._queue(rank, slot, event)
         elif code in (Code.SYNC, Code.UNREAD):
-            passed = self._sync(rank, stream, event) if code == Code.SYNC else self._unread(rank, slot, row[f.LOCAL_PEER], row[f.ALLOWED])
+            passed = (
+                self._sync(rank, stream, event)
+                if code == Code.SYNC
+                else self._unread(rank, slot, row[f.LOCAL_PEER], row[f.ALLOWED])
+            )
             if not passed:
                 self.parked[rank].append((rank, slot))
             return passed
@@ -155,10 +165,14 @@ class GpuWorld(World):
         for areas, to_write in ((operands.writes, True), (operands.reads, False)):
             for area in areas:
                 area.check_free(to_write=to_write, by=rank)
-        operation = _Operation(operands, [at.messages[buffer - MESSAGES] for buffer, _ in writes + reads if buffer >= MESSAGES])
+        operation = _Operation(
+            operands, [at.messages[buffer - MESSAGES] for buffer, _ in writes + reads if buffer >= MESSAGES]
+        )
         for other, stream in self.streams.items():
             if other[0] == rank and other[1] != slot:
-                assert not any(operation.meets(theirs) for theirs in stream.unsynced), "works on what another stream works on"
+                assert not any(operation.meets(theirs) for theirs in stream.unsynced), (
+                    "works on what another stream works on"
+                )
         self.streams[rank, slot].unsynced.append(operation)
         self._queue(rank, slot, operation)
 
@@ -196,14 +210,18 @@ class GpuWorld(World):
         reach = self._reach(rank)
         assert reach is not None
         if code in (Code.SEND, Code.RECV):
-            assert buffer in ((0, 1, SCRATCH, PINNED) if reach.mpi_takes_gpu else (PINNED,)), f"an MPI message in buffer {buffer}"
+            assert buffer in ((0, 1, SCRATCH, PINNED) if reach.mpi_takes_gpu else (PINNED,)), (
+                f"an MPI message in buffer {buffer}"
+            )
             area = self._area(rank, at, buffer, row[f.DISPL], row[f.NBYTES])
             self._check_synced(rank, slot, buffer, area, to_write=code == Code.RECV)
             return super()._execute(rank, slot, at, row)
         peer = self.node.ranks[rank][row[f.LOCAL_PEER]]
         if code == Code.ACK:
             awaited = self.node.rings[peer, rank, (slot + self.at[rank]) % STAGING_SLOTS].awaited
-            assert not awaited or not awaited[0].queued, "acknowledges a message that its stream may still read"
+            assert not awaited or not awaited[0].queued, (
+                "acknowledges a message that its stream may still read"
+            )
             return super()._execute(rank, slot, at, row)
         assert code == Code.POST, f"{Code(code).name} in a GPU program"
         return self._post(rank, slot, at, row, peer)
@@ -214,9 +232,15 @@ class GpuWorld(World):
         assert reach is not None
         assert peer != rank, "a message to itself"
         how = "in place" if in_place else "a copy"
-        assert bool(in_place) == (peer in reach.readers), f"posts {how} for rank {peer}: {reach.readers} map it"
-        assert in_place or (buffer, displ) == (STAGING, row[f.STAGED_DISPL]), "posts a copy that is not in staging memory"
-        assert not in_place or buffer == SCRATCH or reach.exported[buffer], f"posts buffer {buffer}, which cannot be mapped"
+        assert bool(in_place) == (peer in reach.readers), (
+            f"posts {how} for rank {peer}: {reach.readers} map it"
+        )
+        assert in_place or (buffer, displ) == (STAGING, row[f.STAGED_DISPL]), (
+            "posts a copy that is not in staging memory"
+        )
+        assert not in_place or buffer == SCRATCH or reach.exported[buffer], (
+            f"posts buffer {buffer}, which cannot be mapped"
+        )
         area, grants = self._area(rank, at, buffer, displ, row[f.NBYTES]), in_place == f.WRITTEN
         assert reach.puts or not grants, "lets a rank write that does not know of it"
         if grants:
@@ -254,11 +278,15 @@ class GpuWorld(World):
         assert not (memory.written_by[area.span] + memory.granted[area.span]).any(), "lets two write the same"
         for (other, _), stream in self.streams.items():
             own = [one for one in stream.unsynced if other == rank]
-            assert not any(one.meets_area(area) for one in own), "lets a peer write what a stream may still work on"
+            assert not any(one.meets_area(area) for one in own), (
+                "lets a peer write what a stream may still work on"
+            )
 
     def _area(self, rank: int, at: Position, buffer: int, displ: int, nbytes: int) -> Area:
         if buffer != PINNED:
             return super()._area(rank, at, buffer, displ, nbytes)
         program, memory = self._call(rank)
-        whole = memory.area(PINNED_AT).part(at.lane % program.window * program.pinned_nbytes, program.pinned_nbytes, "pinned memory")
+        whole = memory.area(PINNED_AT).part(
+            at.lane % program.window * program.pinned_nbytes, program.pinned_nbytes, "pinned memory"
+        )
         return whole.part(displ, nbytes, "pinned memory of its lane")

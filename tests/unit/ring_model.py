@@ -46,7 +46,15 @@ class Model(Rows):
         breaks: What is done wrong.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Row]], *, arm: bool, near: int = 1, uncached: bool = False, breaks: str = "") -> None:
+    def __init__(
+        self,
+        rows: Sequence[Sequence[Row]],
+        *,
+        arm: bool,
+        near: int = 1,
+        uncached: bool = False,
+        breaks: str = "",
+    ) -> None:
         super().__init__(rows, fenced=uncached and breaks != "no fence")
         self.arm, self.near, self.uncached, self.breaks = arm, near, uncached, breaks
 
@@ -100,7 +108,10 @@ class Model(Rows):
         elif op[0] == "RESERVE":
             yield from self._reserve(r, rank, count["POST"], memory)
         elif op[0] == "DRAIN":
-            if self.breaks == "no drain" or self._acked(r, rank, op[1], count["POST"][op[1]], memory)[op[1]] == count["POST"][op[1]]:
+            if (
+                self.breaks == "no drain"
+                or self._acked(r, rank, op[1], count["POST"][op[1]], memory)[op[1]] == count["POST"][op[1]]
+            ):
                 yield done
         elif op[0] == "FENCE" and not rank.stores:
             yield done

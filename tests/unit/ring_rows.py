@@ -5,7 +5,9 @@ from typing import Any
 
 SLOTS, CAPACITY = 2, 2  # ring slots of a pair; lanes that fit into a staging slot
 
-Row = tuple[Any, ...]  # of RESERVE, STAGE datum, POST peer kind datum, AWAIT peer, USE peer, ACK peer, DRAIN peer, OWN datum
+Row = tuple[
+    Any, ...
+]  # of RESERVE, STAGE datum, POST peer kind datum, AWAIT peer, USE peer, ACK peer, DRAIN peer, OWN datum
 
 
 class Rows:
@@ -29,9 +31,13 @@ class Rows:
             areas: list[Row] = [("staging", s, area) for area in range(CAPACITY)] + [("own", s)]
             areas += [("slot", s, d, k) for d in range(self.n) for k in range(SLOTS)]
             names += [(*area, part) for area in areas for part in (0, 1)]
-            names += [("word", s, d, k) for d in range(self.n) for k in range(SLOTS)] + [("ack", s, d) for d in range(self.n)]
+            names += [("word", s, d, k) for d in range(self.n) for k in range(SLOTS)] + [
+                ("ack", s, d) for d in range(self.n)
+            ]
         self.names, self.places = names, {name: i for i, name in enumerate(names)}
-        self.messages: dict[tuple[int, int], list[tuple[str, str]]] = {(s, d): [] for s in range(self.n) for d in range(self.n)}
+        self.messages: dict[tuple[int, int], list[tuple[str, str]]] = {
+            (s, d): [] for s in range(self.n) for d in range(self.n)
+        }
         self.readers: dict[str, list[tuple[int, int]]] = {}
         self.counts: list[list[dict[str, tuple[int, ...]]]] = []
         self.ops = [self._operations(rank, part, fenced) for rank, part in enumerate(rows)]
@@ -40,10 +46,14 @@ class Rows:
         ops: list[Row] = []
         for row in rows:
             if row[0] == "POST":
-                self.readers.setdefault(row[3], []).extend([(row[1], len(self.messages[rank, row[1]]))] * (row[2] != "inline"))
+                self.readers.setdefault(row[3], []).extend(
+                    [(row[1], len(self.messages[rank, row[1]]))] * (row[2] != "inline")
+                )
                 self.messages[rank, row[1]].append(row[2:])
             stage = [row, ("FENCE",)] if fenced else [row]
-            ops += {"STAGE": stage, "AWAIT": [row, ("WHERE", row[-1])], "USE": [row, ("USED", row[-1])]}.get(row[0], [row])
+            ops += {"STAGE": stage, "AWAIT": [row, ("WHERE", row[-1])], "USE": [row, ("USED", row[-1])]}.get(
+                row[0], [row]
+            )
         done = {what: [0] * self.n for what in ("POST", "AWAIT", "WHERE", "USE", "USED", "ACK", "DRAIN")}
         self.counts.append([])
         for op in [*ops, ("END",)]:
@@ -60,14 +70,21 @@ def take(*peers: int) -> list[Row]:
 
 def lane(datum: str, kind: str, *peers: int, sources: Sequence[int] = ()) -> list[Row]:
     """A lane: one datum for all peers, then a message of each source."""
-    first: dict[str, list[Row]] = {"staged": [("RESERVE",), ("STAGE", datum)], "inline": [], "own": [("OWN", datum)]}
+    first: dict[str, list[Row]] = {
+        "staged": [("RESERVE",), ("STAGE", datum)],
+        "inline": [],
+        "own": [("OWN", datum)],
+    }
     posts: list[Row] = [("POST", peer, kind, datum) for peer in peers]
     return [*first[kind], *posts, *take(*sources), *(("DRAIN", peer) for peer in peers if kind == "own")]
 
 
 def in_a_ring(n: int, kinds: Sequence[str]) -> list[list[Row]]:
     """Each rank sends to its right and receives from its left; with two ranks they exchange."""
-    return [[row for i, k in enumerate(kinds) for row in lane(f"{r}.{i}", k, (r + 1) % n, sources=[(r - 1) % n])] for r in range(n)]
+    return [
+        [row for i, k in enumerate(kinds) for row in lane(f"{r}.{i}", k, (r + 1) % n, sources=[(r - 1) % n])]
+        for r in range(n)
+    ]
 
 
 def from_one(n: int, kinds: Sequence[str]) -> list[list[Row]]:

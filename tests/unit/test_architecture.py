@@ -11,7 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HPCOLL = ROOT / "hpcoll"
-READABLE_ANYWHERE = ("base", "schedules", "analysis", "synthesis", "formats", "registry")  # need neither MPI nor a GPU nor a compiler
+READABLE_ANYWHERE = (
+    "base",
+    "schedules",
+    "analysis",
+    "synthesis",
+    "formats",
+    "registry",
+)  # need neither MPI nor a GPU nor a compiler
 HEAVY = {"mpi4py", "cupy", "numba", "torch"}
 
 Edge = tuple[str, str]  # importing module, imported module
@@ -41,7 +48,11 @@ def imports(module: str, source: str, *, package: bool = False) -> Iterator[Edge
 
 @cache
 def edges() -> list[Edge]:
-    found = {e for name, path in MODULES.items() for e in imports(name, path.read_text(), package=path.name == "__init__.py")}
+    found = {
+        e
+        for name, path in MODULES.items()
+        for e in imports(name, path.read_text(), package=path.name == "__init__.py")
+    }
     return sorted(found)
 
 
@@ -54,7 +65,9 @@ def between_entries(found: Iterable[Edge]) -> dict[str, dict[str, dict[str, Edge
     graphs: dict[str, dict[str, dict[str, Edge]]] = {}
     for importer, imported in own(found):
         one, other = importer.split("."), imported.split(".")
-        shared = next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
+        shared = next(
+            (i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other))
+        )
         entry, used = (parts[shared] if len(parts) > shared else "" for parts in (one, other))
         if entry != used:
             graphs.setdefault(".".join(one[:shared]), {}).setdefault(entry, {})[used] = (importer, imported)
@@ -80,13 +93,21 @@ def cycle(graph: dict[str, dict[str, Edge]]) -> list[Edge]:
 def upward(found: Iterable[Edge]) -> list[str]:
     """Folders whose entries import each other in a circle, with the imports that do."""
     circles = {folder: cycle(graph) for folder, graph in between_entries(found).items()}
-    return [f"{folder}: " + ", ".join(f"{a} imports {b}" for a, b in circle) for folder, circle in circles.items() if circle]
+    return [
+        f"{folder}: " + ", ".join(f"{a} imports {b}" for a, b in circle)
+        for folder, circle in circles.items()
+        if circle
+    ]
 
 
 def heavy(found: Iterable[Edge]) -> list[str]:
     """Imports of MPI, GPU and compiler libraries in folders that are readable anywhere."""
     low = tuple(f"hpcoll.{folder}." for folder in READABLE_ANYWHERE)
-    return [f"{one} imports {other}" for one, other in found if one.startswith(low) and other.split(".")[0] in HEAVY]
+    return [
+        f"{one} imports {other}"
+        for one, other in found
+        if one.startswith(low) and other.split(".")[0] in HEAVY
+    ]
 
 
 def test_imports_point_down() -> None:
@@ -101,7 +122,9 @@ def test_classes_have_names_of_their_own() -> None:
 
 
 def test_kernels_stand_on_the_base_alone() -> None:
-    used = {imported.split(".")[1] for importer, imported in own(edges()) if importer.startswith("hpcoll.kernels")}
+    used = {
+        imported.split(".")[1] for importer, imported in own(edges()) if importer.startswith("hpcoll.kernels")
+    }
     assert used <= {"base", "kernels"}
 
 
@@ -110,14 +133,19 @@ def test_low_folders_need_no_mpi_gpu_or_compiler() -> None:
 
 
 def test_low_folders_load_no_mpi_gpu_or_compiler() -> None:
-    modules = ["schedules.catalogue", *(f"analysis.{name}" for name in ("verify", "timeline", "render", "render_text", "render_svg"))]
+    modules = [
+        "schedules.catalogue",
+        *(f"analysis.{name}" for name in ("verify", "timeline", "render", "render_text", "render_svg")),
+    ]
     program = f"""
 import importlib, sys
 for module in {[*modules, "cli.show"]!r}:
     importlib.import_module("hpcoll." + module)
     print(*sorted(set(sys.modules) & {HEAVY!r}), end="")
 """
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert result.stdout == ""
 
 
@@ -127,10 +155,15 @@ def test_offences_are_found() -> None:
     assert upward([down, ("hpcoll.schedules.row", "hpcoll.analysis.cost")]) == [
         "hpcoll: hpcoll.analysis.verify imports hpcoll.schedules.ir, hpcoll.schedules.row imports hpcoll.analysis.cost"
     ]
-    nested = [("hpcoll.runtime.engine.entry", "hpcoll.runtime.program"), ("hpcoll.runtime.program.items", "hpcoll.runtime.engine.x")]
+    nested = [
+        ("hpcoll.runtime.engine.entry", "hpcoll.runtime.program"),
+        ("hpcoll.runtime.program.items", "hpcoll.runtime.engine.x"),
+    ]
     assert len(upward(nested)) == 1
     assert len(upward([("hpcoll.cli", "hpcoll.cli.show"), ("hpcoll.cli.show", "hpcoll.cli")])) == 1
-    assert heavy(imports("hpcoll.analysis.verify", "from mpi4py import MPI")) == ["hpcoll.analysis.verify imports mpi4py"]
+    assert heavy(imports("hpcoll.analysis.verify", "from mpi4py import MPI")) == [
+        "hpcoll.analysis.verify imports mpi4py"
+    ]
     assert heavy(imports("hpcoll.comm.context.context", "from mpi4py import MPI")) == []
     within = own(imports("hpcoll.schedules.patterns.trees", "from . import circulant"))
     assert within == [("hpcoll.schedules.patterns.trees", "hpcoll.schedules.patterns.circulant")]

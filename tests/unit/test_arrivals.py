@@ -38,10 +38,14 @@ def test_each_rank_leaves_when_it_has_its_result() -> None:
     s = event_loop.prepare(table, LEVELS, 8, 1, 1, comes=[0.0, 0.0, 0.0, 5e-3])
     simulate(s)
     hop = NETWORK.alpha + 8 * NETWORK.beta
-    assert s.calls[:, event_loop.LEAVES] == pytest.approx([NETWORK.overhead + 8 * NETWORK.beta, hop * 1.35, hop * 2.35, 5e-3], rel=1e-3)
+    assert s.calls[:, event_loop.LEAVES] == pytest.approx(
+        [NETWORK.overhead + 8 * NETWORK.beta, hop * 1.35, hop * 2.35, 5e-3], rel=1e-3
+    )
 
 
-@pytest.mark.parametrize("row", [row for row in CATALOGUE.values() if not row.placed], ids=lambda row: row.key)
+@pytest.mark.parametrize(
+    "row", [row for row in CATALOGUE.values() if not row.placed], ids=lambda row: row.key
+)
 def test_compiled_code_agrees_with_plain_python(row: Algorithm) -> None:
     """Also where long messages wait for several late ranks; ranks leave after all that they wait for have come."""
     table = subject(row, tuple(range(7)), exact=True).table
@@ -55,12 +59,31 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm) -> None:
 
 def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A barrier by dissemination takes its rounds once the last rank has come, 2 us each."""
-    assert main(["simulate", "barrier", "-n", "8", "--bytes", "8", "--late=3:0.001", "--late=5:2ms", "--algorithms=dissemination"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "barrier",
+                "-n",
+                "8",
+                "--bytes",
+                "8",
+                "--late=3:0.001",
+                "--late=5:2ms",
+                "--algorithms=dissemination",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "predicted microseconds since the last rank came" in out
     assert out.splitlines()[2].split() == ["dissemination", "6.002*"]
     expected = "late must be one of 8 ranks and a time, like 3:2ms, got"
-    for wrong, message in (("8:1", f"{expected} '8:1'"), ("1", "time must be a number of seconds"), ("x:1", f"{expected} 'x:1'")):
+    for wrong, message in (
+        ("8:1", f"{expected} '8:1'"),
+        ("1", "time must be a number of seconds"),
+        ("x:1", f"{expected} 'x:1'"),
+    ):
         assert main(["simulate", "barrier", "-n", "8", "--late", wrong]) == 2
         assert message in capsys.readouterr().err
 
@@ -94,7 +117,19 @@ def loop(late_ms: float, nranks: int = 4, nsteps: int = 10) -> Iterator[str]:
 def replayed(tmp_path: Path, lines: Iterable[str], *arguments: str) -> dict[str, Any]:
     """Return the replays of a trace by their names."""
     (tmp_path / "trace.json").write_text("".join(lines))
-    assert main(["simulate", "--arrivals", str(tmp_path / "trace.json"), *arguments, "--json", str(tmp_path / "found.json")]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "--arrivals",
+                str(tmp_path / "trace.json"),
+                *arguments,
+                "--json",
+                str(tmp_path / "found.json"),
+            ]
+        )
+        == 0
+    )
     return {one["name"]: one for one in json.loads((tmp_path / "found.json").read_text())["replays"]}
 
 
@@ -102,7 +137,11 @@ def test_a_replay_says_what_a_late_rank_costs(tmp_path: Path, capsys: pytest.Cap
     found = replayed(tmp_path, loop(5.0), "--on-time", "3", "--on-time", "1,2", "--on-time", "all")
     assert found["measured"]["run"] == pytest.approx(0.155)
     assert found["measured"]["steps"] == pytest.approx([0.0155] * 10)
-    assert found["rank 3 on time"]["steps"] == found["all ranks on time"]["steps"] == pytest.approx([0.0105] * 10, rel=0.01)
+    assert (
+        found["rank 3 on time"]["steps"]
+        == found["all ranks on time"]["steps"]
+        == pytest.approx([0.0105] * 10, rel=0.01)
+    )
     assert found["ranks 1,2 on time"]["steps"] == pytest.approx([0.0155] * 10)
     out = capsys.readouterr().out
     assert "without the lateness of rank 3 the step takes 10.5" in out
@@ -111,7 +150,14 @@ def test_a_replay_says_what_a_late_rank_costs(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_replay_elsewhere_takes_what_calls_take_there(tmp_path: Path) -> None:
     """The ring's closed form, without what calls took longer than simulated where the trace was made."""
-    found = replayed(tmp_path, loop(0.0), "--ranks-per-node", "1", "--network", "ethernet,alpha=1e-5,overhead=1e-5,eager=1e9,gamma=0")
+    found = replayed(
+        tmp_path,
+        loop(0.0),
+        "--ranks-per-node",
+        "1",
+        "--network",
+        "ethernet,alpha=1e-5,overhead=1e-5,eager=1e9,gamma=0",
+    )
     ring = 6 * (1e-5 + 2**18 / 125e6)
     assert found["elsewhere"]["steps"] == pytest.approx([0.010 + ring] * 10)
     chosen = replayed(tmp_path, loop(0.0), "--ranks-per-node", "1", "--network", "ethernet", "--choose")
@@ -120,7 +166,12 @@ def test_a_replay_elsewhere_takes_what_calls_take_there(tmp_path: Path) -> None:
 
 def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> None:
     """Rank 1 comes 3 ms late; rank 0 computes 4 ms and then waits for nothing, or without computing for all of it."""
-    what: dict[str, Any] = {"call": 1, "comm": "MPI_COMM_WORLD", "bytes": 8, "algorithm": "recursive_doubling"}
+    what: dict[str, Any] = {
+        "call": 1,
+        "comm": "MPI_COMM_WORLD",
+        "bytes": 8,
+        "algorithm": "recursive_doubling",
+    }
 
     def lines(computes: float) -> Iterator[str]:
         yield "[\n"
@@ -129,11 +180,20 @@ def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> Non
             ends = max(4.1, waits)
             yield event("call", "Iallreduce", rank, begin, 4.1, lane=1, **what)
             yield event("in wait", "Wait Iallreduce", rank, waits, ends, **what)
-            yield event("call", "Barrier", rank, ends + 1, 12.0, **what | {"call": 1, "bytes": -1, "algorithm": "dissemination"})
+            yield event(
+                "call",
+                "Barrier",
+                rank,
+                ends + 1,
+                12.0,
+                **what | {"call": 1, "bytes": -1, "algorithm": "dissemination"},
+            )
 
     hidden = replayed(tmp_path, lines(4.0), "--on-time", "1")
     assert hidden["measured"]["run"] == pytest.approx(0.011)
-    assert hidden["rank 1 on time"]["run"] == pytest.approx(0.008, rel=0.01)  # 4 and 1 ms of computing, and the barrier's 3
+    assert hidden["rank 1 on time"]["run"] == pytest.approx(
+        0.008, rel=0.01
+    )  # 4 and 1 ms of computing, and the barrier's 3
     waited = replayed(tmp_path, lines(0.0), "--on-time", "1")
     assert waited["rank 1 on time"]["run"] == pytest.approx(waited["measured"]["run"] - 0.003, rel=0.01)
 
@@ -141,13 +201,24 @@ def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> Non
 def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Calls that a killed rank has not made count as computing of the others."""
     lines = list(loop(5.0))
-    found = replayed(tmp_path, [line for line in lines if '"call": 10' not in line or '"tid": 48' not in line])
+    found = replayed(
+        tmp_path, [line for line in lines if '"call": 10' not in line or '"tid": 48' not in line]
+    )
     assert found["measured"]["run"] == pytest.approx(0.155)
     assert "1 call not known of all ranks" in capsys.readouterr().out
     for arguments, message in (
-        (["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"], "on-time must be all, or some of ranks 0-3 with commas, got '4'"),
-        (["allreduce", "--arrivals", str(tmp_path / "trace.json")], "takes the calls from the trace, got collective 'allreduce'"),
-        (["--arrivals", str(tmp_path / "trace.json"), "--late", "1:2ms"], "takes the calls from the trace, got late"),
+        (
+            ["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"],
+            "on-time must be all, or some of ranks 0-3 with commas, got '4'",
+        ),
+        (
+            ["allreduce", "--arrivals", str(tmp_path / "trace.json")],
+            "takes the calls from the trace, got collective 'allreduce'",
+        ),
+        (
+            ["--arrivals", str(tmp_path / "trace.json"), "--late", "1:2ms"],
+            "takes the calls from the trace, got late",
+        ),
         ([], "simulate needs a collective, a file or --arrivals, got none of them"),
     ):
         assert main(["simulate", *arguments]) == 2

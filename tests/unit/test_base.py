@@ -23,7 +23,17 @@ from hpcoll.base import ops
 from hpcoll.base.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
 from hpcoll.base.ops import ReduceOp, reduce_op
-from hpcoll.base.text import LINE, NAME, VALUE, error_text, format_nbytes, parse_nbytes, printable, quoted, text_of
+from hpcoll.base.text import (
+    LINE,
+    NAME,
+    VALUE,
+    error_text,
+    format_nbytes,
+    parse_nbytes,
+    printable,
+    quoted,
+    text_of,
+)
 from hpcoll.schedules.ir import chunk_bounds, cyclic_runs, segment_count
 from hpcoll.selection.config import log
 
@@ -57,7 +67,9 @@ def test_segments_are_as_few_as_hold_the_message(count: int, segment: int) -> No
 def test_cyclic_runs_are_the_range_taken_modulo(start: int, modulus: int, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, modulus))
     runs = cyclic_runs(start, length, modulus)
-    assert [first + i for first, n in runs for i in range(n)] == [(start + i) % modulus for i in range(length)]
+    assert [first + i for first, n in runs for i in range(n)] == [
+        (start + i) % modulus for i in range(length)
+    ]
     assert len(runs) <= 2
     assert all(n > 0 for _, n in runs)
 
@@ -67,15 +79,29 @@ def test_cyclic_runs_are_the_range_taken_modulo(start: int, modulus: int, data: 
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("0", 0), ("8", 8), (8, 8), ("64k", 65536), (" 1.5 MiB ", 3 << 19), ("2GB", 2 << 30), ("1T", 1 << 40), ("1e3", 1000), ("7B", 7)],
+    [
+        ("0", 0),
+        ("8", 8),
+        (8, 8),
+        ("64k", 65536),
+        (" 1.5 MiB ", 3 << 19),
+        ("2GB", 2 << 30),
+        ("1T", 1 << 40),
+        ("1e3", 1000),
+        ("7B", 7),
+    ],
 )
 def test_sizes_are_read(text: str | int, nbytes: int) -> None:
     assert parse_nbytes(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "K", "B", "-1", "-1K", "nan", "inf", "1e300", "64X", "6 4", "True", "8T8"])
+@pytest.mark.parametrize(
+    "text", ["", "K", "B", "-1", "-1K", "nan", "inf", "1e300", "64X", "6 4", "True", "8T8"]
+)
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentError, match=f"size must be a number of bytes such as 8, 64K or 1.5M, got {text!r}"):
+    with pytest.raises(
+        ArgumentError, match=f"size must be a number of bytes such as 8, 64K or 1.5M, got {text!r}"
+    ):
         parse_nbytes(text)
 
 
@@ -91,7 +117,13 @@ def test_a_size_that_was_written_is_read_again(nbytes: int) -> None:
 
 def test_builtin_operators_know_their_identity() -> None:
     assert list(ops.BUILTIN) == ["sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor"]
-    functions = {"sum": np.add, "prod": np.multiply, "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor}
+    functions = {
+        "sum": np.add,
+        "prod": np.multiply,
+        "land": np.logical_and,
+        "lor": np.logical_or,
+        "lxor": np.logical_xor,
+    }
     functions |= {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
     for name, op in ops.BUILTIN.items():
         assert op.commutative
@@ -126,13 +158,23 @@ def test_kinds_of_element_types() -> None:
     import ml_dtypes
 
     half, bfloat16, extended = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.longdouble)
-    assert [kind(np.dtype(name)) for name in ("bool", "int8", "uint64", "float32", "complex128")] == ["b", "i", "i", "f", "c"]
+    assert [kind(np.dtype(name)) for name in ("bool", "int8", "uint64", "float32", "complex128")] == [
+        "b",
+        "i",
+        "i",
+        "f",
+        "c",
+    ]
     assert [kind(np.dtype(name)) for name in ("datetime64[s]", "S3", "O", "i4,i4")] == [""] * 4
     assert [kind(dtype) for dtype in (half, bfloat16, extended)] == ["f"] * 3
     assert [working_dtype(dtype) for dtype in (half, bfloat16)] == [np.dtype(np.float32)] * 2
     assert working_dtype(np.dtype(np.int8)) == np.int8
     assert [is_bfloat16(dtype) for dtype in (half, bfloat16)] == [False, True]
-    assert [is_extended(dtype) for dtype in (np.dtype(float), extended, np.dtype(np.clongdouble))] == [False, True, True]
+    assert [is_extended(dtype) for dtype in (np.dtype(float), extended, np.dtype(np.clongdouble))] == [
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,21 +206,39 @@ def test_operators_take_the_types_of_their_kinds() -> None:
 
 
 def test_errors_are_of_one_family() -> None:
-    assert all(issubclass(error, HpcollError) for error in (ArgumentError, ScheduleError, TransportError, KernelError))
+    assert all(
+        issubclass(error, HpcollError)
+        for error in (ArgumentError, ScheduleError, TransportError, KernelError)
+    )
     assert issubclass(ArgumentError, ValueError)
 
 
 def test_errors_say_where() -> None:
     found = ScheduleError("reads nothing", rank=3, step=4, op="send")
-    assert (str(found), found.rank, found.step, found.op) == ("rank 3, step 4 (send): reads nothing", 3, 4, "send")
+    assert (str(found), found.rank, found.step, found.op) == (
+        "rank 3, step 4 (send): reads nothing",
+        3,
+        4,
+        "send",
+    )
     assert str(ScheduleError("reads nothing", rank=3)) == "rank 3: reads nothing"
     assert str(ScheduleError("reads nothing")) == "reads nothing"
-    assert (str(TransportError("gone", code=5)), TransportError("gone", code=5).code, TransportError("gone").code) == ("gone", 5, 0)
+    assert (
+        str(TransportError("gone", code=5)),
+        TransportError("gone", code=5).code,
+        TransportError("gone").code,
+    ) == ("gone", 5, 0)
 
 
 @pytest.mark.parametrize(
     "error",
-    [ArgumentError("a"), KernelError("k"), TransportError("t", code=5), ScheduleError("s"), ScheduleError("s", rank=1, step=2, op="x")],
+    [
+        ArgumentError("a"),
+        KernelError("k"),
+        TransportError("t", code=5),
+        ScheduleError("s"),
+        ScheduleError("s", rank=1, step=2, op="x"),
+    ],
 )
 def test_errors_cross_processes(error: HpcollError) -> None:
     """The sweep proves in other processes."""
@@ -201,7 +261,9 @@ def needs_mpi() -> set[str]:
 def test_examples_hold() -> None:
     for name in sorted(set(MODULES) - needs_mpi() - {"hpcoll.__main__"}):
         module = importlib.import_module(name)
-        assert Path(hpcoll.__file__).parent.parent in Path(module.__file__ or "").parents, "tests another installation"
+        assert Path(hpcoll.__file__).parent.parent in Path(module.__file__ or "").parents, (
+            "tests another installation"
+        )
         assert doctest.testmod(module, raise_on_error=False).failed == 0, name
 
 
@@ -210,8 +272,15 @@ def test_most_examples_are_reached() -> None:
     assert needs_mpi() >= {"hpcoll.comm.communicator", "hpcoll.comm.context.context"}
 
 
-CONTROLS = [*map(chr, range(32)), *map(chr, range(127, 160)), *"\u200b\u200e\u200f\u2028\u2029\u061c\ufeff\ud800\U000e0041"]
-TURNING = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]  # marks that change the direction of what follows
+CONTROLS = [
+    *map(chr, range(32)),
+    *map(chr, range(127, 160)),
+    *"\u200b\u200e\u200f\u2028\u2029\u061c\ufeff\ud800\U000e0041",
+]
+TURNING = [
+    *map(chr, range(0x202A, 0x202F)),
+    *map(chr, range(0x2066, 0x206A)),
+]  # marks that change the direction of what follows
 ORDINARY = "Größe 日本語 עברית مرحبا e\u0301 🎉 √2 ½"
 
 
@@ -273,8 +342,26 @@ def _endless() -> object:
     return str(_Mute(_endless))
 
 
-_ACTS = [_raised(SystemExit(0)), _raised(KeyboardInterrupt()), _raised(GeneratorExit()), _endless, lambda: 5, lambda: None, lambda: b"x"]
-_ODD = ["caf\udce9", "\ud800\udc00", _Text("a\udce9"), b"\xc3", b"caf\xe9", "a\0b", Path("\udcff"), [_Mute(_endless)], 10**5000]
+_ACTS = [
+    _raised(SystemExit(0)),
+    _raised(KeyboardInterrupt()),
+    _raised(GeneratorExit()),
+    _endless,
+    lambda: 5,
+    lambda: None,
+    lambda: b"x",
+]
+_ODD = [
+    "caf\udce9",
+    "\ud800\udc00",
+    _Text("a\udce9"),
+    b"\xc3",
+    b"caf\xe9",
+    "a\0b",
+    Path("\udcff"),
+    [_Mute(_endless)],
+    10**5000,
+]
 
 
 @pytest.mark.parametrize("value", [*_ODD, *map(_Mute, _ACTS)], ids=range(len(_ODD) + len(_ACTS)))
@@ -326,11 +413,20 @@ def test_what_differs_is_told_apart() -> None:
 
     arrays = np.ones(3), np.zeros(3)
     every = [
-        reduce_op(lambda a, b: a + b), reduce_op(lambda a, b: a * b), of(2), of(3), reduce_op(lambda a, b, c=1: a + b * c),
-        reduce_op(lambda a, b, c=2: a + b * c), reduce_op(lambda a, b: arrays[0][0] * a + b), reduce_op(lambda a, b: first(a) + b),
-        reduce_op(lambda a, b: second(a) + b), reduce_op(lambda a, b: a + b, commutative=False), reduce_op(lambda a, b: a + b, identity=0),
-        reduce_op(lambda a, b: a + b, name="other"), reduce_op(lambda a, b: FACTOR * a + b),
-    ]  # fmt: skip
+        reduce_op(lambda a, b: a + b),
+        reduce_op(lambda a, b: a * b),
+        of(2),
+        of(3),
+        reduce_op(lambda a, b, c=1: a + b * c),
+        reduce_op(lambda a, b, c=2: a + b * c),
+        reduce_op(lambda a, b: arrays[0][0] * a + b),
+        reduce_op(lambda a, b: first(a) + b),
+        reduce_op(lambda a, b: second(a) + b),
+        reduce_op(lambda a, b: a + b, commutative=False),
+        reduce_op(lambda a, b: a + b, identity=0),
+        reduce_op(lambda a, b: a + b, name="other"),
+        reduce_op(lambda a, b: FACTOR * a + b),
+    ]
     assert len({one.digest for one in every}) == len(every)
     assert of(2).digest == of(2).digest
 
@@ -340,9 +436,13 @@ def test_alike_in_every_process() -> None:
     seeds = ("1", "2", "3")
     runs = [
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for seed in seeds
-    ]  # fmt: skip
+    ]
     assert len({run.stdout for run in runs}) == 1
     assert int(runs[0].stdout) > 0

@@ -9,7 +9,17 @@ import pytest
 from hpcoll.base.busy import CoreUse
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.bench.messages import OPERATORS, PERIOD, combined, contribution, count_wrong, find_dtype, find_op, repeat, type_name
+from hpcoll.cli.bench.messages import (
+    OPERATORS,
+    PERIOD,
+    combined,
+    contribution,
+    count_wrong,
+    find_dtype,
+    find_op,
+    repeat,
+    type_name,
+)
 from hpcoll.cli.bench.report import (
     FORMATS,
     Report,
@@ -27,8 +37,22 @@ NCCL_NAMES = "size count type redop root time algbw busbw #wrong time algbw busb
 TYPES = ["bool", "int8", "uint64", "half", "bfloat16", "float", "double", "complex64"]
 
 
-def row(algorithm: str = "ring", ran: str = "ring", size: int = 4096, *, nwrong: int | None = 0, in_place: bool = True) -> ResultRow:
-    side = summarise(np.array([3.0, 1.0, 2.0]) * 1e-6, size, 1.5, nwrong=nwrong, native=np.array([8e-6, 4e-6, 4e-6]), batch=10)
+def row(
+    algorithm: str = "ring",
+    ran: str = "ring",
+    size: int = 4096,
+    *,
+    nwrong: int | None = 0,
+    in_place: bool = True,
+) -> ResultRow:
+    side = summarise(
+        np.array([3.0, 1.0, 2.0]) * 1e-6,
+        size,
+        1.5,
+        nwrong=nwrong,
+        native=np.array([8e-6, 4e-6, 4e-6]),
+        batch=10,
+    )
     return ResultRow(algorithm, ran, size, size // 4, "float", "sum", -1, side, side if in_place else None)
 
 
@@ -39,7 +63,14 @@ def report(*rows: ResultRow, collective: str = "allreduce") -> Report:
 @pytest.mark.parametrize(
     ("collective", "factor"),
     [
-        *[("allreduce", 1.5), ("reduce_scatter", 0.75), ("allgather", 0.75), ("gather", 0.75), ("scatter", 0.75), ("alltoall", 0.75)],
+        *[
+            ("allreduce", 1.5),
+            ("reduce_scatter", 0.75),
+            ("allgather", 0.75),
+            ("gather", 0.75),
+            ("scatter", 0.75),
+            ("alltoall", 0.75),
+        ],
         *[("bcast", 1), ("reduce", 1), ("scan", 1), ("exscan", 1), ("barrier", 1)],
     ],
 )
@@ -60,13 +91,31 @@ def test_nccl_columns() -> None:
     lines = as_nccl(report(row("native", "native"), row(), row(in_place=False, nwrong=None))).splitlines()
     assert lines[0] == "# hpcoll on 4 ranks"
     assert "# a note" in lines
-    assert [line for line in lines if line.startswith("# allreduce/")] == ["# allreduce/native", "# allreduce/ring"]
+    assert [line for line in lines if line.startswith("# allreduce/")] == [
+        "# allreduce/native",
+        "# allreduce/ring",
+    ]
     header = next(line for line in lines if " size " in line)
     assert rows_so_far(report(row("native", "native"), row())) == lines[: lines.index(header) + 4]
-    assert header.split()[1:] == [*NCCL_NAMES.split(), "ratio", "ratio", "P90", "P90", "P99", "P99", "algorithm"]
+    assert header.split()[1:] == [
+        *NCCL_NAMES.split(),
+        "ratio",
+        "ratio",
+        "P90",
+        "P90",
+        "P99",
+        "P99",
+        "algorithm",
+    ]
     table = [line for line in lines if not line.startswith("#")]
-    assert " ".join(table[0].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00 2.80 2.80 2.98 2.98 native"
-    assert " ".join(table[2].split()) == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 - 2.80 - 2.98 - ring"
+    assert (
+        " ".join(table[0].split())
+        == "4096 1024 float sum -1 2.00 2.05 3.07 0 2.00 2.05 3.07 0 2.00 2.00 2.80 2.80 2.98 2.98 native"
+    )
+    assert (
+        " ".join(table[2].split())
+        == "4096 1024 float sum -1 2.00 2.05 3.07 N/A N/A N/A N/A N/A 2.00 - 2.80 - 2.98 - ring"
+    )
     assert {line.rindex(" ") for line in (*table, header)} == {header.rindex(" ")}
     assert lines.count("# Out of bounds values : 0 OK") == 2
     assert lines.count("# Avg bus bandwidth    : 3.072") == 2
@@ -89,23 +138,48 @@ def test_auto_says_what_ran() -> None:
 
 def test_json_members() -> None:
     document = json.loads(as_json(report(row(in_place=False))))
-    assert {"version", "args", "results", "out_of_bounds", "average_bus_bandwidth", "errors"} <= document.keys()
+    assert {
+        "version",
+        "args",
+        "results",
+        "out_of_bounds",
+        "average_bus_bandwidth",
+        "errors",
+    } <= document.keys()
     assert document["average_bus_bandwidth"]["bandwidth"] == pytest.approx(3.072)
     result = document["results"][0]
-    assert [result[key] for key in ("algorithm", "size", "count", "type", "redop")] == ["ring", 4096, 1024, "float", "sum"]
+    assert [result[key] for key in ("algorithm", "size", "count", "type", "redop")] == [
+        "ring",
+        4096,
+        1024,
+        "float",
+        "sum",
+    ]
     assert (result["root"], result["in_place"]) == ("    -1", None)
-    assert {"time", "alg_bw", "bus_bw", "nwrong", "p50_us", "p90_us", "p95_us", "p99_us"} <= result["out_of_place"].keys()
+    assert {"time", "alg_bw", "bus_bw", "nwrong", "p50_us", "p90_us", "p95_us", "p99_us"} <= result[
+        "out_of_place"
+    ].keys()
     assert (document["version"], result["actual_iterations"], result["experiment_name"]) == (3, 3, "ring")
 
 
 def test_what_others_disturbed_is_marked_in_every_format() -> None:
-    quiet, busy = (replace(row(size=size), beside=CoreUse(1.0, 2, 2, others, 0.3, 0.0)) for size, others in ((8, 0.0), (64, 0.9)))
+    quiet, busy = (
+        replace(row(size=size), beside=CoreUse(1.0, 2, 2, others, 0.3, 0.0))
+        for size, others in ((8, 0.0), (64, 0.9))
+    )
     sentence = "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
     lines = as_nccl(report(quiet, busy)).splitlines()
-    assert [line.split()[-2:] for line in lines if not line.startswith("#")] == [["2.98", "ring"], ["ring", "*"]]
+    assert [line.split()[-2:] for line in lines if not line.startswith("#")] == [
+        ["2.98", "ring"],
+        ["ring", "*"],
+    ]
     assert f"# {sentence}" in lines
     document = json.loads(as_json(report(quiet, busy, row(size=512))))
-    assert [(result["disturbed"], result["others"]) for result in document["results"]] == [(False, 0.0), (True, 0.9), (False, None)]
+    assert [(result["disturbed"], result["others"]) for result in document["results"]] == [
+        (False, 0.0),
+        (True, 0.9),
+        (False, None),
+    ]
     assert document["notes"] == ["a note", sentence]
     assert "*" not in as_nccl(report(quiet))
 
@@ -123,7 +197,11 @@ def test_sums_are_exact_and_answers_differ_by_place(name: str) -> None:
     answer = combined(0, range(5), 5, op, dtype)
     parts = [contribution(0, rank, op, dtype) for rank in range(5)]
     wide = np.complex128 if name == "complex64" else np.float64
-    total = np.logical_xor.reduce(parts) if name == "bool" else np.sum([part.astype(wide) for part in parts], axis=0)
+    total = (
+        np.logical_xor.reduce(parts)
+        if name == "bool"
+        else np.sum([part.astype(wide) for part in parts], axis=0)
+    )
     np.testing.assert_array_equal(answer.astype(total.dtype), total)
     for shift in (1, 11, 64, 512):
         assert np.count_nonzero(np.roll(answer, shift) != answer) > PERIOD // 4
@@ -132,7 +210,8 @@ def test_sums_are_exact_and_answers_differ_by_place(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "name"), [(op, name) for op in OPERATORS for name in TYPES if kind(find_dtype(name)) in OPERATORS[op].kinds]
+    ("op", "name"),
+    [(op, name) for op in OPERATORS for name in TYPES if kind(find_dtype(name)) in OPERATORS[op].kinds],
 )
 def test_answers_keep_the_element_type(op: str, name: str) -> None:
     dtype = find_dtype(name)

@@ -38,7 +38,14 @@ def test_work_takes_time_in_proportion_and_allocates_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("8", "4", None, 2), ("0", None, None, 2), ("8", None, "0", 2), ("8", None, None, 1), ("1", "1M", "1", 2)]
+    "arguments",
+    [
+        ("8", "4", None, 2),
+        ("0", None, None, 2),
+        ("8", None, "0", 2),
+        ("8", None, None, 1),
+        ("1", "1M", "1", 2),
+    ],
 )
 def test_sizes_that_make_no_sense(arguments: tuple[str, str | None, str | None, int]) -> None:
     with pytest.raises(ArgumentError, match=r"sizes need|stepfactor must|stepbytes (must|makes)"):

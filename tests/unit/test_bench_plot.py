@@ -29,13 +29,30 @@ def rows(algorithm: str, scale: float, *, hidden: bool = False, in_place: bool =
         side = summarise(seconds, size, 1.0, nwrong=0, native=seconds, batch=1)
         if hidden:
             side = replace(side, work_us=2.0, both_us=3.0, hidden=0.75)
-        found.append(ResultRow(algorithm, algorithm, size, size // 4, "float", "sum", -1, side, side if in_place else None))
+        found.append(
+            ResultRow(
+                algorithm, algorithm, size, size // 4, "float", "sum", -1, side, side if in_place else None
+            )
+        )
     return found
 
 
-def report(*names: str, mpi: str = OPEN_MPI, nranks: int = 4, mode: str = "blocking", **extras: Any) -> Report:
-    found = [row for i, name in enumerate(names or ("native", "ring", "auto")) for row in rows(name, i + 1.0, **extras)]
-    return Report("allreduce", nranks, ["heading"], found, [], {"config": {"mpi": mpi, "mode": mode, "memory": "ordinary"}})
+def report(
+    *names: str, mpi: str = OPEN_MPI, nranks: int = 4, mode: str = "blocking", **extras: Any
+) -> Report:
+    found = [
+        row
+        for i, name in enumerate(names or ("native", "ring", "auto"))
+        for row in rows(name, i + 1.0, **extras)
+    ]
+    return Report(
+        "allreduce",
+        nranks,
+        ["heading"],
+        found,
+        [],
+        {"config": {"mpi": mpi, "mode": mode, "memory": "ordinary"}},
+    )
 
 
 def saved(path: Path, **extras: Any) -> Path:
@@ -64,7 +81,9 @@ def strokes(svg: str) -> set[tuple[str, bool, float]]:
     return found
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".PNG", *(pytest.param(one, marks=pytest.mark.full) for one in (".png", ".pdf"))])
+@pytest.mark.parametrize(
+    "suffix", [".svg", ".PNG", *(pytest.param(one, marks=pytest.mark.full) for one in (".png", ".pdf"))]
+)
 def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"picture{suffix}"
     figures.check(target)
@@ -86,7 +105,14 @@ def test_native_is_black_and_dashed_and_in_place_is_thinner(tmp_path: Path) -> N
 
 def test_title_axes_and_legend(tmp_path: Path) -> None:
     found = texts(drawn(tmp_path / "a.svg", document(report())))
-    assert {"allreduce, 4 ranks, float32 sum, Open MPI 5.0.11", "native", "ring", "auto", "out of place", "in place"} <= set(found)
+    assert {
+        "allreduce, 4 ranks, float32 sum, Open MPI 5.0.11",
+        "native",
+        "ring",
+        "auto",
+        "out of place",
+        "in place",
+    } <= set(found)
     assert {"bus bandwidth (GB/s)", "message size", "8 B", "32 KiB"} <= set(found)
     only = texts(drawn(tmp_path / "b.svg", document(report(in_place=False))))
     assert "in place" not in only
@@ -103,7 +129,9 @@ def test_what_others_disturbed_is_crossed_out(tmp_path: Path) -> None:
 def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     found = texts(drawn(tmp_path / "a.svg", document(report()), document(report(mpi=MPICH))))
     assert {"allreduce, 4 ranks, float32 sum", "Open MPI 5.0.11", "MPICH 5.0.2"} <= set(found)
-    found = texts(drawn(tmp_path / "b.svg", document(report()), document(report(nranks=8, mode="persistent"))))
+    found = texts(
+        drawn(tmp_path / "b.svg", document(report()), document(report(nranks=8, mode="persistent")))
+    )
     assert {"allreduce, float32 sum, Open MPI 5.0.11", "4 ranks", "8 ranks, persistent"} <= set(found)
     found = texts(drawn(tmp_path / "c.svg", document(report()), document(report())))
     assert {"run0", "run1"} <= set(found)
@@ -171,12 +199,25 @@ def test_documents_that_are_not_ours() -> None:
         broken["results"][0][key] = value
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
             plot.run_of(broken, "file")
-    for key, value in (("time", 0), ("time", float("inf")), ("time", 10**400), ("bus_bw", float("nan")), ("bus_bw", -1), ("hidden", "x")):
+    for key, value in (
+        ("time", 0),
+        ("time", float("inf")),
+        ("time", 10**400),
+        ("bus_bw", float("nan")),
+        ("bus_bw", -1),
+        ("hidden", "x"),
+    ):
         broken = copy.deepcopy(good)
         broken["results"][0]["out_of_place"][key] = value
-        with pytest.raises(ArgumentError, match=rf"^file is not a result .*: field results\[0\].out_of_place.{key}: expected "):
+        with pytest.raises(
+            ArgumentError,
+            match=rf"^file is not a result .*: field results\[0\].out_of_place.{key}: expected ",
+        ):
             plot.run_of(broken, "file")
-    many = {**good, "results": [{**good["results"][0], "algorithm": str(i)} for i in range(plot.MOST_ALGORITHMS + 1)]}
+    many = {
+        **good,
+        "results": [{**good["results"][0], "algorithm": str(i)} for i in range(plot.MOST_ALGORITHMS + 1)],
+    }
     with pytest.raises(ArgumentError, match="expected at most 100 algorithms, got 101"):
         plot.run_of(many, "file")
     for row in good["results"]:
@@ -220,7 +261,9 @@ sys.exit(code)
 """
     target = tmp_path / "both.svg"
     flags = ["--plot", str(target), "--from", str(first), "--from", str(second), "--algorithms", "ring"]
-    result = subprocess.run([sys.executable, "-c", program, "bench", *flags], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program, "bench", *flags], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", f"hpcoll: wrote {target}\n")
     found = texts(target.read_text())
     assert {"native", "ring", "Open MPI 5.0.11", "MPICH 5.0.2"} <= set(found)
@@ -234,13 +277,20 @@ sys.exit(code)
         (["--plot", "a.png", "--from", "none.json"], "cannot read none.json: No such file"),
         (["--plot", "a.png", "--from", "text"], "text, line 1: expected JSON"),
         (["--plot", "a.gif", "--from", "o.json"], "plot file must end in"),
-        (["--plot", "a.png", "--from", "o.json", "--algorithms", "tree,ring"], "algorithms of the results given with --from must be one"),
+        (
+            ["--plot", "a.png", "--from", "o.json", "--algorithms", "tree,ring"],
+            "algorithms of the results given with --from must be one",
+        ),
         (["bcast", "--plot", "a.png", "--from", "o.json"], "o.json is not of bcast"),
         (["--plot", "a.png"], "bench needs a collective: allreduce"),
     ],
 )
 def test_refused_flags(
-    flags: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     saved(Path("o.json"))
@@ -252,10 +302,15 @@ def test_refused_flags(
 
 def test_overlap_adds_columns_to_every_format() -> None:
     blocking, overlap = report("native", "ring"), report("native", "ring", hidden=True)
-    header, line = (next(line for line in as_nccl(overlap).splitlines() if key in line) for key in (" size ", " 512 "))
+    header, line = (
+        next(line for line in as_nccl(overlap).splitlines() if key in line) for key in (" size ", " 512 ")
+    )
     assert header.split()[-7:] == ["P99", "P99", *["hidden"] * 4, "algorithm"]
     assert line.split()[-5:] == [*["75"] * 4, "native"]
     assert header.rindex(" ") == line.rindex(" ")
     assert "hidden" not in as_nccl(blocking)
     sides = [document(one)["results"][0]["in_place"] for one in (overlap, blocking)]
-    assert [(side["work_us"], side["both_us"], side["hidden"]) for side in sides] == [(2.0, 3.0, 0.75), (None, None, None)]
+    assert [(side["work_us"], side["both_us"], side["hidden"]) for side in sides] == [
+        (2.0, 3.0, 0.75),
+        (None, None, None),
+    ]

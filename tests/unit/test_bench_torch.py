@@ -12,13 +12,19 @@ from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchRe
 
 def result(operation: str, size: int, *us: float, nwrong: int = 0) -> TorchResult:
     """``us``: hpcoll's and gloo's, blocking and then in flight."""
-    return TorchResult(operation, size, dict(zip(((b, m) for m in (BLOCKING, ASYNC) for b in (HPCOLL, GLOO)), us, strict=True)), nwrong)
+    return TorchResult(
+        operation,
+        size,
+        dict(zip(((b, m) for m in (BLOCKING, ASYNC) for b in (HPCOLL, GLOO)), us, strict=True)),
+        nwrong,
+    )
 
 
 RESULTS = (
-    result("all_reduce", 1 << 10, 10.0, 40.0, 20.0, 40.0), result("all_reduce", 1 << 20, 100.0, 100.0, 100.0, 200.0),
+    result("all_reduce", 1 << 10, 10.0, 40.0, 20.0, 40.0),
+    result("all_reduce", 1 << 20, 100.0, 100.0, 100.0, 200.0),
     result("broadcast", 1 << 10, 10.0, 5.0, 10.0, 30.0, nwrong=3),
-)  # fmt: skip
+)
 
 
 def test_ratio() -> None:
@@ -32,10 +38,20 @@ def test_report() -> None:
     rows = [line.split() for line in lines if not line.startswith("#")]
     assert rows[0][:2] == ["operation", "size"]
     assert rows[1] == ["all_reduce", "1", "KiB", "10.0", "40.0", "20.0", "40.0", "4.00", "2.00"]
-    assert [row[0] for row in rows[1:]] == ["all_reduce", "all_reduce", "broadcast", "all_reduce", "broadcast", "all"]
+    assert [row[0] for row in rows[1:]] == [
+        "all_reduce",
+        "all_reduce",
+        "broadcast",
+        "all_reduce",
+        "broadcast",
+        "all",
+    ]
     assert rows[4] == ["all_reduce", "mean", "2.00", "2.00"]
     assert rows[6] == ["all", "mean", "1.26", "2.29"]
-    assert lines[-1] == "# least ratio: blocking 0.50 (broadcast, 1 KiB), async 2.00 (all_reduce, 1 KiB); wrong elements: 3"
+    assert (
+        lines[-1]
+        == "# least ratio: blocking 0.50 (broadcast, 1 KiB), async 2.00 (all_reduce, 1 KiB); wrong elements: 3"
+    )
 
 
 def test_what_others_disturbed_is_marked() -> None:
@@ -43,7 +59,10 @@ def test_what_others_disturbed_is_marked() -> None:
     lines = report([busy, RESULTS[1]], 2, "2.15.0", ["a note"])
     assert [line.endswith(" *") for line in lines if line.startswith("all_reduce")] == [True, False, False]
     assert "# a note" in lines
-    assert lines[-1] == "# * other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
+    assert (
+        lines[-1]
+        == "# * other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
+    )
 
 
 def test_report_of_one_rank() -> None:

@@ -36,7 +36,9 @@ def little_memory() -> Iterator[None]:
     """A gigabyte more than this process has."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (int(status["VmData"].split()[0]) * 1024 + LIMIT_NBYTES, before[1]))
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (int(status["VmData"].split()[0]) * 1024 + LIMIT_NBYTES, before[1])
+    )
     yield
     resource.setrlimit(resource.RLIMIT_DATA, before)
 
@@ -58,7 +60,14 @@ def refused(*arguments: str) -> str:
 
 def plan(*blocks: list[dict[str, Any]], **of_gpu: Any) -> str:
     """Return a plan of two gpus; the first has thread blocks with these operations."""
-    gpu = {"input_chunks": 1, "output_chunks": 1, "scratch_chunks": 0, "channels": [], "threadblocks": [], **of_gpu}
+    gpu = {
+        "input_chunks": 1,
+        "output_chunks": 1,
+        "scratch_chunks": 0,
+        "channels": [],
+        "threadblocks": [],
+        **of_gpu,
+    }
     mine = [{"id": number, "ops": ops, "channels": []} for number, ops in enumerate(blocks)]
     gpus = [gpu | {"id": 0, "threadblocks": mine}, gpu | {"id": 1}]
     return json.dumps({"name": "x", "collective": "allreduce", "inplace": True, "gpus": gpus})
@@ -67,9 +76,12 @@ def plan(*blocks: list[dict[str, Any]], **of_gpu: Any) -> str:
 def loops() -> str:
     """Two kilobytes that loop 65,536 times over as many parts as a prime number of thread blocks makes of a chunk, and do nothing."""
     group = {
-        "name": "copy", "tbg_info": {"tb_id": 0, "tbg_size": 1021}, "channel_type": "none",
-        "src_buff": [{"type": "i", "index": 0, "size": 1}], "dst_buff": [{"type": "o", "index": 0, "size": 1}],
-    }  # fmt: skip
+        "name": "copy",
+        "tbg_info": {"tb_id": 0, "tbg_size": 1021},
+        "channel_type": "none",
+        "src_buff": [{"type": "i", "index": 0, "size": 1}],
+        "dst_buff": [{"type": "o", "index": 0, "size": 1}],
+    }
     return plan([{"name": "pipeline", "iter_context": {"num_chunks": 65536}, "ops": []}, group])
 
 
@@ -90,7 +102,9 @@ def schedules(*channels: tuple[Step, ...], links: bool = False) -> str:
     numbers = tuple(range(len(channels))) if links else ()
     first = Schedule("allreduce", "x", 2, 0, 0, 1, channels, (0,), None, numbers)
     second = first._replace(rank=1, channels=((),), links=numbers[:1])
-    return schedule_text(FileProgram("x", "x", "allreduce", first.meaning, 2, 0, (first, second), (), False, True))
+    return schedule_text(
+        FileProgram("x", "x", "allreduce", first.meaning, 2, 0, (first, second), (), False, True)
+    )
 
 
 def channels() -> str:
@@ -104,11 +118,16 @@ def messages() -> str:
 
 
 @pytest.mark.parametrize("write", [loops, barriers, semaphores, channels, messages])
-def test_small_files_that_ask_for_much_are_refused_in_a_line(write: Callable[[], str], tmp_path: Path) -> None:
+def test_small_files_that_ask_for_much_are_refused_in_a_line(
+    write: Callable[[], str], tmp_path: Path
+) -> None:
     file = tmp_path / "much.json"
     file.write_text(write())
     assert "much.json" in (line := refused("verify", str(file)))
-    assert "expected a file that takes at most 512 MiB, or the time to fill these, got one with too many " in line
+    assert (
+        "expected a file that takes at most 512 MiB, or the time to fill these, got one with too many "
+        in line
+    )
 
 
 # --- MSCCL XML: waits that are found in one look
@@ -166,7 +185,11 @@ def test_conditions_of_many_chunks_are_read_at_once(tmp_path: Path) -> None:
 
 def test_topologies_of_many_groups_are_refused(tmp_path: Path) -> None:
     links = [[a, b, 1] for a in range(12) for b in range(12) if a != b]
-    ports = [{"links": [link[:2] for link in links if link[end] == rank], "bandwidth": 4} for rank in range(12) for end in (0, 1)]
+    ports = [
+        {"links": [link[:2] for link in links if link[end] == rank], "bandwidth": 4}
+        for rank in range(12)
+        for end in (0, 1)
+    ]
     file = tmp_path / "links.json"
     file.write_text(json.dumps({"nranks": 12, "links": links, "groups": ports}))
     assert bounds(Task("alltoall", 12, 0, 1), topology(str(file))).rounds == 3

@@ -30,7 +30,9 @@ while True:
 Samples = tuple[list[Usage], list[Usage]]
 
 
-def passed(used: float, own: list[float], waited: float = 0.0, stopped: float = 0.0, seconds: float = 1.0) -> Samples:
+def passed(
+    used: float, own: list[float], waited: float = 0.0, stopped: float = 0.0, seconds: float = 1.0
+) -> Samples:
     """The samples of a job's processes, between which all cores together were used for some seconds, and each process for some."""
     before = [Usage(100.0 + i, 5000.0, 70.0 * i, 3.0, 0.5) for i in range(len(own))]
     between = [Usage(seconds, used, mine, waited, stopped) for mine in own]
@@ -43,7 +45,12 @@ def passed(used: float, own: list[float], waited: float = 0.0, stopped: float = 
         (2, passed(2.0, [0.998, 0.999]), 0.003, False),  # two ranks spin on two cores
         (2, passed(1.99, [0.93, 0.97], waited=0.01), 0.09, False),  # beside a machine's own programs
         (2, passed(2.0, [0.66, 0.67], waited=0.34), 0.67, True),  # beside another program
-        (2, passed(2.0, [0.497, 0.503, 0.499, 0.498], waited=0.5), 0.003, False),  # four ranks on two cores: nobody else is there
+        (
+            2,
+            passed(2.0, [0.497, 0.503, 0.499, 0.498], waited=0.5),
+            0.003,
+            False,
+        ),  # four ranks on two cores: nobody else is there
         (2, passed(2.0, [0.4, 0.4, 0.4, 0.4], waited=0.6), 0.4, True),
         (2, passed(2.0, [0.5, 0.98], waited=0.5), 0.52, True),  # another on the core of one rank
         (8, passed(4.0, [1.0, 1.0]), 2.0, False),  # others have cores of their own
@@ -70,7 +77,10 @@ def test_what_is_said() -> None:
     assert verdict([little, much, CoreUse(1.0, 2, 2, 0.0, 0.0, 0.0)]) == [
         "* other programs used 1.0 of 2 cores while this was measured: its times and ratios say little"
     ]
-    assert str(CoreUse(1.0, 2, 2, 0.0, 0.0, 0.25)) == "a quota of a control group stopped ranks for 25 % of the time"
+    assert (
+        str(CoreUse(1.0, 2, 2, 0.0, 0.0, 0.25))
+        == "a quota of a control group stopped ranks for 25 % of the time"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,9 +91,12 @@ def test_files(tmp_path: Path, membership: str, stat: str) -> None:
     """Interrupts are left out, time that another machine has stolen is not; a quota stops in either version of control groups."""
     texts = {
         "p/stat": "cpu 9 9 9 9 9 9 9 9 0 0\ncpu0 100 10 20 7000 50 900 900 5 3 0\ncpu1 1 1 1 1 1 1 1 1 0 0\ncpu10 2 2 2 9 9 9 9 2 0 0\n",
-        "p/thread-self/schedstat": "123 2500000000 7\n", "member": membership,
-        stat: "nr_throttled 3\nthrottled_usec 1500000\n" if stat == "g/job/cpu.stat" else "nr_throttled 3\nthrottled_time 1500000000\n",
-    }  # fmt: skip
+        "p/thread-self/schedstat": "123 2500000000 7\n",
+        "member": membership,
+        stat: "nr_throttled 3\nthrottled_usec 1500000\n"
+        if stat == "g/job/cpu.stat"
+        else "nr_throttled 3\nthrottled_time 1500000000\n",
+    }
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -106,7 +119,12 @@ def test_threads_of_a_core_count_as_one(tmp_path: Path) -> None:
 @contextmanager
 def spinning(cores: frozenset[int]) -> Iterator["subprocess.Popen[str]"]:
     """A process that spins on one of some cores, and tells its usage all the time."""
-    command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\n{SPINS}", json.dumps(sorted(cores))]
+    command = [
+        sys.executable,
+        "-c",
+        f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\n{SPINS}",
+        json.dumps(sorted(cores)),
+    ]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None

@@ -67,10 +67,26 @@ def test_no_two_fields_cancel(one: int, other: int, chance: random.Random) -> No
         changed = list(fields)
         for i in {one, other}:
             changed[i] = (fields[i] + chance.randrange(1, 1 << min(_BITS[i], 6))) % (1 << min(_BITS[i], 6))
-        assert hashed(word ^ Signature(*fields).word) != hashed(word ^ Signature(*changed).word), (fields, changed)
+        assert hashed(word ^ Signature(*fields).word) != hashed(word ^ Signature(*changed).word), (
+            fields,
+            changed,
+        )
 
 
-POINT_TO_POINT = ("Send", "Ssend", "Bsend", "Rsend", "Isend", "Issend", "Ibsend", "Irsend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
+POINT_TO_POINT = (
+    "Send",
+    "Ssend",
+    "Bsend",
+    "Rsend",
+    "Isend",
+    "Issend",
+    "Ibsend",
+    "Irsend",
+    "Recv",
+    "Irecv",
+    "Sendrecv",
+    "Sendrecv_replace",
+)
 
 
 def test_a_message_of_plain_elements_is_one_stretch() -> None:
@@ -87,7 +103,9 @@ def test_signatures_are_those_of_mpi4py(name: str) -> None:
     ours, theirs = getattr(Communicator, name), getattr(MPI.Comm, name)
     follow = inspect.signature(ours, follow_wrapped=False).parameters
     expected = inspect.signature(theirs).parameters.values()
-    assert [(p.name, p.default) for p in list(follow.values())[:-1]] == [(p.name, p.default) for p in expected]
+    assert [(p.name, p.default) for p in list(follow.values())[:-1]] == [
+        (p.name, p.default) for p in expected
+    ]
     assert (follow["stream"].kind, follow["stream"].default) == (inspect.Parameter.KEYWORD_ONLY, None)
     assert ours.__name__ == name
     assert ours.__doc__
@@ -103,7 +121,9 @@ def test_signatures_of_messages(name: str) -> None:
 def test_methods_are_documented_and_where_they_belong() -> None:
     assert Communicator.Send_init.__name__ == "Send_init"
     assert str(Communicator.Send_init.__doc__).startswith("mpi4py's `Send_init`; GPU arrays ")
-    assert str(CartCommunicator.Neighbor_alltoallw.__doc__).startswith("Give each neighbour a block of its own, ")
+    assert str(CartCommunicator.Neighbor_alltoallw.__doc__).startswith(
+        "Give each neighbour a block of its own, "
+    )
     assert not hasattr(Communicator, "Neighbor_alltoallw")
 
 
@@ -112,13 +132,25 @@ RANK = 3
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [("10s", 10), ("5m", 300), ("500ms", 0.5), (" 2 ", 2), (1.5, 1.5), (7, 7), (np.float32(0.5), 0.5), (np.int64(4), 4)],
+    [
+        ("10s", 10),
+        ("5m", 300),
+        ("500ms", 0.5),
+        (" 2 ", 2),
+        (1.5, 1.5),
+        (7, 7),
+        (np.float32(0.5), 0.5),
+        (np.int64(4), 4),
+    ],
 )
 def test_taken(given: object, seconds: float) -> None:
     assert limit_of(given, RANK) == seconds
 
 
-@pytest.mark.parametrize("given", [0, -1, 0.0, "0", "-5s", "x", "", "5 parsecs", math.inf, math.nan, True, [], b"5s", 1j, Fraction(1, 2)])
+@pytest.mark.parametrize(
+    "given",
+    [0, -1, 0.0, "0", "-5s", "x", "", "5 parsecs", math.inf, math.nan, True, [], b"5s", 1j, Fraction(1, 2)],
+)
 def test_refused(given: object) -> None:
     with pytest.raises(ArgumentError) as error:
         limit_of(given, RANK)
@@ -133,7 +165,10 @@ def test_every_collective_has_it(form: str) -> None:
         name = form.format(method.lower() if form == "I{}" else method)
         found = getattr(hpcoll.CartCommunicator, name)
         parameters = inspect.signature(found).parameters
-        assert (parameters["timeout"].kind, parameters["timeout"].default) == (inspect.Parameter.KEYWORD_ONLY, None), name
+        assert (parameters["timeout"].kind, parameters["timeout"].default) == (
+            inspect.Parameter.KEYWORD_ONLY,
+            None,
+        ), name
         assert not found.__kwdefaults__, f"{name}: CPython looks up a default for each keyword-only argument"
         arguments = str(inspect.getdoc(found)).partition("Args:\n")[2].partition("\n\n")[0]
         assert re.findall(r"^    (\w+): ", arguments, re.M) == list(parameters)[1:], name

@@ -16,7 +16,9 @@ from hpcoll.schedules.ir import Op, Schedule, Writer, cell, inputs, outputs
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
-REDUCING = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].reduces and row.collective != "barrier"]
+REDUCING = [
+    row for row in CATALOGUE.values() if COLLECTIVES[row.collective].reduces and row.collective != "barrier"
+]
 
 
 def text(left: str, right: str) -> str:
@@ -62,7 +64,13 @@ def test_rows_give_it_just_where_their_formula_says(row: Algorithm, short: bool)
 def test_every_collective_has_rows_that_give_it_for_any_number_of_ranks() -> None:
     always = {row.key for row in REDUCING if row.canonical == "1"}
     assert {row.collective for row in REDUCING} == {CATALOGUE[key].collective for key in always}
-    assert {"allreduce/binomial", "allreduce/direct", "allreduce/two_shot", "reduce/binomial", "reduce/direct"} <= always
+    assert {
+        "allreduce/binomial",
+        "allreduce/direct",
+        "allreduce/two_shot",
+        "reduce/binomial",
+        "reduce/direct",
+    } <= always
 
 
 # --- schedules that do not
@@ -131,7 +139,23 @@ def test_mutants_of_the_rows_are_found(key: str) -> None:
 
 
 def test_simulate_in_rank_order_leaves_out_other_expressions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "allreduce", "-n", "4", "--bytes", "8", "--algorithms", "ring,binomial", "--order", "rank"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "allreduce",
+                "-n",
+                "4",
+                "--bytes",
+                "8",
+                "--algorithms",
+                "ring,binomial",
+                "--order",
+                "rank",
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert "left out: ring: it does not combine as order=\"rank\" asks" in shown
+    assert 'left out: ring: it does not combine as order="rank" asks' in shown
     assert [line.split()[0] for line in shown.splitlines()[1:3]] == ["algorithm", "binomial"]

@@ -21,7 +21,9 @@ from hpcoll.schedules.row import Algorithm, unserved
 sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
 from right_bits import canonical, largest_below
 
-REDUCING = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].reduces and row.collective != "barrier"]
+REDUCING = [
+    row for row in CATALOGUE.values() if COLLECTIVES[row.collective].reduces and row.collective != "barrier"
+]
 PLACES = {"a node each": "1", "one node": "64", "two on a node": "2", "eight on a node": "8"}
 COUNT = 130  # elements; more than one for each of 64 ranks
 SUM = Operator(8, add_floats)
@@ -29,7 +31,11 @@ SUM = Operator(8, add_floats)
 
 def claiming(nranks: int, nodes: Nodes) -> list[Algorithm]:
     """Return the rows that claim to be canonical there."""
-    return [row for row in REDUCING if not unserved(row, nranks) and row.is_canonical(nranks, nodes if row.placed else ())]
+    return [
+        row
+        for row in REDUCING
+        if not unserved(row, nranks) and row.is_canonical(nranks, nodes if row.placed else ())
+    ]
 
 
 def is_canonical(row: Algorithm, nranks: int, nodes: Nodes, segment: int, seed: int) -> bool:
@@ -38,7 +44,9 @@ def is_canonical(row: Algorithm, nranks: int, nodes: Nodes, segment: int, seed: 
     count = 3 if row.collective == "reduce_scatter" else COUNT
     modes = rng.choice(in_place_modes(row, nranks, rng))
     root = seed % nranks if row.collective == "reduce" else 0
-    _, sides = play(case := Case(row, nranks, count, modes, Setting(seed, 0, nodes), root=root, segment=segment), SUM)
+    _, sides = play(
+        case := Case(row, nranks, count, modes, Setting(seed, 0, nodes), root=root, segment=segment), SUM
+    )
     return all(holds(case, sides, rank) for rank in range(nranks))
 
 
@@ -64,7 +72,9 @@ def test_some_rows_claim_it_everywhere() -> None:
             assert found == {row.collective for row in REDUCING}, (nranks, place)
 
 
-@pytest.mark.parametrize("nranks", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 6, 8)), 5, 13, 64])
+@pytest.mark.parametrize(
+    "nranks", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 3, 6, 8)), 5, 13, 64]
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_programs_compute_the_canonical_expression(place: str, nranks: int, short: bool) -> None:
     nodes = parse_nodes(PLACES[place], nranks)
@@ -73,7 +83,12 @@ def test_programs_compute_the_canonical_expression(place: str, nranks: int, shor
         rows = rows[list(PLACES).index(place) :: len(PLACES)]
     for row in rows:
         for segment in (1 << 40, 50) if nranks < 64 else (1 << 40,):
-            assert is_canonical(row, nranks, nodes, segment, nranks + segment % 7), (row.key, nranks, place, segment)
+            assert is_canonical(row, nranks, nodes, segment, nranks + segment % 7), (
+                row.key,
+                nranks,
+                place,
+                segment,
+            )
 
 
 def test_the_comparison_sees_another_expression() -> None:

@@ -32,7 +32,9 @@ from hpcoll.schedules.placement import Nodes, members, parse_nodes
         (1, 0, (), False, []),
     ],
 )
-def test_dimensions(nranks: int, dims: int | list[int], shape: Sequence[int], periods: bool, found: list[int]) -> None:
+def test_dimensions(
+    nranks: int, dims: int | list[int], shape: Sequence[int], periods: bool, found: list[int]
+) -> None:
     assert dims_create(nranks, dims, shape, periods) == found
 
 
@@ -47,7 +49,9 @@ def test_dimensions(nranks: int, dims: int | list[int], shape: Sequence[int], pe
         (2, 0, (), "with a product of 2"),
     ],
 )
-def test_dimensions_that_cannot_be(nranks: int, dims: int | list[int], shape: Sequence[int], text: str) -> None:
+def test_dimensions_that_cannot_be(
+    nranks: int, dims: int | list[int], shape: Sequence[int], text: str
+) -> None:
     with pytest.raises(ArgumentError) as caught:
         dims_create(nranks, dims, shape)
     assert text in str(caught.value)
@@ -106,11 +110,18 @@ def test_no_placement_is_better(dims: list[int], periodic: bool, nodes: str, gai
     found = place(dims, periods, where)
     assert sorted(found.ranks) == list(range(prod(dims)))
     assert found.before == crossing(dims, periods, where)
-    assert found.after == crossing(dims, periods, [where[rank] for rank in found.ranks]) == least(dims, periods, where)
+    assert (
+        found.after
+        == crossing(dims, periods, [where[rank] for rank in found.ranks])
+        == least(dims, periods, where)
+    )
     assert (found.after < found.before) == gains == (list(found.ranks) != sorted(found.ranks))
 
 
-@pytest.mark.parametrize(("dims", "nodes", "after"), [([8, 8, 8], "64:cyclic", 384), ([6, 6, 6], "24:cyclic", 216), ([12, 8], "16", 48)])
+@pytest.mark.parametrize(
+    ("dims", "nodes", "after"),
+    [([8, 8, 8], "64:cyclic", 384), ([6, 6, 6], "24:cyclic", 216), ([12, 8], "16", 48)],
+)
 def test_bricks_fill_nodes(dims: list[int], nodes: str, after: int) -> None:
     """Periodic grids of many ranks: the faces of cubes of 4 x 4 x 4, of 2 x 3 x 4 or 3 x 2 x 4, and of 4 x 4."""
     assert place(dims, [True] * len(dims), parse_nodes(nodes, prod(dims))).after == after

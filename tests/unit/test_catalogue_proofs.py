@@ -31,7 +31,9 @@ def instances(row: Algorithm, most: int) -> int:
     rooted = COLLECTIVES[row.collective].rooted
     roots = most * (most + 1) // 2 if rooted else most
     if row.placed:  # all roots for one placement, first and last one for the others, or just the first
-        return roots + sum((len(placements(n)) - 1) * (1 + (rooted and 1 < n <= 32)) for n in range(1, most + 1))
+        return roots + sum(
+            (len(placements(n)) - 1) * (1 + (rooted and 1 < n <= 32)) for n in range(1, most + 1)
+        )
     return roots * len(NCHUNKS) + most * len(MANY_CHUNKS) if row.chunked else roots
 
 
@@ -46,7 +48,9 @@ def test_every_row_for_1_to_some_ranks_and_every_root(most: int) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("nranks", [(33,), pytest.param((100, 127, 128, 129, 255), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize(
+    "nranks", [(33,), pytest.param((100, 127, 128, 129, 255), marks=pytest.mark.full)], ids=str
+)
 def test_every_row_for_some_numbers_of_ranks(nranks: tuple[int, ...]) -> None:
     summaries = prove_catalogue(0, extra=nranks)
     assert [summary.key for summary in summaries] == list(CATALOGUE)
@@ -74,7 +78,9 @@ def test_rows_of_at_most_a_million_steps_for_1000_ranks() -> None:
     check_claims(summaries)
     for row in rows:
         for nodes in nodes_of(row) if row.placed else ():
-            assert prove(row, 1000, 500 if COLLECTIVES[row.collective].rooted else 0, nodes=nodes).reproducible
+            assert prove(
+                row, 1000, 500 if COLLECTIVES[row.collective].rooted else 0, nodes=nodes
+            ).reproducible
 
 
 def test_every_builder_has_a_row() -> None:

@@ -16,7 +16,9 @@ from hpcoll.base.children import trusted
 THEIRS = ("hpcoll", "mpi4py", "numpy", "numba", "llvmlite", "ml_dtypes", "sitecustomize", "usercustomize")
 HPCOLL = str(Path(sys.executable).with_name("hpcoll"))
 # What a stranger would write: note it, and say what the trial of the MPI library waits for.
-PLANTED = "import os, sys\nopen({ran!r}, 'a').write(__name__ + ' ')\nprint('arrives', flush=True)\nos._exit(0)\n"
+PLANTED = (
+    "import os, sys\nopen({ran!r}, 'a').write(__name__ + ' ')\nprint('arrives', flush=True)\nos._exit(0)\n"
+)
 TRIAL = """
 import os, subprocess, sys  # before the path of this process itself is open to all
 from hpcoll.runtime.gpu import cuda_aware
@@ -54,8 +56,19 @@ def ran(folder: Path) -> list[str]:
 
 
 def said(command: Iterable[str | Path]) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMI", "PRTE_"))}
-    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=slowed(120), check=False)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_COMM", "PMI", "PRTE_"))
+    }
+    done = subprocess.run(
+        [*map(str, command)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=slowed(120),
+        check=False,
+    )
     return done.stdout + done.stderr
 
 
@@ -65,7 +78,9 @@ def test_nothing_was_planted_in_vain(planted: Path) -> None:
 
 
 def test_proofs(planted: Path) -> None:
-    assert "all correct" in said([HPCOLL, "verify", "bcast/binomial", "--max-nranks", "3", "--extra", "4", "--jobs", "2"])
+    assert "all correct" in said(
+        [HPCOLL, "verify", "bcast/binomial", "--max-nranks", "3", "--extra", "4", "--jobs", "2"]
+    )
     assert ran(planted) == []
 
 
@@ -98,7 +113,11 @@ def test_every_python(release: str, planted: Path) -> None:
 def test_what_a_program_has_put_on_its_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = trusted()
-    monkeypatch.setattr(sys, "path", ["", "relative", str(tmp_path), str(tmp_path / ".." / tmp_path.name), "/its/own", *sys.path])
+    monkeypatch.setattr(
+        sys,
+        "path",
+        ["", "relative", str(tmp_path), str(tmp_path / ".." / tmp_path.name), "/its/own", *sys.path],
+    )
     assert trusted() == ["/its/own", *before]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES, meaning
-from hpcoll.schedules.row import schedule
+from hpcoll.schedules.row import Row, schedule
 
 counts, segments, chunk_counts = st.integers(0, 300), st.integers(1, 400), st.integers(1, 20)
 BLOCK_ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].blocks]
@@ -15,7 +15,9 @@ BLOCK_ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].b
 
 def covered(found: Segments, chunk: int | None = None) -> list[int]:
     """Elements of OUTPUT that the chunks of all segments hold, in order."""
-    places = [(start, layout.outputs if chunk is None else [layout.outputs[chunk]]) for start, layout in found]
+    places = [
+        (start, layout.outputs if chunk is None else [layout.outputs[chunk]]) for start, layout in found
+    ]
     return [start + displ + i for start, chunks in places for displ, count in chunks for i in range(count)]
 
 
@@ -44,7 +46,9 @@ def test_all_segments_but_the_last_share_a_layout(count: int, segment: int) -> N
 
 @pytest.mark.parametrize("row", BLOCK_ROWS, ids=[row.key for row in BLOCK_ROWS])
 @given(count=st.integers(0, 60), segment=segments, nranks=st.integers(1, 9), data=st.data())
-def test_a_segment_is_the_same_slice_of_every_block(row, count: int, segment: int, nranks: int, data: st.DataObject) -> None:  # noqa: ANN001
+def test_a_segment_is_the_same_slice_of_every_block(
+    row: Row, count: int, segment: int, nranks: int, data: st.DataObject
+) -> None:
     rank, root = (data.draw(st.integers(0, nranks - 1)) for _ in range(2))
     steps = schedule(row, nranks, rank, root if COLLECTIVES[row.collective].rooted else 0)
     found = block_segments(steps, count, segment)
@@ -53,7 +57,9 @@ def test_a_segment_is_the_same_slice_of_every_block(row, count: int, segment: in
     assert (len(layout.inputs), len(layout.outputs)) == (collective.ninputs(*who), collective.noutputs(*who))
     for chunk in range(len(layout.outputs)):
         assert covered(found, chunk) == list(range(chunk * count, (chunk + 1) * count))
-    assert {size for _, one in found for _, size in (*one.inputs, *one.outputs)} <= {one.size("any") for _, one in found}
+    assert {size for _, one in found for _, size in (*one.inputs, *one.outputs)} <= {
+        one.size("any") for _, one in found
+    }
     assert sum(one.size("any") for _, one in found) == count
 
 

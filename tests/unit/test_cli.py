@@ -28,7 +28,9 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("columns", ["40", "100", "180"])
-def test_show_lists_the_catalogue(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_the_catalogue(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -67,13 +69,22 @@ def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.Capture
     assert main(what) == main([*what, "-n", "6", "--periodic"]) == main(what[:2]) == 0
     out = capsys.readouterr().out
     titles = [line for line in out.splitlines() if line.startswith("neighbor_alltoall/direct on")]
-    where = ("6 ranks, 4 chunks", "grid 3x2"), ("6 ranks, 4 chunks", "periodic grid 3x2"), ("8 ranks, 2 chunks", "ring")
+    where = (
+        ("6 ranks, 4 chunks", "grid 3x2"),
+        ("6 ranks, 4 chunks", "periodic grid 3x2"),
+        ("8 ranks, 2 chunks", "ring"),
+    )
     assert titles == [f"neighbor_alltoall/direct on {size}, 1 channel, {graph}" for size, graph in where]
     open_one, periodic = out.split("neighbor_alltoall/direct on")[1:3]
     assert "0→4" not in open_one.replace("↔", "→")
     assert ">4 c0.0" in periodic
     assert out.count("c0.1: block 1 of rank 0") == 3
-    assert main(["show", "neighbor_alltoall/hierarchical", "--grid", "2x2x2", "--svg", str(tmp_path / "cube.svg")]) == 0
+    assert (
+        main(
+            ["show", "neighbor_alltoall/hierarchical", "--grid", "2x2x2", "--svg", str(tmp_path / "cube.svg")]
+        )
+        == 0
+    )
     assert "neighbor_alltoall/hierarchical on 8 ranks, grid 2x2x2" in (tmp_path / "cube.svg").read_text()
 
 
@@ -90,22 +101,54 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "allreduce/rings"], "allreduce algorithm must be one of ring"),
         (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
         (["show", "allreduce/ring", "-n", "0"], "needs 1 to 1024 ranks"),
-        (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
-        (["show", "allreduce/ring", "--ranks-per-node", "2"], "allreduce/ring does not look at nodes, got --ranks-per-node '2'"),
-        (["show", "allreduce", "--ranks-per-node", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
-        (["show", "neighbor_alltoall/direct", "-n", "8", "--grid", "3x2"], "grid '3x2' has 6 ranks, expected 8"),
-        (["show", "neighbor_alltoall/direct", "--grid", "3xx2"], "grid must look like 8, 4x2 or 2x2x2, got '3xx2'"),
-        (["show", "neighbor_alltoall/direct", "--periodic"], "--periodic says that a grid is periodic, and needs one, such as --grid 4x2"),
-        (["show", "neighbor_alltoall", "--grid", "3x2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'neighbor_alltoall'"),
+        (
+            ["show", "allreduce/ring", "--chunks", "2"],
+            "allreduce/ring chooses its number of chunks itself, got --chunks 2",
+        ),
+        (
+            ["show", "allreduce/ring", "--ranks-per-node", "2"],
+            "allreduce/ring does not look at nodes, got --ranks-per-node '2'",
+        ),
+        (
+            ["show", "allreduce", "--ranks-per-node", "2"],
+            "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'",
+        ),
+        (
+            ["show", "neighbor_alltoall/direct", "-n", "8", "--grid", "3x2"],
+            "grid '3x2' has 6 ranks, expected 8",
+        ),
+        (
+            ["show", "neighbor_alltoall/direct", "--grid", "3xx2"],
+            "grid must look like 8, 4x2 or 2x2x2, got '3xx2'",
+        ),
+        (
+            ["show", "neighbor_alltoall/direct", "--periodic"],
+            "--periodic says that a grid is periodic, and needs one, such as --grid 4x2",
+        ),
+        (
+            ["show", "neighbor_alltoall", "--grid", "3x2"],
+            "show needs COLLECTIVE/ALGORITHM to draw, got 'neighbor_alltoall'",
+        ),
         (["show", "alltoall/direct", "--grid", "4x2"], "alltoall has no neighbours, got --grid '4x2'"),
-        (["show", "allreduce/hierarchical", "-n", "4", "--ranks-per-node", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
-        (["show", "allreduce/hierarchical", "--ranks-per-node", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
+        (
+            ["show", "allreduce/hierarchical", "-n", "4", "--ranks-per-node", "3+2"],
+            "nodes '3+2' have 5 ranks together, expected 4",
+        ),
+        (
+            ["show", "allreduce/hierarchical", "--ranks-per-node", "some"],
+            "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'",
+        ),
         (["show", "bcast/hierarchical", "-n", "0"], "needs 1 to 1024 ranks"),
         (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
-        (["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"], "cannot write /nowhere/picture.svg: No such file"),
+        (
+            ["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"],
+            "cannot write /nowhere/picture.svg: No such file",
+        ),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_and_exit_code_2(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -119,14 +162,32 @@ def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, c
     [
         (["show", "allreduce/ring", "-n", "99999999999"], "needs 1 to 1024 ranks"),
         (["show", "allreduce/hierarchical", "-n", "99999999999"], "needs 1 to 1024 ranks"),
-        (["show", "allreduce/ring", "-n", "1000"], "has some 3,996,000 steps with 1000 ranks, more than 1,048,576"),
+        (
+            ["show", "allreduce/ring", "-n", "1000"],
+            "has some 3,996,000 steps with 1000 ranks, more than 1,048,576",
+        ),
         (["show", "bcast/circulant", "--chunks", "999999999"], "1 to 65536 chunks, got 8, 0, 999999999"),
         (["show", "neighbor_alltoall/direct", "--grid", "99999999x99999999"], "needs 1 to 1024 ranks"),
-        (["simulate", "neighbor_alltoall", "--grid", "x".join("1" * 99999)], "grid must look like 8, 4x2 or 2x2x2, got '1x1x1x"),
-        (["simulate", "neighbor_alltoall", "--grid", "99999999x99999999"], "ranks and a root among them, got 9999999800000001 ranks"),
-        (["show", "allreduce/hierarchical", "-n8", "--ranks-per-node", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
-        (["show", "allreduce/hierarchical", "-n", "8", "--ranks-per-node", "²"], "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'"),
-        (["verify", "barrier", "--max-nranks", "99999999999"], "verify needs numbers of ranks from 1 to 1024"),
+        (
+            ["simulate", "neighbor_alltoall", "--grid", "x".join("1" * 99999)],
+            "grid must look like 8, 4x2 or 2x2x2, got '1x1x1x",
+        ),
+        (
+            ["simulate", "neighbor_alltoall", "--grid", "99999999x99999999"],
+            "ranks and a root among them, got 9999999800000001 ranks",
+        ),
+        (
+            ["show", "allreduce/hierarchical", "-n8", "--ranks-per-node", "9" * 5000],
+            "nodes must look like 6, 3+1+4 or 2:cyclic, got '9",
+        ),
+        (
+            ["show", "allreduce/hierarchical", "-n", "8", "--ranks-per-node", "²"],
+            "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'",
+        ),
+        (
+            ["verify", "barrier", "--max-nranks", "99999999999"],
+            "verify needs numbers of ranks from 1 to 1024",
+        ),
         (["verify", "barrier", "--extra", "4,99999999999"], "verify needs numbers of ranks from 1 to 1024"),
         (["verify", "barrier", "--jobs", "99999999999"], "1 to 1024 jobs"),
         (["bench-torch", "--seconds", "nan"], "seconds must be above 0, got nan"),
@@ -134,13 +195,45 @@ def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, c
         (["bench-torch", "-n", "99999999999"], "iters must be from 1 to 10000000"),
         (["simulate", "allreduce", "-n", "99999999999"], "simulate needs 2 to 262144 ranks"),
         (["simulate", "allreduce", "--bytes", "8:1G:999999999"], "at most 1000 sizes, got '8:1G:999999999'"),
-        (["simulate", "allreduce", "-n", "4", "--domains", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
-        (["simulate", "allreduce", "-n", "4", "--exact", "--segment", "1", "--bytes", "1T", "--algorithms", "ring"], "too many to simul"),
-        *((["simulate", "allreduce", "--network", f"fast,{name}={value}"], f"network constant {name} must be a number from")
-          for name, value in (("alpha", "nan"), ("beta", "inf"), ("node.gamma", "-1"), ("eager", "nan"), ("streams", "0"), ("alpha", "0"))),
+        (
+            ["simulate", "allreduce", "-n", "4", "--domains", "9" * 5000],
+            "nodes must look like 6, 3+1+4 or 2:cyclic, got '9",
+        ),
+        (
+            [
+                "simulate",
+                "allreduce",
+                "-n",
+                "4",
+                "--exact",
+                "--segment",
+                "1",
+                "--bytes",
+                "1T",
+                "--algorithms",
+                "ring",
+            ],
+            "too many to simul",
+        ),
+        *(
+            (
+                ["simulate", "allreduce", "--network", f"fast,{name}={value}"],
+                f"network constant {name} must be a number from",
+            )
+            for name, value in (
+                ("alpha", "nan"),
+                ("beta", "inf"),
+                ("node.gamma", "-1"),
+                ("eager", "nan"),
+                ("streams", "0"),
+                ("alpha", "0"),
+            )
+        ),
     ],
-)  # fmt: skip
-def test_numbers_that_nothing_can_be_made_for(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_numbers_that_nothing_can_be_made_for(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Are refused before memory or time is spent on them, and not repeated at length."""
     compiled_loops()  # a new machine says that it compiles them
     capsys.readouterr()
@@ -161,7 +254,9 @@ def test_numbers_that_nothing_can_be_made_for(arguments: list[str], text: str, c
         ["show", "\x1b[2J", "--\x1b]0;mine\x07"],
     ],
 )
-def test_what_is_no_number_is_not_repeated_at_length(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_number_is_not_repeated_at_length(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     error = capsys.readouterr().err
@@ -170,7 +265,9 @@ def test_what_is_no_number_is_not_repeated_at_length(arguments: list[str], capsy
     assert error.replace("\n", "").isprintable()
 
 
-def test_memory_that_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_that_there_is_not_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def greedy(*arguments: object) -> None:
         bytearray(1 << 60)
 
@@ -190,10 +287,22 @@ def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "usage", "text"),
     [
-        (["bench", "--bogus"], "usage: hpcoll bench ", "hpcoll bench: error: unrecognized arguments: --bogus\n"),
-        (["simulate", "bcast", "--plt", "a.svg"], "usage: hpcoll simulate ", "--plt a.svg: did you mean --plot?\n"),
+        (
+            ["bench", "--bogus"],
+            "usage: hpcoll bench ",
+            "hpcoll bench: error: unrecognized arguments: --bogus\n",
+        ),
+        (
+            ["simulate", "bcast", "--plt", "a.svg"],
+            "usage: hpcoll simulate ",
+            "--plt a.svg: did you mean --plot?\n",
+        ),
         (["shwo"], "usage: hpcoll ", "got 'shwo': did you mean show?\n"),
-        (["bench", "bcast", "--format", "jsn"], "usage: hpcoll bench ", "expected one of nccl, json, got 'jsn': did you mean json?\n"),
+        (
+            ["bench", "bcast", "--format", "jsn"],
+            "usage: hpcoll bench ",
+            "expected one of nccl, json, got 'jsn': did you mean json?\n",
+        ),
         (["bench", "bcast", "-I", "7"], "usage: hpcoll bench ", "expected one of 0, 1, got '7'\n"),
     ],
 )
@@ -232,25 +341,50 @@ def test_a_refused_name_comes_with_the_one_that_was_meant(
 def test_commands_say_what_they_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("a.svg", "a.xml", "a.json")]
     assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(files[0]), "--write", str(files[1])]) == 0
-    assert main(["simulate", "bcast", "-n", "4", "--bytes", "8", "--algorithms", "binomial", "--json", str(files[2])]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "bcast",
+                "-n",
+                "4",
+                "--bytes",
+                "8",
+                "--algorithms",
+                "binomial",
+                "--json",
+                str(files[2]),
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().err == "".join(f"hpcoll: wrote {file}\n" for file in files)
     assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(tmp_path / "no" / "a.svg")]) == 2
     assert "wrote" not in capsys.readouterr().err
 
 
-def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_piped_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())
     assert main(["show"]) == 0
     shown = capsys.readouterr().out
     assert "…" not in shown
-    assert all(any(row.sent in line and row.summary in line for line in shown.splitlines()) for row in CATALOGUE.values())
+    assert all(
+        any(row.sent in line and row.summary in line for line in shown.splitlines())
+        for row in CATALOGUE.values()
+    )
 
 
-def test_pictures_of_many_ranks_can_be_read_or_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_of_many_ranks_can_be_read_or_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "a.svg"
     assert main(["show", "allreduce/ring", "-n", "32", "--svg", str(target)]) == 0
-    assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, "each send has its peer and its chunk"
+    assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, (
+        "each send has its peer and its chunk"
+    )
     capsys.readouterr()
     assert main(["show", "allreduce/ring", "-n", "128", "--svg", str(target)]) == 2
     assert "too many messages one after another for a picture: draw fewer ranks" in capsys.readouterr().err
@@ -266,7 +400,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_verify_says_what_extra_takes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["verify", "--extra", "6,x"])
-    assert "argument --extra: expected numbers of ranks with commas, such as 96,128, got '6,x'" in capsys.readouterr().err
+    assert (
+        "argument --extra: expected numbers of ranks with commas, such as 96,128, got '6,x'"
+        in capsys.readouterr().err
+    )
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,12 +415,18 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60), check=False)
+    return subprocess.run(
+        ["bash", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60), check=False
+    )
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
     result = run(f"set -o pipefail; {sys.executable} -m hpcoll show allreduce/ring -n 40 | head -n 1")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "allreduce/ring on 40 ranks, 40 chunks, 1 channel\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (
+        0,
+        "allreduce/ring on 40 ranks, 40 chunks, 1 channel\n",
+        "",
+    )
 
 
 def test_a_terminal_without_box_characters_gets_others() -> None:
@@ -306,17 +449,24 @@ def test_a_terminal_without_box_characters_gets_others() -> None:
 def test_output_that_cannot_be_written_is_one_line_and_no_answer(command: str, stdout: str, why: str) -> None:
     """Exit code 1 is kept for a command's answer, which is no."""
     result = run(f"env -u PYTHONUNBUFFERED {sys.executable} {command} {stdout}")
-    assert (result.returncode, result.stderr) == (2, f"hpcoll: error: cannot write to standard output: {why}\n")
+    assert (result.returncode, result.stderr) == (
+        2,
+        f"hpcoll: error: cannot write to standard output: {why}\n",
+    )
 
 
-def test_an_error_of_hpcolls_own_is_no_answer_either(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_hpcolls_own_is_no_answer_either(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("hpcoll.cli.show.run", lambda arguments: [][0])
     assert main(["show"]) == 2
     assert capsys.readouterr().err.endswith("IndexError: list index out of range\n")
 
 
 def test_show_imports_no_other_command() -> None:
-    program = "import sys; from hpcoll.cli import main; main(['show', 'alltoall/direct']); print(*sys.modules)"
+    program = (
+        "import sys; from hpcoll.cli import main; main(['show', 'alltoall/direct']); print(*sys.modules)"
+    )
     result = run(f'{sys.executable} -c "{program}"')
     loaded = set(result.stdout.splitlines()[-1].split())
     assert "hpcoll.cli.show" in loaded
@@ -324,7 +474,9 @@ def test_show_imports_no_other_command() -> None:
 
 
 def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "allreduce/ring", "bcast", "--max-nranks", "4", "--extra", "6,9", "--jobs", "1"]) == 0
+    assert (
+        main(["verify", "allreduce/ring", "bcast", "--max-nranks", "4", "--extra", "6,9", "--jobs", "1"]) == 0
+    )
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0].split("  ")[0] == "algorithm"
@@ -335,7 +487,9 @@ def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
 
 
-def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_ends_with_1_when_a_schedule_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def lonely_receive(w: Writer) -> None:
         w.recv((w.rank + 1) % w.nranks, outputs(0))
 
@@ -351,13 +505,19 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
         (["verify", "--max-nranks", "0"], "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
     ],
 )
-def test_verify_refuses_what_it_cannot_do(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_refuses_what_it_cannot_do(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"hpcoll: error: {text}\n"
 
 
 def test_a_table_is_cut_at_the_width() -> None:
-    assert table(["a", "b"], [["1", "long text"], ["23", "x"]], 8, numbers=[0]) == [" a  b", " 1  lon…", "23  x"]
+    assert table(["a", "b"], [["1", "long text"], ["23", "x"]], 8, numbers=[0]) == [
+        " a  b",
+        " 1  lon…",
+        "23  x",
+    ]
 
 
 def test_warmup(capsys: pytest.CaptureFixture[str]) -> None:
@@ -376,8 +536,14 @@ def test_warmup_of_a_site(tmp_path: Path) -> None:
     site, mine = tmp_path / "site", tmp_path / "mine"
     subprocess.run([*WARMUP, "--to", str(site)], check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine)})
     modes = {path.stat().st_mode & 0o777 for path in site.iterdir()}
-    assert (site.stat().st_mode & 0o777, modes, len(list(site.iterdir()))) == (0o755, {0o644}, 4)  # three of the engine, a kernel
-    subprocess.run(WARMUP, check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine), "HPCOLL_CACHE": str(site)})
+    assert (site.stat().st_mode & 0o777, modes, len(list(site.iterdir()))) == (
+        0o755,
+        {0o644},
+        4,
+    )  # three of the engine, a kernel
+    subprocess.run(
+        WARMUP, check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine), "HPCOLL_CACHE": str(site)}
+    )
     assert not list(mine.rglob("*.code"))
 
 

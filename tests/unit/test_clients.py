@@ -9,7 +9,9 @@ from clients import compare
 from clients.table import CLIENTS, Client
 from outcomes import FAILED, PASSED, SKIPPED, Case
 
-CLIENT = Client("name", "tests", {2: ("test_*.py",)}, most=2.0, differs={"test_a.py::Type::*": "its own type"})
+CLIENT = Client(
+    "name", "tests", {2: ("test_*.py",)}, most=2.0, differs={"test_a.py::Type::*": "its own type"}
+)
 
 
 def judged(name: str, plain: str | None, ours: str | None) -> str:
@@ -55,8 +57,14 @@ def test_time_is_that_of_the_slowest_rank(tmp_path: Path) -> None:
 def test_bars() -> None:
     assert not compare.too_long(CLIENT, {"a": 10.0, "b": 20.0}, {"a": 40.0, "b": 25.0})
     assert compare.too_long(CLIENT, {"a": 10.0, "b": 20.0}, {"a": 40.0, "b": 25.1})
-    assert "a                                   10.00    40.00  over 2.0 times" in compare.table(CLIENT, {"a": 10.0}, {"a": 40.0})
+    assert "a                                   10.00    40.00  over 2.0 times" in compare.table(
+        CLIENT, {"a": 10.0}, {"a": 40.0}
+    )
 
 
 def test_every_exception_has_a_reason() -> None:
-    assert all(reason for client in CLIENTS.values() for reason in (*client.left_out.values(), *client.differs.values()))
+    assert all(
+        reason
+        for client in CLIENTS.values()
+        for reason in (*client.left_out.values(), *client.differs.values())
+    )

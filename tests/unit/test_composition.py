@@ -35,11 +35,15 @@ def test_ranks_and_chunks_are_those_of_the_whole() -> None:
     w = writer(1)
     compose(w, "allreduce/ring", [5, 1, 6], [[2], [3], [7]], inputs, outputs)
     assert texts(w) == [
-        "send(peer 6, input[2])", "recv_reduce(peer 5, input[7] -> output[7])",
-        "send(peer 6, output[7])", "recv_reduce(peer 5, input[3] -> output[3])",
-        "send(peer 6, output[3])", "recv(peer 5 -> output[2])",
-        "send(peer 6, output[2])", "recv(peer 5 -> output[7])",
-    ]  # fmt: skip
+        "send(peer 6, input[2])",
+        "recv_reduce(peer 5, input[7] -> output[7])",
+        "send(peer 6, output[7])",
+        "recv_reduce(peer 5, input[3] -> output[3])",
+        "send(peer 6, output[3])",
+        "recv(peer 5 -> output[2])",
+        "send(peer 6, output[2])",
+        "recv(peer 5 -> output[7])",
+    ]
     flat = schedule(CATALOGUE["allreduce/ring"], 3, 1)
     assert [step.op for step in w.channels[0]] == [step.op for step in flat.channels[0]]
 
@@ -55,7 +59,9 @@ def test_a_run_is_one_message_where_it_is_contiguous_and_several_where_not() -> 
 
     whole = sends([[0], [1], [2], [3]])
     assert {run.n for run in whole} == {1, 2}
-    assert sends([[0, 1], [2, 3], [4, 5], [6, 7]]) == [Chunk(run.buffer, 2 * run.index, 2 * run.n) for run in whole]
+    assert sends([[0, 1], [2, 3], [4, 5], [6, 7]]) == [
+        Chunk(run.buffer, 2 * run.index, 2 * run.n) for run in whole
+    ]
     singly = [cell(run, i) for run in whole for i in range(run.n)]
     assert sends([[0], [2], [4], [6]]) == [Chunk(one.buffer, 2 * one.index) for one in singly]
     assert len(whole) < len(sends([[0], [1], [5], [6]])) < len(singly)
@@ -63,7 +69,10 @@ def test_a_run_is_one_message_where_it_is_contiguous_and_several_where_not() -> 
 
 def test_every_operand_has_its_gaps() -> None:
     """What is contiguous in the source and not in the target moves in pieces, and the other way round."""
-    for source, target in ((inputs, lambda index: outputs(2 * index)), (lambda index: inputs(2 * index), outputs)):
+    for source, target in (
+        (inputs, lambda index: outputs(2 * index)),
+        (lambda index: inputs(2 * index), outputs),
+    ):
         w = writer(3)
         compose(w, "allreduce/two_shot", [3, 4], [[0, 1], [2, 3]], source, target)
         (fold,) = {(step.op, step.dst.n) for step in w.channels[0] if step.op == Op.REDUCE and step.dst}
@@ -76,7 +85,12 @@ def test_scratch_is_as_large_as_the_chunks_it_stands_for_and_only_what_the_chann
     w.scratch(0)
     compose(w, "allreduce/two_shot", [0, 1, 2, 3, 4], [[1], [3], [4, 5], [6], [7]], inputs, outputs)
     assert w.extents == [0, *(4 * [4, 5])], "what it has to fold of four others"
-    touched = {(run.index, run.n) for step in w.channels[0] for run in (step.dst, *step.srcs) if run and run.buffer == Buffer.SCRATCH}
+    touched = {
+        (run.index, run.n)
+        for step in w.channels[0]
+        for run in (step.dst, *step.srcs)
+        if run and run.buffer == Buffer.SCRATCH
+    }
     assert touched == {(1, 2), (3, 2), (5, 2), (7, 2)}
     inner = {rank: schedule(CATALOGUE["reduce/double_tree"], 8, rank).scratch for rank in range(8)}
     for channel, rank in ((channel, rank) for channel in (0, 1) for rank in inner):
@@ -84,7 +98,9 @@ def test_scratch_is_as_large_as_the_chunks_it_stands_for_and_only_what_the_chann
         w.channel(channel)
         compose(w, "reduce/double_tree", range(8), [[4], [5]], inputs, outputs, channel=channel)
         assert w.extents == [4 + channel] * inner[rank].count(channel)
-    assert len({scratch.count(0) for scratch in inner.values()}) > 1, "some ranks have children in a tree, some do not"
+    assert len({scratch.count(0) for scratch in inner.values()}) > 1, (
+        "some ranks have children in a tree, some do not"
+    )
 
 
 def test_channels_come_one_by_one() -> None:
@@ -94,7 +110,9 @@ def test_channels_come_one_by_one() -> None:
     for channel in (0, 1, 2):
         w.channel(channel)
         compose(w, "bcast/double_tree", [0, 2, 4, 6, 7], [[0], [1]], outputs, outputs, channel=channel)
-    moved = [[str(step._replace(peer=[0, 2, 4, 6, 7][step.peer])) for step in steps] for steps in flat.channels]
+    moved = [
+        [str(step._replace(peer=[0, 2, 4, 6, 7][step.peer])) for step in steps] for steps in flat.channels
+    ]
     assert [texts(w, channel) for channel in (0, 1, 2)] == [*moved, []]
     assert moved[0] != moved[1]
 
@@ -107,7 +125,14 @@ def test_the_root_is_an_index() -> None:
 
 def test_one_rank_copies_what_is_elsewhere() -> None:
     w = writer(3)
-    compose(w, "allreduce/circulant", [3], [[0], [2, 5]], inputs, lambda index: inputs(2) if index == 2 else outputs(index))
+    compose(
+        w,
+        "allreduce/circulant",
+        [3],
+        [[0], [2, 5]],
+        inputs,
+        lambda index: inputs(2) if index == 2 else outputs(index),
+    )
     assert texts(w) == ["copy(input[0] -> output[0])", "copy(input[5] -> output[5])"]
 
 
@@ -134,7 +159,9 @@ def test_what_is_contiguous_on_one_rank_only_is_refused_by_the_verifier() -> Non
     assert verify_schedules(right, in_place=True).messages == 1
     for sender, receiver in (([0, 1], [1, 0]), ([1, 0], [0, 1])):
         with pytest.raises(ScheduleError, match=r"expects sizes of|must hold|deadlock"):
-            verify_schedules(made("bcast", lambda w, ends=(sender, receiver): build(w, *ends), nchunks=2), in_place=True)
+            verify_schedules(
+                made("bcast", lambda w, ends=(sender, receiver): build(w, *ends), nchunks=2), in_place=True
+            )
 
 
 def test_operands_keep_their_order() -> None:
@@ -157,9 +184,13 @@ def test_small_helpers() -> None:
 # --- a flat algorithm among all ranks, renamed and on chunks that are several, is what it was
 
 SOURCES: dict[str, tuple[Where, Where]] = {
-    "allreduce": (inputs, outputs), "reduce": (inputs, outputs), "bcast": (outputs, outputs), "barrier": (inputs, outputs),
-    "allgather": (always(inputs(0)), outputs), "reduce_scatter": (inputs, always(outputs(0))),
-}  # fmt: skip
+    "allreduce": (inputs, outputs),
+    "reduce": (inputs, outputs),
+    "bcast": (outputs, outputs),
+    "barrier": (inputs, outputs),
+    "allgather": (always(inputs(0)), outputs),
+    "reduce_scatter": (inputs, always(outputs(0))),
+}
 NO_LIMIT = 100  # of messages between nodes any number may be under way
 
 
@@ -174,7 +205,10 @@ def test_a_flat_algorithm_among_renamed_ranks(key: str, apart: bool) -> None:
         root = rng.randrange(nranks) if collective.rooted else 0
         parts, nchunks = [[rank] for rank in ranks], nranks
         if not collective.blocks:
-            sizes = [rng.choice((1, 1, 2, 3)) if row.collective != "barrier" else 1 for _ in range(schedule(row, nranks, 0, 0, 3).nchunks)]
+            sizes = [
+                rng.choice((1, 1, 2, 3)) if row.collective != "barrier" else 1
+                for _ in range(schedule(row, nranks, 0, 0, 3).nchunks)
+            ]
             nchunks = sum(sizes)
             parts = [list(range(end - size, end)) for size, end in zip(sizes, accumulate(sizes))]
             if apart:
@@ -183,12 +217,15 @@ def test_a_flat_algorithm_among_renamed_ranks(key: str, apart: bool) -> None:
         def build(w: Writer, ranks: list[int] = ranks, parts: list[list[int]] = parts) -> None:
             for channel in (0, 1):
                 w.channel(channel)
-                compose(w, key, ranks, parts, *SOURCES[row.collective], root=ranks.index(w.root), channel=channel)
+                compose(
+                    w, key, ranks, parts, *SOURCES[row.collective], root=ranks.index(w.root), channel=channel
+                )
 
         proof = verify_schedules(
             made(row.collective, build, nranks=nranks, nchunks=nchunks, root=root),
-            in_place=row.collective == "bcast", slots=NO_LIMIT if apart else RING_SLOTS,
-        )  # fmt: skip
+            in_place=row.collective == "bcast",
+            slots=NO_LIMIT if apart else RING_SLOTS,
+        )
         assert proof.reproducible == row.reproducible
         assert proof.rounds <= row.cost("rounds", nranks, 3)
 
@@ -230,11 +267,19 @@ def test_every_block_is_in_one_stripe(nodes: str) -> None:
     for ranks in members(placement):
         stripes = [every[owner].stripe_blocks(owner) for owner in ranks[: every[0].nstripes]]
         assert sorted(block for stripe in stripes for block in stripe) == list(range(8))
-        assert stripes == [every[ranks[-1]].stripe_blocks(owner) for owner in ranks[: every[0].nstripes]], "its mates know, too"
+        assert stripes == [every[ranks[-1]].stripe_blocks(owner) for owner in ranks[: every[0].nstripes]], (
+            "its mates know, too"
+        )
         for owner in ranks[: every[0].nstripes]:
-            assert [owner, *every[owner].stripe_mates()] == [rank for rank in ranks if rank in every[owner].stripe_blocks(owner)]
+            assert [owner, *every[owner].stripe_mates()] == [
+                rank for rank in ranks if rank in every[owner].stripe_blocks(owner)
+            ]
             assert all(every[rank].owner_of(rank) == owner for rank in every[owner].stripe_mates())
-        assert all(every[rank].stripe_blocks(rank) == [] == every[rank].stripe_mates() for rank in ranks if not every[rank].owner)
+        assert all(
+            every[rank].stripe_blocks(rank) == [] == every[rank].stripe_mates()
+            for rank in ranks
+            if not every[rank].owner
+        )
 
 
 def test_packed_blocks_follow_one_another() -> None:
@@ -259,13 +304,19 @@ def test_an_exchange_takes_turns() -> None:
     for rank in range(3):
         w = writer(rank, nranks=3, nodes="3")
         node = Node(w)
-        node.exchange(lambda peer: [inputs(2 * peer), inputs(2 * peer + 1)][: 1 + (peer == 1)], lambda peer, me=rank: 1 + (me == 1),
-                      lambda peer, turn, w=w: w.recv(peer, outputs(2 * peer + turn)))  # fmt: skip
+        node.exchange(
+            lambda peer: [inputs(2 * peer), inputs(2 * peer + 1)][: 1 + (peer == 1)],
+            lambda peer, me=rank: 1 + (me == 1),
+            lambda peer, turn, w=w: w.recv(peer, outputs(2 * peer + turn)),
+        )
         written.append(texts(w))
     assert written[0] == [
-        "send(peer 1, input[2])", "send(peer 2, input[4])", "recv(peer 2 -> output[4])", "recv(peer 1 -> output[2])",
+        "send(peer 1, input[2])",
+        "send(peer 2, input[4])",
+        "recv(peer 2 -> output[4])",
+        "recv(peer 1 -> output[2])",
         "send(peer 1, input[3])",
-    ]  # fmt: skip
+    ]
     assert written[1][-2:] == ["recv(peer 0 -> output[1])", "recv(peer 2 -> output[5])"]
     assert written[2][-1] == "send(peer 1, input[3])"
 
@@ -275,7 +326,10 @@ def test_a_fold_of_a_node_keeps_rank_order_and_spread_leaves_one_out() -> None:
     folded = Node(w).fold(lambda stripe: inputs(2 * stripe, 2), into=lambda run: outputs(run.index, run.n))
     assert folded == outputs(2, 2)
     assert w.channels[0][-1] == Step(
-        Op.REDUCE, -1, outputs(2, 2), (Chunk(Buffer.SCRATCH, 0, 2), inputs(2, 2), Chunk(Buffer.SCRATCH, 4, 2), Chunk(Buffer.SCRATCH, 2, 2))
+        Op.REDUCE,
+        -1,
+        outputs(2, 2),
+        (Chunk(Buffer.SCRATCH, 0, 2), inputs(2, 2), Chunk(Buffer.SCRATCH, 4, 2), Chunk(Buffer.SCRATCH, 2, 2)),
     )
     assert w.extents == [2, 3] * 3
     w = writer(3, nranks=4, nodes="4")

@@ -59,7 +59,12 @@ class Comm:
             return None
         status.source, text = self._boxes[self.rank].popleft()
         status.Get_count = lambda _: len(text)
-        return SimpleNamespace(Irecv=lambda buffer: (buffer[0].__setitem__(slice(None), np.frombuffer(text, np.uint8)), Request(True))[1])
+        return SimpleNamespace(
+            Irecv=lambda buffer: (
+                buffer[0].__setitem__(slice(None), np.frombuffer(text, np.uint8)),
+                Request(True),
+            )[1]
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -67,13 +72,19 @@ def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "may_call", lambda: True)
     monkeypatch.setattr(control_plane, "control_tag", lambda: 7)
     monkeypatch.setattr(control_plane, "control_planes", [])
-    monkeypatch.setattr(control_messages, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
+    monkeypatch.setattr(
+        control_messages,
+        "MPI",
+        SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception),
+    )
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     one = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(control_plane, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now))
+    monkeypatch.setattr(
+        control_plane, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now)
+    )
     return one
 
 
@@ -84,12 +95,25 @@ def ranks(n: int) -> list[Any]:
     for rank in range(n):
         log = CallLog()
         on: Any = SimpleNamespace(
-            key=KEY, rank=rank, nranks=n, comm=Comm(rank, boxes), near={rank: 0}, message_contexts=[SimpleNamespace(log=log)], log=log,
-            every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(status_slots=None), pids=[0] * n,
-            who=lambda rank: f"rank {rank} (process 1)", process=lambda rank: "process 1",
+            key=KEY,
+            rank=rank,
+            nranks=n,
+            comm=Comm(rank, boxes),
+            near={rank: 0},
+            message_contexts=[SimpleNamespace(log=log)],
+            log=log,
+            every_message_context=lambda log=log: [SimpleNamespace(log=log)],
+            node=SimpleNamespace(status_slots=None),
+            pids=[0] * n,
+            who=lambda rank: f"rank {rank} (process 1)",
+            process=lambda rank: "process 1",
             numbered=lambda lane, number, after=False: f"call {number}",
-        )  # fmt: skip
-        on.team = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
+        )
+        on.team = Group(
+            logs={0: log},
+            processes=[SimpleNamespace(host=str(one)) for one in range(n)],
+            world_ranks=range(n),
+        )
         on.team.channel = ControlPlane(on, answer_about)
         on.team.channel.resources = {KEY: on}
         found.append(on)
@@ -134,7 +158,9 @@ def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespac
         job[rank].team.channel.leave("has ended its program")
         settled([job[one] for one in order if one not in order[: order.index(rank) + 1]], clock)
     for on in (job[rank] for rank in order[57:]):
-        assert {rank for rank in PeerState(on, on.log).known_ranks() if PeerState(on, on.log).status(rank).left} == set(order[:57])
+        assert {
+            rank for rank in PeerState(on, on.log).known_ranks() if PeerState(on, on.log).status(rank).left
+        } == set(order[:57])
 
 
 def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
@@ -208,7 +234,10 @@ def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest
     clock.now += 0.9
     assert not known.is_silent(1)
     clock.now += 0.2
-    then, why = r"when it was in no collective since \S+, after call 1", "it is stopped, or in code that lets no thread of Python run"
+    then, why = (
+        r"when it was in no collective since \S+, after call 1",
+        "it is stopped, or in code that lets no thread of Python run",
+    )
     told = rf"does not answer since \d\d:\d\d:\d\d, {then}: {why}"
     assert re.fullmatch(told, activity_text(known, 1, 2))
     monkeypatch.setattr(ControlPlane, "answers_always", False)
@@ -225,7 +254,11 @@ class Groups:
         self.nread = 0
         self.page = StatusSlots(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
         self.on = [self._group(nranks) for _ in range(5)]
-        monkeypatch.setattr(failure_handling, "live_contexts", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
+        monkeypatch.setattr(
+            failure_handling,
+            "live_contexts",
+            [SimpleNamespace(resources=on) for on in self.on for _ in range(4)],
+        )
         monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
 
     def _group(self, nranks: int) -> Any:
@@ -272,7 +305,10 @@ def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
 def test_messages_of_ranks_that_have_failed() -> None:
     """Are lost, and nothing else is."""
     comm = Comm(0, [deque(), deque()])
-    one, requests = ControlMessages(comm, 7), iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)])  # type: ignore[arg-type]
+    one, requests = (
+        ControlMessages(comm, 7),
+        iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)]),
+    )  # type: ignore[arg-type]
     comm.Isend = lambda *_: next(requests)  # type: ignore[method-assign]
     for _ in range(3):
         one.send(1, {})

@@ -47,7 +47,9 @@ def test_the_blocks_of_a_circulant_broadcast_are_its_segments() -> None:
 def test_messages_that_do_not_stay_below_the_eager_limit_shake_hands() -> None:
     """The MPI library's header counts, too."""
     row, p = CATALOGUE["bcast/chain"], 5
-    below, above = (seconds(row, p, m, WHOLE, RENDEZVOUS) - seconds(row, p, m, WHOLE, EAGER) for m in (3840, 3841))
+    below, above = (
+        seconds(row, p, m, WHOLE, RENDEZVOUS) - seconds(row, p, m, WHOLE, EAGER) for m in (3840, 3841)
+    )
     assert below == pytest.approx(0, abs=1e-15)
     assert above == pytest.approx((p - 1) * 4e-6)
 
@@ -80,12 +82,16 @@ def test_every_constant_of_the_network_counts(row: Algorithm) -> None:
     slower = {"alpha": ALPHA, "beta": BETA, "handshake": 1e-6, "gamma": GAMMA}
     for name, more in slower.items():
         counts = name != "gamma" or COLLECTIVES[row.collective].reduces
-        found = seconds(row, 8, 1 << 20, WHOLE, RENDEZVOUS._replace(**{name: getattr(RENDEZVOUS, name) + more}))
+        found = seconds(
+            row, 8, 1 << 20, WHOLE, RENDEZVOUS._replace(**{name: getattr(RENDEZVOUS, name) + more})
+        )
         assert (found > base) == counts
 
 
 def best(row: Algorithm, p: int, m: int, network: Network) -> tuple[float, int]:
-    return best_segment(row, tuple(range(p)), m, network.eager, lambda segment: seconds(row, p, m, segment, network))
+    return best_segment(
+        row, tuple(range(p)), m, network.eager, lambda segment: seconds(row, p, m, segment, network)
+    )
 
 
 @every_row
@@ -99,7 +105,9 @@ def test_the_best_segment_is_none_worse_than_any(row: Algorithm) -> None:
             if not (row.pipelined or row.chunked):
                 assert segment == max(1, m)
             else:
-                assert time <= ALIKE * min((seconds(row, p, m, s, RENDEZVOUS) for s in SEGMENTS if s < m), default=time)
+                assert time <= ALIKE * min(
+                    (seconds(row, p, m, s, RENDEZVOUS) for s in SEGMENTS if s < m), default=time
+                )
 
 
 def test_cutting_pays_for_large_messages_only() -> None:

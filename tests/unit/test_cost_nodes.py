@@ -16,7 +16,9 @@ FREE = Network(0, 0, 0, 0, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.
 LEVELS = Levels(NODE, SLOW)
 BYTES_ONLY = Levels(FREE, FREE._replace(beta=1e-9))
 SIZES = (0, 8, 4096, 1 << 16, 1 << 20, 1 << 26)
-FLAT, HIERARCHICAL = ([row for row in CATALOGUE.values() if row.hierarchical is wanted] for wanted in (False, True))
+FLAT, HIERARCHICAL = (
+    [row for row in CATALOGUE.values() if row.hierarchical is wanted] for wanted in (False, True)
+)
 
 
 def ids(row: Algorithm) -> str:
@@ -29,7 +31,11 @@ def time(key: str, nodes: Nodes, nbytes: float, segment: float = WHOLE, levels: 
 
 def fastest(collective: str, nodes: Nodes, nbytes: float, *, hierarchical: bool) -> float:
     """Of rows with or without a hierarchy, over some segments."""
-    keys = [key for key, row in CATALOGUE.items() if row.collective == collective and row.hierarchical is hierarchical]
+    keys = [
+        key
+        for key, row in CATALOGUE.items()
+        if row.collective == collective and row.hierarchical is hierarchical
+    ]
     return min(time(key, nodes, nbytes, segment) for key in keys for segment in (WHOLE, 1 << 18, 1 << 20))
 
 
@@ -37,11 +43,14 @@ def fastest(collective: str, nodes: Nodes, nbytes: float, *, hierarchical: bool)
 
 
 @pytest.mark.parametrize(
-    ("text", "sharers"), [("1", 1), ("4", 1), ("4:cyclic", 4), ("2+4+6", 1), ("12", 1), ("2+4+6:cyclic", 4), ("6:cyclic", 6)]
+    ("text", "sharers"),
+    [("1", 1), ("4", 1), ("4:cyclic", 4), ("2+4+6", 1), ("12", 1), ("2+4+6:cyclic", 4), ("6:cyclic", 6)],
 )
 def test_ring_neighbours_share_a_link_where_they_are_on_other_nodes(text: str, sharers: int) -> None:
     nodes, row = parse_nodes(text, 12), CATALOGUE["allreduce/ring"]
-    assert time(row.key, nodes, 1 << 20, levels=BYTES_ONLY) == pytest.approx(sharers * 2 * 11 / 12 * (1 << 20) * 1e-9)
+    assert time(row.key, nodes, 1 << 20, levels=BYTES_ONLY) == pytest.approx(
+        sharers * 2 * 11 / 12 * (1 << 20) * 1e-9
+    )
     shared = SLOW._replace(beta=sharers * SLOW.beta)
     assert time(row.key, nodes, 1 << 26, 1 << 18) == seconds(row, 12, 1 << 26, 1 << 18, shared)
 
@@ -76,7 +85,11 @@ def test_one_node_and_one_rank(row: Algorithm) -> None:
 def test_an_allreduce_by_hand() -> None:
     """6 nodes of 4: a reduce_scatter and an allgather of 4 ranks on the node, and between them a circulant of 6 in each of 4 stripes."""
     m, nodes = 1 << 20, parse_nodes("4:cyclic", 24)
-    on_node = (1 * NODE.alpha + 2 * NODE.overhead) * 2 + 3 / 4 * m * (NODE.beta + NODE.gamma) + 3 / 4 * m * NODE.beta
+    on_node = (
+        (1 * NODE.alpha + 2 * NODE.overhead) * 2
+        + 3 / 4 * m * (NODE.beta + NODE.gamma)
+        + 3 / 4 * m * NODE.beta
+    )
     rounds, sent, handshakes = 2 * 3, 2 * 5 / 6 * m / 4, m / 4 / 2 > SLOW.eager
     between = rounds * (SLOW.alpha + handshakes * SLOW.handshake) + sent * (4 * SLOW.beta + SLOW.gamma)
     assert time("allreduce/hierarchical", nodes, m) == pytest.approx(on_node + between)
@@ -86,7 +99,9 @@ def test_parts_on_a_node_and_between_nodes_overlap_from_segment_to_segment() -> 
     """The slower of both sets the pace of those behind the first."""
     nodes, segment, n = parse_nodes("4", 16), 1 << 20, 8
     for levels, slower in ((LEVELS, Levels(FREE, SLOW)), (Levels(SLOW, NODE), Levels(SLOW, FREE))):
-        first, all_of_them = (time("allreduce/hierarchical", nodes, k * segment, segment, levels) for k in (1, n))
+        first, all_of_them = (
+            time("allreduce/hierarchical", nodes, k * segment, segment, levels) for k in (1, n)
+        )
         paces = [time("allreduce/hierarchical", nodes, k * segment, segment, slower) for k in (1, n)]
         assert all_of_them - first == pytest.approx(paces[1] - paces[0])
 
@@ -146,7 +161,9 @@ def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
 
 def test_leaders_are_best_for_small_messages_and_stripes_for_large_ones() -> None:
     nodes = parse_nodes("8", 64)
-    leaders, stripes = ([time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical"))
+    leaders, stripes = (
+        [time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical")
+    )
     assert leaders[0] < stripes[0]
     assert stripes[1] < leaders[1]
 
@@ -167,10 +184,15 @@ def test_the_link_of_a_domain_carries_a_few_streams() -> None:
     """8 stripes of 8 domains take as long as two of them one after the other, and 7.1 ranks that send across as 1.8."""
     nodes, m = parse_nodes("8", 64), 1 << 20
     across = BYTES_ONLY.network._replace(streams=STREAMS)
-    stripes, direct = (time(key, nodes, m, levels=Levels(FREE, across)) for key in ("allreduce/hierarchical", "alltoall/direct"))
+    stripes, direct = (
+        time(key, nodes, m, levels=Levels(FREE, across))
+        for key in ("allreduce/hierarchical", "alltoall/direct")
+    )
     assert stripes == pytest.approx(8 / STREAMS * 2 * 7 / 8 / 8 * m * 1e-9)
     assert direct == pytest.approx(8 * 56 / 63 / STREAMS * 63 / 64 * m * 1e-9)
-    assert time("allreduce/ring", nodes, m, levels=Levels(FREE, across)) == time("allreduce/ring", nodes, m, levels=BYTES_ONLY)
+    assert time("allreduce/ring", nodes, m, levels=Levels(FREE, across)) == time(
+        "allreduce/ring", nodes, m, levels=BYTES_ONLY
+    )
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter"])
@@ -180,7 +202,12 @@ def test_on_64_cores_of_8_caches_long_messages_are_faster_with_a_hierarchy(colle
     rows = [row for row in CATALOGUE.values() if row.collective == collective]
     for m in (1 << 16, 1 << 24):
         ours, flat = (
-            min(time(row.key, nodes, m, segment, levels) for row in rows if row.hierarchical is wanted for segment in (WHOLE, 1 << 18))
+            min(
+                time(row.key, nodes, m, segment, levels)
+                for row in rows
+                if row.hierarchical is wanted
+                for segment in (WHOLE, 1 << 18)
+            )
             for wanted in (True, False)
         )
         assert ours < flat < 8 * ours

@@ -10,7 +10,15 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.cli.doctor.findings import NOTE, OK
 from hpcoll.cli.doctor.probes import one_copy
 from hpcoll.runtime.transports import cross_memory
-from hpcoll.runtime.transports.cross_memory import CMA, LEAST_NBYTES, SLOW_NBYTES, ProbeWord, own_memory, refusal, word
+from hpcoll.runtime.transports.cross_memory import (
+    CMA,
+    LEAST_NBYTES,
+    SLOW_NBYTES,
+    ProbeWord,
+    own_memory,
+    refusal,
+    word,
+)
 
 OTHER = """
 import sys
@@ -23,7 +31,9 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def other() -> ProbeWord:
     """The word of another process, which lives as long as this fixture."""
-    with subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield ProbeWord(*map(int, process.stdout.readline().split()))
         process.kill()
@@ -38,7 +48,9 @@ def test_another_process(other: ProbeWord) -> None:
 
 
 def test_a_process_that_has_ended() -> None:
-    ended = subprocess.run([sys.executable, "-c", OTHER], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", OTHER], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
     assert refusal(ProbeWord(*map(int, ended.stdout.split()))) == "process_vm_readv: No such process"
 
 
@@ -58,10 +70,14 @@ def test_each_process_has_a_word_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("copy", "measured", "usually", "slow"),
     [
-        (None, None, NEVER, SLOW_NBYTES), (None, NEVER, NEVER, NEVER), (None, 1 << 20, 1 << 20, 1 << 20),
-        (None, 1, LEAST_NBYTES, LEAST_NBYTES), (CMA, None, LEAST_NBYTES, LEAST_NBYTES), (CMA, NEVER, LEAST_NBYTES, LEAST_NBYTES),
+        (None, None, NEVER, SLOW_NBYTES),
+        (None, NEVER, NEVER, NEVER),
+        (None, 1 << 20, 1 << 20, 1 << 20),
+        (None, 1, LEAST_NBYTES, LEAST_NBYTES),
+        (CMA, None, LEAST_NBYTES, LEAST_NBYTES),
+        (CMA, NEVER, LEAST_NBYTES, LEAST_NBYTES),
     ],
-)  # fmt: skip
+)
 def test_from_which_length_on(copy: str | None, measured: int | None, usually: int, slow: int) -> None:
     """What was asked for counts, then what was measured, then what is seen while the program runs."""
     found = own_memory([ProbeWord(7, 0, 0), ProbeWord(9, 0, 0)], copy, measured)
@@ -69,8 +85,14 @@ def test_from_which_length_on(copy: str | None, measured: int | None, usually: i
 
 
 def test_in_words() -> None:
-    texts = [str(own_memory([], copy, measured)) for copy, measured in ((CMA, None), (None, NEVER), (None, None))]
-    assert texts == ["read where they lie from 4 KiB on", "staged", "staged; from 64 KiB on read where they lie if that is faster"]
+    texts = [
+        str(own_memory([], copy, measured)) for copy, measured in ((CMA, None), (None, NEVER), (None, None))
+    ]
+    assert texts == [
+        "read where they lie from 4 KiB on",
+        "staged",
+        "staged; from 64 KiB on read where they lie if that is faster",
+    ]
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

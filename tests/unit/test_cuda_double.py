@@ -24,7 +24,9 @@ TESTS = Path(cuda_double.__file__).parents[1]
 
 def child(code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=environment, text=True, stdout=subprocess.PIPE
+    )
 
 
 def test_host_touches_no_gpu_memory() -> None:
@@ -71,7 +73,11 @@ def test_kinds_of_memory(double: Double) -> None:
     assert driver().attribute(managed, Attribute.IS_MANAGED) == 1
     assert driver().attribute(managed, Attribute.MEMORY_TYPE) == MemoryType.DEVICE
     assert driver().attribute(pooled, Attribute.MEMPOOL_HANDLE) != 0
-    assert driver().attribute(pooled, Attribute.IS_MANAGED) == driver().attribute(managed, Attribute.MEMPOOL_HANDLE) == 0
+    assert (
+        driver().attribute(pooled, Attribute.IS_MANAGED)
+        == driver().attribute(managed, Attribute.MEMPOOL_HANDLE)
+        == 0
+    )
     assert driver().attribute(pinned, Attribute.MEMORY_TYPE) == MemoryType.HOST
     mine = np.zeros(N, np.uint8)
     assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
@@ -136,7 +142,9 @@ def test_compiled_threads_call_through_addresses(double: Double) -> None:
     one, stream = filled(double, 1), driver().stream()
     driver()("cuMemsetD8Async", one, 5, N, stream)
     event, thread, libc = recorded(stream), ctypes.c_ulong(), ctypes.CDLL(None)
-    synchronize = ctypes.c_void_p(driver().address("cuEventSynchronize"))  # its signature is that of a thread's function
+    synchronize = ctypes.c_void_p(
+        driver().address("cuEventSynchronize")
+    )  # its signature is that of a thread's function
     assert libc.pthread_create(ctypes.byref(thread), None, synchronize, ctypes.c_void_p(event)) == 0
     assert libc.pthread_join(thread, None) == 0
     assert double.array(one, N).min() == 5
@@ -207,10 +215,29 @@ def test_wrong_handles_are_refused(double: Double) -> None:
     driver()("cuStreamDestroy_v2", stream)
     driver()("cuEventDestroy_v2", event)
     out = ctypes.byref(ctypes.c_void_p())
-    assert library.cuMemsetD8Async(base, 0, 1, stream) == library.cuStreamSynchronize(stream) == library.cuStreamDestroy_v2(5) == 400
-    assert library.cuEventQuery(event) == library.cuEventRecord(event, None) == library.cuStreamWaitEvent(None, event, 0) == 400
-    assert library.cuModuleGetFunction(out, 7, b"fold") == library.cuLaunchKernel(7, *[1] * 6, 0, None, None, None) == 400
-    assert library.cuMemFree_v2(base + 1) == library.cuMemFreeHost(base) == library.cuIpcCloseMemHandle(base) == 1
+    assert (
+        library.cuMemsetD8Async(base, 0, 1, stream)
+        == library.cuStreamSynchronize(stream)
+        == library.cuStreamDestroy_v2(5)
+        == 400
+    )
+    assert (
+        library.cuEventQuery(event)
+        == library.cuEventRecord(event, None)
+        == library.cuStreamWaitEvent(None, event, 0)
+        == 400
+    )
+    assert (
+        library.cuModuleGetFunction(out, 7, b"fold")
+        == library.cuLaunchKernel(7, *[1] * 6, 0, None, None, None)
+        == 400
+    )
+    assert (
+        library.cuMemFree_v2(base + 1)
+        == library.cuMemFreeHost(base)
+        == library.cuIpcCloseMemHandle(base)
+        == 1
+    )
     assert library.cuMemFree_v2(driver().allocate_pinned(N)) == 1
     assert library.cuMemFree_v2(0) == 0
     assert library.cuDeviceGet(ctypes.byref(ctypes.c_int()), 1) == 101

@@ -20,8 +20,18 @@ def fold(double: Double, entry: str, target: int, *sources: int, count: int = N)
     return launch(double, entry, *[target] * 8, 1, *sources, *unused, len(sources), count)
 
 
-OPERATORS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
-             "lxor": np.logical_xor, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+OPERATORS = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -41,7 +51,15 @@ def test_half_types_are_rounded_once(double: Double, dtype: Any) -> None:
     small = 2.0**-8 if dtype is ml_dtypes.bfloat16 else 2.0**-11  # half of the last place of 1
     sources = [double.Array(N, dtype).fill(value) for value in (1, small, small)]
     target = double.Array(N, dtype)
-    assert fold(double, f"fold_sum_{np.dtype(dtype).name}", target.address, *(source.address for source in sources)) == 0
+    assert (
+        fold(
+            double,
+            f"fold_sum_{np.dtype(dtype).name}",
+            target.address,
+            *(source.address for source in sources),
+        )
+        == 0
+    )
     assert set(target.get().astype(float)) == {1 + 2 * small}
 
 
@@ -69,7 +87,9 @@ def test_folds_of_a_test_own_operator(double: Double) -> None:
         (np.float64, np.float64, (0.1, 0.0), 0, 6 * 0.1),
     ],
 )
-def test_scales(double: Double, source: Any, target: Any, factor: tuple[float, float], divides: int, expected: complex) -> None:
+def test_scales(
+    double: Double, source: Any, target: Any, factor: tuple[float, float], divides: int, expected: complex
+) -> None:
     one, two = double.Array(N, source).fill(6), double.Array(N, target)
     entry = f"scale_{np.dtype(source).name}_{np.dtype(target).name}"
     assert launch(double, entry, two.address, one.address, N, *factor, divides) == 0
@@ -85,11 +105,30 @@ def test_packs(double: Double) -> None:
 
 
 def test_strided_runs_interleave_without_a_race(double: Double) -> None:
-    whole, dense, one = double.Array((6, 4), np.int64), double.Array(6, np.int64), double.Array(1, np.int64).fill(7)
+    whole, dense, one = (
+        double.Array((6, 4), np.int64),
+        double.Array(6, np.int64),
+        double.Array(1, np.int64).fill(7),
+    )
     stream = driver().stream
-    words = [ctypes.c_int64(word) for word in (dense.address, whole.address, 1, 1, 1, 1, 6, 1, 0, 0, 0, 0, 32, 8)]  # the first column
+    words = [
+        ctypes.c_int64(word) for word in (dense.address, whole.address, 1, 1, 1, 1, 6, 1, 0, 0, 0, 0, 32, 8)
+    ]  # the first column
     parameters = (ctypes.c_void_p * 14)(*(ctypes.addressof(word) for word in words))
-    driver()("cuLaunchKernel", driver().function(ptx("pack_8"), "pack_8"), 1, 1, 1, 1, 1, 1, 0, stream(), parameters, None)
+    driver()(
+        "cuLaunchKernel",
+        driver().function(ptx("pack_8"), "pack_8"),
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        0,
+        stream(),
+        parameters,
+        None,
+    )
     driver().copy(whole[2:, 1].address, one.address, 8, stream())
     assert not double.races
     driver().copy(whole[2:, 0].address, one.address, 8, stream())
@@ -106,7 +145,9 @@ def test_kernels_touch_what_gpus_can(double: Double) -> None:
     assert fold(double, entry, host.ctypes.data, gpu.address, host.ctypes.data) == 0
     assert set(host) == {5}
     assert fold(double, entry, gpu.address, pinned.address, pinned.address, count=N + 1) == 700
-    assert fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700  # overlaps its source partly
+    assert (
+        fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700
+    )  # overlaps its source partly
     assert fold(double, entry, gpu.address + 2, pinned.address, pinned.address, count=1) == 716
     assert launch(double, "pack_8", gpu.address, gpu.address + 4, *[1] * 6, *[0] * 6) == 716
     assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 2, N, block=0) == 1
@@ -122,13 +163,35 @@ def test_kernels_of_hpcoll(double: Double) -> None:
     from hpcoll.base import ops
     from hpcoll.kernels import device
 
-    one, two, float32 = double.Array(3).fill([1, -7, 3]), double.Array(3).fill([-4, 2, 3]), np.dtype(np.float32)
+    one, two, float32 = (
+        double.Array(3).fill([1, -7, 3]),
+        double.Array(3).fill([-4, 2, 3]),
+        np.dtype(np.float32),
+    )
     stream = driver().stream()
-    for op, expected in [(ops.SUM, [-3, -5, 6]), (ops.reduce_op(lambda a, b: a - b, name="abs max"), [1, -7, 3])]:
+    for op, expected in [
+        (ops.SUM, [-3, -5, 6]),
+        (ops.reduce_op(lambda a, b: a - b, name="abs max"), [1, -7, 3]),
+    ]:
         kernel = device.fold(op, float32, (9, 0))
-        words = [ctypes.c_int64(word) for word in (*[one.address] * 8, 1, one.address, *[two.address] * 7, 2, 3)]
+        words = [
+            ctypes.c_int64(word) for word in (*[one.address] * 8, 1, one.address, *[two.address] * 7, 2, 3)
+        ]
         parameters = (ctypes.c_void_p * 19)(*(ctypes.addressof(word) for word in words))
-        driver()("cuLaunchKernel", driver().function(kernel.ptx, kernel.name), 1, 1, 1, 256, 1, 1, 0, stream, parameters, None)
+        driver()(
+            "cuLaunchKernel",
+            driver().function(kernel.ptx, kernel.name),
+            1,
+            1,
+            1,
+            256,
+            1,
+            1,
+            0,
+            stream,
+            parameters,
+            None,
+        )
         driver()("cuStreamSynchronize", stream)
         assert one.get().tolist() == expected
     for kernel, kind in [(device.scale(float32, float32, (9, 0)), "scale"), (device.pack(8, (9, 0)), "pack")]:
@@ -143,9 +206,16 @@ def test_modules_are_read(double: Double) -> None:
     with pytest.raises(DeviceError, match="INVALID_PTX"):
         driver().function(b"nothing", "fold_sum_float32")
     for declared in ([".u64"] * 5, [".u64"] * 5 + [".u32"]):
-        text = ".version 8.0 .target sm_80 .entry scale_float32_float32(" + ", ".join(f".param {one} p" for one in declared) + ")"
+        text = (
+            ".version 8.0 .target sm_80 .entry scale_float32_float32("
+            + ", ".join(f".param {one} p" for one in declared)
+            + ")"
+        )
         function = driver().function(text.encode(), "scale_float32_float32")
-        assert double.library.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, (ctypes.c_void_p * 6)(), None) == 1
+        assert (
+            double.library.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, (ctypes.c_void_p * 6)(), None)
+            == 1
+        )
         assert "6 of 8 bytes are expected" in double.failures[-1]
 
 
@@ -153,7 +223,14 @@ def test_arrays_say_where_they_are(double: Double) -> None:
     array = double.Array((4, 6), np.float64, stream=7).fill(np.arange(24).reshape(4, 6))
     part = array[1:3, ::2]
     says = part.__cuda_array_interface__
-    assert says == {"shape": (2, 3), "typestr": "<f8", "strides": (48, 16), "version": 3, "stream": 7, "data": (array.address + 48, False)}
+    assert says == {
+        "shape": (2, 3),
+        "typestr": "<f8",
+        "strides": (48, 16),
+        "version": 3,
+        "stream": 7,
+        "data": (array.address + 48, False),
+    }
     assert array.__cuda_array_interface__["strides"] is None
     assert part.get().tolist() == [[6, 8, 10], [12, 14, 16]]
     array.free()
@@ -190,7 +267,9 @@ def test_dlpack_of_gpu_memory(double: Double) -> None:
     pack = double.dlpack(array)
     capsule = pack.__dlpack__(stream=consumer)
     assert pack.__dlpack_device__() == (2, 0)
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
     assert ctypes.c_void_p.from_address(pointer(capsule, b"dltensor")).value == array.address
     del capsule
     assert pack.nexported == 0

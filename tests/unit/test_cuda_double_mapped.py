@@ -31,7 +31,9 @@ class Mapped:
     """Memory that is mapped, and may be touched."""
 
     def __init__(self, double: Double, handle_types: int = 0) -> None:
-        self.handle = value(double, "cuMemCreate", GRANULARITY, byref(properties(handle_types=handle_types)), 0)
+        self.handle = value(
+            double, "cuMemCreate", GRANULARITY, byref(properties(handle_types=handle_types)), 0
+        )
         self.address = value(double, "cuMemAddressReserve", 2 * GRANULARITY, 0, 0, 0)
         double("cuMemMap", self.address, GRANULARITY, 0, self.handle, 0)
 
@@ -84,10 +86,15 @@ def test_mapped_memory_is_known_only_with_access(double: Double) -> None:
 
 @pytest.mark.parametrize(
     ("other", "nbytes", "code"),
-    [({}, GRANULARITY + 1, INVALID_VALUE), ({}, 0, INVALID_VALUE), ({"kind": 0}, GRANULARITY, INVALID_VALUE),
-     ({"location": 2}, GRANULARITY, INVALID_VALUE), ({"ordinal": 1}, GRANULARITY, INVALID_DEVICE),
-     ({"handle_types": 8}, GRANULARITY, NOT_SUPPORTED)],
-)  # fmt: skip
+    [
+        ({}, GRANULARITY + 1, INVALID_VALUE),
+        ({}, 0, INVALID_VALUE),
+        ({"kind": 0}, GRANULARITY, INVALID_VALUE),
+        ({"location": 2}, GRANULARITY, INVALID_VALUE),
+        ({"ordinal": 1}, GRANULARITY, INVALID_DEVICE),
+        ({"handle_types": 8}, GRANULARITY, NOT_SUPPORTED),
+    ],
+)
 def test_memory_that_cannot_be_made(other: dict[str, int], nbytes: int, code: int, double: Double) -> None:
     assert double.library.cuMemCreate(byref(c_uint64()), nbytes, byref(properties(**other)), 0) == code
 
@@ -119,9 +126,15 @@ def test_whether_gpus_reach_each_other_is_told(reaches: bool) -> None:
 
 def test_mappings_that_do_not_fit(double: Double) -> None:
     one = Mapped(double)
-    for address, nbytes in ((one.address, GRANULARITY), (one.address + GRANULARITY, 1), (one.address + 2 * GRANULARITY, GRANULARITY)):
+    for address, nbytes in (
+        (one.address, GRANULARITY),
+        (one.address + GRANULARITY, 1),
+        (one.address + 2 * GRANULARITY, GRANULARITY),
+    ):
         assert double.library.cuMemMap(address, nbytes, 0, one.handle, 0) == INVALID_VALUE
-    assert double.library.cuMemMap(one.address + GRANULARITY, GRANULARITY, 0, one.handle + 1, 0) == INVALID_VALUE
+    assert (
+        double.library.cuMemMap(one.address + GRANULARITY, GRANULARITY, 0, one.handle + 1, 0) == INVALID_VALUE
+    )
     double("cuMemMap", one.address + GRANULARITY, GRANULARITY, 0, one.handle, 0)  # the same memory twice
     assert double.library.cuMemAddressReserve(byref(c_uint64()), 1, 0, 0, 0) == INVALID_VALUE
 
@@ -139,7 +152,10 @@ def test_a_file_descriptor_only_where_it_was_asked_for(handle_types: int, code: 
 def test_pools_and_managed_memory(double: Double) -> None:
     pooled, managed = value(double, "cuMemAllocAsync", 100, None), value(double, "cuMemAllocManaged", 100, 1)
     assert [driver().attribute(address, Attribute.IS_MANAGED) for address in (pooled, managed)] == [0, 1]
-    assert [bool(driver().attribute(address, Attribute.MEMPOOL_HANDLE)) for address in (pooled, managed)] == [True, False]
+    assert [bool(driver().attribute(address, Attribute.MEMPOOL_HANDLE)) for address in (pooled, managed)] == [
+        True,
+        False,
+    ]
     assert [driver().attribute(address, Attribute.CAN_BE_EXPORTED) for address in (pooled, managed)] == [0, 0]
     assert double.library.cuMemAllocManaged(byref(c_uint64()), 100, 0) == INVALID_VALUE
     free, total = c_size_t(), c_size_t()
@@ -250,7 +266,9 @@ def test_the_host_races_too(double: Double) -> None:
 
 
 @pytest.mark.parametrize(("blocking", "default"), [(True, 0), (True, 1), (False, 0), (False, 1)])
-def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(double: Double, blocking: bool, default: int) -> None:
+def test_the_legacy_stream_and_blocking_streams_wait_for_each_other(
+    double: Double, blocking: bool, default: int
+) -> None:
     handle = ctypes.c_void_p()
     driver()("cuStreamCreate", ctypes.byref(handle), 0 if blocking else 1)
     stream, one = handle.value, filled(double, 0)

@@ -39,7 +39,12 @@ def refused(text: str, buffer: Any) -> None:
 def test_array_interface(double: Double) -> None:
     x = double.Array((3, 4), np.float64, stream=7)
     assert on_gpu(x) == DeviceArray(x.address, (3, 4), None, np.dtype("f8"), False, 0, x, 7)
-    assert (on_gpu(x).size, on_gpu(x).nbytes, on_gpu(x).order, on_gpu(x).span) == (12, 96, "C", (x.address, x.address + 96))
+    assert (on_gpu(x).size, on_gpu(x).nbytes, on_gpu(x).order, on_gpu(x).span) == (
+        12,
+        96,
+        "C",
+        (x.address, x.address + 96),
+    )
     assert on_gpu(double.Array(3, readonly=True)).readonly
     assert on_gpu(double.Array(3)).stream is None
     assert on_gpu(Cai(x.address, (2,), version=2)).stream is None
@@ -50,7 +55,10 @@ def test_array_interface(double: Double) -> None:
 def test_memory_order_and_gaps(double: Double) -> None:
     x = double.Array((3, 4), np.float32)
     assert on_gpu(Cai(x.address, (3, 4), strides=(16, 4)))[1:3] == ((3, 4), None)  # strides that say nothing
-    assert on_gpu(Cai(x.address, (3, 1), strides=(4, 99)))[1:3] == ((3, 1), None)  # of an axis that nobody walks
+    assert on_gpu(Cai(x.address, (3, 1), strides=(4, 99)))[1:3] == (
+        (3, 1),
+        None,
+    )  # of an axis that nobody walks
     fortran = on_gpu(Cai(x.address, (3, 4), strides=(4, 12)))
     assert (fortran.order, fortran.nbytes, fortran.span) == ("F", 48, (x.address, x.address + 48))
     column = on_gpu(x[:, 1])
@@ -90,9 +98,13 @@ def tensor_of(dtype: tuple[int, int, int], *, major: int = 1, offset: int = 0, p
     shape = (ctypes.c_int64 * 1)(2)
     tensor = dlpack._Tensor(pointer, 2, 0, 1, *dtype, shape, None, offset)
     managed = dlpack._Versioned(major, 0, None, None, 0, tensor)
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+        ("PyCapsule_New", ctypes.pythonapi)
+    )
     capsule = new(ctypes.addressof(managed), b"dltensor_versioned", None)
-    return SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (2, 0), keep=(managed, shape))
+    return SimpleNamespace(
+        __dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (2, 0), keep=(managed, shape)
+    )
 
 
 def test_capsules_by_hand(double: Double) -> None:
@@ -104,7 +116,9 @@ def test_capsules_by_hand(double: Double) -> None:
     refused("DLPack 2.0 is not known here, only 1.x", tensor_of((0, 16, 1), major=2))
     for dtype in ((7, 8, 1), (2, 4, 1), (2, 32, 3), (2, 24, 1), (3, 64, 1)):
         code, bits, lanes = dtype
-        refused(f"DLPack type code {code} of {bits} bits and {lanes} lanes is not supported", tensor_of(dtype))
+        refused(
+            f"DLPack type code {code} of {bits} bits and {lanes} lanes is not supported", tensor_of(dtype)
+        )
     used = SimpleNamespace(__dlpack__=lambda **_: None, __dlpack_device__=lambda: (2, 0))
     refused("__dlpack__ gave no unused DLPack capsule, but None", used)
 
@@ -141,7 +155,16 @@ def test_host_memory(double: Double) -> None:
     x = np.zeros(4, np.float32)
     posing = Cai(x.ctypes.data, (4,))
     pinned = double.Array(4, memory="pinned")
-    on_host: list[Any] = [x, b"abc", 3, None, posing, pinned, double.dlpack(pinned), SimpleNamespace(__dlpack__=x.__dlpack__)]
+    on_host: list[Any] = [
+        x,
+        b"abc",
+        3,
+        None,
+        posing,
+        pinned,
+        double.dlpack(pinned),
+        SimpleNamespace(__dlpack__=x.__dlpack__),
+    ]
     assert [device_array(one) for one in on_host] == [None] * len(on_host)
     assert "cuPointerGetAttribute" in double.calls
 
@@ -162,7 +185,10 @@ def test_freed_memory(double: Double) -> None:
     refused(f"no memory is at {x.address:#x}: it was freed or never allocated", Cai(x.address, (1000,)))
     refused("no memory is at 0x10: it was freed or never allocated", Cai(0x10, (1,)))
     page = np.zeros(4, np.float32)
-    refused(f"no memory is at {page.ctypes.data:#x}: it was freed or never allocated", Cai(page.ctypes.data, (1 << 45,)))  # its end
+    refused(
+        f"no memory is at {page.ctypes.data:#x}: it was freed or never allocated",
+        Cai(page.ctypes.data, (1 << 45,)),
+    )  # its end
     refused(f"no memory is at {x.address:#x}: it was freed or never allocated", double.dlpack(x))
 
 
@@ -174,13 +200,18 @@ def test_every_byte_before_a_page_that_cannot_be_read() -> None:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 0) == 0
     assert [device_array(Cai(address + page - n, (n,), "|u1")) for n in (1, 7, 13, page)] == [None] * 4
-    refused(f"no memory is at {address:#x}: it was freed or never allocated", Cai(address, (page + 1,), "|u1"))
+    refused(
+        f"no memory is at {address:#x}: it was freed or never allocated", Cai(address, (page + 1,), "|u1")
+    )
 
 
 def test_memory_that_ends_too_early(double: Double) -> None:
     x = double.Array(1000)
     assert on_gpu(Cai(x.address + 2000, (500,))).size == 500
-    refused(f"it needs 2004 bytes at {x.address + 2000:#x}, of which 2000 are allocated", Cai(x.address + 2000, (501,)))
+    refused(
+        f"it needs 2004 bytes at {x.address + 2000:#x}, of which 2000 are allocated",
+        Cai(x.address + 2000, (501,)),
+    )
     before = Cai(x.address, (3,), strides=(-8,))
     refused(f"it needs 20 bytes at {x.address - 16:#x}, of which 0 are allocated", before)
 
@@ -226,7 +257,9 @@ def test_managed_memory(double: Double, monkeypatch: pytest.MonkeyPatch) -> None
     assert not on_gpu(double.Array(10)).managed
     ask = cuda.Driver.attribute
     kind = cuda.Attribute.MEMORY_TYPE
-    monkeypatch.setattr(cuda.Driver, "attribute", lambda *a: cuda.MemoryType.HOST if a[2] == kind else ask(*a))
+    monkeypatch.setattr(
+        cuda.Driver, "attribute", lambda *a: cuda.MemoryType.HOST if a[2] == kind else ask(*a)
+    )
     assert on_gpu(x).managed  # wherever it lies now
 
 
@@ -234,7 +267,8 @@ def test_what_no_protocol_allows(double: Double) -> None:
     x = double.Array(10)
     refused("masked arrays cannot be sent", Cai(x.address, (10,), mask=x))
     refused(
-        "its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream", Cai(x.address, (2,), stream=0)
+        "its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream",
+        Cai(x.address, (2,), stream=0),
     )
     rocm = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (10, 0))
     refused("memory of DLPack device type 10 is not supported", rocm)

@@ -18,10 +18,16 @@ pytestmark = pytest.mark.double(ngpus=2, forgives=("races", "failures"))
 
 def test_stream_handles() -> None:
     forms: list[Any] = [
-        77, np.int64(77), SimpleNamespace(ptr=77), SimpleNamespace(cuda_stream=77), SimpleNamespace(handle=77),
-        SimpleNamespace(handle=ctypes.c_void_p(77)), SimpleNamespace(__cuda_stream__=lambda: (0, 77)),
-        SimpleNamespace(__cuda_stream__=(0, 77), handle="not this"), SimpleNamespace(handle=SimpleNamespace(__int__=lambda: 77)),
-    ]  # fmt: skip
+        77,
+        np.int64(77),
+        SimpleNamespace(ptr=77),
+        SimpleNamespace(cuda_stream=77),
+        SimpleNamespace(handle=77),
+        SimpleNamespace(handle=ctypes.c_void_p(77)),
+        SimpleNamespace(__cuda_stream__=lambda: (0, 77)),
+        SimpleNamespace(__cuda_stream__=(0, 77), handle="not this"),
+        SimpleNamespace(handle=SimpleNamespace(__int__=lambda: 77)),
+    ]
     assert [stream_handle(form, 3) for form in forms] == [77] * len(forms)
     defaults: list[Any] = [
         0,
@@ -34,7 +40,10 @@ def test_stream_handles() -> None:
     assert stream_handle(2, 3) == 2
 
 
-@pytest.mark.parametrize("stream", ["7", 7.0, -1, True, object(), (0, 7), SimpleNamespace(ptr=None), SimpleNamespace(__cuda_stream__=())])
+@pytest.mark.parametrize(
+    "stream",
+    ["7", 7.0, -1, True, object(), (0, 7), SimpleNamespace(ptr=None), SimpleNamespace(__cuda_stream__=())],
+)
 def test_not_a_stream(stream: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
         stream_handle(stream, 3)
@@ -55,7 +64,9 @@ def test_torch_says_its_stream(double: Double, monkeypatch: pytest.MonkeyPatch) 
         device = "cuda:0"
 
     current = SimpleNamespace(cuda_stream=double.stream())
-    torch = SimpleNamespace(Tensor=Tensor, cuda=SimpleNamespace(current_stream=lambda device: {"cuda:0": current}[device]))
+    torch = SimpleNamespace(
+        Tensor=Tensor, cuda=SimpleNamespace(current_stream=lambda device: {"cuda:0": current}[device])
+    )
     x = double.Array(10)
     tensor = Tensor(x.address, (10,), version=2)
     assert stream_of(on_gpu(tensor), None, 0) == 1

@@ -27,7 +27,11 @@ def digits_of(numbers: Array, within: DigitWindow | None = None) -> Array:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_every_number_comes_back(dtype: np.dtype) -> None:
     rng = np.random.default_rng(1)
-    x = np.arange(1 << 16, dtype=np.uint16).view(dtype) if dtype.itemsize == 2 else of_random_bits(rng, 100000, dtype)
+    x = (
+        np.arange(1 << 16, dtype=np.uint16).view(dtype)
+        if dtype.itemsize == 2
+        else of_random_bits(rng, 100000, dtype)
+    )
     within = window(dtype)
     words = np.zeros((x.size, within.nwords), np.int64)
     add(words, x, within)
@@ -61,7 +65,9 @@ def test_every_number_comes_back(dtype: np.dtype) -> None:
 )
 def test_rounding_is_that_of_the_whole_sum(numbers: list[float], expected: float) -> None:
     words = digits_of(np.array(numbers, np.float64))
-    assert same(rounded(words, window(np.dtype(np.float64)).first, np.dtype(np.float64))[0], np.float64(expected))
+    assert same(
+        rounded(words, window(np.dtype(np.float64)).first, np.dtype(np.float64))[0], np.float64(expected)
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -71,7 +77,11 @@ def test_sums_of_few_numbers_are_rounded_correctly(dtype: np.dtype) -> None:
     x = finite(rng, 3 * n, dtype).reshape(3, n)
     bits = x.view(f"u{dtype.itemsize}")
     bits[1] = bits[0] ^ (1 << (8 * dtype.itemsize - 1)) ^ rng.integers(0, 4, n).astype(bits.dtype)
-    bits[2, ::2] = (np.abs(x[0, ::2].astype(np.float64)) * 2.0 ** -rng.integers(0, 60, n // 2)).astype(dtype).view(bits.dtype)
+    bits[2, ::2] = (
+        (np.abs(x[0, ::2].astype(np.float64)) * 2.0 ** -rng.integers(0, 60, n // 2))
+        .astype(dtype)
+        .view(bits.dtype)
+    )
     within = window(dtype)
     words = np.zeros((n, within.nwords), np.int64)
     for row in x:
@@ -89,13 +99,17 @@ def test_rounding_to_odd_can_be_rounded_again() -> None:
     for scale in (2.0**-16, 2.0**-8, 0, 2.0**-24):
         add(words, (rng.standard_normal(n) * scale * 2000).astype(half), within)
     normalise(words)
-    assert same(rounded(words, within.first, single, to_odd=True).astype(half), rounded(words, within.first, half))
+    assert same(
+        rounded(words, within.first, single, to_odd=True).astype(half), rounded(words, within.first, half)
+    )
 
 
 def test_quotients_are_rounded_once() -> None:
     rng, double = np.random.default_rng(4), np.dtype(np.float64)
     for divisor in (1, 3, 10**6 + 3, 2**31 - 1):
-        x = np.concatenate([finite(rng, 200, double), np.array([2.0**-1074, -3 * 2.0**-1074, MAX, -MAX, 1.0])])
+        x = np.concatenate(
+            [finite(rng, 200, double), np.array([2.0**-1074, -3 * 2.0**-1074, MAX, -MAX, 1.0])]
+        )
         words = np.zeros((x.size, window(double).nwords), np.int64)
         add(words, x, window(double))
         normalise(words)
@@ -119,7 +133,9 @@ def test_rows_and_columns_have_the_digits_of_their_numbers(dtype: np.dtype, n: i
             words = np.zeros((7, within.nwords), np.int64)
             add_lines(words, lines, within)
             normalise(words)
-            assert all(np.array_equal(one, digits_of(column)[0]) for one, column in zip(words, x.T, strict=True)), (name, add_lines)
+            assert all(
+                np.array_equal(one, digits_of(column)[0]) for one, column in zip(words, x.T, strict=True)
+            ), (name, add_lines)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -132,8 +148,9 @@ def test_products_are_exact(dtype: np.dtype) -> None:
             normalise(words)
             pairs = [(float(a), float(b)) for a, b in zip(x, other, strict=True)]
             wanted = sum(
-                (Fraction(a) * Fraction(b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)), Fraction(0)
-            )  # fmt: skip
+                (Fraction(a) * Fraction(b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)),
+                Fraction(0),
+            )
             assert as_integer(words[0]) == wanted * 2**2176, name
             others = [a * b for a, b in pairs if not (math.isfinite(a) and math.isfinite(b))]
             counts = [math.inf in others, -math.inf in others, any(map(math.isnan, others))]

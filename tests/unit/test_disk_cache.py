@@ -93,7 +93,10 @@ def test_long_work_says_so_once(monkeypatch: pytest.MonkeyPatch, capfd: Capture)
     monkeypatch.setattr(disk_cache, "_SAID_AFTER_S", 60.0)
     disk_cache.kept("a third", lambda: b"made")
     begins, ends = capfd.readouterr().err.splitlines()
-    assert begins == f"hpcoll: process {os.getpid()} on {os.uname().nodename} compiles for this kind of machine, once: 10 to 30 s as a rule"
+    assert (
+        begins
+        == f"hpcoll: process {os.getpid()} on {os.uname().nodename} compiles for this kind of machine, once: 10 to 30 s as a rule"
+    )
     assert ends == f"hpcoll: compiled in 0 s, and kept in {disk_cache.folder()}"
 
 
@@ -135,7 +138,10 @@ def test_the_wait_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch, folder: P
     monkeypatch.setattr(disk_cache, "_WAIT_SAID_AFTER_S", 0.01)
     with at_work("one"):
         assert disk_cache.kept("one", lambda: b"made") == content(folder, "one") == b"made"
-    assert capfd.readouterr().err == "hpcoll: waiting for another process of this node that compiles, for 300 s at most\n"
+    assert (
+        capfd.readouterr().err
+        == "hpcoll: waiting for another process of this node that compiles, for 300 s at most\n"
+    )
 
 
 def test_what_another_process_is_making_comes_last(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
@@ -164,17 +170,23 @@ def of_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [a_file, of_all])
-def test_a_folder_that_cannot_be_used(folder: Path, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+def test_a_folder_that_cannot_be_used(
+    folder: Path, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
     """The node keeps the file in its place, made once, and one process of the node says why, once."""
     monkeypatch.setattr(disk_cache, "_SAID_AFTER_S", 0.01)
     spoil(folder)
-    assert [disk_cache.kept("one", make) for make in (lambda: bytes(time.sleep(0.2) or 3), refuse)] == [bytes(3)] * 2
+    assert [disk_cache.kept("one", make) for make in (lambda: bytes(time.sleep(0.2) or 3), refuse)] == [
+        bytes(3)
+    ] * 2
     assert folder.is_file() or not list(folder.iterdir())
     assert content(disk_cache.node_folder(), "one") == bytes(3)
     first, _, ends = capfd.readouterr().err.splitlines()
     assert first.startswith(f"hpcoll: {folder} ")
     assert first.endswith("; it is not used, and what it should hold is compiled again")
-    assert ends.endswith(f"kept in {disk_cache.node_folder()}, as long as the node keeps that: {folder} cannot be used")
+    assert ends.endswith(
+        f"kept in {disk_cache.node_folder()}, as long as the node keeps that: {folder} cannot be used"
+    )
 
 
 def test_no_folder_at_all(folder: Path, capfd: Capture) -> None:
@@ -185,7 +197,9 @@ def test_no_folder_at_all(folder: Path, capfd: Capture) -> None:
     assert not list(disk_cache.node_folder().iterdir())
 
 
-def test_other_processes_of_the_node_say_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path, capfd: Capture) -> None:
+def test_other_processes_of_the_node_say_nothing(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capfd: Capture
+) -> None:
     monkeypatch.setattr(disk_cache, "local_rank", lambda environment: 1)
     of_all(folder)
     assert disk_cache.kept("one", lambda: b"made") == b"made"
@@ -193,7 +207,9 @@ def test_other_processes_of_the_node_say_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("spoil", [a_file, of_all])
-def test_without_a_folder_for_locks_everybody_compiles(folder: Path, spoil: Callable[[Path], None], capfd: Capture) -> None:
+def test_without_a_folder_for_locks_everybody_compiles(
+    folder: Path, spoil: Callable[[Path], None], capfd: Capture
+) -> None:
     spoil(disk_cache.node_folder())
     assert disk_cache.kept("one", lambda: b"made") == content(folder, "one") == b"made"
     said = capfd.readouterr().err
@@ -201,7 +217,9 @@ def test_without_a_folder_for_locks_everybody_compiles(folder: Path, spoil: Call
     assert said.endswith("the processes of this node do not share the work of compiling\n")
 
 
-def test_a_full_disk_costs_what_is_kept_and_nothing_else(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_a_full_disk_costs_what_is_kept_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError("No space left on device")
 
@@ -228,7 +246,10 @@ def test_a_folder_for_others(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_
     before = os.umask(0o022)
     assert disk_cache.kept("one", lambda: b"made") == content(tmp_path / "site", "one") == b"made"
     os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "site", tmp_path / "site" / "one")] == [0o755, 0o644]
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "site", tmp_path / "site" / "one")] == [
+        0o755,
+        0o644,
+    ]
 
 
 def test_folders(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

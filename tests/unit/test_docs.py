@@ -34,7 +34,11 @@ _NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file,
 def row_text(row: Algorithm) -> str:
     """Return one line of the catalogue's table."""
     canonical = f"canonical where `{row.canonical}`" if row.canonical != "1" else "canonical"
-    promises = (("any operator", row.ordered), (canonical, row.canonical != ""), ("equal blocks only", row.uniform))
+    promises = (
+        ("any operator", row.ordered),
+        (canonical, row.canonical != ""),
+        ("equal blocks only", row.uniform),
+    )
     remarks = [text for text, holds in promises if holds]
     return f"| {row.key} | `{row.rounds}` | `{row.sent}` | {', '.join(remarks)} |"
 
@@ -64,19 +68,27 @@ def algorithms_table() -> str:
 
 
 def test_catalogue_in_docs() -> None:
-    assert between("docs/reference/catalogue.md", "catalogue") == catalogue_table(), f"the table should be:\n{catalogue_table()}"
-    assert between("README.md", "algorithms") == algorithms_table(), f"the table should be:\n{algorithms_table()}"
+    assert between("docs/reference/catalogue.md", "catalogue") == catalogue_table(), (
+        f"the table should be:\n{catalogue_table()}"
+    )
+    assert between("README.md", "algorithms") == algorithms_table(), (
+        f"the table should be:\n{algorithms_table()}"
+    )
 
 
 def test_variables_in_docs() -> None:
-    assert between("docs/reference/environment.md", "variables") == variables_table(), f"the table should be:\n{variables_table()}"
+    assert between("docs/reference/environment.md", "variables") == variables_table(), (
+        f"the table should be:\n{variables_table()}"
+    )
 
 
 @lru_cache(maxsize=1)
 def texts_of_code() -> str:
     """All text literals of the library, a line each; what is put into an f-string is left out."""
     nodes = itertools.chain.from_iterable(ast.walk(ast.parse(path.read_text())) for path in SOURCES)
-    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return "\n".join(
+        node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def test_every_variable_is_in_the_table() -> None:
@@ -136,16 +148,26 @@ def test_readme_leads_to_every_part() -> None:
 
 def test_offences_are_found() -> None:
     assert missing_paths("`hpcoll/ir.py`, `tests/run.sh`, jobs/ and `hpcoll/schedules/`") == {"hpcoll/ir.py"}
-    dead = dead_links("docs/index.md", "[a](how_to/install.md#check) [b](how_to/install.md#nothing) [c](nowhere.md)")
+    dead = dead_links(
+        "docs/index.md", "[a](how_to/install.md#check) [b](how_to/install.md#nothing) [c](nowhere.md)"
+    )
     assert list(dead) == ["how_to/install.md#nothing", "nowhere.md"]
-    assert unknown_names("`hpcoll/schedules/ir.py` (`Writer.send`, `sent_nowhere`)") == ["hpcoll/schedules/ir.py: sent_nowhere"]
+    assert unknown_names("`hpcoll/schedules/ir.py` (`Writer.send`, `sent_nowhere`)") == [
+        "hpcoll/schedules/ir.py: sent_nowhere"
+    ]
     (block,) = blocks_of("page", "<!-- not run: needs root -->\n```sh\nls    # a comment\n```\n")
     assert block == Block("page", 2, "sh", "ls    # a comment\n", "needs root")
     assert misfits(block) == ["ls"]
     assert not_in_code("| symptom |\n|---|\n| `this rank sees ... of no planet` | |\n") == ["of no planet"]
     assert upward(["low", "high"], {"low": {"high": ("a", "b")}}) == [("a", "b")]
-    assert list(sentences("# Head\n\nOne `a b`. Two\ngoes on.\n\n| a | b |\n\n- Three")) == ["One code.", "Two goes on.", "Three"]
-    assert next(problems({"page": f"A{' word' * LONGEST}. " + "Short. " * 50}, {})).startswith(f"page: {LONGEST + 1} words")
+    assert list(sentences("# Head\n\nOne `a b`. Two\ngoes on.\n\n| a | b |\n\n- Three")) == [
+        "One code.",
+        "Two goes on.",
+        "Three",
+    ]
+    assert next(problems({"page": f"A{' word' * LONGEST}. " + "Short. " * 50}, {})).startswith(
+        f"page: {LONGEST + 1} words"
+    )
     assert list(problems({}, {"module": 'def f():\n    "What is there."'})) == ["module:1: What is there."]
 
 
@@ -180,7 +202,9 @@ def test_the_readme_is_short() -> None:
 
 def not_in_code(text: str) -> list[str]:
     """Pieces of symptoms, the first column of tables, that no text of the code has; three dots stand for what is put in."""
-    quoted = re.findall(r"`([^`]+)`", "\n".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("|")))
+    quoted = re.findall(
+        r"`([^`]+)`", "\n".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("|"))
+    )
     pieces = [piece.strip(" ") for symptom in quoted for piece in symptom.split("...")]
     return [piece for piece in pieces if " " in piece and piece not in texts_of_code()]
 
@@ -194,7 +218,11 @@ def test_symptoms_are_texts_of_the_code() -> None:
 
 def floors(title: str) -> list[str]:
     """Entries of a folder as the diagram stacks them, the lowest first."""
-    diagram = next(block.text for block in BLOCKS if block.page == "docs/development/architecture.md" and block.text.startswith(title))
+    diagram = next(
+        block.text
+        for block in BLOCKS
+        if block.page == "docs/development/architecture.md" and block.text.startswith(title)
+    )
     return [line.split()[0].rstrip("/") for line in reversed(diagram.splitlines()[1:])]
 
 
@@ -202,14 +230,19 @@ def upward(stack: list[str], graph: dict[str, dict[str, Edge]]) -> list[Edge]:
     """Imports that go from a floor to a higher one; between entries that the diagram does not show, none."""
     height = {entry: i for i, entry in enumerate(stack)}
     return [
-        edge for entry, used in graph.items() for other, edge in used.items() if entry in height and height.get(other, 0) > height[entry]
+        edge
+        for entry, used in graph.items()
+        for other, edge in used.items()
+        if entry in height and height.get(other, 0) > height[entry]
     ]
 
 
 @pytest.mark.parametrize("folder", ["hpcoll", "hpcoll/comm", "hpcoll/runtime"])
 def test_diagrams_are_the_folders(folder: str) -> None:
     stack = floors(f"{folder}/")
-    there = {path.name for path in (ROOT / folder).iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    there = {
+        path.name for path in (ROOT / folder).iterdir() if path.is_dir() and (path / "__init__.py").exists()
+    }
     assert set(stack) == there
     graph = between_entries(edges())[folder.replace("/", ".")]
     assert upward(stack, graph) == []

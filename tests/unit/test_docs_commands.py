@@ -21,11 +21,20 @@ from hpcoll.cli import _parser
 
 LIMIT_S = slowed(300)  # of a block's commands; most take a tenth of that
 pytestmark = pytest.mark.timeout(300 + 30)
-ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
+ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "COLUMNS": "80",
+}
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
-FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first
+FIRST = {
+    command: block for block in reversed(SHELL) for command in block.commands
+}  # what stands in several blocks is run in the first
 CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
-DRAWN = [shlex.split(command)[1:] for command in FIRST if command.startswith("hpcoll show ") and " --svg " in command]
+DRAWN = [
+    shlex.split(command)[1:]
+    for command in FIRST
+    if command.startswith("hpcoll show ") and " --svg " in command
+]
 
 
 @pytest.fixture
@@ -44,8 +53,18 @@ def output_of(command: str, folder: Path, limit_s: float = LIMIT_S) -> str:
     command = re.sub(r"(?<=--seconds )\d+", lambda seconds: f"{slowed(int(seconds[0])):.0f}", command)
     command = command.replace("hpcoll tune ", "hpcoll tune --busy ")
     limited = ["timeout", "-k", "5", str(limit_s), "bash", "-c", command]
-    done = subprocess.run(limited, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command!r} ended with status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    done = subprocess.run(
+        limited,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{command!r} ended with status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    )
     return done.stdout
 
 
@@ -57,13 +76,21 @@ def transcript(block: Block, folder: Path) -> str:
 
 def agree(printed: str, shown: str) -> bool:
     """Say whether a page shows what was printed; three dots stand for anything, and for the blanks around it."""
-    return re.fullmatch(".*".join(re.escape(part.strip(" ")) for part in shown.split("...")), printed, re.S) is not None
+    return (
+        re.fullmatch(".*".join(re.escape(part.strip(" ")) for part in shown.split("...")), printed, re.S)
+        is not None
+    )
 
 
 # The short run has the first block with each program that no transcript and no test of jobs/ runs; of the others it reads the options.
 PROGRAM = re.compile(r"hpcoll \w+|(?<!\S)(?!jobs/)\S+\.py")
 SHOWN = {word for block in CONSOLE for word in PROGRAM.findall(block.text)}
-PROGRAMS = {word: block for block in reversed(SHELL) for command in block.commands for word in PROGRAM.findall(command)}
+PROGRAMS = {
+    word: block
+    for block in reversed(SHELL)
+    for command in block.commands
+    for word in PROGRAM.findall(command)
+}
 PIPELINE = "mpirun -n 4 python -m mpi4py examples/pipeline_parallel.py --plot pipeline.svg"
 SHORT = [block for word, block in PROGRAMS.items() if word not in SHOWN and block.commands != [PIPELINE]]
 
@@ -72,9 +99,10 @@ SHORT = [block for word, block in PROGRAMS.items() if word not in SHOWN and bloc
     "block",
     [
         pytest.param(block, id=str(block), marks=() if block in SHORT else pytest.mark.full)
-        for block in SHELL if block in FIRST.values()
+        for block in SHELL
+        if block in FIRST.values()
     ],
-)  # fmt: skip
+)
 def test_commands(block: Block, folder: Path) -> None:
     end = time.monotonic() + LIMIT_S
     for command in (command for command in block.commands if FIRST[command] is block):

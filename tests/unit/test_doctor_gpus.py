@@ -23,15 +23,18 @@ def test_a_driver_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert probes.cuda(tmp_path) == [Finding(OK, "CUDA", gpus.NO_CUDA)]
     (tmp_path / "nvidia0").touch()
-    finding, = probes.cuda(tmp_path)  # fmt: skip
+    (finding,) = probes.cuda(tmp_path)
     assert (finding.level, finding.found.startswith("devices, but no driver library: ")) == (WARN, True)
     assert "file too short" in finding.found
 
 
 def test_a_process_that_cannot_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    finding, = probes.cuda(tmp_path)  # fmt: skip
-    assert (finding.level, finding.found.partition(",")[0]) == (WARN, "the driver gives no device: asking it ended with status 1")
+    (finding,) = probes.cuda(tmp_path)
+    assert (finding.level, finding.found.partition(",")[0]) == (
+        WARN,
+        "the driver gives no device: asking it ended with status 1",
+    )
 
 
 def test_a_machine_with_gpus(double: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,9 +43,13 @@ def test_a_machine_with_gpus(double: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert len({device["bus_id"] for device in answer["devices"]}) == 2
     first, *devices, packages, compiler = gpus.judge(answer, True, PACKAGES, {})
     name = answer["devices"][0]["name"]
-    assert first == Finding(OK, "CUDA", f"1 x {name}, 1 x {answer['devices'][1]['name']}, driver for CUDA 13.0")
+    assert first == Finding(
+        OK, "CUDA", f"1 x {name}, 1 x {answer['devices'][1]['name']}, driver for CUDA 13.0"
+    )
     assert [one.subject for one in devices] == ["GPU", "GPU"]
-    assert devices[0].found.startswith(f"{name} at {answer['devices'][0]['bus_id']}, 1 GiB, compute capability 9.0")
+    assert devices[0].found.startswith(
+        f"{name} at {answer['devices'][0]['bus_id']}, 1 GiB, compute capability 9.0"
+    )
     assert packages == Finding(OK, "CUDA packages", "cupy-cuda13x 14, numba-cuda 1")
     assert compiler == Finding(OK, "CUDA compiler", "numba-cuda compiles kernels")
 
@@ -51,7 +58,13 @@ def test_the_process_that_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """It prints what the driver says; here, that there is none."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     (tmp_path / "libcuda.so.1").touch()
-    asked = subprocess.run([sys.executable, "-m", "hpcoll.cli.doctor.gpus"], env=environment, capture_output=True, text=True, check=True)
+    asked = subprocess.run(
+        [sys.executable, "-m", "hpcoll.cli.doctor.gpus"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "file too short" in json.loads(asked.stdout)["absent"]
 
 
@@ -62,8 +75,11 @@ def test_a_driver_that_fails(double: Any) -> None:
     assert gpus.judge(answer, False, {}, {})[0].level == WARN
     hidden = {"error": "cuInit failed with CUDA_ERROR_NO_DEVICE (100)"}
     assert gpus.judge(hidden, False, {}, {})[0].level == NOTE
-    finding, = gpus.judge(hidden, True, {}, {"CUDA_VISIBLE_DEVICES": ""})  # fmt: skip
-    assert (finding.level, finding.found) == (WARN, f"the driver gives no device: {hidden['error']}, CUDA_VISIBLE_DEVICES=")
+    (finding,) = gpus.judge(hidden, True, {}, {"CUDA_VISIBLE_DEVICES": ""})
+    assert (finding.level, finding.found) == (
+        WARN,
+        f"the driver gives no device: {hidden['error']}, CUDA_VISIBLE_DEVICES=",
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,16 +107,26 @@ def test_the_compiler() -> None:
 def test_a_gpu_that_cannot_use_host_memory() -> None:
     device = {"name": "A", "nbytes": 1 << 30, "bus_id": "0:1", "capability": [9, 0], "registers": False}
     assert gpus._describe(device).level == NOTE
-    assert gpus._describe(device | {"registers": True}) == Finding(OK, "GPU", "A at 0:1, 1 GiB, compute capability 9.0")
+    assert gpus._describe(device | {"registers": True}) == Finding(
+        OK, "GPU", "A at 0:1, 1 GiB, compute capability 9.0"
+    )
 
 
 def test_awareness() -> None:
-    assert gpus.check_awareness(True, "", True) == Finding(OK, "MPI and CUDA", "the library says that it is CUDA-aware")
+    assert gpus.check_awareness(True, "", True) == Finding(
+        OK, "MPI and CUDA", "the library says that it is CUDA-aware"
+    )
     assert gpus.check_awareness(False, "", False).level == OK
     assert gpus.check_awareness(False, "", True).level == NOTE
-    assert gpus.check_awareness(None, "staged", True).found == "the library does not say whether it is CUDA-aware"
+    assert (
+        gpus.check_awareness(None, "staged", True).found
+        == "the library does not say whether it is CUDA-aware"
+    )
     wish = gpus.check_awareness(False, "direct", True)
-    assert (wish.level, wish.found) == (WARN, "HPCOLL_CUDA_PATH=direct, but the library says that it is not CUDA-aware")
+    assert (wish.level, wish.found) == (
+        WARN,
+        "HPCOLL_CUDA_PATH=direct, but the library says that it is not CUDA-aware",
+    )
     assert gpus.check_awareness(True, "direct", True).level == OK
 
 
@@ -108,7 +134,10 @@ def test_which_ucx_is_loaded(tmp_path: Path) -> None:
     for name in ("with", "without"):
         (tmp_path / name / "ucx").mkdir(parents=True)
     (tmp_path / "with" / "ucx" / "libuct_cuda.so.0").touch()
-    lines = "".join(f"7f00-7f01 r-xp 0000 08:01 5   {tmp_path}/{name}/libucp.so.0.0.0\n" * 2 for name in ("with", "without"))
+    lines = "".join(
+        f"7f00-7f01 r-xp 0000 08:01 5   {tmp_path}/{name}/libucp.so.0.0.0\n" * 2
+        for name in ("with", "without")
+    )
     (tmp_path / "maps").write_text(f"{lines}7f02-7f03 r-xp 0000 08:01 5   {tmp_path}/libuct.so\n")
     one, other = gpus.check_ucx(tmp_path / "maps")
     assert one == Finding(OK, "UCX", f"{tmp_path}/with/libucp.so.0.0.0, with modules for CUDA")
@@ -135,7 +164,9 @@ def test_ranks_that_see_different_gpus() -> None:
     sees = (WARN, "this rank sees")
     assert together((HERE, "a"), (HERE, "b"), (HERE._replace(machine="other"), "c")) == [[sees], [sees], []]
     assert together((HERE, "ab"), (HERE, "b")) == [[], [sees]]
-    (remedy,) = {one.remedy for mine in gpus.check_gpus([HERE] * 2, [frozenset("a"), frozenset("b")]) for one in mine}
+    (remedy,) = {
+        one.remedy for mine in gpus.check_gpus([HERE] * 2, [frozenset("a"), frozenset("b")]) for one in mine
+    }
     assert "--gpus-per-node=N --gpu-bind=none" in remedy
 
 
@@ -159,7 +190,7 @@ def test_where_a_process_runs(tmp_path: Path) -> None:
 
 def test_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes.resource, "getrlimit", lambda what: (8192, 8192))
-    finding, = probes.locked_memory(NOTE, "GPUs")  # fmt: skip
+    (finding,) = probes.locked_memory(NOTE, "GPUs")
     assert (finding.level, finding.found) == (NOTE, "at most 8 KiB")
 
 
@@ -169,5 +200,5 @@ def test_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.level, ", driver for CUDA 1" in first.found) == (OK, True)
     assert (second.level, second.subject) == (OK, "GPU")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding, = probes.cuda()  # fmt: skip
+    (finding,) = probes.cuda()
     assert (finding.level, "CUDA_ERROR_NO_DEVICE" in finding.found) == (WARN, True)

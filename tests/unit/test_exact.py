@@ -12,7 +12,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from exact_numbers import FRACTION_BITS, LOWEST, TYPES, Array, finite, ill_conditioned, nearest, same, samples, total
+from exact_numbers import (
+    FRACTION_BITS,
+    LOWEST,
+    TYPES,
+    Array,
+    finite,
+    ill_conditioned,
+    nearest,
+    same,
+    samples,
+    total,
+)
 
 import hpcoll
 from hpcoll import ArgumentError, ExactAccumulator, exact_dot, exact_mean, exact_norm, exact_sum
@@ -90,7 +101,9 @@ def _root(square: Fraction, dtype: np.dtype = DOUBLE) -> float:
 def test_dots_and_norms(dtype: np.dtype) -> None:
     rng, n = np.random.default_rng(9), 2500
     for exponent in (0, 5, 300):
-        x, y = (finite(rng, n, dtype) if exponent == 300 else _spread(rng, n, exponent, dtype) for _ in range(2))
+        x, y = (
+            finite(rng, n, dtype) if exponent == 300 else _spread(rng, n, exponent, dtype) for _ in range(2)
+        )
         exact = sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(x, y, strict=True)), Fraction(0))
         assert same(exact_dot(None, x, y), np.float64(nearest(exact, dtype)).astype(dtype))
         assert exact_dot(None, x[::-1], y[::-1]) == exact_dot(None, x, y)
@@ -102,7 +115,11 @@ def test_dots_and_norms(dtype: np.dtype) -> None:
 
 
 def _spread(rng: np.random.Generator, n: int, exponent: int, dtype: np.dtype) -> Array:
-    found: Array = (rng.standard_normal(n) * 10.0 ** rng.uniform(-exponent, exponent, n)).clip(-60000, 60000).astype(dtype)
+    found: Array = (
+        (rng.standard_normal(n) * 10.0 ** rng.uniform(-exponent, exponent, n))
+        .clip(-60000, 60000)
+        .astype(dtype)
+    )
     return found
 
 
@@ -110,14 +127,32 @@ def _spread(rng: np.random.Generator, n: int, exponent: int, dtype: np.dtype) ->
 def test_many_norms_at_once(dtype: np.dtype) -> None:
     """Ordinary ones, of which roots are found together, among those whose roots cannot: beside a tie, zero, infinite, subnormal."""
     rng, fraction, least = np.random.default_rng(12), FRACTION_BITS[dtype.name], 2.0 ** LOWEST[dtype.name]
-    rows = list(np.concatenate([_spread(rng, 500, 0, dtype), _spread(rng, 500, 5, dtype), finite(rng, 200, dtype)]).reshape(-1, 5))
+    rows = list(
+        np.concatenate(
+            [_spread(rng, 500, 0, dtype), _spread(rng, 500, 5, dtype), finite(rng, 200, dtype)]
+        ).reshape(-1, 5)
+    )
     part, half = 2.0 ** -((fraction + 1) // 2), 2.0 ** -(fraction + 1)
-    tie = np.array([1, part, part * (fraction % 2), half])  # 1, 2 * half and half**2: the square of a number halfway between two others
+    tie = np.array(
+        [1, part, part * (fraction % 2), half]
+    )  # 1, 2 * half and half**2: the square of a number halfway between two others
     for rest, scale in product((0, least, 2.0**-530), (1, 2.0**400, 2.0**-500) if dtype == DOUBLE else (1,)):
         rows.append(np.array([*(scale * tie), rest]))
-    rows += [np.array(row) for row in ([3, 4, 0, 0, 0], [0, -0.0, 0, 0, 0], [least, 0, 0, 0, 0], [least] * 5, [np.inf, 1, 0, 0, 0])]
+    rows += [
+        np.array(row)
+        for row in (
+            [3, 4, 0, 0, 0],
+            [0, -0.0, 0, 0, 0],
+            [least, 0, 0, 0, 0],
+            [least] * 5,
+            [np.inf, 1, 0, 0, 0],
+        )
+    ]
     x = np.array([row.astype(dtype) for row in rows])
-    wanted = [_root(sum(Fraction(float(one)) ** 2 for one in row), dtype) if np.isfinite(row).all() else np.inf for row in x]
+    wanted = [
+        _root(sum(Fraction(float(one)) ** 2 for one in row), dtype) if np.isfinite(row).all() else np.inf
+        for row in x
+    ]
     for layout in (x, np.asfortranarray(x), np.repeat(x, 2, 0)[::2]):
         assert same(exact_norm(None, layout, 1), np.array(wanted).astype(dtype))
 
@@ -133,7 +168,9 @@ def test_complex_numbers_and_integers() -> None:
         assert exact_mean(None, z) == exact_mean(None, x) + 1j * exact_mean(None, y)
         assert exact_norm(None, z) == exact_norm(None, np.concatenate([x, y]))
         real = exact_dot(None, np.concatenate([x, y]), np.concatenate([u, -v]))
-        assert exact_dot(None, z, w) == real + 1j * exact_dot(None, np.concatenate([x, y]), np.concatenate([v, u]))
+        assert exact_dot(None, z, w) == real + 1j * exact_dot(
+            None, np.concatenate([x, y]), np.concatenate([v, u])
+        )
     i = rng.integers(-(2**63), 2**63, (50, 20))
     exact = [int(one) for one in i.ravel()]
     assert exact_sum(None, i) == i.sum()
@@ -211,7 +248,9 @@ def test_accumulators_of_products() -> None:
     assert one.round() == exact_dot(None, x, y) == other.round(np.float64)
     assert other.round().dtype == np.float32
     mixed = ExactAccumulator()
-    mixed.add_product(np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1))  # types that NumPy does not combine
+    mixed.add_product(
+        np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1)
+    )  # types that NumPy does not combine
     assert mixed.round() == 4.5 * (2**31 - 1)
 
 
@@ -232,11 +271,23 @@ def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.M
         (lambda: exact_sum(None, np.zeros(3), 1), "axis needs different axes of an array that has 1, got 1"),
         (lambda: exact_sum(None, np.zeros((3, 3)), (0, -2)), r"got \(0, -2\)"),
         (lambda: exact_sum(None, np.zeros(3, np.longdouble)), f"got {np.dtype(np.longdouble)}"),
-        (lambda: exact_sum(None, np.zeros(3, ml_dtypes.float8_e5m2)), "up to float64, got float8_e5m2"),  # a floating type, says NumPy
-        (lambda: exact_mean(None, ["a"]), "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1"),
+        (
+            lambda: exact_sum(None, np.zeros(3, ml_dtypes.float8_e5m2)),
+            "up to float64, got float8_e5m2",
+        ),  # a floating type, says NumPy
+        (
+            lambda: exact_mean(None, ["a"]),
+            "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1",
+        ),
         (lambda: exact_sum(None, [[1], [1, 2]]), "need an array that can be read: .*inhomogeneous"),
-        (lambda: ExactAccumulator().add(np.ma.masked_array([1.0, 2.0], [True, False])), "an array without a mask, got a masked one"),
-        (lambda: exact_dot(None, np.zeros(1, np.float16), np.zeros(1, ml_dtypes.bfloat16)), "in NumPy, got float16 and bfloat16"),
+        (
+            lambda: ExactAccumulator().add(np.ma.masked_array([1.0, 2.0], [True, False])),
+            "an array without a mask, got a masked one",
+        ),
+        (
+            lambda: exact_dot(None, np.zeros(1, np.float16), np.zeros(1, ml_dtypes.bfloat16)),
+            "in NumPy, got float16 and bfloat16",
+        ),
         (lambda: exact_dot(None, [1.0], [1.0, 2.0]), r"parts of one shape, got \(1,\) and \(2,\)"),
         (lambda: ExactAccumulator(np.int64), "ExactAccumulator needs a floating type"),
         (lambda: ExactAccumulator("nothing"), "ExactAccumulator needs an element type, got 'nothing'"),
@@ -244,7 +295,10 @@ def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.M
         (lambda: ExactAccumulator(shape=3).add(np.zeros(4)), r"other axes have shape \(3,\), got \(4,\)"),
         (lambda: ExactAccumulator().add(1j), "an accumulator of float64 needs real numbers, got complex128"),
         (lambda: ExactAccumulator(shape=3).add_product([1], [1]), "add_product needs one sum"),
-        (lambda: ExactAccumulator().merge(ExactAccumulator(shape=1)), r"float64 of shape \(\), got float64 of shape \(1,\)"),
+        (
+            lambda: ExactAccumulator().merge(ExactAccumulator(shape=1)),
+            r"float64 of shape \(\), got float64 of shape \(1,\)",
+        ),
         (lambda: ExactAccumulator().round(complex), "needs a type of that kind, got complex128"),
     ],
 )

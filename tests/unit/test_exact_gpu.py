@@ -16,9 +16,13 @@ from hpcoll.runtime.gpu import digit_sums
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
-    "whole": lambda x: x, "every other row": lambda x: x[::2], "backwards": lambda x: x[::-1, :, ::-1], "gaps": lambda x: x[1:, :2, ::3],
-    "one column": lambda x: x[:, :, 2:3], "none": lambda x: x[:0],
-}  # fmt: skip
+    "whole": lambda x: x,
+    "every other row": lambda x: x[::2],
+    "backwards": lambda x: x[::-1, :, ::-1],
+    "gaps": lambda x: x[1:, :2, ::3],
+    "one column": lambda x: x[:, :, 2:3],
+    "none": lambda x: x[:0],
+}
 
 
 @pytest.fixture
@@ -56,14 +60,21 @@ def test_views_and_axes(view: str, dtype: str, double: Double, by_kernels: None)
         x *= 1 + 1j * rng.standard_normal(x.shape).astype(np.float32)
     theirs, host = VIEWS[view](put(double, x)), VIEWS[view](x)
     for axis in (None, 0, 1, 2, (0, 2), (0, 1), (1, 2)):
-        assert np.asarray(exact_sum(None, theirs, axis)).tobytes() == np.asarray(exact_sum(None, host, axis)).tobytes(), axis
+        assert (
+            np.asarray(exact_sum(None, theirs, axis)).tobytes()
+            == np.asarray(exact_sum(None, host, axis)).tobytes()
+        ), axis
     assert exact_norm(None, theirs) == exact_norm(None, host)
-    assert np.asarray(exact_mean(None, theirs, 0)).tobytes() == np.asarray(exact_mean(None, host, 0)).tobytes()
+    assert (
+        np.asarray(exact_mean(None, theirs, 0)).tobytes() == np.asarray(exact_mean(None, host, 0)).tobytes()
+    )
     if dtype == "float64":
         assert exact_dot(None, theirs, theirs) == exact_dot(None, host, host)
 
 
-def test_long_arrays_take_several_launches(double: Double, by_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_arrays_take_several_launches(
+    double: Double, by_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Elements, then what threads leave, in fewer threads each time; in pieces, where a digit would overflow."""
     monkeypatch.setattr(digit_sums, "_FEW", 4)
     monkeypatch.setattr(digit_sums, "_FIRST_SHARE", 8)

@@ -33,9 +33,16 @@ HAND_PICKED = [
     [math.ldexp(LARGEST, -1)] * 9,  # 2**63 in the exponent's field and the sign
     [TINIEST, TINIEST, -TINIEST],
     [2.0**-1022, -TINIEST, -TINIEST],
-    [0.0, -0.0, -0.0], [-0.0, -0.0, -0.0], [1.0, -1.0, -0.0], [-1.0, 1.0, 0.0, -0.0],
-    [math.inf, LARGEST, LARGEST], [math.inf, 1.0, -math.inf], [-math.inf, -math.inf, 3.0], [math.nan, 1.0, math.inf], [1.0, 2.0, math.nan],
-]  # fmt: skip
+    [0.0, -0.0, -0.0],
+    [-0.0, -0.0, -0.0],
+    [1.0, -1.0, -0.0],
+    [-1.0, 1.0, 0.0, -0.0],
+    [math.inf, LARGEST, LARGEST],
+    [math.inf, 1.0, -math.inf],
+    [-math.inf, -math.inf, 3.0],
+    [math.nan, 1.0, math.inf],
+    [1.0, 2.0, math.nan],
+]
 
 
 def add(sources: list[np.ndarray], into: int | None = None) -> np.ndarray:
@@ -118,7 +125,10 @@ def no_slow_way(srcs: Any, nsrcs: Any, at: Any) -> Any:
 @pytest.mark.parametrize(("name", "nsources"), [("double", 3), ("double", 5), ("float", 4)])
 def test_the_fast_way_is_vectorised(name: str, nsources: int) -> None:
     """Additions of whole vectors: at least those of the formulas."""
-    settle, zero = {"double": (exact_bodies._settle64, 0.0), "float": (exact_bodies._settle32, np.float32(0))}[name]
+    settle, zero = {
+        "double": (exact_bodies._settle64, 0.0),
+        "float": (exact_bodies._settle32, np.float32(0)),
+    }[name]
 
     def fold(dst: Any, srcs: Any, count: Any) -> None:
         exact_bodies._add_more(exact_bodies._same, settle, no_slow_way, zero, dst, srcs, nsources, count)

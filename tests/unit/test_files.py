@@ -136,7 +136,9 @@ def flipped(content: bytes) -> bytes:
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
-@pytest.mark.parametrize("damage", [lambda content: b"", cut, zeroed, flipped], ids=["empty", "cut", "zeroed", "flipped"])
+@pytest.mark.parametrize(
+    "damage", [lambda content: b"", cut, zeroed, flipped], ids=["empty", "cut", "zeroed", "flipped"]
+)
 def test_a_file_that_is_not_whole_is_not_read(tmp_path: Path, damage: object) -> None:
     keep(tmp_path / "cache", b"content")
     path = tmp_path / "cache" / NAME
@@ -158,7 +160,9 @@ def test_a_file_under_the_name_of_another_is_not_read(tmp_path: Path) -> None:
 def test_what_others_may_write_is_refused(tmp_path: Path, mode: int, name: str) -> None:
     keep(tmp_path / "cache", b"content")
     (tmp_path / "cache" / name).chmod(mode)
-    with pytest.raises(UntrustedError, match=rf"cache/?{name} can be written by other users \(mode 0{mode:o}\)"):
+    with pytest.raises(
+        UntrustedError, match=rf"cache/?{name} can be written by other users \(mode 0{mode:o}\)"
+    ):
         kept(tmp_path / "cache")
 
 
@@ -182,7 +186,12 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_lock_is_waited_for_within_bounds(tmp_path: Path) -> None:
     begun = time.monotonic()
-    with owned(tmp_path) as one, owned(tmp_path) as other, one.lock("lock") as first, other.lock("lock", 0.1) as second:
+    with (
+        owned(tmp_path) as one,
+        owned(tmp_path) as other,
+        one.lock("lock") as first,
+        other.lock("lock", 0.1) as second,
+    ):
         assert (first, second) == (True, False)
     assert time.monotonic() - begun >= 0.1
     with owned(tmp_path) as one, one.lock("lock") as held:
@@ -199,7 +208,9 @@ def test_a_lock_that_is_let_go_of_is_had_at_once(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("what", sorted(FORMATS.keys() - {"environments", "status pages"}))
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [tmp_path / f"{i}.json" for i in range(len(FORMATS[what].samples()[0]))]
     for name in names:
         os.mkfifo(name)
@@ -216,7 +227,10 @@ def test_a_pipe_in_place_of_an_algorithm(suffix: str, tmp_path: Path) -> None:
 
 def test_streams_are_read_as_they_are() -> None:
     program = "from hpcoll.base.files import reading\nwith reading('/dev/stdin') as file: print(file.read())"
-    assert subprocess.run([sys.executable, "-c", program], input=b"text", capture_output=True, check=True).stdout == b"b'text'\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], input=b"text", capture_output=True, check=True).stdout
+        == b"b'text'\n"
+    )
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
@@ -227,7 +241,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_what_killed_processes_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that writes is killed; the file stays as long as it may be anyone's who still writes."""
     monkeypatch.setattr(files, "_swept", set())
-    program = "import sys, pathlib; from hpcoll.base.files import *; write_file(pathlib.Path(sys.argv[1]), 'text')"
+    program = (
+        "import sys, pathlib; from hpcoll.base.files import *; write_file(pathlib.Path(sys.argv[1]), 'text')"
+    )
     killed = f"import os, signal; os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n{program}"
     for command in (killed, program):  # the second finds a file that is young
         subprocess.run([sys.executable, "-c", command, str(tmp_path / "result")], check=False)
@@ -238,7 +254,9 @@ def test_what_killed_processes_have_left_is_removed(tmp_path: Path, monkeypatch:
         os.utime(path, (0, 0))
     write_file(tmp_path / "result", "text")
     assert not left.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["result", "mine", ".hpcoll-mine", f"{LEFT}0"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["result", "mine", ".hpcoll-mine", f"{LEFT}0"]
+    )
 
 
 @pytest.mark.parametrize("whose", ["a process that writes", "a link", "a pipe", "another user"])
@@ -263,7 +281,9 @@ def test_what_is_not_left_stays(whose: str, tmp_path: Path, monkeypatch: pytest.
     assert private.exists()
 
 
-def test_only_the_first_rank_of_a_node_lists_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_rank_of_a_node_lists_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_swept", set())
     (tmp_path / LEFT).touch()
     os.utime(tmp_path / LEFT, (0, 0))

@@ -17,7 +17,11 @@ from hpcoll.schedules.catalogue import CATALOGUE
 def test_dir_has_all_that_is_public_and_nothing_else() -> None:
     assert {name for name in dir(hpcoll) if not name.startswith("__")} == set(hpcoll.__all__)
     found = rlcompleter.Completer({"hpcoll": hpcoll}).attr_matches("hpcoll.C")
-    assert {name.rstrip("(") for name in found} == {"hpcoll.CartCommunicator", "hpcoll.CollectiveTimeout", "hpcoll.Communicator"}
+    assert {name.rstrip("(") for name in found} == {
+        "hpcoll.CartCommunicator",
+        "hpcoll.CollectiveTimeout",
+        "hpcoll.Communicator",
+    }
 
 
 def test_dir_of_the_backend_of_torch() -> None:
@@ -28,7 +32,12 @@ def test_dir_of_the_backend_of_torch() -> None:
 
 
 def test_a_misspelled_name_of_the_package_is_asked_about() -> None:
-    ended = subprocess.run([sys.executable, "-c", "import hpcoll; hpcoll.Comunicator"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", "import hpcoll; hpcoll.Comunicator"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "Did you mean: 'Communicator'?" in ended.stderr
 
 
@@ -38,13 +47,20 @@ def test_what_is_logged_begins_with_the_name_of_the_package() -> None:
     assert plain.stderr == "hpcoll: the rank is late\n"
     program = f"import logging; logging.basicConfig(format='%(name)s says: %(message)s'); {program}"
     configured = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert configured.stderr == "hpcoll says: the rank is late\n", "a program that names the logger is left alone"
+    assert configured.stderr == "hpcoll says: the rank is late\n", (
+        "a program that names the logger is left alone"
+    )
 
 
 def test_names_that_are_meant() -> None:
-    assert one_of(("ring", "double_tree"), "double-tree").endswith("got 'double-tree': did you mean double_tree?")
+    assert one_of(("ring", "double_tree"), "double-tree").endswith(
+        "got 'double-tree': did you mean double_tree?"
+    )
     assert meant(("ring",), "RING") == ": did you mean ring?"
-    assert meant(("HPCOLL_ALLREDUCE", "HPCOLL_BCAST"), "HPCOLL_ALREDUCE", "HPCOLL_") == ": did you mean HPCOLL_ALLREDUCE?"
+    assert (
+        meant(("HPCOLL_ALLREDUCE", "HPCOLL_BCAST"), "HPCOLL_ALREDUCE", "HPCOLL_")
+        == ": did you mean HPCOLL_ALLREDUCE?"
+    )
     assert meant(("HPCOLL_TRACE",), "HPCOLL_XYZ", "HPCOLL_") == "", "the prefix makes no names alike"
     assert meant(("ring",), object()) == meant((), "ring") == ""
 

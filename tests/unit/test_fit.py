@@ -123,5 +123,7 @@ def test_a_fit_takes_a_fraction_of_a_second() -> None:
         ("a", (0,), {}),
     ],
 )
-def test_two_ranks_stand_for_each_level(hosts: str, leaders: tuple[int, ...], pairs: dict[str, tuple[int, int]]) -> None:
+def test_two_ranks_stand_for_each_level(
+    hosts: str, leaders: tuple[int, ...], pairs: dict[str, tuple[int, int]]
+) -> None:
     assert find_pairs(hosts, leaders) == pairs

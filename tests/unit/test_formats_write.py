@@ -33,7 +33,9 @@ ROWS = list(CATALOGUE.values())
 def program(row: Algorithm, nranks: int, root: int = 0) -> FileProgram:
     """A row's program, of three chunks where it takes any number, with two ranks per node where it looks at them."""
     nodes = tuple(rank // 2 for rank in range(nranks)) if row.placed else ()
-    return program_of(row, [schedule(row, nranks, rank, root, 3 if row.chunked else 1, nodes) for rank in range(nranks)])
+    return program_of(
+        row, [schedule(row, nranks, rank, root, 3 if row.chunked else 1, nodes) for rank in range(nranks)]
+    )
 
 
 def proven(found: FileProgram) -> None:
@@ -55,13 +57,19 @@ def test_xml_of_every_row_is_proven_again(row: Algorithm, tmp_path: Path) -> Non
             found = xml_again(written.text, tmp_path / "a.xml")
             proven(found)
             assert not written.note
-            assert (found.collective, found.root, found.modes) == (row.collective, root, program(row, nranks).modes)
+            assert (found.collective, found.root, found.modes) == (
+                row.collective,
+                root,
+                program(row, nranks).modes,
+            )
     again = xml_again(msccl_text(found).text, tmp_path / "b.xml")
     proven(again)
     assert [len(s.channels) for s in again.schedules] == [len(s.channels) for s in found.schedules]
 
 
-@pytest.mark.parametrize("key", ["allreduce/two_shot", "allreduce/double_tree", "allreduce/rabenseifner", "reduce_scatter/direct"])
+@pytest.mark.parametrize(
+    "key", ["allreduce/two_shot", "allreduce/double_tree", "allreduce/rabenseifner", "reduce_scatter/direct"]
+)
 def test_xml_has_no_needless_dependency(key: str, tmp_path: Path) -> None:
     """Without any one of them two thread blocks race for a chunk."""
     text = msccl_text(program(CATALOGUE[key], 5)).text
@@ -69,12 +77,17 @@ def test_xml_has_no_needless_dependency(key: str, tmp_path: Path) -> None:
     assert dependencies
     for at in dependencies:
         with pytest.raises(ScheduleError):
-            proven(xml_again(text[: at.start()] + 'depid="-1" deps="-1"' + text[at.end() :], tmp_path / "a.xml"))
+            proven(
+                xml_again(text[: at.start()] + 'depid="-1" deps="-1"' + text[at.end() :], tmp_path / "a.xml")
+            )
 
 
 def test_xml_says_what_rccl_refuses_and_refuses_what_msccl_lacks(tmp_path: Path) -> None:
     """A ring of 64 ranks has more steps than RCCL's reader takes; a barrier has no name in MSCCL."""
-    assert "127 steps of a thread block, of at most 64" in msccl_text(program(CATALOGUE["allreduce/ring"], 64)).note
+    assert (
+        "127 steps of a thread block, of at most 64"
+        in msccl_text(program(CATALOGUE["allreduce/ring"], 64)).note
+    )
     with pytest.raises(ArgumentError, match="got barrier"):
         msccl_text(program(CATALOGUE["barrier/dissemination"], 4))
 
@@ -93,7 +106,9 @@ def test_signals_are_put_in_one_lane_for_xml(tmp_path: Path) -> None:
     schedules = []
     for s in found.schedules:
         peers = [peer for peer in range(3) if peer != s.rank]
-        ready = [Step(Op.SEND, peer, None, (signal,)) for peer in peers] + [Step(Op.RECV, peer, signal, ()) for peer in peers]
+        ready = [Step(Op.SEND, peer, None, (signal,)) for peer in peers] + [
+            Step(Op.RECV, peer, signal, ()) for peer in peers
+        ]
         schedules.append(s._replace(channels=((*ready, *s.channels[0]),), links=(0,)))
     found = found._replace(schedules=tuple(schedules))
     proven(found)
@@ -110,7 +125,11 @@ def test_json_is_read_again(row: Algorithm, tmp_path: Path) -> None:
         path.write_text(schedule_text(before))
         found = read_schedule(read_json(path, "a.json"), "a.json")
         assert content_hash(found) == content_hash(before)
-        assert (found.schedules, found.modes, found.uniform) == (before.schedules, before.modes, before.uniform)
+        assert (found.schedules, found.modes, found.uniform) == (
+            before.schedules,
+            before.modes,
+            before.uniform,
+        )
         for in_place in found.modes:
             verify_schedules(found.schedules, in_place=in_place, uniform=found.uniform)
 
@@ -127,8 +146,12 @@ def test_json_of_a_file_keeps_links_and_orders(tmp_path: Path) -> None:
 def test_json_does_not_change_what_in_place_means(tmp_path: Path) -> None:
     """A reduce_scatter in place is none of hpcoll's: read again it would be proven for something else."""
     text = msccl_text(program(CATALOGUE["reduce_scatter/ring"], 3)).text
-    found = xml_again(text.replace('inplace="0" outofplace="1"', 'inplace="1" outofplace="0"'), tmp_path / "a.xml")
-    with pytest.raises(ArgumentError, match="JSON needs calls in place as hpcoll has them, got others of reduce_scatter"):
+    found = xml_again(
+        text.replace('inplace="0" outofplace="1"', 'inplace="1" outofplace="0"'), tmp_path / "a.xml"
+    )
+    with pytest.raises(
+        ArgumentError, match="JSON needs calls in place as hpcoll has them, got others of reduce_scatter"
+    ):
         schedule_text(found)
 
 
@@ -172,7 +195,11 @@ def test_the_schema_says_nothing_that_the_reader_ignores() -> None:
     while todo:
         rule = todo.pop()
         named |= set(rule)
-        todo += [*rule.get("properties", {}).values(), *rule.get("$defs", {}).values(), *rule.get("prefixItems", [])]
+        todo += [
+            *rule.get("properties", {}).values(),
+            *rule.get("$defs", {}).values(),
+            *rule.get("prefixItems", []),
+        ]
         todo += [rule[key] for key in ("items",) if key in rule]
     assert named <= json_schema.KEYWORDS
 
@@ -189,7 +216,9 @@ class Goal:
             if line.startswith("rank "):
                 rank = int(words[1])
             elif len(words) == 3 and words[1].endswith("requires"):
-                assert {(rank, words[0]), (rank, words[2])} <= set(self.operations), f"{line} names what stands below it"
+                assert {(rank, words[0]), (rank, words[2])} <= set(self.operations), (
+                    f"{line} names what stands below it"
+                )
                 self.needs[rank, words[0]].add((rank, words[2]))
             elif words and words[0] != "}":
                 self.operations[rank, words[0].rstrip(":")] = words[1:]
@@ -208,7 +237,9 @@ class Goal:
             sent[way].append(at)
         partner = {at: sent[way].popleft() for at, way in self.messages("recv")}
         assert not any(sent.values()), "messages that nobody receives"
-        assert all(self.operations[at][1] == self.operations[other][1] for at, other in partner.items()), "unequal sizes"
+        assert all(self.operations[at][1] == self.operations[other][1] for at, other in partner.items()), (
+            "unequal sizes"
+        )
         depths, todo = dict[tuple[int, str], int](), deque(self.operations)
         waits = 0
         while todo:
@@ -248,14 +279,30 @@ def test_goal_orders_thread_blocks(tmp_path: Path) -> None:
 def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command writes each format, says what RCCL refuses, and names the suffixes that it knows."""
     for suffix, begin in (("xml", "<algo name="), ("goal", "num_ranks 4"), ("json", "{")):
-        assert main(["show", "allreduce/ring", "-n", "4", "--bytes", "64K", "--write", str(tmp_path / f"a.{suffix}")]) == 0
+        assert (
+            main(
+                [
+                    "show",
+                    "allreduce/ring",
+                    "-n",
+                    "4",
+                    "--bytes",
+                    "64K",
+                    "--write",
+                    str(tmp_path / f"a.{suffix}"),
+                ]
+            )
+            == 0
+        )
         assert (tmp_path / f"a.{suffix}").read_text().startswith(begin)
     assert "send 16384b to" in (tmp_path / "a.goal").read_text()
     assert main(["show", "allreduce/ring", "-n", "64", "--write", str(tmp_path / "a.xml")]) == 0
     assert "RCCL's reader refuses it: 127 steps" in capsys.readouterr().out
     assert main(["show", "allreduce/ring", "-n", "4", "--write", str(tmp_path / "a.txt")]) == 2
     assert "ends in .xml, .goal, .json, got '.txt'" in capsys.readouterr().err
-    assert main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
+    assert (
+        main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
+    )
     assert "a time from 0 to 1e+09 for each, got 1048576 and nan" in capsys.readouterr().err
 
 

@@ -74,7 +74,9 @@ def test_numba_is_one_that_was_tried() -> None:
     untried = tuple(map(int, bound[1].split(".")))
     assert untried == object_code._UNTRIED, "hpcoll/kernels/object_code.py has another bound than setup.cfg"
     passed = tuple(map(int, numba.__version__.split(".")[:2])) >= untried
-    assert not passed, f"Numba {numba.__version__} is past the bound {bound[1]}: run tests/run.sh full with it, then move both bounds"
+    assert not passed, (
+        f"Numba {numba.__version__} is past the bound {bound[1]}: run tests/run.sh full with it, then move both bounds"
+    )
 
 
 @guards("hpcoll/kernels/machine_code.py (`placed`)")
@@ -103,9 +105,19 @@ except KernelError as error:
 @guards("hpcoll/runtime/engine/object_layout.py (`SUPPORTED`)")
 @pytest.mark.parametrize(
     ("field", "word"),
-    [("TYPE_OF", 0), ("DATA", 4), ("NDIM", 0), ("DIMENSIONS", 5), ("DESCR", 6), ("FLAGS", 0), ("SCALAR", 1), ("SIZE", 1), ("ITEMS", 1),
-     ("FIRST_ITEM", 2)],
-)  # fmt: skip
+    [
+        ("TYPE_OF", 0),
+        ("DATA", 4),
+        ("NDIM", 0),
+        ("DIMENSIONS", 5),
+        ("DESCR", 6),
+        ("FLAGS", 0),
+        ("SCALAR", 1),
+        ("SIZE", 1),
+        ("ITEMS", 1),
+        ("FIRST_ITEM", 2),
+    ],
+)
 def test_another_layout_of_objects_is_seen(monkeypatch: pytest.MonkeyPatch, field: str, word: int) -> None:
     assert object_layout.SUPPORTED
     assert object_layout._supported()
@@ -122,7 +134,12 @@ def test_the_call_cache_stays_empty_where_the_layout_is_another(monkeypatch: pyt
     for supported in (True, False):
         monkeypatch.setattr(call_cache, "SUPPORTED", supported)
         table = call_cache.CallTable(0, 1, 0)
-        table.enter(None, call_cache.BufferPattern(c.ABSENT), call_cache.BufferPattern(c.ABSENT), call_cache.CachedCall(None, None))
+        table.enter(
+            None,
+            call_cache.BufferPattern(c.ABSENT),
+            call_cache.BufferPattern(c.ABSENT),
+            call_cache.CachedCall(None, None),
+        )
         assert len(table.calls) == supported
 
 
@@ -193,16 +210,25 @@ def test_a_variable_of_the_library_that_is_missing_is_left_alone(monkeypatch: py
     program = "import ctypes, mpi4py; mpi4py.rc.initialize = False; from hpcoll.runtime.transports import mpi; mpi.end_without_barrier()"
     shown = "; print(ctypes.c_bool.in_dll(ctypes.CDLL(mpi.MPI.__file__), mpi._ASYNC_FINALIZE).value)"
     if "Open MPI" in MPI.Get_library_version():
-        assert subprocess.run([sys.executable, "-c", program + shown], capture_output=True, text=True, check=True).stdout == "True\n"
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", program + shown], capture_output=True, text=True, check=True
+            ).stdout
+            == "True\n"
+        )
 
 
 @guards("hpcoll/runtime/transports/cross_memory.py (`word`)")
 @pytest.mark.parametrize(("scope", "ncalls"), [("0", 0), ("1", 1), ("2", 0)])
-def test_leave_to_read_memory_is_given_where_yama_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scope: str, ncalls: int) -> None:
+def test_leave_to_read_memory_is_given_where_yama_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scope: str, ncalls: int
+) -> None:
     called: list[int] = []
     (tmp_path / "scope").write_text(f"{scope}\n")
     monkeypatch.setattr(cross_memory, "_PTRACE_SCOPE", tmp_path / "scope")
-    monkeypatch.setattr(cross_memory, "_libc", SimpleNamespace(prctl=lambda option, *_: called.append(option.value)))
+    monkeypatch.setattr(
+        cross_memory, "_libc", SimpleNamespace(prctl=lambda option, *_: called.append(option.value))
+    )
     cross_memory._word.__wrapped__(os.getpid())
     assert called == [cross_memory._SET_PTRACER] * ncalls
 
@@ -216,7 +242,11 @@ def test_a_fork_leaves_by_the_real_exit(monkeypatch: pytest.MonkeyPatch) -> None
     finally:
         os._exit = before
     world = SimpleNamespace(size=2, rank=0)  # where the parent would wait for others, and end the job
-    monkeypatch.setattr(hard_exit, "MPI", SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world))
+    monkeypatch.setattr(
+        hard_exit,
+        "MPI",
+        SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world),
+    )
     monkeypatch.setattr(hard_exit, "_all_leave", lambda: False)
     child = os.fork()
     if child == 0:
@@ -226,7 +256,9 @@ def test_a_fork_leaves_by_the_real_exit(monkeypatch: pytest.MonkeyPatch) -> None
 
 @guards("hpcoll/comm/requests/replaced.py (`install`)")
 @pytest.mark.parametrize("found", [[], [()], [{"Startall": None}]])
-def test_classes_without_such_dictionaries_keep_their_methods(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
+def test_classes_without_such_dictionaries_keep_their_methods(
+    monkeypatch: pytest.MonkeyPatch, found: list[Any]
+) -> None:
     monkeypatch.setattr(replaced.gc, "get_referents", lambda *_: found)
     before = MPI.Prequest.Startall, MPI.Request.Waitall
     assert not replaced.install()

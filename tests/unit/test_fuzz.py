@@ -24,7 +24,9 @@ sys.exit(fuzz_child.main("odd", 0, 20))
 def ended(*arguments: str) -> tuple[int, str]:
     """Status of a Python process, and what it said."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HPCOLL_")}
-    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+    result = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
     return result.returncode, f"{result.stdout}\n...{result.stderr[-4000:]}"
 
 

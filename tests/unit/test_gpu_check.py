@@ -35,7 +35,15 @@ def answer(python: Path, program: str, tmp_path: Path) -> list[str]:
     """Return what a program prints that has neither this process's folder nor kernels that were kept."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "CUDA_HOME": ""}
     command = [python, "-c", program]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=slowed(100), check=False)
+    run = subprocess.run(
+        command,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=slowed(100),
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.split()
 
@@ -106,7 +114,9 @@ def contained(tmp_path: Path, limit_s: float, *command: object) -> tuple[str, st
     program = "import sys; from contained import *; adopt_orphans(); print(run(sys.argv[3:], Path(sys.argv[1]), float(sys.argv[2])).status)"
     words = map(str, [sys.executable, "-c", program, log, limit_s, *command])
     found = os.environ | {"PYTHONPATH": str(CHECK)}
-    run = subprocess.run(list(words), env=found, capture_output=True, text=True, check=True, timeout=slowed(60))
+    run = subprocess.run(
+        list(words), env=found, capture_output=True, text=True, check=True, timeout=slowed(60)
+    )
     return run.stdout.strip(), log.read_text()
 
 
@@ -134,7 +144,9 @@ def test_ranks_that_wait_in_mpi_dump_their_stacks(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv(name, "1")
     program = tmp_path / "waits.py"
     program.write_text(_WAITS)
-    status, log = contained(tmp_path, 6, Path(sys.executable).with_name("mpirun"), "-n", "2", sys.executable, program)
+    status, log = contained(
+        tmp_path, 6, Path(sys.executable).with_name("mpirun"), "-n", "2", sys.executable, program
+    )
     assert status == "hung"
     assert log.count("in waits_in_mpi") == 2
     assert running(str(program)) == []
@@ -150,9 +162,15 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("program", "status"),
-    [("exit 0", "ok"), ("exit 3", "exit 3"), ("kill -SEGV $$", "SIGSEGV"), ("exit 139", "SIGSEGV"), ("exit 124", "hung"),
-     ("exit 255", "exit 255")],
-)  # fmt: skip
+    [
+        ("exit 0", "ok"),
+        ("exit 3", "exit 3"),
+        ("kill -SEGV $$", "SIGSEGV"),
+        ("exit 139", "SIGSEGV"),
+        ("exit 124", "hung"),
+        ("exit 255", "exit 255"),
+    ],
+)
 def test_outcomes_are_named(program: str, status: str, tmp_path: Path) -> None:
     assert contained(tmp_path, 20, "sh", "-c", program)[0] == status
 
@@ -161,22 +179,31 @@ def test_a_program_that_is_missing_is_an_outcome(tmp_path: Path) -> None:
     assert contained(tmp_path, 20, "no-such-program")[0] == "not found: no-such-program"
 
 
-@pytest.mark.parametrize("hangs", [3, *(pytest.param(number, marks=pytest.mark.full) for number in (1, 2, 4, 5, 6, 7))])
+@pytest.mark.parametrize(
+    "hangs", [3, *(pytest.param(number, marks=pytest.mark.full) for number in (1, 2, 4, 5, 6, 7))]
+)
 def test_a_step_that_hangs_and_one_that_crashes_cost_only_themselves(hangs: int, tmp_path: Path) -> None:
     crashes = hangs % 7 + 1
     breaks = {f"--step {hangs} ": "hang", f"--step {crashes} ": "crash"}
     knobs = NOTHING_TO_DO | {"PYTHON": sys._base_executable, "LIMITS": f"{hangs}=1"}
     left = check(tmp_path, BREAKS=breaks, **knobs)
     wanted = {hangs: "hung", crashes: "SIGABRT"}
-    assert {number: step["status"] for number, step in left.steps.items()} == {number: wanted.get(number, "ok") for number in range(1, 8)}
+    assert {number: step["status"] for number, step in left.steps.items()} == {
+        number: wanted.get(number, "ok") for number in range(1, 8)
+    }
     assert left.status == 1
     for number, step in left.steps.items():
         folder = f"{number}-{step['name'].replace(' ', '-')}"
         assert f"| {number} {step['name']} | {step['began']} | {step['status']} |" in left.table
         assert ("in _break" in left.logs[f"{folder}/log.txt"]) is (number in wanted)
         parts = {one["name"] for one in step["parts"]}
-        assert parts >= ({1: {"limits", "shm", "packages", "nvidia-smi"}, 2: {"environment"}, 6: {"mps"}, 7: {"none"}}.get(number, set())
-                         if number not in wanted else set())  # fmt: skip
+        assert parts >= (
+            {1: {"limits", "shm", "packages", "nvidia-smi"}, 2: {"environment"}, 6: {"mps"}, 7: {"none"}}.get(
+                number, set()
+            )
+            if number not in wanted
+            else set()
+        )
         assert {f"{folder}/{name}.txt" for name in parts} <= left.logs.keys()
     assert f"### step {hangs} {left.steps[hangs]['name']}: hung" in left.table
     assert left.processes == []
@@ -185,7 +212,11 @@ def test_a_step_that_hangs_and_one_that_crashes_cost_only_themselves(hangs: int,
 def test_a_probe_that_crashes_and_one_that_hangs_cost_only_themselves(tmp_path: Path) -> None:
     breaks = {"probes.py symbols": "crash", "probes.py memory": "hang"}
     left = check(tmp_path, 3, PROBES="symbols memory context", PROBE_LIMIT_S=4, BREAKS=breaks)
-    assert {one["name"]: one["status"] for one in left.steps[3]["parts"]} == {"symbols": "SIGABRT", "memory": "hung", "context": "ok"}
+    assert {one["name"]: one["status"] for one in left.steps[3]["parts"]} == {
+        "symbols": "SIGABRT",
+        "memory": "hung",
+        "context": "ok",
+    }
     assert "in _break" in left.logs["3-probes/memory.txt"]
     assert left.found("context")["name of GPU 0"] == "Double 0"
     assert "# Double 0" in left.table
@@ -201,8 +232,12 @@ def test_ranks_that_hang_dump_their_stacks(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_off_has_reported(tmp_path: Path) -> None:
-    environment = variables(tmp_path, **NOTHING_TO_DO, PYTHON=sys._base_executable, BREAKS={"--step 3 ": "hang"})
-    with subprocess.Popen([ROOT / "jobs" / "gpu_check.sh", "1", "3"], env=environment, stdout=subprocess.PIPE, text=True) as process:
+    environment = variables(
+        tmp_path, **NOTHING_TO_DO, PYTHON=sys._base_executable, BREAKS={"--step 3 ": "hang"}
+    )
+    with subprocess.Popen(
+        [ROOT / "jobs" / "gpu_check.sh", "1", "3"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         while not any("--step 3 " in line for line in running(str(tmp_path))):
             time.sleep(0.05)
         process.terminate()
@@ -235,22 +270,35 @@ def test_files_that_were_cut_off_do_not_end_the_report(tmp_path: Path) -> None:
 
     folder = tmp_path / "work" / "4-small-bench"
     folder.mkdir(parents=True)
-    (folder / "step.json").write_text(json.dumps({"number": 4, "name": "small bench", "began": "", "status": "ok", "seconds": 1}))
+    (folder / "step.json").write_text(
+        json.dumps({"number": 4, "name": "small bench", "began": "", "status": "ok", "seconds": 1})
+    )
     (folder / "parts.jsonl").write_text('{"name": "a", "status": "exit 1", "seconds": 1}\n{"name": "b", "sta')
     (folder / "a.txt").write_text('{"what": "one", "value": 1}\n{"what": "tw\nlast words\n')
     (folder / "bench-a.json").write_text('{"collective": "allreduce"}')
     (folder / "bench-b.json").write_text('{"collec')
     text = report.write(tmp_path / "work", tmp_path).read_text()
-    for line in ("# gpu", "| a | exit 1 | 1.0 |  |", "| a | one | 1 |  |", "last words", "not as expected: KeyError 'results'"):
+    for line in (
+        "# gpu",
+        "| a | exit 1 | 1.0 |  |",
+        "| a | one | 1 |  |",
+        "last words",
+        "not as expected: KeyError 'results'",
+    ):
         assert line in text.splitlines(), text
 
 
 @pytest.mark.parametrize(
     ("lines", "case"),
-    [([["a", "begin"], ["a", "passed", 0.1], ["b", "begin"], ["b", "failed", 0.1], ["c", "begin"]], "b"), ([["a", "begin"]], "a"),
-     ([["a", "begin"], ["a", "passed", 0.1]], "")],
-)  # fmt: skip
-def test_the_first_test_that_failed_or_never_ended_is_run_again(lines: list[list[object]], case: str, tmp_path: Path) -> None:
+    [
+        ([["a", "begin"], ["a", "passed", 0.1], ["b", "begin"], ["b", "failed", 0.1], ["c", "begin"]], "b"),
+        ([["a", "begin"]], "a"),
+        ([["a", "begin"], ["a", "passed", 0.1]], ""),
+    ],
+)
+def test_the_first_test_that_failed_or_never_ended_is_run_again(
+    lines: list[list[object]], case: str, tmp_path: Path
+) -> None:
     import failures
 
     (tmp_path / "cases-0").write_text("")

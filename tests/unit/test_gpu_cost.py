@@ -26,9 +26,14 @@ def programs(row: Algorithm, gpus: Nodes) -> tuple[list[Program], int]:
     """Of all ranks, out of place, elements of 8 bytes, in one lane; and the bytes of the message."""
     p, blocks = len(gpus), COLLECTIVES[row.collective].blocks
     case = gpu_case(row, p, "all mapped", random.Random(0))._replace(
-        in_place=(COLLECTIVES[row.collective].always_in_place,) * p, sizes=None, count=840 if blocks else 840 * p, segment=1 << 40, root=0,
-        most_nbytes=1 << 30, nodes=gpus if row.placed else (),
-    )  # fmt: skip
+        in_place=(COLLECTIVES[row.collective].always_in_place,) * p,
+        sizes=None,
+        count=840 if blocks else 840 * p,
+        segment=1 << 40,
+        root=0,
+        most_nbytes=1 << 30,
+        nodes=gpus if row.placed else (),
+    )
     return programs_of(case, 8), 840 * p * 8
 
 
@@ -38,7 +43,9 @@ def operations(program: Program) -> list[tuple[int, ...]]:
 
 def moved(program: Program) -> int:
     """Bytes that kernels and copies read and write."""
-    reduced = sum((1 + row[NSOURCES] + row[NFURTHER]) * row[REDUCED_NBYTES] for row in rows_of(program, Code.REDUCE))
+    reduced = sum(
+        (1 + row[NSOURCES] + row[NFURTHER]) * row[REDUCED_NBYTES] for row in rows_of(program, Code.REDUCE)
+    )
     return reduced + sum(2 * row[5] for row in rows_of(program, Code.COPY))
 
 
@@ -54,9 +61,15 @@ def test_bytes_and_launches_are_those_of_programs(row: Algorithm, gpus: str) -> 
         of_each = [[rank for rank in ranks if rank in works] for ranks in members(placement)]
         busiest = max(sum(moved(found[rank]) for rank in ranks) for ranks in of_each)
         some_move_less = row.collective in ("bcast", "scatter", "scan", "exscan")
-        assert (busiest <= predicted.moved + 1e-6) if some_move_less else busiest == pytest.approx(predicted.moved)
+        assert (
+            (busiest <= predicted.moved + 1e-6)
+            if some_move_less
+            else busiest == pytest.approx(predicted.moved)
+        )
         launches = max(len(operations(program)) for program in found)
-        assert predicted.launches <= launches <= predicted.launches + (not row.on_gpu.launches), "but for a rank's own block"
+        assert predicted.launches <= launches <= predicted.launches + (not row.on_gpu.launches), (
+            "but for a rank's own block"
+        )
         if row.on_gpu.one_works:
             assert max(map(len, of_each)) == 1
 
@@ -76,14 +89,18 @@ def test_each_gpu_has_one_turn_by_its_leader(gpus: str, in_place: bool) -> None:
         assert bool(fold) == (rank in leaders)
         assert not fold or (fold[CODE], fold[NSOURCES], fold[NFURTHER]) == (Code.REDUCE, 8, 7)
         hands_out = rank not in leaders or len(leaders) > 1
-        assert len(rows_of(program, Code.SYNC)) == hands_out + (rank in leaders), "for the caller's earlier work, and for the kernel"
+        assert len(rows_of(program, Code.SYNC)) == hands_out + (rank in leaders), (
+            "for the caller's earlier work, and for the kernel"
+        )
 
 
 # --- choice
 
 
 def chosen(gpus: Nodes, nbytes: int, collective: str = "allreduce") -> str:
-    return choose(Need(collective, len(gpus), nbytes, native=False, one_node=True, gpu=True, gpus=gpus), Config()).algorithm
+    return choose(
+        Need(collective, len(gpus), nbytes, native=False, one_node=True, gpu=True, gpus=gpus), Config()
+    ).algorithm
 
 
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 26])
@@ -98,7 +115,11 @@ def test_ranks_that_share_a_gpu_let_one_work(nbytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 26])
 def test_of_algorithms_alike_one_with_the_fewest_rounds_is_chosen(gpus: Nodes, nbytes: int) -> None:
     need = Need("allreduce", 8, nbytes, native=False, one_node=True, gpu=True, gpus=gpus)
-    rows = [row for row in CATALOGUE.values() if row.collective == "allreduce" and worth_trying(row, need) and may_be_chosen(row, need)]
+    rows = [
+        row
+        for row in CATALOGUE.values()
+        if row.collective == "allreduce" and worth_trying(row, need) and may_be_chosen(row, need)
+    ]
     times = {row.name: _seconds(need, row)[0] for row in rows}
     alike = [row for row in rows if times[row.name] <= ALIKE * min(times.values())]
     found = find("allreduce", choose(need, Config()).algorithm)
@@ -123,11 +144,19 @@ def line(gpus: Nodes, nbytes: int) -> str:
 
 def by_host(nbytes: float, host_seconds: float) -> GpuPrediction:
     """A call on short messages by way of host memory; copy engines take no turns, and the bus as it was measured."""
-    return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, 2 * (H100.launch + H100.sync + nbytes / 5.5e10) + host_seconds)
+    return GpuPrediction(
+        2, 2, 0, 2 * nbytes, 0.0, 2 * (H100.launch + H100.sync + nbytes / 5.5e10) + host_seconds
+    )
 
 
 def cells(found: GpuPrediction) -> str:
-    numbers = (format_nbytes(round(found.moved)), format_nbytes(round(found.linked)), found.rounds, found.switches, found.launches)
+    numbers = (
+        format_nbytes(round(found.moved)),
+        format_nbytes(round(found.linked)),
+        found.rounds,
+        found.switches,
+        found.launches,
+    )
     return " | ".join([*map(str, numbers), f"{found.seconds * 1e6:.3g}"])
 
 
@@ -136,7 +165,11 @@ def table() -> str:
     lines = [f"| {head} |", "|" + "---|" * 9]
     for title, shared in (("one GPU that all share", True), ("one GPU each", False)):
         lines.append(f"| **{title}** |" + " |" * 8)
-        lines += [line((0,) * p if shared else tuple(range(p)), nbytes) for p in (2, 4, 8) for nbytes in (8 << 10, 1 << 20, 64 << 20)]
+        lines += [
+            line((0,) * p if shared else tuple(range(p)), nbytes)
+            for p in (2, 4, 8)
+            for nbytes in (8 << 10, 1 << 20, 64 << 20)
+        ]
     return "\n".join(lines)
 
 

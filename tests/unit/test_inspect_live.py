@@ -40,23 +40,37 @@ def test_a_rank_that_does_not_come(machine: Machine) -> None:
 
 def test_a_folder_whose_name_looks_like_a_place(machine: Machine) -> None:
     """The place begins where the call ends."""
-    machine.rank(0, call([1], what="Allreduce(float64[8], op=SUM) at /home/runs (2) at night/train at 9.py:9"), nranks=2)
+    machine.rank(
+        0,
+        call([1], what="Allreduce(float64[8], op=SUM) at /home/runs (2) at night/train at 9.py:9"),
+        nranks=2,
+    )
     assert "0 100 running Allreduce(float64[8], op=SUM) train at 9.py:9 2.5 s rank 1" in said(machine)
 
 
 @pytest.mark.parametrize(
     ("width", "table"),
     [
-        (80, ["  rank  process  state    waits in                       for    waits for",
-              "  0     100      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1",
-              "  1     101      running  in no collective since 12:03:07, after call 40 on MPI…",
-              "  2     102      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1"]),
-        (40, ["  rank  process  state    waits in     …",
-              "  0     100      running  Allreduce(f… …",
-              "  1     101      running  in no collect…",
-              "  2     102      running  Allreduce(f… …"]),
+        (
+            80,
+            [
+                "  rank  process  state    waits in                       for    waits for",
+                "  0     100      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1",
+                "  1     101      running  in no collective since 12:03:07, after call 40 on MPI…",
+                "  2     102      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1",
+            ],
+        ),
+        (
+            40,
+            [
+                "  rank  process  state    waits in     …",
+                "  0     100      running  Allreduce(f… …",
+                "  1     101      running  in no collect…",
+                "  2     102      running  Allreduce(f… …",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_narrow_terminals(machine: Machine, width: int, table: list[str]) -> None:
     """The table does without what the sentences have, and no line is too long."""
     for rank in (0, 2):
@@ -65,7 +79,9 @@ def test_narrow_terminals(machine: Machine, width: int, table: list[str]) -> Non
     shown = machine.text(width).splitlines()
     assert shown[shown.index(table[0]) :][:4] == table
     assert max(map(len, shown)) <= width
-    assert said(machine, width).endswith(f"waits for 2.5 s: rank 0 waits for rank 1; rank 1 {AFTER_40} on MPI_COMM_WORLD")
+    assert said(machine, width).endswith(
+        f"waits for 2.5 s: rank 0 waits for rank 1; rank 1 {AFTER_40} on MPI_COMM_WORLD"
+    )
 
 
 def test_a_rank_that_is_stopped(machine: Machine) -> None:
@@ -84,15 +100,25 @@ def test_across_calls(machine: Machine) -> None:
     machine.rank(2)
     (job,) = look(machine.folder).jobs
     barrier, allreduce = stories(job, NOW)
-    assert barrier == "Barrier() at /home/me/train.py:12 on rows waits for 60 s: rank 1 waits for rank 2; rank 2 waits in no collective"
+    assert (
+        barrier
+        == "Barrier() at /home/me/train.py:12 on rows waits for 60 s: rank 1 waits for rank 2; rank 2 waits in no collective"
+    )
     assert allreduce.endswith(
         "rank 0 waits for rank 1; rank 1 waits in Barrier() at /home/me/train.py:12 on rows, for rank 2; "
         "rank 2 waits in no collective"
     )
 
 
-@pytest.mark.parametrize("later", ["is in no collective since 12:05:00, after call 2", "is in no collective since 00:00:02, after call 2",
-                                   "is in call 3", "has called no collective yet"])  # fmt: skip
+@pytest.mark.parametrize(
+    "later",
+    [
+        "is in no collective since 12:05:00, after call 2",
+        "is in no collective since 00:00:02, after call 2",
+        "is in call 3",
+        "has called no collective yet",
+    ],
+)
 def test_what_the_ranks_of_a_call_see(machine: Machine, later: str) -> None:
     """Stands in its sentence; in the table, what happened last, by its time and not by its words: midnight may lie between."""
     machine.rank(0, call([1], sees=SEES))
@@ -111,7 +137,9 @@ def test_what_the_ranks_of_a_call_see(machine: Machine, later: str) -> None:
         ("1.0.9", {}, "waits in no collective", "has raised PeerFailed"),
     ],
 )
-def test_a_rank_that_has_failed_before(machine: Machine, key: str, sees: dict[str, Any], ends: str, shown: str) -> None:
+def test_a_rank_that_has_failed_before(
+    machine: Machine, key: str, sees: dict[str, Any], ends: str, shown: str
+) -> None:
     """What others see it do now counts more; and in a sentence, a failure on another communicator counts nothing."""
     machine.rank(0, call([1], sees=sees), nranks=2)
     machine.rank(1, nranks=2, failed=[call([0], what=BARRIER, key=key, number=3, kind="PeerFailed")])
@@ -126,12 +154,17 @@ def test_a_circle_ends(machine: Machine) -> None:
     machine.rank(2, call([1]))
     (job,) = look(machine.folder).jobs
     allreduce, _ = stories(job, NOW)
-    assert allreduce.endswith("train.py:12 on MPI_COMM_WORLD, for rank 2; rank 2 waits for rank 1; ranks 1 and 2 wait for each other")
+    assert allreduce.endswith(
+        "train.py:12 on MPI_COMM_WORLD, for rank 2; rank 2 waits for rank 1; ranks 1 and 2 wait for each other"
+    )
 
 
 @pytest.mark.parametrize(
     ("state", "left", "text"),
-    [("running", "was ended by ValueError: x", "rank 1 was ended by ValueError: x"), ("gone", "", "rank 1 has ended")],
+    [
+        ("running", "was ended by ValueError: x", "rank 1 was ended by ValueError: x"),
+        ("gone", "", "rank 1 has ended"),
+    ],
 )
 def test_a_rank_that_is_gone(machine: Machine, state: str, left: str, text: str) -> None:
     """By its own word, or because another names its process, of which there is no page any more."""
@@ -155,10 +188,14 @@ def test_ranks_elsewhere(machine: Machine) -> None:
     """Of another node, or of another world."""
     machine.rank(0, call([7, -1]), nranks=8)
     assert "1 of 8 ranks on node1" in machine.text()
-    assert "rank 0 waits for rank 7 and ranks of another program; rank 7 is not seen on this node" in said(machine)
+    assert "rank 0 waits for rank 7 and ranks of another program; rank 7 is not seen on this node" in said(
+        machine
+    )
 
 
-def test_who_may_not_be_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_may_not_be_asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Another user's process is counted where nothing else is found."""
     machine.process(100, page(0))
 
@@ -169,16 +206,24 @@ def test_who_may_not_be_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(live, "look", lambda: look(machine.folder))
     assert main(["inspect", "--live", "--once"]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert out.startswith("no rank of a program with an hpcoll communicator is seen on this node; processes of other users")
+    assert out.startswith(
+        "no rank of a program with an hpcoll communicator is seen on this node; processes of other users"
+    )
     assert out.endswith("may not be looked into: 1")
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [([], "either records, FILE, or --live"), (["--live", "x.json"], "either records"), (["--once", "x.json"], "--once goes with --live"),
-     (["--live", "--json"], "--json goes with --live --once")],
-)  # fmt: skip
-def test_options_that_do_not_go_together(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [
+        ([], "either records, FILE, or --live"),
+        (["--live", "x.json"], "either records"),
+        (["--once", "x.json"], "--once goes with --live"),
+        (["--live", "--json"], "--json goes with --live --once"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", *arguments]) == 2
     assert text in capsys.readouterr().err
 
@@ -194,14 +239,18 @@ def test_json(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert job["ranks"][1]["doing"] == f"{AFTER_40} on MPI_COMM_WORLD"
 
 
-def test_json_where_nobody_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_where_nobody_is_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(live, "look", lambda: Found((), 2, ("process 100: x",)))
     assert main(["inspect", "--live", "--once", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["jobs"], told["closed"], told["unclear"]) == ([], 2, ["process 100: x"])
 
 
-def test_it_ends_with_the_ranks(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_with_the_ranks(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And with Ctrl-C; what is no terminal is not cleared."""
     machine.rank(0, nranks=1)
     looks = iter([look(machine.folder), look(machine.folder), Found(())])
@@ -232,4 +281,9 @@ def test_shares_of_a_core() -> None:
 
 def test_it_needs_no_mpi() -> None:
     program = "import sys, hpcoll.cli.inspect.command; print(*sorted(set(sys.modules) & {'mpi4py', 'numba'}))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == ""
+    )

@@ -26,24 +26,53 @@ def broken(**changed: Any) -> list[Any]:
         (["[" * 100000], "0.json: expected JSON, got "),
         (["[]"], "0.json: the whole: expected an object, got []"),
         (broken(format=2), "1.json: field format: expected 1, got 2"),
-        (broken(world_rank=0, communicators=[]), "1.json: expected a rank that no other file is of, got rank 0, as in "),
+        (
+            broken(world_rank=0, communicators=[]),
+            "1.json: expected a rank that no other file is of, got rank 0, as in ",
+        ),
         (broken(program=["b.py"]), "1.json: program: expected ['train.py', '--x'] as in "),
         (broken(world_size=3), "1.json: world_size: expected 2 as in "),
         (broken(world_rank=2), "1.json: field world_rank: expected an integer from 0 to 1, got 2"),
-        (broken(communicators=[part(0, [0, 1], [])]), "1.json: field communicators[0].rank: expected where world rank 1 is in [0, 1]"),
-        (broken(communicators=[part(1, [0, 1], [call(1, "lost")])]), "calls[0].state: expected ended, waiting or failed, got 'lost'"),
-        (broken(communicators=[part(1, [0, 1], [call(1), call(1)])]), "calls[1].seq: expected one that lane 'blocking' has not had, got 1"),
-        (broken(communicators=[part(1, [0, 1], [call(1, awaits=[2])])]), "calls[0].awaits: expected ranks below 2, got 2"),
-        (broken(communicators=[part(1, [0, 1], [])] * 2), "field communicators[1].id: expected one that no other has, got '0,1/MPI"),
+        (
+            broken(communicators=[part(0, [0, 1], [])]),
+            "1.json: field communicators[0].rank: expected where world rank 1 is in [0, 1]",
+        ),
+        (
+            broken(communicators=[part(1, [0, 1], [call(1, "lost")])]),
+            "calls[0].state: expected ended, waiting or failed, got 'lost'",
+        ),
+        (
+            broken(communicators=[part(1, [0, 1], [call(1), call(1)])]),
+            "calls[1].seq: expected one that lane 'blocking' has not had, got 1",
+        ),
+        (
+            broken(communicators=[part(1, [0, 1], [call(1, awaits=[2])])]),
+            "calls[0].awaits: expected ranks below 2, got 2",
+        ),
+        (
+            broken(communicators=[part(1, [0, 1], [])] * 2),
+            "field communicators[1].id: expected one that no other has, got '0,1/MPI",
+        ),
         (broken(communicators=[part(1, [1, 0], []) | {"id": f"0,1/{WORLD}"}]), "expected [0, 1] as in "),
-        (broken(communicators=[part(1, [0, 1, 1], [])]), "field communicators[0].ranks: expected each rank once, got [0, 1, 1]"),
+        (
+            broken(communicators=[part(1, [0, 1, 1], [])]),
+            "field communicators[0].ranks: expected each rank once, got [0, 1, 1]",
+        ),
         (broken(program=[["a.py"]]), '1.json: field program: expected a list of texts, got [["a.py"]]'),
-        (broken(world_size=1 << 31), "1.json: field world_size: expected an integer from 1 to 2147483647, got 2147483648"),
-        (broken(world_size=10**4000), f"field world_size: expected an integer from 1 to 2147483647, got 1{'0' * 98}…"),
+        (
+            broken(world_size=1 << 31),
+            "1.json: field world_size: expected an integer from 1 to 2147483647, got 2147483648",
+        ),
+        (
+            broken(world_size=10**4000),
+            f"field world_size: expected an integer from 1 to 2147483647, got 1{'0' * 98}…",
+        ),
         (broken(written=1e12), "1.json: field written: expected seconds since 1970, got 1000000000000.0"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[Any], text: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[Any], text: str
+) -> None:
     assert main(["inspect", *write(tmp_path, records)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -55,7 +84,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.Ca
 def test_a_world_of_very_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those without a record are told as ranges, whatever one record claims that there are."""
     waits = [call(1, "waiting", awaits=[1, 2, 7, 8, 9])]
-    files = write(tmp_path, [record(0, MAX_RANKS, part(0, [0, *range(2, 30, 3), 5_000_000], waits) | {"name": "some"})])
+    files = write(
+        tmp_path, [record(0, MAX_RANKS, part(0, [0, *range(2, 30, 3), 5_000_000], waits) | {"name": "some"})]
+    )
     assert main(["inspect", "--json", *files]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["missing"] == [[1, MAX_RANKS - 1]]
@@ -63,12 +94,16 @@ def test_a_world_of_very_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["left no record"] == [[2, 2], [5, 5], [20, 20], [23, 23], [26, 26]]
     assert found["record missing"] == [[1, 1], [3, 4], [6, 19], [21, 22], [24, 25], [27, MAX_RANKS - 1]]
     assert main(["inspect", *files]) == 1
-    assert f"ranks 1, 3-4, 6-19, 21-22, 24-25, 27-{MAX_RANKS - 1} left no record" in " ".join(capsys.readouterr().out.split())
+    assert f"ranks 1, 3-4, 6-19, 21-22, 24-25, 27-{MAX_RANKS - 1} left no record" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.parametrize("depth", [*range(880, 1000, 8), 100_000])
 @pytest.mark.parametrize("key", ["world_rank", "program", "communicators", "why"])
-def test_values_that_are_nested_deeply(key: str, depth: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_are_nested_deeply(
+    key: str, depth: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """At each depth that can be read, the error can be written, too."""
     text = json.dumps(record(0, 1) | {key: "deep"}).replace('"deep"', "[" * depth + "]" * depth)
     assert main(["inspect", *write(tmp_path, [text])]) == 2
@@ -113,9 +148,14 @@ def test_calls_that_await_very_many_ranks(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "/nowhere/0.json"]) == 2
-    assert capsys.readouterr().err == "hpcoll: error: cannot read /nowhere/0.json: No such file or directory\n"
+    assert (
+        capsys.readouterr().err == "hpcoll: error: cannot read /nowhere/0.json: No such file or directory\n"
+    )
 
 
 def test_it_needs_no_mpi_and_no_compiler() -> None:
     program = "import sys, hpcoll.cli.inspect.command; print(*sorted(set(sys.modules) & {'mpi4py', 'numba', 'hpcoll.cli.show'}))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        == "\n"
+    )

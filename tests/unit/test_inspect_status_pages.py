@@ -27,7 +27,9 @@ def test_jobs_are_told_apart(machine: Machine) -> None:
     machine.rank(1, nranks=2)
     machine.rank(0, call([1]), nranks=2, pid=200, launcher="a", started=60.0, peers={0: 200, 1: 201})
     machine.rank(1, nranks=2, pid=201, launcher="b", started=61.0, peers={1: 201, 0: 200})
-    machine.rank(0, nranks=2, pid=300, started=62.0, peers={0: 300, 1: 301})  # the first one's launcher, another world
+    machine.rank(
+        0, nranks=2, pid=300, started=62.0, peers={0: 300, 1: 301}
+    )  # the first one's launcher, another world
     jobs = look(machine.folder).jobs
     seen = [[(rank.pid, rank.has_page) for rank in job.ranks.values()] for job in jobs]
     assert seen == [[(100, True), (101, True)], [(200, True), (201, True)], [(300, True), (301, False)]]
@@ -77,10 +79,16 @@ def test_times_that_are_none(machine: Machine, started: float) -> None:
 
 @pytest.mark.parametrize(
     "wait",
-    [7, {"key": "x"}, call([1]) | {"for": 3}, call([1]) | {"number": 1e400},
-     call([1]) | {"sees": {"1": "x"}},
-     call([1]) | {"sees": {"1": [-1, "x"]}}, *(call([1]) | {"since": since} for since in ("now", math.inf, math.nan, 1e300, 10**400, -1))],
-)  # fmt: skip
+    [
+        7,
+        {"key": "x"},
+        call([1]) | {"for": 3},
+        call([1]) | {"number": 1e400},
+        call([1]) | {"sees": {"1": "x"}},
+        call([1]) | {"sees": {"1": [-1, "x"]}},
+        *(call([1]) | {"since": since} for since in ("now", math.inf, math.nan, 1e300, 10**400, -1)),
+    ],
+)
 def test_notices_that_are_wrong(machine: Machine, wait: Any) -> None:
     """They are other processes' and may hold anything."""
     machine.rank(0, wait)
@@ -90,7 +98,9 @@ def test_notices_that_are_wrong(machine: Machine, wait: Any) -> None:
 
 @pytest.mark.parametrize("where", [40, 4096 + 40])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_page_that_is_being_written(machine: Machine, monkeypatch: pytest.MonkeyPatch, where: int, times: int) -> None:
+def test_a_page_that_is_being_written(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, where: int, times: int
+) -> None:
     """Is read again, in the same look: who its process is, and its notice."""
     whole = page(0, call([1]), nranks=1, pid=100)
     machine.process(100, whole)

@@ -14,7 +14,9 @@ from slowness import slowed
 SOURCE = Path(__file__).resolve().parents[2] / "jobs" / "copy_limits.c"
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc on x86-64")
+@pytest.mark.skipif(
+    shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc on x86-64"
+)
 def test_copy_limits(tmp_path: Path) -> None:
     program = tmp_path / "copy_limits"
     subprocess.run(["gcc", "-O3", "-Wall", "-Wextra", "-Werror", "-o", program, SOURCE], check=True)
@@ -22,7 +24,9 @@ def test_copy_limits(tmp_path: Path) -> None:
     if "Operation not permitted" in done.stderr:
         pytest.skip("this system lets no process read another one's memory")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split(";")[0].split() for line in done.stdout.splitlines()] == [[str(1 << k), "KiB"] for k in range(6, 8)]
+    assert [line.split(";")[0].split() for line in done.stdout.splitlines()] == [
+        [str(1 << k), "KiB"] for k in range(6, 8)
+    ]
     assert all(line.count("; ") == 6 for line in done.stdout.splitlines())
 
 
@@ -46,11 +50,18 @@ def test_ranks_give_cores_away_only_where_they_are_more(tmp_path: Path) -> None:
     """Else they would wait for each other as if another rank needed the core."""
     mpirun = installed(tmp_path) / "bin" / "mpirun"
     mpirun.write_text('#!/bin/sh\necho "$2 ranks: $OMPI_MCA_mpi_yield_when_idle"\n')
-    environment = os.environ | {"VENV": str(tmp_path), "PYTHON": "python3", "NRANKS": "100000", "BENCH_NRANKS": "1"}
+    environment = os.environ | {
+        "VENV": str(tmp_path),
+        "PYTHON": "python3",
+        "NRANKS": "100000",
+        "BENCH_NRANKS": "1",
+    }
     for told, expected in ((None, ("1", "0")), ("0", ("0", "0")), ("1", ("1", "1"))):
         environment.pop("OMPI_MCA_mpi_yield_when_idle", None)
         said = environment | ({} if told is None else {"OMPI_MCA_mpi_yield_when_idle": told})
-        done = subprocess.run([ROOT / "jobs" / "local.sh"], env=said, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [ROOT / "jobs" / "local.sh"], env=said, capture_output=True, text=True, check=True
+        )
         trains, measures = done.stdout.split("\n\n")
         assert trains == f"100000 ranks: {expected[0]}"
         assert measures.endswith(f" size:\n1 ranks: {expected[1]}\n")

@@ -26,27 +26,48 @@ PAIRS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtyp
 LENGTHS = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 5000)
 
 NUMPY: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 # Each pair is compiled, which takes a second or two. The short run has every operator with a type that has all its paths, and sums of each
 # kind of type, signed and not, narrow and wide.
 SHORT = {(ops.SUM, name) for name in ("int8", "uint64", "float32", "float64", "complex64", "complex128")} | {
-    (ops.PROD, "complex128"), (ops.MIN, "float64"), (ops.MAX, "float64"), (ops.LAND, "bool"),
-}  # fmt: skip
+    (ops.PROD, "complex128"),
+    (ops.MIN, "float64"),
+    (ops.MAX, "float64"),
+    (ops.LAND, "bool"),
+}
 every_integer = pytest.mark.parametrize(
-    "dtype", [pytest.param(one, id=str(one), marks=() if one.name == "int32" else pytest.mark.full) for one in INTEGERS]
+    "dtype",
+    [
+        pytest.param(one, id=str(one), marks=() if one.name == "int32" else pytest.mark.full)
+        for one in INTEGERS
+    ],
 )
 every_float = pytest.mark.parametrize(
-    "dtype", [pytest.param(one, id=str(one), marks=() if one.name == "float64" else pytest.mark.full) for one in FLOATS]
+    "dtype",
+    [
+        pytest.param(one, id=str(one), marks=() if one.name == "float64" else pytest.mark.full)
+        for one in FLOATS
+    ],
 )
 every_pair = pytest.mark.parametrize(
     ("op", "dtype"),
     [
         pytest.param(
-            op, dtype, id=f"{op.name}-{dtype}", marks=() if dtype.name == "int32" or (op, dtype.name) in SHORT else pytest.mark.full
+            op,
+            dtype,
+            id=f"{op.name}-{dtype}",
+            marks=() if dtype.name == "int32" or (op, dtype.name) in SHORT else pytest.mark.full,
         )
         for op, dtype in PAIRS
     ],
@@ -57,7 +78,9 @@ def fold(op: ReduceOp, dst: np.ndarray, *srcs: np.ndarray) -> np.ndarray:
     """Run a kernel through its address, as the engine does."""
     assert all(one.dtype == dst.dtype and one.size == dst.size and one.flags.c_contiguous for one in srcs)
     pointers = (ctypes.c_void_p * len(srcs))(*(src.ctypes.data for src in srcs))
-    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(kernel_address(op, dst.dtype))
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+        kernel_address(op, dst.dtype)
+    )
     kernel(dst.ctypes.data, ctypes.addressof(pointers), len(srcs), dst.size)
     return dst
 
@@ -67,7 +90,9 @@ def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray
     if dtype.kind in "biu":
         return integers(dtype, count, rng)
     found = rng.integers(-8, 9, count).astype(dtype)
-    return found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
+    return (
+        found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
+    )
 
 
 def by_numpy(op: ReduceOp, srcs: list[np.ndarray]) -> np.ndarray:
@@ -89,7 +114,9 @@ def test_agrees_with_numpy(op: ReduceOp, dtype: np.dtype) -> None:
             room = numbers(dtype, length + 8, rng)
             edges = room[:4].copy(), room[-4:].copy()
             assert np.array_equal(fold(op, room[4 : length + 4], *srcs), by_numpy(op, srcs))
-            assert all(same_bits(src, old) for src, old in zip(srcs, before, strict=True)), "a source was written"
+            assert all(same_bits(src, old) for src, old in zip(srcs, before, strict=True)), (
+                "a source was written"
+            )
             assert same_bits(room[:4], edges[0])
             assert same_bits(room[-4:], edges[1]), "wrote outside the destination"
 
@@ -128,7 +155,20 @@ def test_nan_comes_through_from_every_position(op: ReduceOp, dtype: np.dtype) ->
 @every_float
 @pytest.mark.parametrize("op", [ops.MIN, ops.MAX, ops.SUM, ops.PROD], ids=lambda op: op.name)
 def test_swapped_operands_give_the_same_bits(op: ReduceOp, dtype: np.dtype) -> None:
-    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal, 0.1], dtype)
+    special = np.array(
+        [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            np.inf,
+            -np.inf,
+            np.finfo(dtype).tiny,
+            np.finfo(dtype).smallest_subnormal,
+            0.1,
+        ],
+        dtype,
+    )
     left, right = (grid.ravel().copy() for grid in np.meshgrid(special, special))
     one, other = fold(op, np.empty_like(left), left, right), fold(op, np.empty_like(left), right, left)
     numeric = ~np.isnan(one)
@@ -149,7 +189,9 @@ def test_integers_wrap_around(dtype: np.dtype) -> None:
 
 @every_integer
 def test_logical_operators_give_0_or_1(dtype: np.dtype) -> None:
-    a, b, c = (np.array(values, dtype) for values in ([0, 0, 4, 4, 2, 7], [0, 5, 0, 3, 1, 7], [9, 0, 9, 9, 0, 7]))
+    a, b, c = (
+        np.array(values, dtype) for values in ([0, 0, 4, 4, 2, 7], [0, 5, 0, 3, 1, 7], [9, 0, 9, 9, 0, 7])
+    )
     assert fold(ops.LAND, np.empty_like(a), a, b).tolist() == [0, 0, 0, 1, 1, 1]
     assert fold(ops.LOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 1, 1, 1]
     assert fold(ops.LXOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 0, 0, 0]
@@ -163,10 +205,14 @@ def test_many_sources_fold_as_the_canonical_expression(dtype: np.dtype, position
     rng = np.random.default_rng(9)
     for nsrcs in (*range(2, 18), 23, 32, 33, 64, 101):
         count, shift = rng.choice([1, 17, BLOCK, BLOCK + 5, 2 * BLOCK + 1]), rng.integers(0, 8)
-        rows = rng.standard_normal((nsrcs, shift + count)) * 10.0 ** rng.integers(-8, 8, (nsrcs, shift + count))
+        rows = rng.standard_normal((nsrcs, shift + count)) * 10.0 ** rng.integers(
+            -8, 8, (nsrcs, shift + count)
+        )
         srcs = [row[shift:].astype(dtype) for row in rows]
         expected = canonical.fold(np.add, [src.copy() for src in srcs])
-        assert same_bits(fold(ops.SUM, np.empty_like(srcs[0]) if position is None else srcs[position], *srcs), expected), nsrcs
+        assert same_bits(
+            fold(ops.SUM, np.empty_like(srcs[0]) if position is None else srcs[position], *srcs), expected
+        ), nsrcs
 
 
 def test_what_an_operator_of_the_user_computes_in_between_has_the_element_type() -> None:
@@ -180,7 +226,11 @@ def test_what_an_operator_of_the_user_computes_in_between_has_the_element_type()
 
 def test_average_and_premultiplied_sum_are_sums_here() -> None:
     address = kernel_address(ops.SUM, np.dtype(np.float32))
-    assert kernel_address(ops.AVG, np.dtype(np.float32)) == kernel_address(ops.premul_sum(3.0), np.dtype(np.float32)) == address
+    assert (
+        kernel_address(ops.AVG, np.dtype(np.float32))
+        == kernel_address(ops.premul_sum(3.0), np.dtype(np.float32))
+        == address
+    )
 
 
 def test_an_operator_of_the_user_keeps_left_and_right_apart() -> None:
@@ -198,7 +248,11 @@ def test_an_operator_of_the_user_is_compiled_once() -> None:
     dtype = np.dtype(np.int32)
     a, b = np.array([1, -5, 3], dtype), np.array([-2, 4, 3], dtype)
     assert fold(absmax, np.empty_like(a), a, b).tolist() == [-2, -5, 3]
-    assert kernel_address(absmax, dtype) == kernel_address(absmax, dtype) != kernel_address(absmax, np.dtype(np.int64))
+    assert (
+        kernel_address(absmax, dtype)
+        == kernel_address(absmax, dtype)
+        != kernel_address(absmax, np.dtype(np.int64))
+    )
 
 
 @pytest.mark.parametrize(

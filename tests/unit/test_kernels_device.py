@@ -47,7 +47,11 @@ def each_of(every: list[Capability], *short: Capability) -> Any:
 
 SHORT = {("sum", (9, 0)): ("int8", "float16", "float32", "complex128"), ("land", (10, 0)): ("bool",)}
 FOLDS = [pytest.param(name, cc, types, id=f"{name}-{named(cc)}-few") for (name, cc), types in SHORT.items()]
-FOLDS += [pytest.param(name, cc, (), id=f"{name}-{named(cc)}", marks=pytest.mark.full) for name in BUILTIN for cc in CCS]
+FOLDS += [
+    pytest.param(name, cc, (), id=f"{name}-{named(cc)}", marks=pytest.mark.full)
+    for name in BUILTIN
+    for cc in CCS
+]
 every_cc = each_of(CCS, (9, 0))
 
 
@@ -94,15 +98,22 @@ def compiled(monkeypatch: pytest.MonkeyPatch, cc: Capability) -> None:
 
     def launch(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
         kernel = getattr(device, kind)(*what, cc)
-        given = [one.array.ctypes.data + one.origin if isinstance(one, kernel_cases.Pointer) else one for one in arguments]
-        machine(kernel).launch(2, 3, [one.ctypes.data if isinstance(one, np.ndarray) else one for one in given])
+        given = [
+            one.array.ctypes.data + one.origin if isinstance(one, kernel_cases.Pointer) else one
+            for one in arguments
+        ]
+        machine(kernel).launch(
+            2, 3, [one.ctypes.data if isinstance(one, np.ndarray) else one for one in given]
+        )
 
     monkeypatch.setattr(kernel_cases, "launch", launch)
 
 
 def body(text: str) -> str:
     """Without names and comments."""
-    return "\n".join(line for line in text.splitlines() if not re.search(r"//|\.param|\.entry|\.global \.align", line))
+    return "\n".join(
+        line for line in text.splitlines() if not re.search(r"//|\.param|\.entry|\.global \.align", line)
+    )
 
 
 @pytest.mark.parametrize(("name", "cc", "few"), FOLDS)
@@ -112,7 +123,9 @@ def test_folds(name: str, cc: Capability, few: tuple[str, ...], compiled: None) 
         kernel = device.fold(op, dtype, cc)
         assert kernel.name == f"fold_{name}_{dtype.name}"
         text = check(kernel, cc, 19)
-        assert len(re.findall(r"\tld\.global\.v4\.u32", text)) >= 8, "a load of 16 bytes for each source; the compiler may copy loops"
+        assert len(re.findall(r"\tld\.global\.v4\.u32", text)) >= 8, (
+            "a load of 16 bytes for each source; the compiler may copy loops"
+        )
         assert len(re.findall(r"\tst\.global\.v4\.u32", text)) >= 1
         if dtype in HALVES:
             check_half(body(text), name, dtype)
@@ -126,7 +139,9 @@ def test_folds(name: str, cc: Capability, few: tuple[str, ...], compiled: None) 
 
 def check_half(text: str, name: str, dtype: np.dtype) -> None:
     """All arithmetic in float32; one rounding for each element, in however many arrays it is stored."""
-    found = re.findall(r"\b(?:add|mul|sub|fma|min|max)\.(?:rn\.)?(\w+)", text)  # add.rn.f32.f16 reads a half and adds in float32
+    found = re.findall(
+        r"\b(?:add|mul|sub|fma|min|max)\.(?:rn\.)?(\w+)", text
+    )  # add.rn.f32.f16 reads a half and adds in float32
     assert not {"f16", "bf16", "f16x2", "bf16x2"} & set(found)
     assert re.search(rf"\b{ARITHMETIC.get(name, 'setp')}\.(\w+\.)*f32", text)
     stored = 8 * len(re.findall(r"st\.global\.v4\.u32", text)) + len(re.findall(r"st\.global\.[ub]16", text))
@@ -166,7 +181,9 @@ def test_digits(cc: Capability, compiled: None) -> None:
     for dtype in FLOATS:
         for kernel in (device.digit_sums(dtype, cc), device.digit_products(dtype, cc)):
             text = check(kernel, cc, 11, fused=kernel.name == "digitproducts_float64")
-            assert re.search(r"\batom\.(relaxed\.sys\.)?global\.add\.u64", text)  # the longer name for the newest architecture
+            assert re.search(
+                r"\batom\.(relaxed\.sys\.)?global\.add\.u64", text
+            )  # the longer name for the newest architecture
         if dtype.name in ("float64", "bfloat16"):
             kernel_cases_digits.check_sums(kernel_cases.launch, dtype, 18)
             kernel_cases_digits.check_products(kernel_cases.launch, dtype, 72)
@@ -188,17 +205,26 @@ def test_special_numbers(cc: Capability, compiled: None) -> None:
     kernel_cases.check_specials()
 
 
-@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "exact", "digits", "specials", "scales", "strided"])
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param("folds", marks=pytest.mark.full), "exact", "digits", "specials", "scales", "strided"],
+)
 def test_in_the_simulator(part: str) -> None:
     cases = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    result = subprocess.run([sys.executable, str(cases), part], env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, str(cases), part], env=environment, capture_output=True, text=True, check=False
+    )
     assert result.stdout == f"{part} hold\n", result.stderr
 
 
 @each_of([(7, 5), (8, 6), (8, 7), (8, 9), (10, 3), (12, 0), (12, 1)], (7, 5), (12, 1))
 def test_older_drivers_read_the_text(cc: Capability) -> None:
-    for kernel in (device.fold(ops.MAX, BFLOAT16, cc), device.scale(COMPLEX[0], COMPLEX[0], cc), device.pack(2, cc)):
+    for kernel in (
+        device.fold(ops.MAX, BFLOAT16, cc),
+        device.scale(COMPLEX[0], COMPLEX[0], cc),
+        device.pack(2, cc),
+    ):
         assemble(kernel, cc)
         found = re.search(rb"^\.version (\d+)\.(\d+)$", kernel.ptx, re.MULTILINE)
         assert found
@@ -215,7 +241,9 @@ def test_a_newer_gpu_gets_the_newest_text_that_is_known(monkeypatch: pytest.Monk
     monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(8, 0), (9, 0)])
     assert b".target sm_90\n" in device.pack(1, (10, 3)).ptx
     assert b".target sm_80\n" in device.pack(1, (8, 9)).ptx
-    with pytest.raises(KernelError, match=r"GPUs of compute capability 7\.0 are too old for this CUDA compiler: "):
+    with pytest.raises(
+        KernelError, match=r"GPUs of compute capability 7\.0 are too old for this CUDA compiler: "
+    ):
         device.pack(1, (7, 0))
 
 
@@ -237,17 +265,25 @@ def test_names_tell_what_a_kernel_computes() -> None:
 def test_operators_of_the_user_have_names_of_their_own(cache: Path) -> None:
     one, other = reduce_op(lambda a, b: a - b * 0.3, name="not a name"), reduce_op(max, name="largest")
     f4 = np.dtype("f4")
-    kernels = [device.fold(one, f4, (9, 0)), device.fold(one, np.dtype("f2"), (9, 0)), device.fold(other, np.dtype("i4"), (9, 0))]
+    kernels = [
+        device.fold(one, f4, (9, 0)),
+        device.fold(one, np.dtype("f2"), (9, 0)),
+        device.fold(other, np.dtype("i4"), (9, 0)),
+    ]
     assert device.fold(one, f4, (9, 0)) is kernels[0]
     assert [re.sub(r"\d+", "N", kernel.name, count=1) for kernel in kernels] == [
-        "fold_not_a_name_N_float32", "fold_not_a_name_N_float16", "fold_largest_N_int32",
-    ]  # fmt: skip
+        "fold_not_a_name_N_float32",
+        "fold_not_a_name_N_float16",
+        "fold_largest_N_int32",
+    ]
     assert len({kernel.name for kernel in kernels}) == 3
     assert device.MEANINGS[kernels[0].name] == device.Meaning("fold", (f4,), one)
     for kernel in kernels:
         text = kernel.ptx.decode()
         assert re.findall(r"\.entry\s+(\w+)", text) == [kernel.name]
-        assert not re.search(r"\bfma\.|\b(add|sub|mul)\.f", text), "a product that may be fused with a sum, as on no host"
+        assert not re.search(r"\bfma\.|\b(add|sub|mul)\.f", text), (
+            "a product that may be fused with a sum, as on no host"
+        )
         assert len(re.findall(r"\tld\.global\.v4\.u32", text)) == 8
         assemble(kernel, (9, 0))
     assert not cache.exists(), "only built-in operators are kept on disk"
@@ -266,7 +302,9 @@ def test_what_does_not_compile_names_operator_and_type(function: Callable[..., A
 def test_texts_are_kept_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     original = device._compile
-    monkeypatch.setattr(device, "_compile", lambda name, *rest: compiled.append(name) or original(name, *rest))
+    monkeypatch.setattr(
+        device, "_compile", lambda name, *rest: compiled.append(name) or original(name, *rest)
+    )
     first = device.pack(8, (9, 0))
     forget()
     assert device.pack(8, (9, 0)) == first
@@ -290,7 +328,9 @@ def test_the_digest_knows_sources_and_compiler(monkeypatch: pytest.MonkeyPatch) 
     assert device._digest.__wrapped__() != before
 
 
-def test_without_a_place_to_keep_texts_everybody_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_place_to_keep_texts_everybody_compiles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "file" / "below")
     assert device.pack(4, (9, 0)).name == "pack_4"

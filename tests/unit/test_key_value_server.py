@@ -76,7 +76,9 @@ def closed(stranger: socket.socket) -> bool:
 
 def run(program: str) -> str:
     """Return what a Python program of its own says."""
-    done = subprocess.run([sys.executable, *QUIET, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60))
+    done = subprocess.run(
+        [sys.executable, *QUIET, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60)
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
@@ -85,7 +87,11 @@ def test_one_address_is_listened_at(server: Server) -> None:
     """Loopback, unless another is said; no other of this host's."""
     for one in (server, Server("127.0.0.2")):
         host, port = one.address
-        rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+        rows = [
+            line.split()
+            for name in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        ]
         listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
         assert listening == [f"{socket.inet_aton(host)[::-1].hex().upper()}:{port:04X}"]
     assert server.address[0] == LOOPBACK
@@ -133,7 +139,10 @@ class Touch:
 def test_nothing_is_unpickled_before_the_key(server: Server, tmp_path: Path) -> None:
     """A request is taken from whoever has shown the key, and from nobody else."""
     touched = tmp_path / "touched"
-    with socket.create_connection(server.address) as stranger, Connection(os.dup(stranger.fileno())) as connection:
+    with (
+        socket.create_connection(server.address) as stranger,
+        Connection(os.dup(stranger.fileno())) as connection,
+    ):
         connection.send(("set", "a", Touch(touched)))
         until(lambda: closed(stranger))
     assert not touched.exists()
@@ -174,14 +183,19 @@ def test_oldest_connection_makes_room(server: Server) -> None:
     assert ask(connection, "add", "n", 1) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv, to be another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv, to be another user"
+)
 def test_another_user_stops_nobody(server: Server) -> None:
     """1,300 connections that are silent or say garbage cost no thread and few descriptors; clients come in meanwhile, and are answered."""
     connection = connect(server.address, server.key)
     until(lambda: len(threads()) == 2)  # those of servers that went before have ended
     known = descriptors()
     flood = subprocess.Popen(
-        [*NOBODY, "bash", "-c", FLOOD, "bash", str(server.address[1])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*NOBODY, "bash", "-c", FLOOD, "bash", str(server.address[1])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with flood:
         late = [connect(server.address, server.key) for _ in range(20)]
@@ -189,7 +203,9 @@ def test_another_user_stops_nobody(server: Server) -> None:
         assert flood.stdout.readline() == "1300 as 65534\n"
         late.append(connect(server.address, server.key))
         assert [ask(one, "add", "n", 1) for one in (connection, *late)] == list(range(1, 23))
-        until(lambda: MOST // 2 < descriptors() - known - 2 * len(late) <= MOST + 2)  # two are pipes of this test
+        until(
+            lambda: MOST // 2 < descriptors() - known - 2 * len(late) <= MOST + 2
+        )  # two are pipes of this test
         assert len(threads()) == 2 + len(late)
         flood.communicate()
     until(lambda: descriptors() == known + 2 * len(late))
@@ -230,7 +246,10 @@ def test_nothing_is_left() -> None:
     gc.collect()
     until(lambda: not threads())
     known, server = descriptors(), Server()
-    stranger, connections = socket.create_connection(server.address), [connect(server.address, server.key) for _ in range(2)]
+    stranger, connections = (
+        socket.create_connection(server.address),
+        [connect(server.address, server.key) for _ in range(2)],
+    )
     connections[0].send(("get", ["never"], 1000.0))
     address, key = server.address, server.key
     del server

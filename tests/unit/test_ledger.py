@@ -31,10 +31,21 @@ def test_the_table() -> None:
     ledger, longest = Ledger(), max((row.name for row in CATALOGUE.values()), key=len)
     ledger.account("reduce_scatter", longest, "a type with a name that is long").note(1 << 40, 10**14)
     ledger.account("allreduce", "native", "complex256", "in flight before a blocking call").note(0)
-    ledger.account("allreduce", "ring", "float32").ways.update(["direct", "host", "ipc", "mpi", "shm", "staged"])
+    ledger.account("allreduce", "ring", "float32").ways.update(
+        ["direct", "host", "ipc", "mpi", "shm", "staged"]
+    )
     ledger.account("allreduce", "ring", "float32").note(4)
     head, *lines = str(ledger).splitlines()
-    assert head.split()[:8] == ["operation", "algorithm", "calls", "timed", "bytes", "seconds", "us/call", "element"]
+    assert head.split()[:8] == [
+        "operation",
+        "algorithm",
+        "calls",
+        "timed",
+        "bytes",
+        "seconds",
+        "us/call",
+        "element",
+    ]
     assert all(len(line) < 140 for line in lines)
     assert [line.split()[1] for line in lines] == [longest, "native", "ring"]
     assert lines[0].endswith("  a type with a")  # cut
@@ -50,7 +61,16 @@ def test_times_say_of_how_many_calls_they_are() -> None:
     ledger = Ledger()
     account = ledger.account("allreduce", "ring", "float64")
     account.note(8, 3000)
-    assert str(ledger).splitlines()[1].split() == ["allreduce", "ring", "1", "8", "B", "0.000", "3.0", "float64"]
+    assert str(ledger).splitlines()[1].split() == [
+        "allreduce",
+        "ring",
+        "1",
+        "8",
+        "B",
+        "0.000",
+        "3.0",
+        "float64",
+    ]
     for _ in range(900):
         account.note(8)
     head, line = str(ledger).splitlines()
@@ -63,7 +83,9 @@ def test_the_log_says_once_what_goes_to_the_library(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "hpcoll"):
         for rank in (1, 0, 0):
             ledger.library("allreduce", "complex256", WHY, rank).note(0)
-        assert caplog.messages == []  # another rank has counted it first, and all of them are in one ledger here only
+        assert (
+            caplog.messages == []
+        )  # another rank has counted it first, and all of them are in one ledger here only
         for _ in range(2):
             ledger.library("allreduce", "float128", WHY, 0).note(0)
         ledger.library("barrier", "", WHY, 0).note(0)

@@ -41,7 +41,9 @@ def file() -> bytes:
 
 
 def by_llvm(content: bytes, name: str) -> int:
-    return machine_code._placed_by_llvm(content.replace(b"powers", b"p_llvm"), name.replace("powers", "p_llvm"))
+    return machine_code._placed_by_llvm(
+        content.replace(b"powers", b"p_llvm"), name.replace("powers", "p_llvm")
+    )
 
 
 def values(address: int) -> list[int]:
@@ -52,7 +54,11 @@ def values(address: int) -> list[int]:
 def test_as_llvm_places_it() -> None:
     address = machine_code.placed(file(), "powers")
     assert address is not None
-    assert values(address) == values(by_llvm(file(), "powers")) == [powers(which, x) for which in range(8) for x in (-9, 0, 6, 2**20)]
+    assert (
+        values(address)
+        == values(by_llvm(file(), "powers"))
+        == [powers(which, x) for which in range(8) for x in (-9, 0, 6, 2**20)]
+    )
 
 
 def test_code_is_not_writable() -> None:
@@ -79,7 +85,9 @@ def with_other_references(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param(lambda: file()[:PROCESSOR_AT] + b"\xb7\0" + file()[PROCESSOR_AT + 2 :], id="of another processor"),
+        pytest.param(
+            lambda: file()[:PROCESSOR_AT] + b"\xb7\0" + file()[PROCESSOR_AT + 2 :], id="of another processor"
+        ),
         pytest.param(lambda: with_other_references(file()), id="other references"),
     ],
 )
@@ -91,7 +99,9 @@ def test_llvm_does_what_is_left_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(machine_code, "placed", lambda content, name: None)
     (tmp_path / "source").touch()
-    address = machine_code.load("left", [tmp_path / "source"], lambda name: object_file(powers, "int64(int64, int64)", name))
+    address = machine_code.load(
+        "left", [tmp_path / "source"], lambda name: object_file(powers, "int64(int64, int64)", name)
+    )
     assert values(address)[3] == 1
 
 
@@ -112,7 +122,10 @@ from hpcoll.runtime.engine import entry
 kernel_address(ops.SUM, numpy.dtype("f8"))
 print(*sorted(set(sys.modules) & {"numba", "llvmlite"}))
 """
-    outputs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    outputs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
     assert outputs[1].strip() == ""
 
 
@@ -169,7 +182,9 @@ def test_a_function_for_python(folder: Path, tmp_path: Path) -> None:
     def make(symbol: str) -> bytes:
         return object_file(weighted, signature(2), symbol, for_python=True)
 
-    function = machine_code.python_function("weighted", machine_code.load("weighted", [tmp_path / "source"], make))
+    function = machine_code.python_function(
+        "weighted", machine_code.load("weighted", [tmp_path / "source"], make)
+    )
     assert [function(*pair) for pair in ((1, 2), (-1, 0), (0, -1), (2**62, 0))] == [21, -1, -10, 2**62]
     for arguments in ((1,), (1, 2, 3), (1, "2"), (1.5, 2)):
         with pytest.raises(TypeError):
@@ -228,6 +243,10 @@ def test_the_digest_knows_all_that_compiled_code_is_made_of() -> None:
     from hpcoll.runtime.engine import entry
 
     listed = {HPCOLL / name for name in entry._MADE_OF}
-    compiled = {path for path in (HPCOLL / "runtime").rglob("*.py") if re.search("^(from|import) numba", path.read_text(), re.MULTILINE)}
+    compiled = {
+        path
+        for path in (HPCOLL / "runtime").rglob("*.py")
+        if re.search("^(from|import) numba", path.read_text(), re.MULTILINE)
+    }
     assert compiled <= listed
     assert set().union(*map(imported, compiled)) <= listed

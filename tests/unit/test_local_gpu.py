@@ -55,12 +55,19 @@ class Comm:
 
 def mpi(monkeypatch: pytest.MonkeyPatch, *, running: bool = True) -> Comm:
     comm = Comm()
-    module = SimpleNamespace(COMM_WORLD=comm, COMM_TYPE_SHARED="shared", Is_initialized=lambda: True, Is_finalized=lambda: not running)
+    module = SimpleNamespace(
+        COMM_WORLD=comm,
+        COMM_TYPE_SHARED="shared",
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: not running,
+    )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)  # type: ignore[arg-type]
     return comm
 
 
-@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({one.local_rank: "2"} for one in LAUNCHERS if one.local_rank)])
+@pytest.mark.parametrize(
+    "environ", [OPENMPI, MPICH, SLURM, *({one.local_rank: "2"} for one in LAUNCHERS if one.local_rank)]
+)
 @pytest.mark.parametrize("running", [False, True])
 def test_launchers(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], running: bool) -> None:
     if running:
@@ -123,7 +130,11 @@ def test_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, gpus: Any) -> None:
 
 @pytest.mark.parametrize(
     ("visible", "why"),
-    [(None, "no CUDA driver or no GPU is here"), ("", "CUDA_VISIBLE_DEVICES is ''"), ("9", "CUDA_VISIBLE_DEVICES is '9'")],
+    [
+        (None, "no CUDA driver or no GPU is here"),
+        ("", "CUDA_VISIBLE_DEVICES is ''"),
+        ("9", "CUDA_VISIBLE_DEVICES is '9'"),
+    ],
 )
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch, visible: str | None, why: str) -> None:
     monkeypatch.setattr(cuda, "_library", [SimpleNamespace()])
@@ -162,7 +173,11 @@ def asked() -> bool:
     return cuda_aware.takes_gpu_memory(gpu_of(0))
 
 
-ANSWERS = {"arrives": ("echo arrives", True), "does not": ("echo does not arrive", False), "fails": ("echo arrives; exit 1", False)}
+ANSWERS = {
+    "arrives": ("echo arrives", True),
+    "does not": ("echo does not arrive", False),
+    "fails": ("echo arrives; exit 1", False),
+}
 
 
 @pytest.mark.parametrize("what", ANSWERS)
@@ -175,7 +190,7 @@ def test_an_answer_is_kept(what: str, double: Double, folder: Path, monkeypatch:
 
 def test_one_that_hangs_is_ended_with_what_it_started_and_not_tried_again(
     double: Double, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     assert cuda_aware._LIMIT_S <= 15
     monkeypatch.setattr(cuda_aware, "_LIMIT_S", 0.5)
     trials = Trials(folder, monkeypatch, f"sleep 50 &\necho $! >{folder}/pid\nsleep 50")
@@ -192,7 +207,9 @@ def test_one_that_hangs_is_ended_with_what_it_started_and_not_tried_again(
 
 
 @pytest.mark.parametrize("what", ["settings", "driver", "library", "host"])
-def test_other_circumstances_are_tried(what: str, double: Double, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_circumstances_are_tried(
+    what: str, double: Double, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trials = Trials(folder, monkeypatch, "echo arrives")
     asked()
     if what == "settings":

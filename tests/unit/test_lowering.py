@@ -28,7 +28,9 @@ def test_results(row: Algorithm, short: bool) -> None:
                 case = Case(row, nranks, count, in_place, random_setting(rng), window=window)
                 case = case._replace(
                     root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
-                    segment=rng.choice((1 << 40, max(1, count), nranks + 1, 5, 2)) if count < 37 or rng.random() < 0.7 else 1,
+                    segment=rng.choice((1 << 40, max(1, count), nranks + 1, 5, 2))
+                    if count < 37 or rng.random() < 0.7
+                    else 1,
                     most_nbytes=rng.choice((1 << 30, 1 << 30, 16)),
                     nodes=random_nodes(row, nranks, rng),
                 )
@@ -41,11 +43,15 @@ def test_every_root(key: str, short: bool) -> None:
     for nranks in (3, 8) if short else range(2, 9):
         for root in range(nranks):
             in_place = rng.choice(in_place_modes(CATALOGUE[key], nranks, rng))
-            case = Case(CATALOGUE[key], nranks, 11, in_place, random_setting(rng), root, segment=rng.choice((3, 11)))
+            case = Case(
+                CATALOGUE[key], nranks, 11, in_place, random_setting(rng), root, segment=rng.choice((3, 11))
+            )
             check(case._replace(nodes=random_nodes(CATALOGUE[key], nranks, rng)))
 
 
-@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
+@pytest.mark.parametrize(
+    "key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform]
+)
 def test_varying_blocks(key: str, short: bool) -> None:
     row, rng = CATALOGUE[key], random.Random(key)
     for nranks, _ in itertools.product((2, 3, 6) if short else range(1, 10), range(3 if short else 6)):
@@ -62,7 +68,17 @@ def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
     nranks = lowering._POSTED_AHEAD + 5
     for in_place in in_place_modes(row, nranks, rng)[-2:]:
         count = 1 if row.collective == "barrier" else 43
-        check(Case(row, nranks, count, in_place, random_setting(rng), segment=25, nodes=random_nodes(row, nranks, rng)))
+        check(
+            Case(
+                row,
+                nranks,
+                count,
+                in_place,
+                random_setting(rng),
+                segment=25,
+                nodes=random_nodes(row, nranks, rng),
+            )
+        )
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.canonical])
@@ -71,11 +87,22 @@ def test_programs_compute_the_expression_that_the_row_promises(key: str, short: 
     row, rng, seen = CATALOGUE[key], random.Random(key), 0
     for nranks in (1, 2, 3, 4, 5, 6, 7, 8, 12, 21) if short else range(1, 65):
         nodes = parse_nodes("4", nranks)
-        for shared, in_place in itertools.product(((), (0,) * nranks, nodes), in_place_modes(row, nranks, rng)[:2]):
+        for shared, in_place in itertools.product(
+            ((), (0,) * nranks, nodes), in_place_modes(row, nranks, rng)[:2]
+        ):
             if row.is_canonical(nranks, nodes) and (nranks < 8 or rng.random() < 0.3):
                 root = rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0
                 setting = random_setting(rng)._replace(nodes=shared)
-                case = Case(row, nranks, 23 if nranks < 8 else 3, in_place, setting, root, segment=rng.choice((1 << 40, 8)), nodes=nodes)
+                case = Case(
+                    row,
+                    nranks,
+                    23 if nranks < 8 else 3,
+                    in_place,
+                    setting,
+                    root,
+                    segment=rng.choice((1 << 40, 8)),
+                    nodes=nodes,
+                )
                 play(case, Operator(8, add_floats))  # which compares the bits
                 seen += 1
     assert seen > 2
@@ -89,5 +116,9 @@ def test_all_ranks_get_the_same_bits(key: str, short: bool) -> None:
             case = Case(CATALOGUE[key], nranks, 37, in_place, random_setting(rng), segment=segment)
             case = case._replace(nodes=random_nodes(case.row, nranks, rng))
             _, sides = play(case, Operator(8, add_floats))
-            results = {s.memory.returned[s.memory.area(1).span].tobytes() for s in sides if s.memory.returned is not None}
+            results = {
+                s.memory.returned[s.memory.area(1).span].tobytes()
+                for s in sides
+                if s.memory.returned is not None
+            }
             assert len(results) == 1

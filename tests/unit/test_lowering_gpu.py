@@ -57,7 +57,9 @@ def test_calls_one_after_another(seed: int) -> None:
     """For arrays of GPUs and of hosts in turn: window slots, their streams and their shared memory come round again."""
     rng = random.Random(seed)
     nranks, reach = rng.choice((2, 3, 4, 5)), rng.choice(("all mapped", "all staged", "nodes", "anything"))
-    cases = [gpu_case(rng.choice(list(CATALOGUE.values())), nranks, reach, rng) for _ in range(2 * STAGING_SLOTS)]
+    cases = [
+        gpu_case(rng.choice(list(CATALOGUE.values())), nranks, reach, rng) for _ in range(2 * STAGING_SLOTS)
+    ]
     setting = cases[0].setting
     reaches = tuple(REACH[reach][1](local_peers(rank, setting.nodes), rng) for rank in range(nranks))
     check(*(case._replace(setting=setting, reach=reaches if rng.random() < 0.7 else ()) for case in cases))
@@ -73,7 +75,9 @@ def test_long_folds(key: str, reach: str, short: bool) -> None:
     rng = random.Random(key + reach)
     for nranks in (9, 70) if key == "reduce/direct" else (9,) if short else (9, 18):
         in_place = in_place_modes(CATALOGUE[key], nranks, rng)[: 1 + nranks % 2][-1]
-        case = gpu_case(CATALOGUE[key], nranks, reach, rng)._replace(in_place=in_place, sizes=None, count=nranks + 3, segment=1 << 40)
+        case = gpu_case(CATALOGUE[key], nranks, reach, rng)._replace(
+            in_place=in_place, sizes=None, count=nranks + 3, segment=1 << 40
+        )
         check(case)
         play(case, Operator(8, add_floats))  # which compares the bits
         folds = rows_of(programs_of(case, 8)[case.root], Code.REDUCE)
@@ -101,7 +105,9 @@ def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
             assert program.staging_nbytes == program.pinned_nbytes == 0
         for first, last, _ in program.lanes.tolist():
             lane = program.rows[first:last].tolist()
-            synced, recorded = ([row[EVENT] for row in lane if row[CODE] == wanted] for wanted in (Code.SYNC, Code.RECORD))
+            synced, recorded = (
+                [row[EVENT] for row in lane if row[CODE] == wanted] for wanted in (Code.SYNC, Code.RECORD)
+            )
             assert 0 not in synced[1:]
             assert Counter(recorded) == Counter(event for event in synced if event)
             before = [lane[i - 1][CODE] for i, row in enumerate(lane) if row[CODE] == Code.RECORD]
@@ -110,12 +116,18 @@ def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
 
 def scratch_end(program: Program) -> int:
     """Return where the scratch ends that rows use."""
-    found = [(row[BUFFER], row[DISPL], row[NBYTES]) for row in rows_of(program, Code.SEND, Code.RECV, Code.STAGE, Code.POST)]
+    found = [
+        (row[BUFFER], row[DISPL], row[NBYTES])
+        for row in rows_of(program, Code.SEND, Code.RECV, Code.STAGE, Code.POST)
+    ]
     for row in rows_of(program, Code.COPY):
         found += [(row[TO_BUFFER], row[TO_DISPL], row[5]), (row[3], row[4], row[5])]
     for row in rows_of(program, Code.REDUCE):
         sources = program.sources[row[FIRST_SOURCE] : row[FIRST_SOURCE] + row[NSOURCES]].tolist()
-        found += [(buffer, displ, row[REDUCED_NBYTES]) for buffer, displ in ((row[TO_BUFFER], row[TO_DISPL]), *sources)]
+        found += [
+            (buffer, displ, row[REDUCED_NBYTES])
+            for buffer, displ in ((row[TO_BUFFER], row[TO_DISPL]), *sources)
+        ]
     return max((displ + nbytes for buffer, displ, nbytes in found if buffer == SCRATCH), default=0)
 
 
@@ -123,13 +135,17 @@ def scratch_end(program: Program) -> int:
 @every_row
 def test_scratch_is_what_rows_use(row: Algorithm, reach: str) -> None:
     """On a GPU it is memory that is really there."""
-    for program in programs(row.key, 5, reach, in_place=COLLECTIVES[row.collective].always_in_place, count=15 * 256):
+    for program in programs(
+        row.key, 5, reach, in_place=COLLECTIVES[row.collective].always_in_place, count=15 * 256
+    ):
         assert program.scratch_nbytes == -(-scratch_end(program) // 256) * 256
 
 
 @pytest.mark.parametrize("key", ["allreduce/direct", "reduce/direct", "reduce_scatter/direct"])
 def test_contributions_that_are_read_in_place_need_no_scratch(key: str) -> None:
-    assert {program.scratch_nbytes for nranks in (2, 5) for program in programs(key, nranks, "all mapped")} == {0}
+    assert {
+        program.scratch_nbytes for nranks in (2, 5) for program in programs(key, nranks, "all mapped")
+    } == {0}
 
 
 def test_landing_slots_are_aligned() -> None:
@@ -146,13 +162,17 @@ def test_landing_slots_are_aligned() -> None:
 @pytest.mark.parametrize(("reach", "buffer"), [("not exported", SCRATCH), ("pinned", PINNED)])
 def test_what_several_get_is_copied_once(reach: str, buffer: int) -> None:
     rng = random.Random(1)
-    case = gpu_case(CATALOGUE["allgather/direct"], 6, reach, rng)._replace(in_place=(False,) * 6, sizes=None, count=40, segment=1 << 40)
+    case = gpu_case(CATALOGUE["allgather/direct"], 6, reach, rng)._replace(
+        in_place=(False,) * 6, sizes=None, count=40, segment=1 << 40
+    )
     nothing_exported = tuple(one._replace(exported=(False, False)) for one in case.reach)
     case = case._replace(setting=Setting(1, nodes=case.setting.nodes), reach=nothing_exported)
     (program, *_) = programs_of(case, 8)
     copies = [copy for copy in rows_of(program, Code.COPY) if copy[TO_BUFFER] == buffer]
     assert len(copies) == 1
-    sent = {row[BUFFER : DISPL + 1] for row in rows_of(program, Code.SEND, Code.POST) if row[BUFFER] == buffer}
+    sent = {
+        row[BUFFER : DISPL + 1] for row in rows_of(program, Code.SEND, Code.POST) if row[BUFFER] == buffer
+    }
     assert sent == {copies[0][TO_BUFFER : TO_DISPL + 1]}
 
 
@@ -177,14 +197,25 @@ def test_host_programs_have_no_events(row: Algorithm) -> None:
 # --- every wait is needed
 
 
-MUTATED = ["allreduce/ring", "allreduce/two_shot", "allreduce/gpu_leaders", "allreduce/recursive_doubling", "bcast/binomial",
-           "bcast/direct", "alltoall/pairwise", "reduce/tree",
-           "scan/recursive_doubling", "gather/binomial"]  # fmt: skip
+MUTATED = [
+    "allreduce/ring",
+    "allreduce/two_shot",
+    "allreduce/gpu_leaders",
+    "allreduce/recursive_doubling",
+    "bcast/binomial",
+    "bcast/direct",
+    "alltoall/pairwise",
+    "reduce/tree",
+    "scan/recursive_doubling",
+    "gather/binomial",
+]
 WAITS = (Code.SYNC, Code.UNREAD, Code.WAIT)
 
 
 def reordered(program: Program, order: list[int]) -> Program:
-    return replace(program, rows=program.rows[order], lanes=program.lanes - [[0, len(program.rows) - len(order), 0]])
+    return replace(
+        program, rows=program.rows[order], lanes=program.lanes - [[0, len(program.rows) - len(order), 0]]
+    )
 
 
 def with_columns(program: Program, changes: dict[int, tuple[int, int]]) -> Program:
@@ -204,14 +235,22 @@ def mutants(program: Program) -> Iterator[tuple[str, Program]]:
         yield f"{Code(code).name} left out", reordered(program, every[:i] + every[i + 1 :])
         behind = next((k for k in every[i + 1 :] if rows[k][CODE] not in WAITS), None)
         if code == Code.RECORD:
-            yield "RECORD before its operation", reordered(program, [*every[: i - 1], i, i - 1, *every[i + 1 :]])
-            other = next((k for k in every[i + 1 :] if rows[k][CODE] == Code.RECORD and rows[k][EVENT] != event), None)
+            yield (
+                "RECORD before its operation",
+                reordered(program, [*every[: i - 1], i, i - 1, *every[i + 1 :]]),
+            )
+            other = next(
+                (k for k in every[i + 1 :] if rows[k][CODE] == Code.RECORD and rows[k][EVENT] != event), None
+            )
             if other is not None:
                 waited = next(k for k in every[i:] if rows[k][: EVENT + 1] == [Code.SYNC, event])
                 name = "events swapped, the first SYNC waits for more" if other < waited else "events swapped"
                 yield name, with_columns(program, {i: (EVENT, rows[other][EVENT]), other: (EVENT, event)})
         elif behind is not None:
-            yield f"{Code(code).name} behind its row", reordered(program, [*every[:i], *every[i + 1 : behind + 1], i, *every[behind + 1 :]])
+            yield (
+                f"{Code(code).name} behind its row",
+                reordered(program, [*every[:i], *every[i + 1 : behind + 1], i, *every[behind + 1 :]]),
+            )
         if code == Code.UNREAD:
             yield "UNREAD of one message less", with_columns(program, {i: (ALLOWED, row[ALLOWED] + 1)})
 
@@ -219,13 +258,17 @@ def mutants(program: Program) -> Iterator[tuple[str, Program]]:
 SET_ASIDE = {"events swapped, the first SYNC waits for more"}
 
 
-@pytest.mark.parametrize("reach", ["all mapped", "all staged", "CUDA-aware", "pinned", "not exported", "nodes"])
+@pytest.mark.parametrize(
+    "reach", ["all mapped", "all staged", "CUDA-aware", "pinned", "not exported", "nodes"]
+)
 def test_wrong_waits_are_refused(reach: str) -> None:
     found: Counter[str] = Counter()
     survivors = []
     for key in MUTATED:
         row, rng = CATALOGUE[key], random.Random(key + reach)
-        case = gpu_case(row, 4, reach, rng)._replace(sizes=None, count=9, segment=1 << 40, window=1, most_nbytes=1 << 30)
+        case = gpu_case(row, 4, reach, rng)._replace(
+            sizes=None, count=9, segment=1 << 40, window=1, most_nbytes=1 << 30
+        )
         in_place = in_place_modes(row, 4, rng)[:2][-1]
         case = case._replace(in_place=in_place)
         right = programs_of(case, operator_of(row).itemsize)

@@ -12,7 +12,16 @@ from lowering_play import check, play, programs_of
 from reference_calls import Setting, operands_of
 from reference_memory import STAGING_SLOTS
 
-from hpcoll.runtime.program.fields import BUFFER, CODE, DISPL, IN_PLACE, LOCAL_PEER, MESSAGE_SLOT, NBYTES, STAGED_DISPL
+from hpcoll.runtime.program.fields import (
+    BUFFER,
+    CODE,
+    DISPL,
+    IN_PLACE,
+    LOCAL_PEER,
+    MESSAGE_SLOT,
+    NBYTES,
+    STAGED_DISPL,
+)
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -27,37 +36,71 @@ NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
     "in turn on two": lambda rank: rank % 2,
 }
 SHORT = ("all on one", "neighbours in threes")  # the placements of the short run
-COUNTS = (0, 1, 2, 3, 4, 6, 7, 8, 9, 18, 19, 20, 33, 70)  # elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
+COUNTS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    7,
+    8,
+    9,
+    18,
+    19,
+    20,
+    33,
+    70,
+)  # elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
 
 
 def shared_modes(nranks: int, rng: random.Random) -> list[tuple[tuple[bool, bool], ...]]:
     """Nobody's, everybody's, some buffers are in symmetric memory."""
-    return [(), ((True, True),) * nranks, tuple((rng.random() < 0.5, rng.random() < 0.5) for _ in range(nranks))]
+    return [
+        (),
+        ((True, True),) * nranks,
+        tuple((rng.random() < 0.5, rng.random() < 0.5) for _ in range(nranks)),
+    ]
 
 
 def node_setting(rng: random.Random, where: Callable[[int], int], nranks: int) -> Setting:
-    return Setting(rng.randrange(1 << 30), rng.choice((0, 24, 1 << 30)), tuple(map(where, range(nranks))), rng.choice((1, 1, 2, 5)))
+    return Setting(
+        rng.randrange(1 << 30),
+        rng.choice((0, 24, 1 << 30)),
+        tuple(map(where, range(nranks))),
+        rng.choice((1, 1, 2, 5)),
+    )
 
 
 def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Random) -> Case:
     count = 1 if row.collective == "barrier" else rng.choice(COUNTS)
     return Case(
-        row, nranks, count, rng.choice(in_place_modes(row, nranks, rng)), setting,
+        row,
+        nranks,
+        count,
+        rng.choice(in_place_modes(row, nranks, rng)),
+        setting,
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
-        segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)), window=rng.choice((1, 2, STAGING_SLOTS)),
-        most_nbytes=rng.choice((1 << 30, 16)), shared=rng.choice(shared_modes(nranks, rng)),
+        segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)),
+        window=rng.choice((1, 2, STAGING_SLOTS)),
+        most_nbytes=rng.choice((1 << 30, 16)),
+        shared=rng.choice(shared_modes(nranks, rng)),
         nodes=random_nodes(row, nranks, rng) if row.hierarchical and rng.random() < 0.5 else (),
-    )  # fmt: skip
+    )
 
 
 # --- results
 
 
-@pytest.mark.parametrize("where", [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in NODES])
+@pytest.mark.parametrize(
+    "where", [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in NODES]
+)
 @every_row
 def test_results(row: Algorithm, where: str, short: bool) -> None:
     rng = random.Random(row.key + where)
-    for nranks, _ in itertools.product((2, 3, 5, 7) if short else (2, 3, 4, 5, 6, 7, 9), range(1 if short else 3)):
+    for nranks, _ in itertools.product(
+        (2, 3, 5, 7) if short else (2, 3, 4, 5, 6, 7, 9), range(1 if short else 3)
+    ):
         check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 
@@ -67,48 +110,91 @@ def test_every_kind_of_memory(row: Algorithm, short: bool) -> None:
     rng = random.Random(row.key)
     count = 1 if row.collective == "barrier" else 45
     for nranks in (5,) if short else (2, 3, 5):
-        for in_place, shared in itertools.product(in_place_modes(row, nranks, rng), shared_modes(nranks, rng)):
+        for in_place, shared in itertools.product(
+            in_place_modes(row, nranks, rng), shared_modes(nranks, rng)
+        ):
             for window in (rng.choice((1, 3)),) if short else (1, 3):
                 setting = node_setting(rng, NODES["all on one"], nranks)
                 nodes = random_nodes(row, nranks, rng)
-                check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared, nodes=nodes))
+                check(
+                    Case(
+                        row,
+                        nranks,
+                        count,
+                        in_place,
+                        setting,
+                        segment=20,
+                        window=window,
+                        shared=shared,
+                        nodes=nodes,
+                    )
+                )
 
 
-@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
+@pytest.mark.parametrize(
+    "key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform]
+)
 def test_varying_blocks(key: str, short: bool) -> None:
     """Blocks that are empty, one huge among small ones, cut into pieces and not."""
     row, rng = CATALOGUE[key], random.Random(key)
     for nranks, where in itertools.product((2, 5) if short else (2, 3, 5, 7), NODES):
-        for sizes in ([rng.choice((0, 0, 1, 7, 8, 19)) for _ in range(nranks)], [100 * (rank == nranks - 1) for rank in range(nranks)]):
+        for sizes in (
+            [rng.choice((0, 0, 1, 7, 8, 19)) for _ in range(nranks)],
+            [100 * (rank == nranks - 1) for rank in range(nranks)],
+        ):
             case = random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng)
             check(case._replace(count=sum(sizes), sizes=tuple(sizes), segment=rng.choice((1 << 40, 10, 3))))
 
 
 @pytest.mark.parametrize("where", NODES)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.full if seed > 3 else ()) for seed in range(12)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.full if seed > 3 else ()) for seed in range(12)]
+)
 def test_calls_one_after_another(seed: int, where: str) -> None:
     """A rank may be calls ahead: what it staged for the last one must stay until everybody has used it."""
     rng = random.Random(f"{seed} {where}")
     nranks = rng.choice((2, 3, 4, 5))
     setting = node_setting(rng, NODES[where], nranks)
-    check(*(random_case(rng.choice(list(CATALOGUE.values())), nranks, setting, rng) for _ in range(2 * STAGING_SLOTS)))
+    check(
+        *(
+            random_case(rng.choice(list(CATALOGUE.values())), nranks, setting, rng)
+            for _ in range(2 * STAGING_SLOTS)
+        )
+    )
 
 
 @pytest.mark.parametrize("window", [1, 2])
 def test_short_messages_before_long_ones(window: int) -> None:
     """A rank whose short message is used only with the others' must not wait for that before it sends its long ones."""
-    for key, nranks in itertools.product(("reduce_scatter/direct", "alltoall/direct", "allgather/ring"), (3, 5)):
+    for key, nranks in itertools.product(
+        ("reduce_scatter/direct", "alltoall/direct", "allgather/ring"), (3, 5)
+    ):
         sizes = tuple(3 if rank % 2 else 40 for rank in range(nranks))
-        case = Case(CATALOGUE[key], nranks, sum(sizes), (False,) * nranks, Setting(5, nodes=(0,) * nranks), sizes=sizes, window=window)
+        case = Case(
+            CATALOGUE[key],
+            nranks,
+            sum(sizes),
+            (False,) * nranks,
+            Setting(5, nodes=(0,) * nranks),
+            sizes=sizes,
+            window=window,
+        )
         check(*(case for _ in range(2 * STAGING_SLOTS)))
 
 
 # --- structure
 
 
-def node_programs(key: str, nranks: int, count: int, *, in_place: bool = False, nodes: Nodes = ()) -> list[Program]:
+def node_programs(
+    key: str, nranks: int, count: int, *, in_place: bool = False, nodes: Nodes = ()
+) -> list[Program]:
     """Programs of all ranks of one node, elements of 8 bytes; the schedule may be one for several nodes."""
-    return programs_of(Case(CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks), nodes=nodes), 8)
+    return programs_of(
+        Case(
+            CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks), nodes=nodes
+        ),
+        8,
+    )
 
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
@@ -129,13 +215,23 @@ def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
 def test_ring_slots_staging_and_message_slots_suffice(row: Algorithm, count: int) -> None:
     """At most RING_SLOTS messages from one peer are in use at once; staging is reserved once per lane, before use, and stays within."""
     in_place = COLLECTIVES[row.collective].always_in_place
-    for program in [one for nodes in {(), pairs(row, 6)} for one in node_programs(row.key, 6, count, in_place=in_place, nodes=nodes)]:
+    for program in [
+        one
+        for nodes in {(), pairs(row, 6)}
+        for one in node_programs(row.key, 6, count, in_place=in_place, nodes=nodes)
+    ]:
         for first, last, _ in program.lanes.tolist():
             lane = program.rows[first:last].tolist()
             codes = [code for code, *_ in lane]
-            staged = [(row[STAGED_DISPL], row[STAGED_DISPL] + row[NBYTES]) for row in lane if row[CODE] == Code.STAGE]
+            staged = [
+                (row[STAGED_DISPL], row[STAGED_DISPL] + row[NBYTES])
+                for row in lane
+                if row[CODE] == Code.STAGE
+            ]
             assert codes.count(Code.RESERVE) == bool(staged)
-            assert not staged or codes.index(Code.RESERVE) < min(codes.index(Code.STAGE), codes.index(Code.POST))
+            assert not staged or codes.index(Code.RESERVE) < min(
+                codes.index(Code.STAGE), codes.index(Code.POST)
+            )
             assert all(end <= program.staging_nbytes for _, end in staged)
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(sorted(staged)))
             unused: list[int] = []
@@ -149,7 +245,9 @@ def test_ring_slots_staging_and_message_slots_suffice(row: Algorithm, count: int
             assert not unused
 
 
-@pytest.mark.parametrize("key", ["bcast/direct", "allgather/direct", "allreduce/direct", "bcast/binomial", "bcast/tree"])
+@pytest.mark.parametrize(
+    "key", ["bcast/direct", "allgather/direct", "allreduce/direct", "bcast/binomial", "bcast/tree"]
+)
 def test_what_several_get_is_staged_once(key: str) -> None:
     root = node_programs(key, 8, 16, in_place=COLLECTIVES[CATALOGUE[key].collective].always_in_place)[0]
     (stage,) = rows_of(root, Code.STAGE)
@@ -158,7 +256,9 @@ def test_what_several_get_is_staged_once(key: str) -> None:
     assert {post[STAGED_DISPL : NBYTES + 1] for post in posts} == {stage[STAGED_DISPL : NBYTES + 1]}
 
 
-@pytest.mark.parametrize("key", ["allreduce/direct", "reduce_scatter/direct", "allreduce/two_shot", "reduce/direct"])
+@pytest.mark.parametrize(
+    "key", ["allreduce/direct", "reduce_scatter/direct", "allreduce/two_shot", "reduce/direct"]
+)
 def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
     nranks = 5
     program = node_programs(key, nranks, 40)[0]
@@ -171,7 +271,10 @@ def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
 
 
 def test_messages_that_fit_a_ring_slot_need_no_staging() -> None:
-    for count, codes in ((INLINE_NBYTES // 8, [Code.POST]), (INLINE_NBYTES // 8 + 1, [Code.RESERVE, Code.STAGE, Code.POST, Code.DRAIN])):
+    for count, codes in (
+        (INLINE_NBYTES // 8, [Code.POST]),
+        (INLINE_NBYTES // 8 + 1, [Code.RESERVE, Code.STAGE, Code.POST, Code.DRAIN]),
+    ):
         root = node_programs("bcast/direct", 2, count, in_place=True)[0]
         assert root.rows[:, CODE].tolist() == codes
         assert (root.staging_nbytes > 0) == (Code.STAGE in codes)
@@ -190,8 +293,15 @@ def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
 
 def test_blocks_apart_are_staged_together() -> None:
     """What is not contiguous cannot be read in place: it is packed, and the message is read from where it was packed."""
-    case = Case(CATALOGUE["allgather/circulant"], 4, 0, (False,) * 4, Setting(3, nodes=(0,) * 4), sizes=(9, 8, 7, 6))
-    posts = [post for program in programs_of(case, 8) for post in rows_of(program, Code.POST) if post[BUFFER] == STAGING]
+    case = Case(
+        CATALOGUE["allgather/circulant"], 4, 0, (False,) * 4, Setting(3, nodes=(0,) * 4), sizes=(9, 8, 7, 6)
+    )
+    posts = [
+        post
+        for program in programs_of(case, 8)
+        for post in rows_of(program, Code.POST)
+        if post[BUFFER] == STAGING
+    ]
     assert posts
     assert all(post[IN_PLACE] == 0 and post[STAGED_DISPL] == post[DISPL] for post in posts)
 
@@ -199,14 +309,24 @@ def test_blocks_apart_are_staged_together() -> None:
 # --- every ACK and DRAIN is needed where it is
 
 
-NEEDED = ["allreduce/ring", "allreduce/direct", "allreduce/two_shot", "bcast/binomial", "alltoall/direct", "reduce/tree", "gather/binomial"]
+NEEDED = [
+    "allreduce/ring",
+    "allreduce/direct",
+    "allreduce/two_shot",
+    "bcast/binomial",
+    "alltoall/direct",
+    "reduce/tree",
+    "gather/binomial",
+]
 
 
 def case_of(key: str) -> Case:
     """Symmetric buffers, one lane, messages longer than a ring slot."""
     row = CATALOGUE[key]
     in_place = (COLLECTIVES[row.collective].always_in_place,) * 4
-    return Case(row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4)
+    return Case(
+        row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4
+    )
 
 
 @pytest.mark.parametrize("key", NEEDED)
@@ -214,14 +334,26 @@ def test_an_ack_too_early_or_left_out_is_refused(key: str) -> None:
     case = case_of(key)
     programs = programs_of(case, operator_of(case.row).itemsize)
     play(case, programs=programs)
-    acks = [(rank, i) for rank, p in enumerate(programs) for i, code in enumerate(p.rows[:, CODE]) if code == Code.ACK]
+    acks = [
+        (rank, i)
+        for rank, p in enumerate(programs)
+        for i, code in enumerate(p.rows[:, CODE])
+        if code == Code.ACK
+    ]
     assert acks
     for rank, i in acks:
         p, rows = programs[rank], programs[rank].rows
-        awaited = max(k for k in range(i) if rows[k, CODE] == Code.AWAIT and rows[k, LOCAL_PEER] == rows[i, LOCAL_PEER])
-        early = replace(p, rows=rows[[*range(awaited + 1), i, *range(awaited + 1, i), *range(i + 1, len(rows))]])
+        awaited = max(
+            k for k in range(i) if rows[k, CODE] == Code.AWAIT and rows[k, LOCAL_PEER] == rows[i, LOCAL_PEER]
+        )
+        early = replace(
+            p, rows=rows[[*range(awaited + 1), i, *range(awaited + 1, i), *range(i + 1, len(rows))]]
+        )
         missing = replace(p, rows=np.delete(rows, i, axis=0), lanes=p.lanes - [[0, 1, 0]])
-        for changed, text in ((early, "that it has acknowledged"), (missing, "did not acknowledge messages|slot . is in use|deadlock")):
+        for changed, text in (
+            (early, "that it has acknowledged"),
+            (missing, "did not acknowledge messages|slot . is in use|deadlock"),
+        ):
             with pytest.raises(AssertionError, match=text):
                 play(case, programs=[*programs[:rank], changed, *programs[rank + 1 :]])
 

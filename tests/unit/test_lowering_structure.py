@@ -17,7 +17,17 @@ from reference_calls import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
 from hpcoll.runtime.program.chunks import ChunkLayout
-from hpcoll.runtime.program.fields import BUFFER, CODE, COUNT, DISPL, NBYTES, NSOURCES, REQUEST, TO_BUFFER, TO_DISPL
+from hpcoll.runtime.program.fields import (
+    BUFFER,
+    CODE,
+    COUNT,
+    DISPL,
+    NBYTES,
+    NSOURCES,
+    REQUEST,
+    TO_BUFFER,
+    TO_DISPL,
+)
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.runtime.transports.host_routes import host_routes
@@ -30,12 +40,30 @@ from hpcoll.schedules.row import Algorithm, schedule
 @pytest.mark.parametrize("module", [fields, call_fields, progress_fields], ids=lambda module: module.__name__)
 def test_names_of_words_are_given_once(module: ModuleType) -> None:
     """A name that is given twice would write another table's word."""
-    assigned = [node for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())) if isinstance(node, ast.Assign)]
-    names = [name.id for one in assigned for name in ast.walk(one) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+    assigned = [
+        node
+        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text()))
+        if isinstance(node, ast.Assign)
+    ]
+    names = [
+        name.id
+        for one in assigned
+        for name in ast.walk(one)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+    ]
     assert [name for name, n in Counter(names).items() if n > 1 and name != "_"] == []
 
 
-def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:
+def program(
+    key: str,
+    nranks: int,
+    rank: int,
+    *,
+    root: int = 0,
+    count: int = 0,
+    segment: int = 1 << 40,
+    in_place: bool = False,
+) -> Program:
     """Return one rank's program for elements of 8 bytes, one element to a chunk unless told."""
     row = CATALOGUE[key]
     count = count or (1 if COLLECTIVES[row.collective].blocks else nranks)
@@ -56,10 +84,15 @@ def posted_early(program: Program) -> list[bool]:
     """Per receive but the first: whether it is posted before the receive before it is waited for."""
     receives = [row[REQUEST] for row in rows_of(program, Code.RECV)]
     pairs = itertools.pairwise(receives)
-    return [position(program, Code.RECV, later) < position(program, Code.WAIT, sooner) for sooner, later in pairs]
+    return [
+        position(program, Code.RECV, later) < position(program, Code.WAIT, sooner) for sooner, later in pairs
+    ]
 
 
-@pytest.mark.parametrize("key", ["reduce_scatter/ring", "allgather/ring", "allgather/circulant", "alltoall/pairwise", "alltoall/direct"])
+@pytest.mark.parametrize(
+    "key",
+    ["reduce_scatter/ring", "allgather/ring", "allgather/circulant", "alltoall/pairwise", "alltoall/direct"],
+)
 def test_the_next_receive_is_posted_before_this_one_is_waited_for(key: str) -> None:
     rounds = 3 if key == "allgather/circulant" else 4
     assert posted_early(program(key, 5, 2)) == [True] * (rounds - 1)
@@ -72,10 +105,14 @@ def test_a_receive_into_a_chunk_that_was_sent_passes_no_send_on_its_way_ahead() 
     assert posted_early(program("allreduce/ring", 5, 2)) == [True] * 4 + [False] * 3
     assert posted_early(program("allreduce/ring", 5, 2, in_place=True)) == [True] * 3 + [False] * 4
     assert posted_early(program("allreduce/two_shot", 5, 2)) == [True] * 7
-    assert posted_early(program("allreduce/two_shot", 5, 2, in_place=True)) == [True] * 3 + [False] + [True] * 3
+    assert (
+        posted_early(program("allreduce/two_shot", 5, 2, in_place=True)) == [True] * 3 + [False] + [True] * 3
+    )
 
 
-@pytest.mark.parametrize("key", ["allreduce/direct", "allreduce/two_shot", "reduce/direct", "reduce_scatter/direct"])
+@pytest.mark.parametrize(
+    "key", ["allreduce/direct", "allreduce/two_shot", "reduce/direct", "reduce_scatter/direct"]
+)
 @pytest.mark.parametrize("nranks", [2, 3, 5, 20])
 def test_a_direct_reduction_is_one_row_of_all_sources(key: str, nranks: int) -> None:
     direct = program(key, nranks, 1, root=1)
@@ -89,11 +126,21 @@ def test_a_direct_reduction_is_one_row_of_all_sources(key: str, nranks: int) -> 
 def test_a_node_of_a_tree_reduces_two_children_at_once_where_order_lets_it() -> None:
     """Children above the node fold left to right; one below comes first in rank order, after the other has been folded."""
     above = program("reduce/binomial", 8, 0)
-    assert [row[NSOURCES] for row in rows_of(above, Code.REDUCE)] == [3, 2], "a reduction of four would fold them in pairs"
+    assert [row[NSOURCES] for row in rows_of(above, Code.REDUCE)] == [3, 2], (
+        "a reduction of four would fold them in pairs"
+    )
     around = program("reduce/tree", 8, 4, root=4)
     reductions = rows_of(around, Code.REDUCE)
     assert [row[NSOURCES] for row in reductions] == [2, 2]
-    own, landed = (0, 0), [source for row in reductions for source in operands_of(around, row)[1] if source[0] == Buffer.SCRATCH]
+    own, landed = (
+        (0, 0),
+        [
+            source
+            for row in reductions
+            for source in operands_of(around, row)[1]
+            if source[0] == Buffer.SCRATCH
+        ],
+    )
     assert operands_of(around, reductions[0])[1] == [own, landed[0]]
     assert operands_of(around, reductions[1])[1] == [landed[1], (1, 0)]
 
@@ -108,10 +155,20 @@ def test_nothing_is_copied_onto_itself(row: Algorithm) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["allgather/ring", "allgather/direct", "gather/direct", "scatter/direct", "allreduce/ring", "exscan/recursive_doubling"]
+    "key",
+    [
+        "allgather/ring",
+        "allgather/direct",
+        "gather/direct",
+        "scatter/direct",
+        "allreduce/ring",
+        "exscan/recursive_doubling",
+    ],
 )
 def test_copies_vanish_in_place(key: str) -> None:
-    out_of_place, in_place = (rows_of(program(key, 4, 2, root=2, in_place=flag), Code.COPY) for flag in (False, True))
+    out_of_place, in_place = (
+        rows_of(program(key, 4, 2, root=2, in_place=flag), Code.COPY) for flag in (False, True)
+    )
     assert in_place == []
     assert len(out_of_place) == (CATALOGUE[key].collective in ("allgather", "gather", "scatter"))
 
@@ -120,7 +177,9 @@ def test_copies_vanish_in_place(key: str) -> None:
 def test_one_rank_needs_at_most_a_row_per_block(row: Algorithm) -> None:
     collective = COLLECTIVES[row.collective]
     alone = program(row.key, 1, 0, count=1, in_place=collective.always_in_place)
-    assert alone.rows[:, CODE].tolist() == ([] if row.collective in ("bcast", "exscan") else [Code.COPY] * collective.noutputs(0, 1, 0, 1))
+    assert alone.rows[:, CODE].tolist() == (
+        [] if row.collective in ("bcast", "exscan") else [Code.COPY] * collective.noutputs(0, 1, 0, 1)
+    )
     if collective.aliases:
         assert not len(program(row.key, 1, 0, count=1, in_place=True).rows)
 
@@ -150,7 +209,10 @@ def test_an_empty_message_needs_no_rows(row: Algorithm) -> None:
 def test_messages_above_the_limit_are_split_alike_on_both_sides() -> None:
     case = Case(CATALOGUE["bcast/direct"], 2, 10, (True, True), Setting(0), most_nbytes=32)
     root, other = programs_of(case, 8)
-    sent, received = ([row[DISPL : NBYTES + 1] for row in rows_of(p, code)] for p, code in ((root, Code.SEND), (other, Code.RECV)))
+    sent, received = (
+        [row[DISPL : NBYTES + 1] for row in rows_of(p, code)]
+        for p, code in ((root, Code.SEND), (other, Code.RECV))
+    )
     assert sent == received == [(0, 32), (32, 32), (64, 16)]
 
 
@@ -160,10 +222,19 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     tight, loose = [(i * 3, 3) for i in range(4)], [(i * 5, 3) for i in range(4)]
     codes = []
     for outputs in (tight, loose):
-        packed = lower(steps, [(0, ChunkLayout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False, routes=host_routes({}))
+        packed = lower(
+            steps,
+            [(0, ChunkLayout([(0, 3)], outputs, lambda extent: 3))],
+            1,
+            1,
+            in_place=False,
+            routes=host_routes({}),
+        )
         codes.append([row[CODE] for row in packed.rows.tolist()])
     assert codes[0].count(Code.COPY) < codes[1].count(Code.COPY)
-    assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [codes[1].count(c) for c in (Code.SEND, Code.RECV)]
+    assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [
+        codes[1].count(c) for c in (Code.SEND, Code.RECV)
+    ]
 
 
 def test_the_window_never_exceeds_the_lanes() -> None:
@@ -176,7 +247,11 @@ def test_the_window_never_exceeds_the_lanes() -> None:
 def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> None:
     nranks = 100
     steps = schedule(row, nranks, 7, 0, 4, pairs(row, nranks))
-    chunks = sum(sum(part.n for part in (*step.srcs, step.dst) if part) for channel in steps.channels for step in channel)
+    chunks = sum(
+        sum(part.n for part in (*step.srcs, step.dst) if part)
+        for channel in steps.channels
+        for step in channel
+    )
     rows = program(row.key, nranks, 7, in_place=COLLECTIVES[row.collective].always_in_place).rows
     assert 0 < len(rows) <= 3 * chunks
 
@@ -192,7 +267,12 @@ def test_waits_come_before_the_memory_is_touched(key: str) -> None:
     case = Case(row, nranks, 15, in_place, Setting(5), segment=15, window=1, nodes=pairs(row, nranks))
     programs = programs_of(case, operator_of(row).itemsize)
     play(case, programs=programs)
-    for rank, i in [(rank, i) for rank, p in enumerate(programs) for i, at in enumerate(p.rows[:, CODE]) if at == Code.WAIT]:
+    for rank, i in [
+        (rank, i)
+        for rank, p in enumerate(programs)
+        for i, at in enumerate(p.rows[:, CODE])
+        if at == Code.WAIT
+    ]:
         changed = [*programs[:rank], put_off(programs[rank], i), *programs[rank + 1 :]]
         if is_touched(programs[rank], i, operator_of(row).itemsize):
             with pytest.raises(AssertionError):
@@ -221,7 +301,12 @@ def is_touched(program: Program, wait: int, itemsize: int) -> bool:
     code, buffer, displ, nbytes = message[CODE], message[BUFFER], message[DISPL], message[NBYTES]
     for row in rows[wait + 1 : last]:
         for where, at, length, writes in uses(program, row, itemsize):
-            if where == buffer and at < displ + nbytes and displ < at + length and (writes or code == Code.RECV):
+            if (
+                where == buffer
+                and at < displ + nbytes
+                and displ < at + length
+                and (writes or code == Code.RECV)
+            ):
                 return True
     return False
 

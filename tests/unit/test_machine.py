@@ -8,7 +8,13 @@ from hpcoll.base.machine import domain_of, last_level_nbytes, left_nbytes, ncach
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"), [(["48K", "1024K", "32768K"], 32 << 20), (["64K", "2M"], 2 << 20), ([], 32 << 20), (["unknown"], 32 << 20)]
+    ("sizes", "expected"),
+    [
+        (["48K", "1024K", "32768K"], 32 << 20),
+        (["64K", "2M"], 2 << 20),
+        ([], 32 << 20),
+        (["unknown"], 32 << 20),
+    ],
 )
 def test_the_largest_counts(sizes: list[str], expected: int, tmp_path: Path) -> None:
     for i, size in enumerate(sizes):
@@ -40,11 +46,15 @@ def several_l3(core: int) -> Core:
     own, mine, socket = core % 64, core % 64 // 8 * 8, core % 64 // 32 * 32
     threads = f"{own},{own + 64}"
     return {
-        "cache/index0/level": "1", "cache/index0/shared_cpu_list": threads,
-        "cache/index2/level": "2", "cache/index2/shared_cpu_list": threads,
-        "cache/index3/level": "3", "cache/index3/shared_cpu_list": f"{mine}-{mine + 7},{mine + 64}-{mine + 71}",
-        "topology/thread_siblings_list": threads, "topology/core_siblings_list": f"{socket}-{socket + 31},{socket + 64}-{socket + 95}",
-    }  # fmt: skip
+        "cache/index0/level": "1",
+        "cache/index0/shared_cpu_list": threads,
+        "cache/index2/level": "2",
+        "cache/index2/shared_cpu_list": threads,
+        "cache/index3/level": "3",
+        "cache/index3/shared_cpu_list": f"{mine}-{mine + 7},{mine + 64}-{mine + 71}",
+        "topology/thread_siblings_list": threads,
+        "topology/core_siblings_list": f"{socket}-{socket + 31},{socket + 64}-{socket + 95}",
+    }
 
 
 def test_of_several_caches_the_last_level_counts(tmp_path: Path) -> None:
@@ -73,7 +83,12 @@ def test_how_many_caches_there_are(tmp_path: Path) -> None:
 
 def test_what_the_system_hides_is_no_domain(tmp_path: Path) -> None:
     assert domain_of(0, tmp_path) == frozenset()
-    assert domain_of(0, write(tmp_path, {0: {"cache/index0/level": "unknown", "topology/core_siblings_list": "all"}})) == frozenset()
+    assert (
+        domain_of(
+            0, write(tmp_path, {0: {"cache/index0/level": "unknown", "topology/core_siblings_list": "all"}})
+        )
+        == frozenset()
+    )
 
 
 # --- memory
@@ -85,7 +100,11 @@ GB = 1 << 30
 def machine(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "meminfo").write_text(f"MemTotal:  {64 * GB >> 10} kB\nMemAvailable:   {16 * GB >> 10} kB\n")
     (tmp_path / "membership").write_text("0::/job/step\n")
-    return {"root": tmp_path / "groups", "membership": tmp_path / "membership", "meminfo": tmp_path / "meminfo"}
+    return {
+        "root": tmp_path / "groups",
+        "membership": tmp_path / "membership",
+        "meminfo": tmp_path / "meminfo",
+    }
 
 
 def group(machine: dict[str, Path], name: str, **files: object) -> None:

@@ -53,7 +53,9 @@ ROWS: list[tuple[str, tuple[Any, ...], int, tuple[int, ...], int | None]] = [
 
 
 @pytest.mark.parametrize(("method", "more", "rank", "read", "written"), ROWS)
-def test_methods(double: Double, method: str, more: tuple[Any, ...], rank: int, read: tuple[int, ...], written: int | None) -> None:
+def test_methods(
+    double: Double, method: str, more: tuple[Any, ...], rank: int, read: tuple[int, ...], written: int | None
+) -> None:
     send, recv = arrays(double)
     theirs, store = both(method, (send, recv, *more), rank=rank)
     assert copies(double) == len(read)
@@ -102,7 +104,9 @@ def test_specs_may_leave_gaps(double: Double, kind: Any) -> None:
     assert recv.get().tolist() == [-1, 9, 9, -1, -1, -1]
 
 
-@pytest.mark.parametrize("method", ["Allreduce", "Reduce", "Allgather", "Alltoall", "Reduce_scatter_block", "Gather"])
+@pytest.mark.parametrize(
+    "method", ["Allreduce", "Reduce", "Allgather", "Alltoall", "Reduce_scatter_block", "Gather"]
+)
 def test_in_place_is_read(double: Double, method: str) -> None:
     x, _ = arrays(double)
     more = {"Reduce": (OP, 0), "Gather": (0,)}.get(method, ())
@@ -195,7 +199,10 @@ def test_no_elements(double: Double) -> None:
 
 
 REFUSED: list[tuple[str, Any]] = [
-    ("recvbuf must be writable, got a read-only Array", lambda d: ("Allreduce", (d.Array(4), d.Array(4, readonly=True), OP))),
+    (
+        "recvbuf must be writable, got a read-only Array",
+        lambda d: ("Allreduce", (d.Array(4), d.Array(4, readonly=True), OP)),
+    ),
     ("buf must be writable, got a read-only Array", lambda d: ("Bcast", (d.Array(4, readonly=True), 1))),
     (
         "recvbuf must be contiguous, got strides (8,) for shape (4,) float32: copy it with cupy.ascontiguousarray or torch's "

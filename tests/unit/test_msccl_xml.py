@@ -8,7 +8,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from msccl_files import PROGRAMS, XmlProgram, chain_broadcast, hops_alltoall, mutants, pairs_allreduce, ring_allgather, ring_allreduce
+from msccl_files import (
+    PROGRAMS,
+    XmlProgram,
+    chain_broadcast,
+    hops_alltoall,
+    mutants,
+    pairs_allreduce,
+    ring_allgather,
+    ring_allreduce,
+)
 from msccl_interpreter import outcome
 
 from hpcoll.analysis.programs.lanes import in_lanes
@@ -49,14 +58,19 @@ def test_fused_steps_and_chains_of_reductions(tmp_path: Path) -> None:
     """rrs stores nothing of its own, and a chain of re is one reduction, as MSCCL fuses it."""
     ring = read(tmp_path, ring_allreduce(4).text()).schedules[0]
     assert [step.op for step in ring.channels[0]] == [
-        Op.SEND, *[Op.RECV_REDUCE, Op.SEND] * 3, *[Op.RECV, Op.SEND] * 2, Op.RECV,
-    ]  # fmt: skip
+        Op.SEND,
+        *[Op.RECV_REDUCE, Op.SEND] * 3,
+        *[Op.RECV, Op.SEND] * 2,
+        Op.RECV,
+    ]
     assert len(ring.scratch) == 2
     pairs = read(tmp_path, pairs_allreduce(4).text()).schedules[1]
     reductions = [step for steps in pairs.channels for step in steps if step.op is Op.REDUCE]
     assert [len(step.srcs) for step in reductions] == [4, 4]
     lane = in_lanes(read(tmp_path, pairs_allreduce(4).text()).schedules, in_place=True)[1]
-    assert sorted(lane.scratch) == [2, 2, 2, 3, 3, 3], "what arrives in scratch has the size of the chunks that it is added to"
+    assert sorted(lane.scratch) == [2, 2, 2, 3, 3, 3], (
+        "what arrives in scratch has the size of the chunks that it is added to"
+    )
 
 
 def test_places_name_file_line_gpu_thread_block_and_step(tmp_path: Path) -> None:
@@ -80,11 +94,15 @@ def test_wrong_results_and_lost_messages_name_steps(tmp_path: Path) -> None:
         prove_program(read(tmp_path, program.text()))
     program = ring_allgather(3)
     program.step(0, 0, "s", ("o", 0))
-    with pytest.raises(ScheduleError, match="gpu 0, thread block 0, step 2: sends a message to rank 1 that is never received"):
+    with pytest.raises(
+        ScheduleError, match="gpu 0, thread block 0, step 2: sends a message to rank 1 that is never received"
+    ):
         prove_program(read(tmp_path, program.text()))
     program = pairs_allreduce(3)
     program.gpus[1][0][0].set("cnt", "1")
-    with pytest.raises(ScheduleError, match=r"gpu 0, thread block 0, step 1: expects 2 chunks, .*gpu 1, .*step 0 sends 1"):
+    with pytest.raises(
+        ScheduleError, match=r"gpu 0, thread block 0, step 1: expects 2 chunks, .*gpu 1, .*step 0 sends 1"
+    ):
         prove_program(read(tmp_path, program.text()))
 
 
@@ -129,7 +147,11 @@ def test_custom_conditions(tmp_path: Path) -> None:
         read_program(path)
     conditions.write_text(json.dumps({"inputs": [["a"], ["x"], ["x"]], "outputs": [[None], ["a"], ["x"]]}))
     assert prove_program(read_program(path, read_conditions(conditions))).messages == 2
-    conditions.write_text(json.dumps({"inputs": [["a"], ["x"], ["x"]], "outputs": [[None], ["a"], [{"item": "x", "gpus": [2]}]]}))
+    conditions.write_text(
+        json.dumps(
+            {"inputs": [["a"], ["x"], ["x"]], "outputs": [[None], ["a"], [{"item": "x", "gpus": [2]}]]}
+        )
+    )
     with pytest.raises(ScheduleError, match="must hold"):
         prove_program(read_program(path, read_conditions(conditions)))
 
@@ -140,9 +162,18 @@ def test_custom_conditions(tmp_path: Path) -> None:
         ([], "the whole: expected an object"),
         ({"collective": "hello"}, "field collective: expected allreduce or"),
         ({"inputs": [["a"]]}, "field outputs: expected a list, got none"),
-        ({"inputs": [["a"]], "outputs": [["z"]]}, "field outputs[0][0]: expected the name of data that a gpu has"),
-        ({"inputs": [["a"]], "outputs": [[{"item": "a", "gpus": [9]}]]}, "field outputs[0][0].gpus: expected gpus below 1"),
-        ({"inputs": [["a", "b"]], "outputs": [["a", "b"]], "shifts": [1]}, "field shifts[0]: expected a shift by which one buffer lies"),
+        (
+            {"inputs": [["a"]], "outputs": [["z"]]},
+            "field outputs[0][0]: expected the name of data that a gpu has",
+        ),
+        (
+            {"inputs": [["a"]], "outputs": [[{"item": "a", "gpus": [9]}]]},
+            "field outputs[0][0].gpus: expected gpus below 1",
+        ),
+        (
+            {"inputs": [["a", "b"]], "outputs": [["a", "b"]], "shifts": [1]},
+            "field shifts[0]: expected a shift by which one buffer lies",
+        ),
         ({"inputs": [[1.5]], "outputs": [[None]]}, "field inputs[0]: expected names of data"),
         ({"rooted": 1}, "unknown field 'rooted'"),
     ],

@@ -25,11 +25,15 @@ def test_packages_are_those_of_hpcoll() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     found = setuptools.find_packages(str(ROOT), include=config["options.packages.find"]["include"].split())
-    assert sorted(found) == sorted(".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "hpcoll").rglob("__init__.py"))
+    assert sorted(found) == sorted(
+        ".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "hpcoll").rglob("__init__.py")
+    )
 
 
 def test_a_checkout_without_what_hpcoll_needs_says_what_to_install() -> None:
-    done = subprocess.run([sys.executable, "-S", "-m", "hpcoll", "show"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "hpcoll", "show"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     last = f"ModuleNotFoundError: ml_dtypes is missing; this installs hpcoll and what it needs: python -m pip install {ROOT}"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, last)
 
@@ -60,7 +64,11 @@ def test_what_needs_three_ranks_is_in_the_short_run() -> None:
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 # Files that go together.
-INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients") and not lock.apart}
+INSTALLED = {
+    name: (name, *lock.over)
+    for name, lock in FILES.items()
+    if name not in ("run", "clients") and not lock.apart
+}
 ENTRY = re.compile(r"[a-z\d-]+==[\w.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[\da-f]{64})+\n")
 
 
@@ -69,13 +77,22 @@ def wanted(files: tuple[str, ...]) -> Iterator[Requirement]:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     extras = [config["options.extras_require"][one] for name in files for one in FILES[name].extras]
-    texts = [config["options"]["install_requires"], *extras, *(one for name in files for one in FILES[name].packages)]
+    texts = [
+        config["options"]["install_requires"],
+        *extras,
+        *(one for name in files for one in FILES[name].packages),
+    ]
     return (Requirement(line) for text in texts for line in text.splitlines() if line)
 
 
 def releases(files: tuple[str, ...], python: str, machine: str) -> dict[str, set[str]]:
     """The releases of each package that pip would install."""
-    where = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": machine}
+    where = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "platform_machine": machine,
+    }
     found: dict[str, set[str]] = {}
     for entry in (Requirement(entry.split(" \\")[0]) for name in files for entry in entries(name)):
         if entry.marker is None or entry.marker.evaluate(where):
@@ -99,11 +116,18 @@ def test_they_hold_what_is_asked_for(files: tuple[str, ...], python: str, machin
     found = releases(files, python, machine)
     assert {name: versions for name, versions in found.items() if len(versions) > 1} == {}
     bad = [str(one) for one in wanted(files) if one.name.replace("_", "-") not in found]
-    bad += [str(one) for one in wanted(files) for version in found.get(one.name.replace("_", "-"), ()) if version not in one.specifier]
+    bad += [
+        str(one)
+        for one in wanted(files)
+        for version in found.get(one.name.replace("_", "-"), ())
+        if version not in one.specifier
+    ]
     assert bad == []
 
 
-def test_environments_are_made_anew_when_their_files_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_made_anew_when_their_files_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The MPI library's file is of both environments that have the library, and of no other."""
     monkeypatch.setattr(environments, "LOCKS", shutil.copytree(LOCKS, tmp_path / "locks"))
     made = [(library, "openmpi") for library in ("openmpi", "mpich", environments.TORCH)]
@@ -124,7 +148,9 @@ def test_the_oldest_releases_that_are_let_in_are_tried() -> None:
     """`tests/run.sh platforms` has an environment of them: where a bound moves, so must the release."""
     lower = {one.name: re.findall(r">=([\d.]+)", str(one.specifier))[0] for one in wanted(())}
     oldest = dict(one.split("==") for one in platforms.SOFTWARE["oldest"].packages)
-    assert {name: f"{bound}.0" for name, bound in lower.items()} == {name: oldest[name] for name in oldest if name != "llvmlite"}
+    assert {name: f"{bound}.0" for name, bound in lower.items()} == {
+        name: oldest[name] for name in oldest if name != "llvmlite"
+    }
 
 
 def test_what_platforms_install_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +179,8 @@ def test_what_platforms_install_is_locked(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_clients_need_is_locked() -> None:
     needed = {one for client in CLIENTS.values() for one in (client.package, *client.installs) if one}
     for one in map(Requirement, (*needed, *TOOLS)):
-        found = [Requirement(line.split(" \\")[0]) for line in locked([str(one)]).splitlines() if "==" in line]
+        found = [
+            Requirement(line.split(" \\")[0]) for line in locked([str(one)]).splitlines() if "==" in line
+        ]
         assert found, one
         assert all(str(each.specifier).removeprefix("==") in one.specifier for each in found), one

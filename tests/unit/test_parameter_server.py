@@ -56,7 +56,13 @@ def test_optimisers_keep_the_element_type(optimizer: Optimizer) -> None:
     assert {parameter.dtype, *(value.dtype for value in state.values())} == {np.dtype(np.float32)}
 
 
-WRONG = [(SGD, {"rate": 0}), (SGD, {"rate": 1, "momentum": 1.0}), (Adam, {"rate": -1}), (Adam, {"beta2": 1}), (Adam, {"epsilon": 0})]
+WRONG = [
+    (SGD, {"rate": 0}),
+    (SGD, {"rate": 1, "momentum": 1.0}),
+    (Adam, {"rate": -1}),
+    (Adam, {"beta2": 1}),
+    (Adam, {"epsilon": 0}),
+]
 
 
 @pytest.mark.parametrize(("kind", "values"), WRONG)
@@ -86,17 +92,25 @@ def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int,
     if split:
         assert max(sizes) - min(sizes) <= 1
     else:
-        assert all(piece.hi - piece.lo == arrays[piece.name].size for shard in shards for piece in shard.pieces)
+        assert all(
+            piece.hi - piece.lo == arrays[piece.name].size for shard in shards for piece in shard.pieces
+        )
 
 
 def test_whole_parameters_are_spread() -> None:
     shards = cut_shards([ShardLayout(f"p{i}", (10,), "f4") for i in range(6)], 3, split=False)
-    assert [[piece.name for piece in shard.pieces] for shard in shards] == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"]]
+    assert [[piece.name for piece in shard.pieces] for shard in shards] == [
+        ["p0", "p1"],
+        ["p2", "p3"],
+        ["p4", "p5"],
+    ]
 
 
 def test_places_do_not_overlap() -> None:
     places = Places(3, 128)
-    words = [places.word(word) for word in WindowWord] + [places.worker_word(w, word) for w in range(3) for word in WorkerWord]
+    words = [places.word(word) for word in WindowWord] + [
+        places.worker_word(w, word) for w in range(3) for word in WorkerWord
+    ]
     parts = [places.copy(0), places.copy(1), *(places.mailbox(worker) for worker in range(3)), places.total]
     assert len(set(words)) == len(words)
     assert max(words) + 8 <= parts[0]
@@ -106,7 +120,10 @@ def test_places_do_not_overlap() -> None:
 
 def latest(version: int, bases: tuple[int, ...]) -> int:
     """The largest staleness in the best of all orders."""
-    return min(max((version + i - base for i, base in enumerate(order)), default=0) for order in itertools.permutations(bases))
+    return min(
+        max((version + i - base for i, base in enumerate(order)), default=0)
+        for order in itertools.permutations(bases)
+    )
 
 
 @given(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=5), st.integers(0, 9))

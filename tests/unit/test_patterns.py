@@ -122,9 +122,15 @@ def test_hypercube(nranks: int) -> None:
     for rank, place in enumerate(places):
         if place.host is not None:
             assert place.peers == ()
-            assert (places[place.host].guest, places[place.host].vertex, place.host) == (rank, place.vertex, rank + 1)
+            assert (places[place.host].guest, places[place.host].vertex, place.host) == (
+                rank,
+                place.vertex,
+                rank + 1,
+            )
         else:
-            assert [places[peer].vertex for peer in place.peers] == [place.vertex ^ 1 << k for k in range(dimensions)]
+            assert [places[peer].vertex for peer in place.peers] == [
+                place.vertex ^ 1 << k for k in range(dimensions)
+            ]
 
 
 @pytest.mark.parametrize("nranks", [*range(2, 65), *LARGE])

@@ -8,11 +8,30 @@ from typing import Any
 import pytest
 from test_machine import several_l3, write
 
-from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_between
+from hpcoll.analysis.cost import (
+    APART,
+    HOSTS,
+    HOSTS_NETWORK,
+    HPCOLL_NETWORK,
+    ONE_HOST,
+    STREAMS,
+    Levels,
+    apart,
+    levels_between,
+)
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.transports.cross_memory import ProbeWord
 from hpcoll.schedules.placement import Nodes, blocks, cyclic, describe, members, numbered, parse_nodes, parts
-from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology
+from hpcoll.selection.topology import (
+    UNBOUND,
+    Process,
+    Topology,
+    _ngpus,
+    bound_to,
+    dealt,
+    domains_of,
+    find_topology,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +57,10 @@ def test_text(text: str, nranks: int, nodes: tuple[int, ...]) -> None:
     assert parse_nodes(text, nranks) == nodes
 
 
-@pytest.mark.parametrize("text", ["", "0", "-2", "1.5", "two", "2+", "+2", "2+0", "2 + 1", "2:round", "2:cyclic:cyclic", ":cyclic", "2,1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-2", "1.5", "two", "2+", "+2", "2+0", "2 + 1", "2:round", "2:cyclic:cyclic", ":cyclic", "2,1"],
+)
 def test_text_that_means_nothing(text: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         parse_nodes(text, 3)
@@ -65,7 +87,9 @@ def test_members_are_the_ranks_of_each_node_in_order(seed: int) -> None:
     found = members(nodes)
     assert sorted(rank for ranks in found for rank in ranks) == list(range(len(nodes)))
     assert all(list(ranks) == sorted(ranks) for ranks in found)
-    assert [ranks[0] for ranks in found] == sorted(ranks[0] for ranks in found), "nodes in the order of their lowest ranks"
+    assert [ranks[0] for ranks in found] == sorted(ranks[0] for ranks in found), (
+        "nodes in the order of their lowest ranks"
+    )
     assert all(nodes[rank] == node for node, ranks in enumerate(found) for rank in ranks)
     assert members(()) == ()
 
@@ -110,7 +134,9 @@ def test_description(nodes: tuple[int, ...], text: str) -> None:
         ("1", "1", "1"),
     ],
 )
-def test_hierarchies_look_at_domains_where_there_is_one_node_only(nodes: str, domains: str, found: str) -> None:
+def test_hierarchies_look_at_domains_where_there_is_one_node_only(
+    nodes: str, domains: str, found: str
+) -> None:
     """And where one of several domains has several ranks: else few ranks could not read for others."""
     nodes_, domains_, expected = (parse_nodes(text, 8) for text in (nodes, domains, found))
     assert parts(nodes_, domains_) == expected
@@ -124,7 +150,9 @@ def test_domains_are_described_as_nodes_are() -> None:
 def topology(nodes: Nodes, **more: Any) -> Topology:
     nranks = len(nodes)
     hosts = tuple(f"host{node}" for node in nodes)
-    return Topology(**{"rank": 0, "nodes": nodes, "hosts": hosts, "domains": nodes, "gpus": (0,) * nranks, **more})
+    return Topology(
+        **{"rank": 0, "nodes": nodes, "hosts": hosts, "domains": nodes, "gpus": (0,) * nranks, **more}
+    )
 
 
 def test_costs_are_those_of_the_hosts_unless_they_were_fitted() -> None:
@@ -141,13 +169,18 @@ def test_costs_are_those_of_the_hosts_unless_they_were_fitted() -> None:
         ({"hosts": ("a", "a", "a", "a")}, "2 nodes of 2 ranks, by blocks; on 1 host"),
         ({"hosts": ("a", "b", "c", "c")}, "2 nodes of 2 ranks, by blocks; on 3 hosts"),
         ({"domains": (0, 1, 2, 3)}, "2 nodes of 2 ranks, by blocks; 4 cache domains of 1 rank"),
-        ({"domains": (0, 0, 1, 2)}, "2 nodes of 2 ranks, by blocks; 3 cache domains of 1 to 2 ranks, by blocks"),
+        (
+            {"domains": (0, 0, 1, 2)},
+            "2 nodes of 2 ranks, by blocks; 3 cache domains of 1 to 2 ranks, by blocks",
+        ),
         ({"gpus": (4, 4, 4, 4)}, "2 nodes of 2 ranks, by blocks; 4 GPUs per host"),
         ({"gpus": (0, 0, 8, 8)}, "2 nodes of 2 ranks, by blocks; 0 to 8 GPUs per host"),
-        ({"hosts": ("a",) * 4, "domains": (0, 1, 2, 3), "gpus": (2, 2, 2, 2)},
-         "2 nodes of 2 ranks, by blocks; 4 cache domains of 1 rank; on 1 host; 2 GPUs per host"),
+        (
+            {"hosts": ("a",) * 4, "domains": (0, 1, 2, 3), "gpus": (2, 2, 2, 2)},
+            "2 nodes of 2 ranks, by blocks; 4 cache domains of 1 rank; on 1 host; 2 GPUs per host",
+        ),
     ],
-)  # fmt: skip
+)
 def test_it_says_what_it_is(more: dict[str, Any], text: str) -> None:
     assert str(topology((0, 0, 1, 1), **more)) == text
 
@@ -163,11 +196,19 @@ def test_this_machine_can_be_asked() -> None:
 @pytest.mark.parametrize(
     ("cores", "domain"),
     [
-        ({0}, 0), ({9}, 8), ({8, 15, 72}, 8), (set(range(8)), 0), ({64 + 33}, 32), ({7, 8}, UNBOUND), (set(range(32)), UNBOUND),
+        ({0}, 0),
+        ({9}, 8),
+        ({8, 15, 72}, 8),
+        (set(range(8)), 0),
+        ({64 + 33}, 32),
+        ({7, 8}, UNBOUND),
+        (set(range(32)), UNBOUND),
         (set(range(128)), UNBOUND),
     ],
-)  # fmt: skip
-def test_a_rank_is_bound_to_a_domain_if_all_its_cores_are_there(cores: set[int], domain: int, tmp_path: Path) -> None:
+)
+def test_a_rank_is_bound_to_a_domain_if_all_its_cores_are_there(
+    cores: set[int], domain: int, tmp_path: Path
+) -> None:
     """On two sockets of 4 caches of 8 cores of two hardware threads each: the domain's number is its lowest core."""
     cpus = write(tmp_path, {core: several_l3(core) for core in cores})
     assert bound_to(frozenset(cores), cpus) == domain
@@ -177,9 +218,13 @@ def test_of_a_system_that_hides_its_caches_no_rank_is_bound(tmp_path: Path) -> N
     assert bound_to(frozenset({0}), tmp_path) == UNBOUND
 
 
-def placed(hosts: str, bound: list[int], found: list[tuple[int, bool]], per_domain: tuple[int, ...] = ()) -> Topology:
+def placed(
+    hosts: str, bound: list[int], found: list[tuple[int, bool]], per_domain: tuple[int, ...] = ()
+) -> Topology:
     named = enumerate(zip(hosts, bound, strict=True))
-    processes = [Process(host, rank, domain, 0, False, ProbeWord(rank, 0, 0)) for rank, (host, domain) in named]
+    processes = [
+        Process(host, rank, domain, 0, False, ProbeWord(rank, 0, 0)) for rank, (host, domain) in named
+    ]
     return find_topology(0, processes, found, per_domain)
 
 
@@ -224,7 +269,12 @@ def test_ranks_that_share_no_memory_have_no_domains() -> None:
 )
 def test_sizes_of_domains_may_be_set(sizes: tuple[int, ...], nodes: Nodes, domains: Nodes) -> None:
     """Against what ranks are bound to; nodes of any size, and communicators of some ranks, take as many domains as they need."""
-    assert placed("a" * len(nodes), [0] * len(nodes), [(nodes.index(node), True) for node in nodes], sizes).domains == domains
+    assert (
+        placed(
+            "a" * len(nodes), [0] * len(nodes), [(nodes.index(node), True) for node in nodes], sizes
+        ).domains
+        == domains
+    )
     assert domains_of(nodes, dealt(nodes, sizes)) == domains
 
 
@@ -236,7 +286,9 @@ def test_costs_on_and_between_what_hierarchies_look_at() -> None:
     assert (between.node, between.network) == (ONE_HOST.node, apart(ONE_HOST.node))
     assert between.network.alpha == APART * ONE_HOST.node.alpha
     assert (between.network.streams, ONE_HOST.node.streams) == (STREAMS, 1)
-    assert HOSTS.on_parts(eight, parse_nodes("4", 64)) == Levels(apart(HOSTS.node), HOSTS.network), "a node is as slow as its domains"
+    assert HOSTS.on_parts(eight, parse_nodes("4", 64)) == Levels(apart(HOSTS.node), HOSTS.network), (
+        "a node is as slow as its domains"
+    )
     assert HOSTS.on_parts(eight, eight) == HOSTS
     own = HOSTS._replace(domains=HPCOLL_NETWORK)
     assert own.on_parts(one, eight).network == own.across() == HPCOLL_NETWORK

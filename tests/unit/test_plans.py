@@ -29,12 +29,18 @@ def placements_of(row: Algorithm, nranks: int) -> list[Nodes]:
     return placements(nranks) if row.hierarchical else [(0,) * nranks]
 
 
-def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE, *, apart: bool = True) -> int:
+def staging(
+    row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE, *, apart: bool = True
+) -> int:
     """Bytes that one lane of a rank stages."""
-    steps, segments = segmented(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart), rank, nodes, ())
+    steps, segments = segmented(
+        row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart), rank, nodes, ()
+    )
     mates = [other for other, node in enumerate(nodes) if not apart or node == nodes[rank]]
     local_peers = {other: local for local, other in enumerate(mates) if other != rank}
-    return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, routes=host_routes(local_peers)).staging_nbytes
+    return lower(
+        steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, routes=host_routes(local_peers)
+    ).staging_nbytes
 
 
 def calls(row: Algorithm, count: int) -> list[Call]:
@@ -48,7 +54,8 @@ SIZES = (2, 3, 4, 5, 7, 8, 9, 15, 17, 33, 64)
 
 
 @pytest.mark.parametrize(
-    ("key", "apart"), [(row.key, apart) for row in CATALOGUE.values() for apart in (True, False) if apart or row.hierarchical]
+    ("key", "apart"),
+    [(row.key, apart) for row in CATALOGUE.values() for apart in (True, False) if apart or row.hierarchical],
 )
 def test_a_lane_fits_its_place(key: str, apart: bool) -> None:
     """Messages of more than one lane; elements of one byte, so that chunks have odd sizes and are rounded up most.
@@ -62,7 +69,11 @@ def test_a_lane_fits_its_place(key: str, apart: bool) -> None:
             if COLLECTIVES[row.collective].blocks:
                 count = -(-count // nranks)
             for call in calls(row, count):
-                for rank in range(nranks) if nranks < 6 and not row.chunked else {0, nodes.index(max(nodes)), nranks - 1}:
+                for rank in (
+                    range(nranks)
+                    if nranks < 6 and not row.chunked
+                    else {0, nodes.index(max(nodes)), nranks - 1}
+                ):
                     found = staging(row, call, rank, nodes, apart=apart)
                     assert found <= CAPACITY_NBYTES, (nodes, rank, call.in_place)
                     filled = max(filled, found)
@@ -74,7 +85,11 @@ def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
     row = CATALOGUE[key]
     for nodes in ((0, 0), (0, 0, 0)):
         (call, *_) = calls(row, lane_nbytes(row, CAPACITY_NBYTES, nodes))
-        assert CAPACITY_NBYTES // 4 < max(staging(row, call, rank, nodes, 65) for rank in range(len(nodes))) <= CAPACITY_NBYTES
+        assert (
+            CAPACITY_NBYTES // 4
+            < max(staging(row, call, rank, nodes, 65) for rank in range(len(nodes)))
+            <= CAPACITY_NBYTES
+        )
 
 
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
@@ -83,21 +98,37 @@ def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
     if COLLECTIVES[collective].neighbours:  # on a ring
         both = (every[rank - 1], every[(rank + 1) % len(sizes)])
         return (tuple(mine) if collective == "neighbor_allgather" else both), both, ()
-    inputs = mine if collective in ("allgather", "gather") else every if collective != "scatter" or rank == 0 else []
-    outputs = every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine
+    inputs = (
+        mine
+        if collective in ("allgather", "gather")
+        else every
+        if collective != "scatter" or rank == 0
+        else []
+    )
+    outputs = (
+        every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine
+    )
     if collective == "gather" and rank:
         outputs = []
     return tuple(inputs), tuple(outputs), () if collective == "alltoall" else tuple(sizes)
 
 
-@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
+@pytest.mark.parametrize(
+    "key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform]
+)
 def test_a_lane_of_varying_blocks_fits_its_place(key: str) -> None:
     row = CATALOGUE[key]
     for nodes in [nodes for nranks in (2, 3, 5, 16, 33) for nodes in placements_of(row, nranks)]:
         huge, ranks = 2 * lane_nbytes(row, CAPACITY_NBYTES, nodes), range(len(nodes))
-        for sizes in ([huge for _ in ranks], [huge * (r == ranks[-1]) for r in ranks], [huge * (r % 2) + 57 for r in ranks]):
+        for sizes in (
+            [huge for _ in ranks],
+            [huge * (r == ranks[-1]) for r in ranks],
+            [huge * (r % 2) + 57 for r in ranks],
+        ):
             for rank in (0, ranks[-1]):
-                call = Call(row.collective, 0, 0, sum(sizes), BYTE, blocks=varying(row.collective, rank, sizes))
+                call = Call(
+                    row.collective, 0, 0, sum(sizes), BYTE, blocks=varying(row.collective, rank, sizes)
+                )
                 assert staging(row, call, rank, nodes) <= CAPACITY_NBYTES, (nodes, rank, sizes)
 
 

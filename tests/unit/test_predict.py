@@ -26,8 +26,17 @@ from hpcoll.schedules.row import Algorithm, schedule
 
 NETWORK = Network(alpha=2e-6, beta=1 / 12.5e9, gamma=1e-11, overhead=0.7e-6)
 LEVELS = Levels(NETWORK._replace(alpha=0.5e-6, beta=2e-11, overhead=0.2e-6), NETWORK)
-SYMMETRIC = ("allreduce/ring", "allreduce/circulant", "allgather/ring", "allgather/circulant", "reduce_scatter/ring", "alltoall/pairwise")
-flat_rows = pytest.mark.parametrize("row", [row for row in CATALOGUE.values() if not row.hierarchical], ids=lambda row: row.key)
+SYMMETRIC = (
+    "allreduce/ring",
+    "allreduce/circulant",
+    "allgather/ring",
+    "allgather/circulant",
+    "reduce_scatter/ring",
+    "alltoall/pairwise",
+)
+flat_rows = pytest.mark.parametrize(
+    "row", [row for row in CATALOGUE.values() if not row.hierarchical], ids=lambda row: row.key
+)
 
 
 def alone(nranks: int) -> Nodes:
@@ -40,8 +49,12 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm, nbytes: int) -> 
     """Also where a message is in two runs of chunks on some ranks, as those of circulant are."""
     nchunks = 5 if row.chunked else 1
     for nranks in (2, 3, 4, 7, 8, 16):
-        expected = simulate([schedule(row, nranks, rank, 0, nchunks) for rank in range(nranks)], nbytes, NETWORK).total
-        found = predict(subject(row, alone(nranks), 0, nchunks, exact=True), nbytes, Levels(NETWORK, NETWORK), window=9).seconds
+        expected = simulate(
+            [schedule(row, nranks, rank, 0, nchunks) for rank in range(nranks)], nbytes, NETWORK
+        ).total
+        found = predict(
+            subject(row, alone(nranks), 0, nchunks, exact=True), nbytes, Levels(NETWORK, NETWORK), window=9
+        ).seconds
         assert found == pytest.approx(expected, rel=1e-9), nranks
 
 
@@ -61,7 +74,9 @@ def test_events_leave_the_heap_in_order_of_time_and_cause() -> None:
 
 
 @pytest.mark.parametrize("key", SYMMETRIC)
-@pytest.mark.parametrize(("nranks", "per_node"), [(2, "1"), (7, "1"), (12, "3"), (40, "1"), (40, "4"), (64, "2"), (100, "5")])
+@pytest.mark.parametrize(
+    ("nranks", "per_node"), [(2, "1"), (7, "1"), (12, "3"), (40, "1"), (40, "4"), (64, "2"), (100, "5")]
+)
 def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
     row, nodes = CATALOGUE[key], parse_nodes(per_node, nranks)
     few, every = subject(row, nodes), subject(row, nodes, exact=True)
@@ -70,7 +85,9 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
         assert few.table.nbuilt == int(per_node)
     for nbytes in (8, 1 << 20):
         expected = predict(every, nbytes, LEVELS).seconds
-        tolerance = 1e-9 if per_node == "1" or key.endswith("ring") else 0.2  # who of several comes first on a link that they share
+        tolerance = (
+            1e-9 if per_node == "1" or key.endswith("ring") else 0.2
+        )  # who of several comes first on a link that they share
         assert predict(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
         if few.table.nbuilt < nranks and few.table.nbuilt == int(per_node):
             assert predict_in_lockstep(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
@@ -79,14 +96,17 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
 @pytest.mark.parametrize(("per_node", "nranks"), [("2", 10), ("3", 24), ("4", 28)])
 def test_the_ranks_of_a_node_stand_for_all_where_stripes_wrap_at_other_ranks(
     per_node: str, nranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """Of many ranks, what goes round the end of a stripe counts as one message: at most one more for each that is simulated."""
     monkeypatch.setattr(predict_module, "MAX_SPLIT", 0)
     row, nodes = CATALOGUE["allreduce/hierarchical"], parse_nodes(per_node, nranks)
     few, every = subject(row, nodes), subject(row, nodes, exact=True)
     assert few.table.nbuilt == int(per_node)
     assert every.table.nbuilt == nranks
-    short, long = (predict(few, nbytes, LEVELS).seconds / predict(every, nbytes, LEVELS).seconds for nbytes in (8, 1 << 24))
+    short, long = (
+        predict(few, nbytes, LEVELS).seconds / predict(every, nbytes, LEVELS).seconds
+        for nbytes in (8, 1 << 24)
+    )
     assert 0.6 < short <= 1.01
     assert long == pytest.approx(1, rel=0.1)
 
@@ -100,7 +120,9 @@ def test_ranks_that_differ_are_all_built() -> None:
         predict_in_lockstep(subject(CATALOGUE["allreduce/tree"], alone(11)), 8, LEVELS)
 
 
-@pytest.mark.parametrize("key", ["bcast/chain", "allreduce/tree", "allreduce/double_tree", "reduce/double_tree"])
+@pytest.mark.parametrize(
+    "key", ["bcast/chain", "allreduce/tree", "allreduce/double_tree", "reduce/double_tree"]
+)
 def test_long_pipelines_go_on_at_their_pace(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     what = subject(CATALOGUE[key], alone(30))
     whole = predict(what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels, exact=True)
@@ -119,16 +141,22 @@ def test_a_segmented_chain_takes_what_theory_says() -> None:
     what = subject(CATALOGUE["bcast/chain"], alone(nranks))
     found = predict(what, nbytes, Levels(NETWORK, NETWORK), nsegments, 64).seconds
     piece = nbytes / nsegments * NETWORK.beta
-    assert found == pytest.approx((nranks - 1) * (NETWORK.alpha + piece) + (nsegments - 1) * (NETWORK.overhead + piece), rel=1e-9)
+    assert found == pytest.approx(
+        (nranks - 1) * (NETWORK.alpha + piece) + (nsegments - 1) * (NETWORK.overhead + piece), rel=1e-9
+    )
 
 
 def test_ranks_of_a_node_share_its_link() -> None:
     """Cyclic ranks of a ring all send to another node, ranks by blocks one per node."""
     row, nbytes = CATALOGUE["allreduce/ring"], 64 << 20
-    by_blocks, cyclic = (predict(subject(row, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic"))
+    by_blocks, cyclic = (
+        predict(subject(row, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic")
+    )
     assert 3.5 < cyclic / by_blocks < 4.5
     stripes = CATALOGUE["allreduce/hierarchical"]
-    found = [predict(subject(stripes, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic")]
+    found = [
+        predict(subject(stripes, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic")
+    ]
     assert found[0] == pytest.approx(found[1], rel=0.01)
     assert found[1] < cyclic / 2
 
@@ -136,12 +164,17 @@ def test_ranks_of_a_node_share_its_link() -> None:
 def test_long_messages_are_asked_for() -> None:
     levels = Levels(NETWORK, NETWORK._replace(eager=1000, handshake=1e-5))
     what = subject(CATALOGUE["bcast/chain"], alone(3))
-    assert predict(what, 1000, levels).seconds == pytest.approx(predict(what, 1000, Levels(NETWORK, NETWORK)).seconds)
-    assert predict(what, 1001, levels).seconds == pytest.approx(predict(what, 1001, Levels(NETWORK, NETWORK)).seconds + 2e-5)
+    assert predict(what, 1000, levels).seconds == pytest.approx(
+        predict(what, 1000, Levels(NETWORK, NETWORK)).seconds
+    )
+    assert predict(what, 1001, levels).seconds == pytest.approx(
+        predict(what, 1001, Levels(NETWORK, NETWORK)).seconds + 2e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "short_ms", "long_ms"), [pytest.param("ring", 99.0, 109.8, marks=pytest.mark.full), ("circulant", 0.060, 11.5)]
+    ("name", "short_ms", "long_ms"),
+    [pytest.param("ring", 99.0, 109.8, marks=pytest.mark.full), ("circulant", 0.060, 11.5)],
 )
 def test_known_figures_at_24756_ranks(name: str, short_ms: float, long_ms: float) -> None:
     """8 bytes and 64 MiB with 2 us and 12.5 GB/s; the ring of 180 ms with what a hop costs between GPUs."""
@@ -153,13 +186,27 @@ def test_known_figures_at_24756_ranks(name: str, short_ms: float, long_ms: float
 
 def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_STEPS", 100)
-    with pytest.raises(ArgumentError, match=r"allreduce/tree on 50 ranks has some \d+ steps that must be built one by one, more than 100"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"allreduce/tree on 50 ranks has some \d+ steps that must be built one by one, more than 100",
+    ):
         subject(CATALOGUE["allreduce/tree"], alone(50))
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
-    what = ["simulate", "bcast", "-n", "12", "--bytes", "8:1M:3", "--ranks-per-node", "3", "--network", "fast,alpha=3e-6,node.beta=1e-11"]
+    what = [
+        "simulate",
+        "bcast",
+        "-n",
+        "12",
+        "--bytes",
+        "8:1M:3",
+        "--ranks-per-node",
+        "3",
+        "--network",
+        "fast,alpha=3e-6,node.beta=1e-11",
+    ]
     assert main([*what, "--json", str(out)]) == 0
     text = capsys.readouterr().out
     document = json.loads(out.read_text())
@@ -167,15 +214,31 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "hierarchical" in text
     assert (document["levels"]["network"]["alpha"], document["levels"]["node"]["beta"]) == (3e-6, 1e-11)
     names = {cell["algorithm"] for cell in document["cells"]}
-    assert len({(cell["algorithm"], cell["nbytes"]) for cell in document["cells"]}) == len(document["cells"]) == 3 * len(names)
-    assert main(["simulate", "allreduce", "-n", "12", "--bytes", "8:64", "--algorithms", "ring,tree", "--exact"]) == 0
+    assert (
+        len({(cell["algorithm"], cell["nbytes"]) for cell in document["cells"]})
+        == len(document["cells"])
+        == 3 * len(names)
+    )
+    assert (
+        main(["simulate", "allreduce", "-n", "12", "--bytes", "8:64", "--algorithms", "ring,tree", "--exact"])
+        == 0
+    )
     capsys.readouterr()
 
 
 def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bundles pay between hosts for short blocks, not for long ones. A ring is where no grid is."""
     out = tmp_path / "found.json"
-    what = ["simulate", "neighbor_alltoall", "--ranks-per-node", "8:cyclic", "--network", "ethernet", "--bytes", "48,48M"]
+    what = [
+        "simulate",
+        "neighbor_alltoall",
+        "--ranks-per-node",
+        "8:cyclic",
+        "--network",
+        "ethernet",
+        "--bytes",
+        "48,48M",
+    ]
     what += ["--json", str(out)]
     assert main([*what, "--grid", "4x4x4", "--periodic"]) == 0
     document = json.loads(out.read_text())
@@ -184,7 +247,11 @@ def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for nbytes, bundled in ((48, True), (48 << 20, False)):
         assert (cells[nbytes, "hierarchical"] < cells[nbytes, "direct"]) == bundled
     assert main([*what, "-n", "16"]) == 0
-    titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("neighbor_alltoall")]
+    titles = [
+        line.partition(":")[0]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("neighbor_alltoall")
+    ]
     where = "64 ranks, periodic grid 4x4x4, 8", "16 ranks, ring, 2"
     assert titles == [f"neighbor_alltoall on {one} nodes of 8 ranks, cyclic" for one in where]
 
@@ -192,12 +259,18 @@ def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.full
 def test_neighbours_of_more_ranks_than_pairs_can_be_numbered_in_32_bits() -> None:
     nranks = 37**3
-    what = subject(CATALOGUE["neighbor_alltoall/direct"]._replace(graph=grid([37] * 3, [True] * 3)), alone(nranks))
+    what = subject(
+        CATALOGUE["neighbor_alltoall/direct"]._replace(graph=grid([37] * 3, [True] * 3)), alone(nranks)
+    )
     assert predict(what, 48, LEVELS).stands_for == 6 * nranks
 
 
-@pytest.mark.parametrize(("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])])
-def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])]
+)
+def test_one_size_a_list_or_a_range(
+    text: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["simulate", "bcast", "-n", "4", "--bytes", text, "--algorithms", "binomial"]) == 0
     header, row, *others = capsys.readouterr().out.splitlines()[1:]
     assert (re.split("  +", header), row.split()[0]) == (["algorithm", *expected], "binomial")
@@ -205,21 +278,45 @@ def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pyte
 
 
 def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8:64M:24", "--network", "ethernet"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "allreduce",
+                "-n",
+                "16",
+                "--ranks-per-node",
+                "4",
+                "--bytes",
+                "8:64M:24",
+                "--network",
+                "ethernet",
+            ]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 120
     heads = [re.split("  +", line) for line in lines if line.startswith("algorithm ")]
     assert (len(heads) > 1, sum(len(head) - 1 for head in heads)) == (True, 24)
     assert sum(line.startswith("recursive_multiplying ") for line in lines) == len(heads)
-    assert "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us" in lines
+    assert (
+        "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us"
+        in lines
+    )
 
 
-def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_takes_too_long_is_left_out_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(command, "PATIENCE_S", -1.0)
     assert main(["simulate", "bcast", "-n", "4"]) == 0
     out = capsys.readouterr().out
     assert "left out: binomial: not done within" in out
-    assert "left out: hierarchical: there are no nodes of several ranks among others; --algorithms hierarchical simulates it" in out
+    assert (
+        "left out: hierarchical: there are no nodes of several ranks among others; --algorithms hierarchical simulates it"
+        in out
+    )
     assert main(["simulate", "bcast", "-n", "4", "--bytes", "8", "--algorithms", "all"]) == 0
     assert "left out" not in capsys.readouterr().out
 
@@ -227,7 +324,21 @@ def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.Mo
 def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "a.svg"
-    assert main(["simulate", "bcast", "-n12", "--ranks-per-node=3", "--network=ethernet", "--bytes=8", "--plot", str(picture)]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "bcast",
+                "-n12",
+                "--ranks-per-node=3",
+                "--network=ethernet",
+                "--bytes=8",
+                "--plot",
+                str(picture),
+            ]
+        )
+        == 0
+    )
     assert "bcast, 12 ranks, 4 nodes of 3 ranks, by blocks, network ethernet" in picture.read_text()
 
 
@@ -235,7 +346,10 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["-n", "1"], "simulate needs 2 to 262144 ranks"),
-        (["--bytes", "8:64:0"], "bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most 1000 sizes, got '8:64:0'"),
+        (
+            ["--bytes", "8:64:0"],
+            "bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most 1000 sizes, got '8:64:0'",
+        ),
         (["--bytes", "8,x"], "size must be a number of bytes such as 8, 64K or 1.5M, got 'x'"),
         (["--bytes", "0"], "bytes must be at least 1, got '0'"),
         (["--bytes", "64:8"], "bytes need 1 <= FROM <= TO"),
@@ -243,10 +357,16 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         (["--network", "fast,speed=1"], "must be one of alpha, beta"),
         (["--network", "fast,alpha=x"], "network constant alpha must be a number"),
         (["--network", "fast,alpha=1e-7"], "network needs 0 <= overhead <= alpha"),
-        (["--nodes", "8"], "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n"),
+        (
+            ["--nodes", "8"],
+            "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n",
+        ),
         (["--ranks-per-node", "3+3"], "nodes '3+3' have 6 ranks together"),
         (["--ranks-per-node", "8", "--domains", "3+3"], "nodes '3+3' have 6 ranks together, expected 8"),
-        (["--ranks-per-node=8", "--domains=4", "--network", "fast,domains.streams=0"], "domains.streams must be a number from 1 to 1e+09"),
+        (
+            ["--ranks-per-node=8", "--domains=4", "--network", "fast,domains.streams=0"],
+            "domains.streams must be a number from 1 to 1e+09",
+        ),
         (["--algorithms", "rings"], "allreduce algorithm must be one of"),
     ],
 )
@@ -276,4 +396,7 @@ def test_files_are_refused_before_anything_is_simulated(
 def test_a_root_is_like_no_other_rank() -> None:
     """In a chain all others look alike, and their steps would wait for ever for a message that begins nowhere."""
     row, nodes = CATALOGUE["bcast/chain"], parse_nodes("3", 99)
-    assert predict(subject(row, nodes, 41), 8, LEVELS).seconds == predict(subject(row, nodes, 41, exact=True), 8, LEVELS).seconds
+    assert (
+        predict(subject(row, nodes, 41), 8, LEVELS).seconds
+        == predict(subject(row, nodes, 41, exact=True), 8, LEVELS).seconds
+    )

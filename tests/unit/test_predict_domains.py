@@ -16,7 +16,9 @@ NEAR = NETWORK._replace(alpha=0.5e-6, beta=2e-11, overhead=0.2e-6)
 CACHES = Levels(NEAR, NETWORK, apart(NEAR))
 
 
-def on_caches(key: str, nbytes: int, text: str = "8", nranks: int = 64, levels: Levels = CACHES, *, exact: bool = False) -> float:
+def on_caches(
+    key: str, nbytes: int, text: str = "8", nranks: int = 64, levels: Levels = CACHES, *, exact: bool = False
+) -> float:
     """Seconds on one node, in one segment."""
     what = subject(CATALOGUE[key], (0,) * nranks, domains=parse_nodes(text, nranks), exact=exact)
     return predict(what, nbytes, levels).seconds
@@ -43,14 +45,26 @@ def test_with_one_domain_nothing_changes() -> None:
 
 def test_ranks_of_a_domain_share_its_link_once_it_is_full() -> None:
     """A ring of two domains in turn: all ranks send across; up to as many as a link has streams for keep out of each other's way."""
-    few, many = (on_caches("allreduce/ring", nranks << 20, f"{nranks // 2}:cyclic", nranks) for nranks in (2 * STREAMS, 8 * STREAMS))
+    few, many = (
+        on_caches("allreduce/ring", nranks << 20, f"{nranks // 2}:cyclic", nranks)
+        for nranks in (2 * STREAMS, 8 * STREAMS)
+    )
     steps = [2 * (nranks - 1) for nranks in (2 * STREAMS, 8 * STREAMS)]
     piece = CACHES.across().beta * (1 << 20)
     assert few / steps[0] < 1.5 * piece
     assert many / steps[1] > 3 * piece
 
 
-@pytest.mark.parametrize("key", ["allreduce/ring", "allreduce/circulant", "allreduce/hierarchical", "alltoall/pairwise", "alltoall/direct"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "allreduce/ring",
+        "allreduce/circulant",
+        "allreduce/hierarchical",
+        "alltoall/pairwise",
+        "alltoall/direct",
+    ],
+)
 @pytest.mark.parametrize(("text", "nranks"), [("4", 16), ("8", 32), ("5+3", 8), ("2:cyclic", 8)])
 def test_a_domain_stands_for_all_where_they_are_alike(key: str, text: str, nranks: int) -> None:
     row, domains = CATALOGUE[key], parse_nodes(text, nranks)
@@ -81,7 +95,10 @@ def test_a_domain_stands_for_all_where_they_are_alike(key: str, text: str, nrank
 )
 def test_model_and_simulation_agree_on_who_is_faster(faster: str, slower: str, nbytes: int) -> None:
     nodes = parse_nodes("8", 64)
-    model = [seconds_on_nodes(CATALOGUE[key], nodes, nbytes, nbytes, CACHES.on_parts((0,) * 64, nodes)) for key in (faster, slower)]
+    model = [
+        seconds_on_nodes(CATALOGUE[key], nodes, nbytes, nbytes, CACHES.on_parts((0,) * 64, nodes))
+        for key in (faster, slower)
+    ]
     simulated = [on_caches(key, nbytes) for key in (faster, slower)]
     assert model[0] < model[1]
     assert simulated[0] < simulated[1]
@@ -89,18 +106,70 @@ def test_model_and_simulation_agree_on_who_is_faster(faster: str, slower: str, n
 
 def test_command_with_domains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
-    what = ["simulate", "allreduce", "-n", "16", "--ranks-per-node", "16", "--domains", "4", "--bytes", "8,64K"]
+    what = [
+        "simulate",
+        "allreduce",
+        "-n",
+        "16",
+        "--ranks-per-node",
+        "16",
+        "--domains",
+        "4",
+        "--bytes",
+        "8,64K",
+    ]
     assert main([*what, "--network", "fast,domains.alpha=2e-5", "--json", str(out)]) == 0
     text, document = capsys.readouterr().out, json.loads(out.read_text())
-    assert "allreduce on 16 ranks, 1 node of 16 ranks; 4 cache domains of 4 ranks, by blocks: predicted" in text
-    assert "domains: alpha 20 us, overhead 0.625 us, beta 0.05 ns/byte, gamma 0.01 ns/byte, always eager, streams 4" in text
+    assert (
+        "allreduce on 16 ranks, 1 node of 16 ranks; 4 cache domains of 4 ranks, by blocks: predicted" in text
+    )
+    assert (
+        "domains: alpha 20 us, overhead 0.625 us, beta 0.05 ns/byte, gamma 0.01 ns/byte, always eager, streams 4"
+        in text
+    )
     assert {"hierarchical", "leaders"} <= {cell["algorithm"] for cell in document["cells"]}
     assert document["levels"]["domains"]["alpha"] == 2e-5
     found = {(cell["algorithm"], cell["nbytes"]): cell["seconds"] for cell in document["cells"]}
     assert found["recursive_doubling", 8] > 2 * 2e-5, "two rounds of it cross"
-    assert main(["simulate", "allreduce", "-n8", "--ranks-per-node=4", "--domains", "3+1", "--bytes", "8", "--algorithms", "ring"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "allreduce",
+                "-n8",
+                "--ranks-per-node=4",
+                "--domains",
+                "3+1",
+                "--bytes",
+                "8",
+                "--algorithms",
+                "ring",
+            ]
+        )
+        == 0
+    )
     exact = ["--algorithms", "hierarchical", "--exact"]
-    assert main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8", *exact]) == 0, "ranks of a node differ"
-    assert "2 nodes of 4 ranks, by blocks; 4 cache domains of 1 to 3 ranks, by blocks" in capsys.readouterr().out
-    assert main(["simulate", "allreduce", "-n", "8", "--ranks-per-node", "8", "--bytes", "8", "--algorithms", "ring"]) == 0
+    assert (
+        main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8", *exact]) == 0
+    ), "ranks of a node differ"
+    assert (
+        "2 nodes of 4 ranks, by blocks; 4 cache domains of 1 to 3 ranks, by blocks" in capsys.readouterr().out
+    )
+    assert (
+        main(
+            [
+                "simulate",
+                "allreduce",
+                "-n",
+                "8",
+                "--ranks-per-node",
+                "8",
+                "--bytes",
+                "8",
+                "--algorithms",
+                "ring",
+            ]
+        )
+        == 0
+    )
     assert "domains" not in capsys.readouterr().out

@@ -14,23 +14,42 @@ from hpcoll.schedules.ir import RING_SLOTS
 Row = tuple[int, ...]
 
 S, R, W, C, F = (int(code) for code in (Code.SEND, Code.RECV, Code.WAIT, Code.COPY, Code.REDUCE))
-STAGE, POST, AWAIT, ACK, DRAIN, RESERVE = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.RESERVE))
-SEND_0, RECV_1, WAIT = (S, 0, 1, 0, 0, 8), (R, 0, 0, 1, 0, 8), (W, 0)  # from rank 0's INPUT to rank 1's OUTPUT
-INLINE, STAGED, IN_PLACE = (POST, 1, 0, 0, 0, 8), (POST, 1, 0, 0, 0, 64), (POST, 1, 0, 0, 0, 64, 1)  # from rank 0's INPUT
+STAGE, POST, AWAIT, ACK, DRAIN, RESERVE = (
+    int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.RESERVE)
+)
+SEND_0, RECV_1, WAIT = (
+    (S, 0, 1, 0, 0, 8),
+    (R, 0, 0, 1, 0, 8),
+    (W, 0),
+)  # from rank 0's INPUT to rank 1's OUTPUT
+INLINE, STAGED, IN_PLACE = (
+    (POST, 1, 0, 0, 0, 8),
+    (POST, 1, 0, 0, 0, 64),
+    (POST, 1, 0, 0, 0, 64, 1),
+)  # from rank 0's INPUT
 FILL = [(RESERVE,), (STAGE, 0, 0, 0, 0, 64)]
 TAKE = [(AWAIT, 0, 0, 0, 0, 8), (C, 1, 0, MESSAGES, 0, 8), (ACK, 0)]  # at rank 1, into its OUTPUT
 TAKE_64 = [(AWAIT, 0, 0, 0, 0, 64), (C, 1, 0, MESSAGES, 0, 64), (ACK, 0)]
 
 
-def run_rows(first: list[Row], second: list[Row], setting: Setting, *, shared: bool = False, ncalls: int = 1) -> World:
+def run_rows(
+    first: list[Row], second: list[Row], setting: Setting, *, shared: bool = False, ncalls: int = 1
+) -> World:
     """Two ranks with 64 bytes in each buffer run these rows as one lane, as often as told."""
     programs = []
     for rows in (first, second):
-        table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in rows], np.int64).reshape(-1, NCOLUMNS)
-        programs.append(Program(table, np.array([(0, 0), (0, 4)]), np.array([(0, len(rows), 0)]), 1, 2, 64, 64, 1))
+        table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in rows], np.int64).reshape(
+            -1, NCOLUMNS
+        )
+        programs.append(
+            Program(table, np.array([(0, 0), (0, 4)]), np.array([(0, len(rows), 0)]), 1, 2, 64, 64, 1)
+        )
     calls = []
     for seed in range(ncalls):
-        memories = [Memory((64, 64, 64), np.random.default_rng(seed + 100 * rank), (shared, shared)) for rank in range(2)]
+        memories = [
+            Memory((64, 64, 64), np.random.default_rng(seed + 100 * rank), (shared, shared))
+            for rank in range(2)
+        ]
         calls.append(Call(programs, memories, Operator(8, add)))
     world = World(calls, setting)
     world.run()
@@ -42,7 +61,10 @@ def moved(call: Call, nbytes: int) -> bool:
     (at_0, at_1) = (memory.returned for memory in call.memories)
     assert at_0 is not None
     assert at_1 is not None
-    source, target = call.memories[0].area(0).part(0, nbytes, "").span, call.memories[1].area(1).part(0, nbytes, "").span
+    source, target = (
+        call.memories[0].area(0).part(0, nbytes, "").span,
+        call.memories[1].area(1).part(0, nbytes, "").span,
+    )
     return np.array_equal(at_0[source], at_1[target])
 
 
@@ -71,8 +93,14 @@ def test_it_moves_messages_on_a_node(name: str, seed: int) -> None:
 
 
 WRONG: dict[str, tuple[list[Row], list[Row]]] = {
-    "deadlock: call 0 rank 0 lane 0 row 1 WAIT.*; call 0 rank 1 lane 0 row 1 WAIT": ([SEND_0, WAIT], [(S, 0, 0, 0, 0, 8), WAIT]),
-    "call 0 rank 0 lane 0 row 1 COPY.* writes memory of a message": ([SEND_0, (C, 0, 0, 1, 0, 8), WAIT], [RECV_1, WAIT]),
+    "deadlock: call 0 rank 0 lane 0 row 1 WAIT.*; call 0 rank 1 lane 0 row 1 WAIT": (
+        [SEND_0, WAIT],
+        [(S, 0, 0, 0, 0, 8), WAIT],
+    ),
+    "call 0 rank 0 lane 0 row 1 COPY.* writes memory of a message": (
+        [SEND_0, (C, 0, 0, 1, 0, 8), WAIT],
+        [RECV_1, WAIT],
+    ),
     "touches memory of a receive": ([SEND_0, WAIT], [RECV_1, (C, 2, 0, 1, 4, 8), WAIT]),
     "differ in size": ([SEND_0, WAIT], [(R, 0, 0, 1, 0, 4), WAIT]),
     "leaves buffer 1": ([(C, 1, 57, 0, 0, 8)], []),

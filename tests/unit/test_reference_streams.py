@@ -13,7 +13,9 @@ from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, STAGING, Code, Prog
 Row = tuple[int, ...]
 
 S, R, W, C, F = (int(code) for code in (Code.SEND, Code.RECV, Code.WAIT, Code.COPY, Code.REDUCE))
-STAGE, POST, AWAIT, ACK, RESERVE = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.RESERVE))
+STAGE, POST, AWAIT, ACK, RESERVE = (
+    int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.RESERVE)
+)
 RECORD, SYNC, UNREAD = int(Code.RECORD), int(Code.SYNC), int(Code.UNREAD)
 
 START, MARK, REACH, WAIT = (SYNC, 0), (RECORD, 1), (SYNC, 1), (W, 0)
@@ -31,11 +33,15 @@ MAPPED, STAGED = Reach(frozenset({1}), False, (True, True)), Reach(frozenset(), 
 AWARE = STAGED._replace(mpi_takes_gpu=True)
 
 
-def run_rows(first: list[Row], second: list[Row], reach: Reach, nodes: tuple[int, ...], seed: int = 1, ncalls: int = 1) -> GpuWorld:
+def run_rows(
+    first: list[Row], second: list[Row], reach: Reach, nodes: tuple[int, ...], seed: int = 1, ncalls: int = 1
+) -> GpuWorld:
     """Two ranks with 64 bytes in each buffer run these rows as one lane, as often as told; ``reach`` is rank 0's."""
     programs = []
     for rows in (first, second):
-        table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in rows], np.int64).reshape(-1, NCOLUMNS)
+        table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in rows], np.int64).reshape(
+            -1, NCOLUMNS
+        )
         sources = np.array([(0, 8 * (i % 8)) for i in range(9)])
         programs.append(Program(table, sources, np.array([(0, len(rows), 0)]), 1, 1, 64, 64, 1, 3, 64))
     calls = []
@@ -52,9 +58,12 @@ MOVES: dict[str, tuple[list[Row], list[Row], Reach, tuple[int, ...]]] = {
     "staged": ([*FILL, POST_COPY], TAKE, STAGED, ON_NODE),
     "from GPU memory": ([START, SEND, WAIT], [START, RECV, WAIT], AWARE, ELSEWHERE),
     "from pinned memory": (
-        [PACK, MARK, REACH, (S, 0, 1, PINNED, 0, 8), WAIT], [(R, 0, 0, PINNED, 0, 8), WAIT, UNPACK, MARK, REACH], STAGED, ELSEWHERE
+        [PACK, MARK, REACH, (S, 0, 1, PINNED, 0, 8), WAIT],
+        [(R, 0, 0, PINNED, 0, 8), WAIT, UNPACK, MARK, REACH],
+        STAGED,
+        ELSEWHERE,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -65,7 +74,10 @@ def test_it_moves_messages(name: str, seed: int) -> None:
         (at_0, at_1) = (memory.returned for memory in call.memories)
         assert at_0 is not None
         assert at_1 is not None
-        source, target = call.memories[0].area(0).part(0, 8, "").span, call.memories[1].area(1).part(0, 8, "").span
+        source, target = (
+            call.memories[0].area(0).part(0, 8, "").span,
+            call.memories[1].area(1).part(0, 8, "").span,
+        )
         assert np.array_equal(at_0[source], at_1[target])
 
 
@@ -83,16 +95,51 @@ WRONG: dict[str, tuple[list[Row], list[Row], Reach, tuple[int, ...]]] = {
     "row 0 SEND.* the caller's earlier work may go on": ([SEND, WAIT], [START, RECV, WAIT], AWARE, ELSEWHERE),
     "row 0 RECV.* the caller's earlier work may go on": ([START, SEND, WAIT], [RECV, WAIT], AWARE, ELSEWHERE),
     "row 0 POST.* the caller's earlier work may go on": ([LEND, UNLEND], TAKE, MAPPED, ON_NODE),
-    "SEND.* touches what a stream may still write": ([(C, 2, 0, 0, 0, 8), (S, 0, 1, 2, 0, 8), WAIT], [], AWARE, ELSEWHERE),
+    "SEND.* touches what a stream may still write": (
+        [(C, 2, 0, 0, 0, 8), (S, 0, 1, 2, 0, 8), WAIT],
+        [],
+        AWARE,
+        ELSEWHERE,
+    ),
     "POST.* touches what a stream may still write": ([FILL[0], FILL[1], POST_COPY], TAKE, STAGED, ON_NODE),
-    "RECV.* overwrites what a stream may still read": ([], [START, (C, 2, 0, 1, 0, 8), RECV, WAIT], AWARE, ELSEWHERE),
-    "acknowledges a message that its stream may still read": ([START, LEND, UNLEND], [AWAITED, TAKEN, USED], MAPPED, ON_NODE),
-    "reads a message that it has acknowledged": ([START, LEND, UNLEND], [AWAITED, USED, TAKEN], MAPPED, ON_NODE),
-    "COPY.* writes memory of a message that may still be read": ([START, LEND, (C, 0, 0, 1, 0, 8)], [], MAPPED, ON_NODE),
-    "COPY.* touches memory of a receive": ([START, SEND, WAIT], [START, RECV, (C, 2, 0, 1, 0, 8)], AWARE, ELSEWHERE),
+    "RECV.* overwrites what a stream may still read": (
+        [],
+        [START, (C, 2, 0, 1, 0, 8), RECV, WAIT],
+        AWARE,
+        ELSEWHERE,
+    ),
+    "acknowledges a message that its stream may still read": (
+        [START, LEND, UNLEND],
+        [AWAITED, TAKEN, USED],
+        MAPPED,
+        ON_NODE,
+    ),
+    "reads a message that it has acknowledged": (
+        [START, LEND, UNLEND],
+        [AWAITED, USED, TAKEN],
+        MAPPED,
+        ON_NODE,
+    ),
+    "COPY.* writes memory of a message that may still be read": (
+        [START, LEND, (C, 0, 0, 1, 0, 8)],
+        [],
+        MAPPED,
+        ON_NODE,
+    ),
+    "COPY.* touches memory of a receive": (
+        [START, SEND, WAIT],
+        [START, RECV, (C, 2, 0, 1, 0, 8)],
+        AWARE,
+        ELSEWHERE,
+    ),
     "ends and did not wait for its stream": ([OWN], [], AWARE, ELSEWHERE),
     "ends and did not wait .* for those who read its memory": ([START, LEND], TAKE, MAPPED, ON_NODE),
-    "deadlock: call 0 rank 0 lane 0 row 2 UNREAD": ([START, LEND, UNLEND], [AWAITED, (AWAIT, 0, 1, 0, 0, 8)], MAPPED, ON_NODE),
+    "deadlock: call 0 rank 0 lane 0 row 2 UNREAD": (
+        [START, LEND, UNLEND],
+        [AWAITED, (AWAIT, 0, 1, 0, 0, 8)],
+        MAPPED,
+        ON_NODE,
+    ),
     "event 1 was not recorded": ([OWN, REACH], [], AWARE, ELSEWHERE),
     "event 1 is in use": ([OWN, MARK, MARK, REACH], [], AWARE, ELSEWHERE),
     "event 0 is not among": ([OWN, (RECORD, 0), START], [], AWARE, ELSEWHERE),
@@ -103,7 +150,12 @@ WRONG: dict[str, tuple[list[Row], list[Row], Reach, tuple[int, ...]]] = {
     "posts in place for rank 1": ([START, LEND, UNLEND], TAKE, STAGED, ON_NODE),
     "posts a copy for rank 1": ([*FILL, POST_COPY], TAKE, MAPPED, ON_NODE),
     "posts a copy that is not in staging memory": ([*FILL, (POST, 1, 0, 0, 0, 8, 0)], TAKE, STAGED, ON_NODE),
-    "posts buffer 0, which cannot be mapped": ([START, LEND, UNLEND], TAKE, MAPPED._replace(exported=(False, True)), ON_NODE),
+    "posts buffer 0, which cannot be mapped": (
+        [START, LEND, UNLEND],
+        TAKE,
+        MAPPED._replace(exported=(False, True)),
+        ON_NODE,
+    ),
     "DRAIN in a GPU program": ([(Code.DRAIN, 1)], [], MAPPED, ON_NODE),
     "only STAGE writes staging memory": ([FILL[0], (C, STAGING, 0, 0, 0, 8)], [], STAGED, ON_NODE),
     "reads staging memory": ([*FILL, (C, 1, 0, STAGING, 0, 8)], [], STAGED, ON_NODE),
@@ -119,7 +171,11 @@ def test_it_refuses(text: str) -> None:
 
 def test_it_refuses_streams_that_work_on_the_same_memory() -> None:
     table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in (OWN, MARK, REACH)], np.int64)
-    program = Program(table, np.zeros((0, 2), np.int64), np.array([(0, 3, 0), (0, 3, 4)]), 2, 0, 0, 0, 0, 2, 0)
+    program = Program(
+        table, np.zeros((0, 2), np.int64), np.array([(0, 3, 0), (0, 3, 4)]), 2, 0, 0, 0, 0, 2, 0
+    )
     memory = Memory((64, 64, 0, 0), np.random.default_rng(1))
     with pytest.raises(AssertionError, match="works on what another stream works on"):
-        GpuWorld([Call([program], [memory], Operator(8, add), (AWARE._replace(readers=frozenset()),))], Setting(1)).run()
+        GpuWorld(
+            [Call([program], [memory], Operator(8, add), (AWARE._replace(readers=frozenset()),))], Setting(1)
+        ).run()

@@ -79,7 +79,11 @@ def test_other_ways_to_enter() -> None:
 def test_compiled_and_python_alike() -> None:
     """What compiled code does not know Python does: entering in a new place, and leaving what was entered elsewhere."""
     region = Region("x")
-    for enter, leave in ((region.__enter__, region.leave), (region.enter, region.__exit__), (region.__enter__, region.__exit__)):
+    for enter, leave in (
+        (region.__enter__, region.leave),
+        (region.enter, region.__exit__),
+        (region.__enter__, region.__exit__),
+    ):
         with STEP:
             enter()
             assert here() == "step/x"
@@ -91,7 +95,9 @@ def test_the_ledger() -> None:
     """Counts each ended call once by its region, however often it is asked; none of those that no program makes."""
     log, ledger = CallLog(), Ledger()
     collective = list(COLLECTIVES).index("allreduce")
-    own, other = (Signature(collective, 0, 1, 1, 0, 0, purpose).word for purpose in (Purpose.NONE, Purpose.COMPARISON))
+    own, other = (
+        Signature(collective, 0, 1, 1, 0, 0, purpose).word for purpose in (Purpose.NONE, Purpose.COMPARISON)
+    )
 
     def call(word: int, took_ns: int) -> None:
         number = log.ncalls + 1
@@ -108,18 +114,28 @@ def test_the_ledger() -> None:
             call(own, 5000)
             call(other, 5000)
         call(own, 2000)
-        assert ledger.regions() == ledger.regions() == [("step/halo", 1, pytest.approx(5e-6), 1), ("step", 2, pytest.approx(3e-6), 2)]
+        assert (
+            ledger.regions()
+            == ledger.regions()
+            == [("step/halo", 1, pytest.approx(5e-6), 1), ("step", 2, pytest.approx(3e-6), 2)]
+        )
         call(own, 4000)
     call(own, 9)
     assert ledger.regions()[0] == RegionRow("step", 3, pytest.approx(7e-6), 3)
-    assert [line.split() for line in str(ledger).splitlines()[-2:]] == [["step", "3", "0.000", "2.3"], ["step/halo", "1", "0.000", "5.0"]]
+    assert [line.split() for line in str(ledger).splitlines()[-2:]] == [
+        ["step", "3", "0.000", "2.3"],
+        ["step/halo", "1", "0.000", "5.0"],
+    ]
     ledger.account("allreduce", "ring", "float64").note(8)  # in flight, and ended as it began
     with HALO:
         call(own, 0)
     lines = [line.split() for line in str(ledger).splitlines()]
     assert lines[0][:5] == ["operation", "algorithm", "calls", "timed", "bytes"]
     assert lines[1] == ["allreduce", "ring", "1", "0", "8", "B", "-", "-", "float64"]
-    assert lines[-4:-2] == [["region", "calls", "timed", "seconds", "us/call"], ["step", "3", "3", "0.000", "2.3"]]
+    assert lines[-4:-2] == [
+        ["region", "calls", "timed", "seconds", "us/call"],
+        ["step", "3", "3", "0.000", "2.3"],
+    ]
     assert lines[-1] == ["halo", "1", "0", "-", "-"]
     ledger.clear()
     assert ledger.regions() == []

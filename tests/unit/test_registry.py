@@ -111,7 +111,10 @@ def test_files_are_read_once_and_their_rows_are_settings(tmp_path: Path) -> None
     config = read_config({"HPCOLL_ALGORITHMS": str(file), "HPCOLL_ALLGATHER": "mine"})
     assert [row.name for row in config.files] == ["mine"]
     assert config.registered == config.files
-    assert config.agreement()["algorithm allgather/mine"] == f"mine.py with content {sources._digest(file.read_bytes())}"
+    assert (
+        config.agreement()["algorithm allgather/mine"]
+        == f"mine.py with content {sources._digest(file.read_bytes())}"
+    )
     file.write_text("this is read no more")
     assert read_config({"HPCOLL_ALGORITHMS": str(file)}).files == config.files
 
@@ -144,16 +147,22 @@ def test_the_suffixes_of_programs_are_those_that_are_read() -> None:
         ("missing.py", None, r"missing\.py: cannot be read: No such file"),
     ],
 )
-def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path, name: str, text: str | None, why: str) -> None:
+def test_a_wrong_file_is_one_line_that_names_it(
+    tmp_path: Path, name: str, text: str | None, why: str
+) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(ArgumentError, match=f"^environment variable HPCOLL_ALGORITHMS: [^\n]*{why}") as caught:
+    with pytest.raises(
+        ArgumentError, match=f"^environment variable HPCOLL_ALGORITHMS: [^\n]*{why}"
+    ) as caught:
         read_config({"HPCOLL_ALGORITHMS": str(tmp_path / name)})
     assert "\n" not in str(caught.value)
     assert not registered()
 
 
-def test_an_installed_package_is_found_by_name_and_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_is_found_by_name_and_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looking for packages takes time, so that only a name that nobody has registered makes hpcoll look."""
     (tmp_path / "theirs.py").write_text(RING.format(name="packaged", facts=""))
     info = tmp_path / "theirs-1.0.dist-info"
@@ -178,7 +187,15 @@ def test_an_installed_package_is_found_by_name_and_not_chosen(tmp_path: Path, mo
 
 @pytest.mark.parametrize("nranks", [2, 5, 8])
 @pytest.mark.parametrize(
-    "key", ["allreduce/ring", "allreduce/two_shot", "allreduce/rabenseifner", "bcast/chain", "reduce/direct", "allgather/circulant"]
+    "key",
+    [
+        "allreduce/ring",
+        "allreduce/two_shot",
+        "allreduce/rabenseifner",
+        "bcast/chain",
+        "reduce/direct",
+        "allgather/circulant",
+    ],
 )
 def test_derived_costs_are_those_of_the_formulas(key: str, nranks: int) -> None:
     row = CATALOGUE[key]
@@ -186,7 +203,9 @@ def test_derived_costs_are_those_of_the_formulas(key: str, nranks: int) -> None:
     assert (found.rounds, found.sent) == pytest.approx((row.cost("rounds", nranks), row.cost("sent", nranks)))
     assert found.received == pytest.approx(max(row.cost("received", nranks), row.cost("sent", nranks)))
     assert found.largest == pytest.approx(row.cost("largest", nranks))
-    if key != "allreduce/rabenseifner" or nranks & (nranks - 1) == 0:  # of others the formula leaves out a wait
+    if (
+        key != "allreduce/rabenseifner" or nranks & (nranks - 1) == 0
+    ):  # of others the formula leaves out a wait
         assert found.critical == pytest.approx(row.cost("critical", nranks))
 
 
@@ -228,7 +247,9 @@ def test_a_proof_is_kept_by_content(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     one = proven(row, 3)
     assert (tmp_path / f"proof-{one}").exists()
     proven.cache_clear()
-    monkeypatch.setattr("hpcoll.analysis.prove.prove_schedules", lambda *arguments: pytest.fail("proven again"))
+    monkeypatch.setattr(
+        "hpcoll.analysis.prove.prove_schedules", lambda *arguments: pytest.fail("proven again")
+    )
     assert proven(row, 3) == one
     monkeypatch.undo()
     assert proven(row, 4) != one != proven(row._replace(ordered=False), 3)
@@ -237,14 +258,18 @@ def test_a_proof_is_kept_by_content(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_wrong_row_is_refused_with_rank_and_step() -> None:
     row = hpcoll.algorithm("allreduce", name="late")(late_fault)
     proven(row, 2)
-    with pytest.raises(ScheduleError, match="allreduce/late is refused on 3 ranks before any message leaves: rank 1: output") as caught:
+    with pytest.raises(
+        ScheduleError, match="allreduce/late is refused on 3 ranks before any message leaves: rank 1: output"
+    ) as caught:
         proven(row, 3)
     assert caught.value.rank == 1
 
 
 def test_an_exception_of_a_builder_is_a_refusal_with_its_place() -> None:
     row = hpcoll.algorithm("allreduce", name="raises")(lambda w: w.send(int(None), inputs(0)))  # type: ignore[call-overload]
-    with pytest.raises(ScheduleError, match=r"rank 0: .*its builder raised TypeError at .*test_registry\.py:\d+: int()"):
+    with pytest.raises(
+        ScheduleError, match=r"rank 0: .*its builder raised TypeError at .*test_registry\.py:\d+: int()"
+    ):
         proven(row, 2)
 
 
@@ -253,7 +278,7 @@ def test_an_exception_of_a_builder_is_a_refusal_with_its_place() -> None:
 
 def test_commands_find_algorithms_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(RING.format(name="shown", facts=', summary="mine"'))
     assert main(["verify", str(file), "--max-nranks", "5"]) == 0

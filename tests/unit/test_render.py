@@ -70,11 +70,21 @@ def test_a_picture_shows_the_nodes_and_explains_its_marks(key: str, boxes: bool,
     picture = ElementTree.fromstring(render_svg(draw(row, 6, 0, 1, nodes if row.placed else ())))
     texts = [element.text or "" for element in picture.iter(f"{SVG}text")]
     legend = " ".join(text for text in texts if ": " in text)
-    marks = {mark for text in texts if ": " not in text and text[:1] in ("<", ">") for mark in "<>+s-" if mark in text}
+    marks = {
+        mark
+        for text in texts
+        if ": " not in text and text[:1] in ("<", ">")
+        for mark in "<>+s-"
+        if mark in text
+    }
     assert all(f"{mark}{'0' * (mark == 's')}" in legend for mark in marks), (marks, legend)
     assert said in legend
     assert ("tint" in legend, texts.count("node 2")) == ((True, 2) if said else (False, 0))
-    rects = [[float(one.attrib[name]) for name in ("x", "y", "width", "height")] for one in picture.iter(f"{SVG}rect") if "x" in one.attrib]
+    rects = [
+        [float(one.attrib[name]) for name in ("x", "y", "width", "height")]
+        for one in picture.iter(f"{SVG}rect")
+        if "x" in one.attrib
+    ]
     ranks = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in picture.iter(f"{SVG}circle")]
     inside = [any(x < cx < x + w and y < cy < y + h for x, y, w, h in rects) for cx, cy in ranks]
     assert all(inside) if boxes else not any(inside)
@@ -105,13 +115,18 @@ def test_shapes_are_found() -> None:
     assert drawing("bcast/binomial", 2).shapes == ((0, Tree(0, ((1,), ()), "", "sent")),)
     assert drawing("reduce/binomial", 2).shapes == ((0, Tree(0, ((1,), ()), "reduced", "")),)
     (channel, rounds) = drawing("alltoall/pairwise", 3).shapes[0]
-    assert (channel, rounds) == (0, Rounds(((1, 1, ((0, 1), (1, 2), (2, 0))), (2, 2, ((0, 2), (1, 0), (2, 1))))))
+    assert (channel, rounds) == (
+        0,
+        Rounds(((1, 1, ((0, 1), (1, 2), (2, 0))), (2, 2, ((0, 2), (1, 0), (2, 1))))),
+    )
 
 
 def test_double_tree_has_a_tree_in_each_channel() -> None:
     shapes = drawing("allreduce/double_tree", 8).shapes
     assert [channel for channel, _ in shapes] == [0, 1]
-    assert all(isinstance(shape, Tree) and shape.up == "reduced" and shape.down == "sent" for _, shape in shapes)
+    assert all(
+        isinstance(shape, Tree) and shape.up == "reduced" and shape.down == "sent" for _, shape in shapes
+    )
     assert shapes[0][1].caption == "tree, reduced towards rank 0, then sent from rank 0"
 
 
@@ -150,7 +165,10 @@ def test_chunks_are_named_by_what_they_hold() -> None:
     assert [channel_name(channel) for channel in (0, 25, 26)] == ["A", "Z", "26"]
 
 
-@pytest.mark.parametrize(("key", "numbers"), [("allreduce/ring", (0, 0, 1)), ("bcast/binomial", (4, 4, 1)), ("bcast/binomial", (4, 0, 0))])
+@pytest.mark.parametrize(
+    ("key", "numbers"),
+    [("allreduce/ring", (0, 0, 1)), ("bcast/binomial", (4, 4, 1)), ("bcast/binomial", (4, 0, 0))],
+)
 def test_numbers_out_of_range_are_refused(key: str, numbers: tuple[int, int, int]) -> None:
     with pytest.raises(ArgumentError, match=f"{key} needs 1 to 1024 ranks"):
         draw(CATALOGUE[key], *numbers)
@@ -174,7 +192,9 @@ def test_every_algorithm_has_a_look_of_its_own() -> None:
     found = figures.looks(NAMES)
     assert len(set(found.values())) == len(NAMES) > 15
     assert len({look.colour for look in found.values()}) == 6, "more cannot be told apart"
-    assert len({(look.colour, look.marker) for look in found.values()}) == len(NAMES), "dashes change where a curve covers another"
+    assert len({(look.colour, look.marker) for look in found.values()}) == len(NAMES), (
+        "dashes change where a curve covers another"
+    )
 
 
 def test_labels_keep_apart_below_the_top() -> None:
@@ -182,11 +202,17 @@ def test_labels_keep_apart_below_the_top() -> None:
     found = figures.spread([50.0] * 8, 100)
     assert all(b - a >= figures._GAP for a, b in itertools.pairwise(found))
     assert found[-1] <= 100
-    assert figures.spread([10.0, 50.0, 51.0, 90.0], 100) == [10.0, 46.0, 55.0, 90.0], "those that are too close stay about their places"
+    assert figures.spread([10.0, 50.0, 51.0, 90.0], 100) == [10.0, 46.0, 55.0, 90.0], (
+        "those that are too close stay about their places"
+    )
 
 
 def test_a_curve_that_covers_another_lets_it_be_seen() -> None:
-    first, *others = [(1, 1.0), (2, 2.0), (4, 3.0)], [(1, 1.0), (2, 2.0), (4, 9.0)], [(1, 5.0), (2, 2.0), (4, 4.0)]
+    first, *others = (
+        [(1, 1.0), (2, 2.0), (4, 3.0)],
+        [(1, 1.0), (2, 2.0), (4, 9.0)],
+        [(1, 5.0), (2, 2.0), (4, 4.0)],
+    )
     assert figures.dashes(first, others[1:]) == "-", "they cross"
     assert figures.dashes(others[0], [first]) == (0, (4, 4)) != figures.dashes(first, [first, others[0]])
 

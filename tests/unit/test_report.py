@@ -16,7 +16,13 @@ from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.diagnosis import peer_state, watchdog
 from hpcoll.comm.diagnosis.peer_state import PeerState
-from hpcoll.comm.diagnosis.report import activity_text, difference_text, first_difference, ranks_behind, wait_chain
+from hpcoll.comm.diagnosis.report import (
+    activity_text,
+    difference_text,
+    first_difference,
+    ranks_behind,
+    wait_chain,
+)
 from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.signature import _COLLECTIVES, Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
@@ -42,17 +48,38 @@ class Communicator:
         for one in contexts:
             one.log.index = one.index
         self.on = Resources.__new__(Resources)
-        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), channel=Channel())
+        team = SimpleNamespace(
+            world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), channel=Channel()
+        )
         self.on.__dict__.update(
-            key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, team=team,
-            node=SimpleNamespace(status_slots=pages), pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:],
-            _title=title, _has_name=False, has_gpus=False, counts_in_flight=True,
-        )  # fmt: skip
+            key=title,
+            rank=0,
+            nranks=NRANKS,
+            near={rank: rank for rank in range(NRANKS)},
+            team=team,
+            node=SimpleNamespace(status_slots=pages),
+            pids=[0] * NRANKS,
+            message_contexts=contexts[:3],
+            _persistent=contexts[3:],
+            _title=title,
+            _has_name=False,
+            has_gpus=False,
+            counts_in_flight=True,
+        )
 
     def known(self, lane: int = 0) -> PeerState:
         return PeerState(self.on, self.logs[lane])
 
-    def begin(self, rank: int, signature: Signature, *, lane: int = 0, ended: bool = False, count: int = 64, counted: int = 64) -> None:
+    def begin(
+        self,
+        rank: int,
+        signature: Signature,
+        *,
+        lane: int = 0,
+        ended: bool = False,
+        count: int = 64,
+        counted: int = 64,
+    ) -> None:
         """A rank's next call."""
         history = self.logs[lane].histories[rank]
         number = int(history[0, f.BEGUN]) + 1
@@ -106,10 +133,14 @@ def test_calls_on_another_communicator(rows: Communicator) -> None:
     assert activity_text(rows.known(1), 2, 1).startswith("waits in Barrier() at x.py:12 since ")
 
 
-def test_a_chain_of_waits_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_of_waits_goes_on_in_another_call(
+    rows: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On another message context, and another communicator: to the rank on which all others wait."""
     other = Communicator(rows.pages, "columns")
-    monkeypatch.setattr(peer_state, "live_contexts", [SimpleNamespace(resources=one.on) for one in (rows, other)])
+    monkeypatch.setattr(
+        peer_state, "live_contexts", [SimpleNamespace(resources=one.on) for one in (rows, other)]
+    )
     peer_state.RANK_STATUS.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Iscatterv(x) at x.py:3", [2], lane=1)
     other.wait(2, "Barrier() at x.py:4", [3])
@@ -147,8 +178,12 @@ def test_a_chain_of_waits_that_comes_back(rows: Communicator) -> None:
     assert wait_chain(rows.known(), 0, 1) == chain
 
 
-@pytest.mark.parametrize(("lane", "quoted"), [(0, "Bcast("), (1, "Ibcast("), (2, "Ibcast("), (3, "Bcast_init(")])
-def test_calls_that_have_ended_are_quoted_as_they_were_called(rows: Communicator, lane: int, quoted: str) -> None:
+@pytest.mark.parametrize(
+    ("lane", "quoted"), [(0, "Bcast("), (1, "Ibcast("), (2, "Ibcast("), (3, "Bcast_init(")]
+)
+def test_calls_that_have_ended_are_quoted_as_they_were_called(
+    rows: Communicator, lane: int, quoted: str
+) -> None:
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(root=rank // 3), lane=lane, ended=True)
     which = {0: ", in blocking call 1", 1: ", in call 1 in flight", 2: ", in call 2 in flight", 3: ""}[lane]
@@ -178,20 +213,32 @@ def test_sizes_of_blocks_that_differ(rows: Communicator) -> None:
 
 def test_functions_that_differ(rows: Communicator) -> None:
     """As operators: two of them are told apart."""
-    ops = [reduce_op(function, name=name) for name, function in {"a": lambda x, y: x, "b": lambda x, y: y}.items()]
+    ops = [
+        reduce_op(function, name=name)
+        for name, function in {"a": lambda x, y: x, "b": lambda x, y: y}.items()
+    ]
     for rank in range(NRANKS):
         call = Call("allreduce", 0, 0, 8, np.dtype("f8"), ops[rank == 3])
         rows.begin(rank, Signature.of(call, "ring", 1), ended=True, count=8)
     text = difference_text(rows.known(), NRANKS, 1, "rows")
-    found = re.search(r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*\n  rank 3: .*op=a function \((\w{4})\)\)", text)
+    found = re.search(
+        r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*\n  rank 3: .*op=a function \((\w{4})\)\)",
+        text,
+    )
     assert found, text
     assert found[1] != found[2]
 
 
-@pytest.mark.parametrize(("answers", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
-def test_a_far_rank_that_does_not_answer(rows: Communicator, monkeypatch: pytest.MonkeyPatch, answers: bool, text: str) -> None:
+@pytest.mark.parametrize(
+    ("answers", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")]
+)
+def test_a_far_rank_that_does_not_answer(
+    rows: Communicator, monkeypatch: pytest.MonkeyPatch, answers: bool, text: str
+) -> None:
     """May merely compute, where nobody answers then."""
-    plane: Any = SimpleNamespace(answers_always=answers, latest=lambda key, lane, rank: {}, is_silent=lambda rank: False)
+    plane: Any = SimpleNamespace(
+        answers_always=answers, latest=lambda key, lane, rank: {}, is_silent=lambda rank: False
+    )
     rows.on.team.channel = plane
     rows.on.near = {0: 0}
     assert text in activity_text(rows.known(), 1, 1)
@@ -221,7 +268,9 @@ def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch:
     rows.on.team.processes = [SimpleNamespace(host="node")] * NRANKS
     rows.on.settled = None
     rows.logs[0].set_abort_flag(2)
-    with pytest.raises(PeerFailed, match=r"^rank 0: rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
+    with pytest.raises(
+        PeerFailed, match=r"^rank 0: rank 2 \(process 0 on node\) says that a call has failed, and not why$"
+    ):
         Watchdog(rows.on, None).raise_remote_failure()
     assert [one.kind for one in rows.known().failures()] == ["PeerFailed"]
 
@@ -236,7 +285,9 @@ FAILURE = replace(WAITS, kind="PeerFailed")
     [
         Status((replace(WAITS, awaits=tuple(range(MANY))),)),
         Status(failed=(replace(FAILURE, text="rank 0 waits for rank 1; " * MANY),)),
-        Status((replace(WAITS, awaits=tuple(range(MANY))),), (replace(FAILURE, text="it did not end; " * MANY),)),
+        Status(
+            (replace(WAITS, awaits=tuple(range(MANY))),), (replace(FAILURE, text="it did not end; " * MANY),)
+        ),
         Status((WAITS,) * 100, (FAILURE,)),
     ],
     ids=["waits for many", "a long text", "both", "many waits"],
@@ -254,10 +305,15 @@ def test_a_status_is_shortened(status: Status) -> None:
 def test_a_ring_of_many() -> None:
     """The text names the first and the last of those that wait for each other."""
     known: Any = SimpleNamespace(
-        blocked_call=lambda rank, number: replace(WAITS, awaits=(rank + 1,)) if rank < MANY else None, key="", lane=0,
-        process_state=lambda rank: RUNNING, is_silent=lambda rank: False, is_known=lambda rank, anywhere: True,
-        status=lambda rank: Status(left="has left"), world_ranks=range(MANY + 1),
-    )  # fmt: skip
+        blocked_call=lambda rank, number: replace(WAITS, awaits=(rank + 1,)) if rank < MANY else None,
+        key="",
+        lane=0,
+        process_state=lambda rank: RUNNING,
+        is_silent=lambda rank: False,
+        is_known=lambda rank, anywhere: True,
+        status=lambda rank: Status(left="has left"),
+        world_ranks=range(MANY + 1),
+    )
     text = "; ".join(wait_chain(known, 0, 7))
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")
     assert text.endswith(f"; rank {MANY - 1} waits for rank {MANY}; rank {MANY} has left")
@@ -268,9 +324,13 @@ def test_who_waits_for_very_many() -> None:
     """Follows no others, and none of those for whom it waits is left out."""
     waiting = replace(WAITS, awaits=tuple(range(1000, 1100)))
     known: Any = SimpleNamespace(
-        key="", lane=0, blocked_call=lambda rank, number: waiting, process_state=lambda rank: "", is_silent=lambda rank: False,
+        key="",
+        lane=0,
+        blocked_call=lambda rank, number: waiting,
+        process_state=lambda rank: "",
+        is_silent=lambda rank: False,
         status=lambda rank: Status(),
-    )  # fmt: skip
+    )
     assert ranks_behind(known, list(range(100)), 1) == list(range(100))
     assert ranks_behind(known, [1], 1) == [1, *range(1000, 1063)]
 

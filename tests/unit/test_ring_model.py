@@ -21,18 +21,32 @@ ROWS = {
     "3 ranks in a ring, two messages": in_a_ring(3, ("staged", "inline")),
     "3 ranks in a ring": in_a_ring(3, ("staged",)),
 }
-LARGE = ("3 ranks, one sends all kinds", "3 ranks in a ring, two messages", "2 ranks, only staged")  # where stores may overtake
-OTHERS, SLOT = "a receiver reads what is not its message", "a ring slot is written before its message was read"
+LARGE = (
+    "3 ranks, one sends all kinds",
+    "3 ranks in a ring, two messages",
+    "2 ranks, only staged",
+)  # where stores may overtake
+OTHERS, SLOT = (
+    "a receiver reads what is not its message",
+    "a ring slot is written before its message was read",
+)
 NOT_ACKED = "memory is written before all readers have acknowledged"
 
 
 @pytest.mark.parametrize(
     ("name", "memory", "near"),
     [
-        pytest.param(name, memory, near, marks=[pytest.mark.full] * (memory == "arm" and (name in LARGE or (near == 2 and "3" in name))))
-        for name in ROWS for memory in ("arm", "x86", "x86 past the caches") for near in (1, 2)
+        pytest.param(
+            name,
+            memory,
+            near,
+            marks=[pytest.mark.full] * (memory == "arm" and (name in LARGE or (near == 2 and "3" in name))),
+        )
+        for name in ROWS
+        for memory in ("arm", "x86", "x86 past the caches")
+        for near in (1, 2)
     ],
-)  # fmt: skip
+)
 def test_every_interleaving_is_right(name: str, memory: str, near: int) -> None:
     nstates = explore(Model(ROWS[name], arm=memory == "arm", near=near, uncached="caches" in memory))
     assert 100 < nstates < 200_000
@@ -63,7 +77,12 @@ def ahead(n: int) -> list[list[Row]]:
         ("numbers do not grow", from_one(2, ("inline",) * 3), False, OTHERS),
         ("no drain", from_one(2, ("own",) * 2), False, f"own {NOT_ACKED}"),
         ("", ahead(SLOTS + 1), False, "deadlock"),
-        ("", [part[: len(part) - r] for r, part in enumerate(from_one(2, ("inline",)))], False, "counters disagree in the end"),
+        (
+            "",
+            [part[: len(part) - r] for r, part in enumerate(from_one(2, ("inline",)))],
+            False,
+            "counters disagree in the end",
+        ),
     ],
 )
 def test_what_is_wrong_is_found(breaks: str, rows: list[list[Row]], arm: bool, found: str) -> None:
@@ -76,7 +95,14 @@ def test_where_order_needs_no_help() -> None:
     for breaks in ("plain announcement", "plain load"):
         assert explore(Model(ROWS["2 ranks exchange"], arm=False, breaks=breaks)) > 100
     with pytest.raises(Broken, match=OTHERS):
-        explore(Model([lane("0.0", "staged", 1), in_a_ring(2, ("staged",))[1]], arm=False, uncached=True, breaks="no fence"))
+        explore(
+            Model(
+                [lane("0.0", "staged", 1), in_a_ring(2, ("staged",))[1]],
+                arm=False,
+                uncached=True,
+                breaks="no fence",
+            )
+        )
     assert explore(Model(ahead(SLOTS), arm=True)) > 100
 
 
@@ -85,7 +111,11 @@ def test_numbers_are_as_in_the_model() -> None:
     for numbers, slots in ((NUMBERS, SLOTS), (shm_ops._NUMBERS + 1, RING_SLOTS)):
         assert numbers % slots == 0
         assert numbers > slots
-    fields = shm_ops._NUMBERS << shm_ops._NUMBER_AT, shm_ops._CHECKS << shm_ops._LENGTH_BITS, (1 << shm_ops._LENGTH_BITS) - 1
+    fields = (
+        shm_ops._NUMBERS << shm_ops._NUMBER_AT,
+        shm_ops._CHECKS << shm_ops._LENGTH_BITS,
+        (1 << shm_ops._LENGTH_BITS) - 1,
+    )
     assert sum(fields) == fields[0] | fields[1] | fields[2] < 1 << 63
 
 
@@ -102,8 +132,15 @@ def test_what_compiled_code_makes_of_accesses() -> None:
     """In LLVM's language, and in that of ARM processors where LLVM was built with it."""
     _accesses.compile((types.int64, types.int64))
     text = _accesses.inspect_llvm(_accesses.signatures[0])
-    kinds = re.findall(r"load atomic i64.* acquire|store .*nontemporal|fence seq_cst|store atomic i64.* release", text)
-    assert [kind.split()[0] + " " + kind.split()[1] for kind in kinds] == ["load atomic", "store <8", "fence seq_cst", "store atomic"]
+    kinds = re.findall(
+        r"load atomic i64.* acquire|store .*nontemporal|fence seq_cst|store atomic i64.* release", text
+    )
+    assert [kind.split()[0] + " " + kind.split()[1] for kind in kinds] == [
+        "load atomic",
+        "store <8",
+        "fence seq_cst",
+        "store atomic",
+    ]
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     try:

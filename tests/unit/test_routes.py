@@ -32,7 +32,9 @@ def test_gpu_routes(mpi_takes_gpu: bool) -> None:
     by_mpi = CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute
     some = gpu_routes(LOCAL_PEERS, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)
     assert kinds(some) == [(by_mpi, 3), (PinnedRingRoute, 0), (IpcRoute, 2)]
-    unreached = gpu_routes({}, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)  # IPC announces messages in rings
+    unreached = gpu_routes(
+        {}, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu
+    )  # IPC announces messages in rings
     assert kinds(unreached) == [(by_mpi, 3), (by_mpi, 4), (by_mpi, 6)]
 
 
@@ -53,9 +55,13 @@ def test_a_new_route(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering and engine carry what it writes without knowing it; peers may send by another route."""
     case = Case(CATALOGUE[key], 4, 24, (key.startswith("bcast"),) * 4, Setting(3))
     before = programs_of(case, operator_of(case.row).itemsize)
-    monkeypatch.setattr(Case, "routes", lambda case, rank: Routes((PackedRoute, {1: 1, 2: 2}), (MpiRoute, None)))
+    monkeypatch.setattr(
+        Case, "routes", lambda case, rank: Routes((PackedRoute, {1: 1, 2: 2}), (MpiRoute, None))
+    )
     programs = programs_of(case, operator_of(case.row).itemsize)
-    copies, copies_before = ([int((p.rows[:, CODE] == Code.COPY).sum()) for p in some] for some in (programs, before))
+    copies, copies_before = (
+        [int((p.rows[:, CODE] == Code.COPY).sum()) for p in some] for some in (programs, before)
+    )
     assert sum(copies) > sum(copies_before)
     play(case, programs=programs)
 

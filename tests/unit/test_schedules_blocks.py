@@ -14,8 +14,14 @@ FLAT = [row for row in CATALOGUE.values() if not row.hierarchical]  # those: tes
 ROWS = [row for row in FLAT if COLLECTIVES[row.collective].blocks or row.collective == "barrier"]
 NRANKS = (*range(2, 18), 23, 32, 33, 64)
 PACKED = {  # the first message may have blocks of several ranks
-    "alltoall/bruck", "gather/binomial", "gather/bine", "reduce_scatter/bine", "reduce_scatter/pat", "scatter/binomial", "scatter/bine",
-}  # fmt: skip
+    "alltoall/bruck",
+    "gather/binomial",
+    "gather/bine",
+    "reduce_scatter/bine",
+    "reduce_scatter/pat",
+    "scatter/binomial",
+    "scatter/bine",
+}
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
@@ -44,7 +50,9 @@ def test_rounds_and_bytes_are_as_the_row_says(row: Algorithm) -> None:
             assert proof.rounds == row.cost("rounds", nranks)
             nchunks = all_schedules(row.key, nranks, root)[0].nchunks
             if row.key == "alltoall/bruck" and nranks & (nranks - 1):
-                assert proof.chunks_sent / nchunks < row.cost("sent", nranks)  # a bound: the formula is that of powers of two
+                assert proof.chunks_sent / nchunks < row.cost(
+                    "sent", nranks
+                )  # a bound: the formula is that of powers of two
             else:
                 assert proof.chunks_sent / nchunks == pytest.approx(row.cost("sent", nranks))
 
@@ -107,14 +115,22 @@ def test_circulants_send_two_runs_per_round_at_most(key: str, nranks: int) -> No
 @pytest.mark.parametrize("nranks", NRANKS)
 def test_circulant_reduce_scatter_combines_and_copies_as_little_as_possible(nranks: int) -> None:
     for rank in range(nranks):
-        reduced = [step.dst.n for step in steps_of("reduce_scatter/circulant", nranks, rank, 0, Op.RECV_REDUCE) if step.dst]
+        reduced = [
+            step.dst.n
+            for step in steps_of("reduce_scatter/circulant", nranks, rank, 0, Op.RECV_REDUCE)
+            if step.dst
+        ]
         assert sum(reduced) == nranks - 1
         copies = steps_of("reduce_scatter/circulant", nranks, rank, 0, Op.COPY)
         assert len(copies) == (nranks % 2 and nranks > 5)
-        assert len(schedule(CATALOGUE["reduce_scatter/circulant"], nranks, rank).scratch) == ((nranks + 1) // 2 if nranks > 2 else 0)
+        assert len(schedule(CATALOGUE["reduce_scatter/circulant"], nranks, rank).scratch) == (
+            (nranks + 1) // 2 if nranks > 2 else 0
+        )
 
 
-@pytest.mark.parametrize("key", ["allgather/direct", "reduce_scatter/direct", "alltoall/direct", "alltoall/pairwise"])
+@pytest.mark.parametrize(
+    "key", ["allgather/direct", "reduce_scatter/direct", "alltoall/direct", "alltoall/pairwise"]
+)
 @pytest.mark.parametrize("nranks", [2, 3, 8, 13])
 def test_no_two_ranks_favour_the_same_peer(key: str, nranks: int) -> None:
     peers = [[step.peer for step in steps_of(key, nranks, rank, 0, Op.SEND)] for rank in range(nranks)]
@@ -145,9 +161,14 @@ def blocks_between_nodes(key: str, nranks: int, per_node: int) -> int:
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
 @pytest.mark.parametrize(("nranks", "per_node"), [(16, 3), (24, 4), (64, 6), (63, 8)])
 def test_pat_and_bine_keep_most_blocks_on_the_node(collective: str, nranks: int, per_node: int) -> None:
-    pat, bine, circulant = (blocks_between_nodes(f"{collective}/{name}", nranks, per_node) for name in ("pat", "bine", "circulant"))
+    pat, bine, circulant = (
+        blocks_between_nodes(f"{collective}/{name}", nranks, per_node)
+        for name in ("pat", "bine", "circulant")
+    )
     assert pat < 0.75 * circulant
-    assert bine < (0.9 if nranks % 2 == 0 else 1.1) * pat  # the odd one exchanges blocks with ranks of all nodes
+    assert (
+        bine < (0.9 if nranks % 2 == 0 else 1.1) * pat
+    )  # the odd one exchanges blocks with ranks of all nodes
 
 
 # --- trees
@@ -169,11 +190,15 @@ def test_binomial_roots_use_no_scratch_and_one_message_more_at_most(nranks: int)
 def test_binomial_state_table() -> None:
     """Root 1 of 5: vranks 0..4 are ranks 1, 2, 3, 4, 0; the subtree of rank 3 is {3, 4}, that of rank 0 itself."""
     assert list(map(str, steps_of("gather/binomial", 5, 3, 1))) == [
-        "copy(input[0] -> scratch[0])", "recv(peer 4 -> scratch[1])", "send(peer 1, scratch[0..1])",
-    ]  # fmt: skip
+        "copy(input[0] -> scratch[0])",
+        "recv(peer 4 -> scratch[1])",
+        "send(peer 1, scratch[0..1])",
+    ]
     assert list(map(str, steps_of("scatter/binomial", 5, 1, 1, Op.SEND))) == [
-        "send(peer 0, input[0])", "send(peer 3, input[3..4])", "send(peer 2, input[2])",
-    ]  # fmt: skip
+        "send(peer 0, input[0])",
+        "send(peer 3, input[3..4])",
+        "send(peer 2, input[2])",
+    ]
     assert schedule(CATALOGUE["gather/binomial"], 5, 3, 1).scratch == (3, 4)
 
 
@@ -188,21 +213,29 @@ def test_direct_roots_start_on_their_right(key: str, nranks: int) -> None:
 # --- Bruck and dissemination
 
 
-@pytest.mark.parametrize(("nranks", "moved"), [(2, 1), (4, 4), (7, 9), (8, 12), (16, 32), (24, 52), (64, 192)])
+@pytest.mark.parametrize(
+    ("nranks", "moved"), [(2, 1), (4, 4), (7, 9), (8, 12), (16, 32), (24, 52), (64, 192)]
+)
 def test_bruck_moves_half_log2_blocks_per_block(nranks: int, moved: int) -> None:
     for rank in {0, nranks - 1}:
         sends = steps_of("alltoall/bruck", nranks, rank, 0, Op.SEND)
         assert len(sends) == (nranks - 1).bit_length()
         assert sum(step.srcs[0].n for step in sends) == moved
         assert moved <= nranks / 2 * log2(nranks)
-        packed = [step for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst and step.dst.buffer == Buffer.SCRATCH]
+        packed = [
+            step
+            for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY)
+            if step.dst and step.dst.buffer == Buffer.SCRATCH
+        ]
         assert len(packed) == moved
 
 
 def test_bruck_delivers_each_round_in_two_copies_at_most() -> None:
     for nranks in NRANKS:
         for rank in range(nranks):
-            copies = [step.dst.buffer for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst]
+            copies = [
+                step.dst.buffer for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst
+            ]
             assert copies.count(Buffer.OUTPUT) <= 1 + 2 * (nranks - 1).bit_length()
 
 

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from placed_schedules import Crossing, crossings, is_even, placements_of, schedules, sizes, some_roots, traffic
+from placed_schedules import (
+    Crossing,
+    crossings,
+    is_even,
+    placements_of,
+    schedules,
+    sizes,
+    some_roots,
+    traffic,
+)
 
 from hpcoll.analysis.prove import prove
 from hpcoll.analysis.verify import Proof
@@ -20,7 +29,10 @@ NRANKS = (*range(2, 11), 12, 16)
 # differ it is one for every row: the longest chain need not pass through the largest node. Nothing is collected where a single rank of a
 # node has neighbours elsewhere.
 UPPER_BOUND = {"allreduce/leaders"}
-SENT_LESS = {"bcast/hierarchical", "reduce/hierarchical"}  # who sends most in the tree need not be who sends most on the node
+SENT_LESS = {
+    "bcast/hierarchical",
+    "reduce/hierarchical",
+}  # who sends most in the tree need not be who sends most on the node
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
@@ -31,8 +43,10 @@ def proofs(key: str) -> list[tuple[Nodes, int, Proof]]:
     row = CATALOGUE[key]
     return [
         (nodes, root, prove(row, nranks, root, nodes=nodes))
-        for nranks in NRANKS for nodes in placements_of(nranks) for root in some_roots(row, nranks)
-    ]  # fmt: skip
+        for nranks in NRANKS
+        for nodes in placements_of(nranks)
+        for root in some_roots(row, nranks)
+    ]
 
 
 def settings(row: Algorithm) -> Iterator[tuple[Nodes, int]]:
@@ -54,7 +68,10 @@ def test_every_placement_is_proven(row: Algorithm) -> None:
 
 @every_row
 def test_order_is_claimed_nowhere_and_kept_not_everywhere(row: Algorithm) -> None:
-    assert (row.ordered, row.uniform) == (False, row.collective == "alltoall" or COLLECTIVES[row.collective].neighbours)
+    assert (row.ordered, row.uniform) == (
+        False,
+        row.collective == "alltoall" or COLLECTIVES[row.collective].neighbours,
+    )
     if COLLECTIVES[row.collective].reduces:
         assert not all(proof.ordered for _, _, proof in proofs(row.key))
 
@@ -66,15 +83,24 @@ def test_rounds_are_as_the_row_says(row: Algorithm) -> None:
         rounds = row.cost("rounds", len(nodes), nodes=nodes)
         assert proof.rounds <= rounds, (nodes, root)
         nnodes = len(members(nodes))
-        in_turn = not COLLECTIVES[row.collective].neighbours or nodes == tuple(rank % nnodes for rank in range(len(nodes)))
-        if is_even(nodes) and nnodes > 1 and in_turn and (row.key not in UPPER_BOUND or nnodes & (nnodes - 1) == 0):
+        in_turn = not COLLECTIVES[row.collective].neighbours or nodes == tuple(
+            rank % nnodes for rank in range(len(nodes))
+        )
+        if (
+            is_even(nodes)
+            and nnodes > 1
+            and in_turn
+            and (row.key not in UPPER_BOUND or nnodes & (nnodes - 1) == 0)
+        ):
             assert proof.rounds == rounds, (nodes, root)
             exact += 1
     assert exact > 10
 
 
 @every_row
-def test_the_busiest_rank_sends_at_most_what_the_row_says_and_just_that_where_nodes_are_even(row: Algorithm) -> None:
+def test_the_busiest_rank_sends_at_most_what_the_row_says_and_just_that_where_nodes_are_even(
+    row: Algorithm,
+) -> None:
     equal = 0
     for nodes, root, proof in proofs(row.key):
         if len(members(nodes)) > 1:
@@ -92,7 +118,9 @@ def test_with_a_node_for_each_rank_messages_are_those_of_the_flat_algorithm(row:
         for root in some_roots(row, nranks):
             alone = tuple(range(nranks))
             ours, theirs = (Counter(crossings(key, alone, root)) for key in (row.key, row.outer))
-            assert ours == theirs or (nranks == 2 and COLLECTIVES[row.collective].neighbours), "two edges are one message"
+            assert ours == theirs or (nranks == 2 and COLLECTIVES[row.collective].neighbours), (
+                "two edges are one message"
+            )
         assert row.cost("rounds", nranks) == CATALOGUE[row.outer].cost("rounds", nranks)
 
 
@@ -103,12 +131,19 @@ def test_only_stripes_reach_other_nodes(row: Algorithm) -> None:
         stripes = int(row.cost("stripes", len(nodes), nodes=nodes))
         found = list(crossings(row.key, nodes, root))
         for ranks in members(nodes):
-            for ends in ({one.source for one in found} & set(ranks), {one.target for one in found} & set(ranks)):
+            for ends in (
+                {one.source for one in found} & set(ranks),
+                {one.target for one in found} & set(ranks),
+            ):
                 assert len(ends) <= stripes
         if not row.uniform:
             for rank in range(len(nodes)):
-                partners = {one.target for one in found if one.source == rank} | {one.source for one in found if one.target == rank}
-                assert len({nodes[partner] for partner in partners}) == len(partners), "of a stripe, one rank of each node"
+                partners = {one.target for one in found if one.source == rank} | {
+                    one.source for one in found if one.target == rank
+                }
+                assert len({nodes[partner] for partner in partners}) == len(partners), (
+                    "of a stripe, one rank of each node"
+                )
 
 
 # --- what leaves a node
@@ -123,7 +158,9 @@ def test_an_allreduce_sends_and_receives_the_least_a_node_can() -> None:
 
 
 @pytest.mark.parametrize(("collective", "once", "more"), [("bcast", 1, 0), ("reduce", 0, 1)])
-def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(collective: str, once: int, more: int) -> None:
+def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(
+    collective: str, once: int, more: int
+) -> None:
     """A broadcast; of a reduction it is the other way round. The root's node has it, or keeps it."""
     row = CATALOGUE[f"{collective}/hierarchical"]
     for nodes, root in settings(row):
@@ -137,7 +174,9 @@ def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(collective: 
 def test_a_block_goes_to_every_other_node_once() -> None:
     for nodes, _ in settings(CATALOGUE["allgather/hierarchical"]):
         sent, received = traffic("allgather/hierarchical", nodes)
-        assert [received[node] for node in range(max(nodes) + 1)] == [len(nodes) - size for size in sizes(nodes)]
+        assert [received[node] for node in range(max(nodes) + 1)] == [
+            len(nodes) - size for size in sizes(nodes)
+        ]
         assert sum(sent.values()) == len(nodes) * max(nodes)
 
 
@@ -146,13 +185,20 @@ def test_of_every_block_one_partial_sum_leaves_a_node() -> None:
         sent, _ = traffic("reduce_scatter/hierarchical", nodes)
         direct, _ = traffic("reduce_scatter/direct", nodes)
         assert [sent[node] for node in range(max(nodes) + 1)] == [len(nodes) - size for size in sizes(nodes)]
-        assert all(direct[node] == size * sent[node] for node, size in enumerate(sizes(nodes))), "instead of one per rank"
+        assert all(direct[node] == size * sent[node] for node, size in enumerate(sizes(nodes))), (
+            "instead of one per rank"
+        )
 
 
 def test_an_alltoall_has_one_message_from_every_node_for_each_rank() -> None:
     for nodes, _ in settings(CATALOGUE["alltoall/hierarchical"]):
         found = list(crossings("alltoall/hierarchical", nodes))
-        pairs = [(node, rank) for node in range(max(nodes) + 1) for rank in range(len(nodes)) if nodes[rank] != node]
+        pairs = [
+            (node, rank)
+            for node in range(max(nodes) + 1)
+            for rank in range(len(nodes))
+            if nodes[rank] != node
+        ]
         assert sorted((nodes[one.source], one.target) for one in found) == pairs
         assert all(one.nchunks == sizes(nodes)[nodes[one.source]] for one in found)
         direct = list(crossings("alltoall/direct", nodes))
@@ -169,7 +215,9 @@ def test_leaders_exchange_whole_messages() -> None:
         leaders, found = [ranks[0] for ranks in members(nodes)], list(crossings(row.key, nodes))
         assert schedules(row.key, nodes)[0].nchunks == 1
         alone = crossings(row.outer, tuple(range(len(leaders)))) if len(leaders) > 1 else ()
-        assert Counter(found) == Counter(Crossing(leaders[one.source], leaders[one.target], 1) for one in alone)
+        assert Counter(found) == Counter(
+            Crossing(leaders[one.source], leaders[one.target], 1) for one in alone
+        )
 
 
 # --- against flat rows
@@ -178,10 +226,15 @@ def test_leaders_exchange_whole_messages() -> None:
 def total(key: str, nodes: Nodes, root: int = 0) -> float:
     """Return what crosses between nodes: blocks, or sizes of the whole message."""
     blocks = COLLECTIVES[CATALOGUE[key].collective].blocks
-    return sum(one.nchunks for one in crossings(key, nodes, root)) / (1 if blocks else schedules(key, nodes, root)[0].nchunks)
+    return sum(one.nchunks for one in crossings(key, nodes, root)) / (
+        1 if blocks else schedules(key, nodes, root)[0].nchunks
+    )
 
 
-LEAST_VOLUME = [f"{collective}/hierarchical" for collective in ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter")]
+LEAST_VOLUME = [
+    f"{collective}/hierarchical"
+    for collective in ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter")
+]
 
 
 @pytest.mark.parametrize("key", LEAST_VOLUME)
@@ -236,7 +289,13 @@ def test_64_ranks_on_cache_domains_are_proven(key: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("collective", "across"),
-    [("allreduce", 2 * 7 / 8), ("bcast", 1), ("reduce", 1), ("allgather", 56 / 64), ("reduce_scatter", 56 / 64)],
+    [
+        ("allreduce", 2 * 7 / 8),
+        ("bcast", 1),
+        ("reduce", 1),
+        ("allgather", 56 / 64),
+        ("reduce_scatter", 56 / 64),
+    ],
 )
 def test_few_bytes_cross_between_domains(collective: str, across: float) -> None:
     """Into or out of each of 8 domains of 8 ranks; no flat algorithm has fewer, and one has several times as many."""
@@ -247,7 +306,12 @@ def test_few_bytes_cross_between_domains(collective: str, across: float) -> None
         nchunks = schedules(f"{collective}/hierarchical", nodes)[0].nchunks
         busiest = max(max(found.values()) for found in traffic(f"{collective}/hierarchical", nodes)) / nchunks
         assert busiest == pytest.approx(across)
-        others = [max(max(found.values()) for found in traffic(key, nodes)) / schedules(key, nodes)[0].nchunks for key in flat]
+        others = [
+            max(max(found.values()) for found in traffic(key, nodes)) / schedules(key, nodes)[0].nchunks
+            for key in flat
+        ]
         assert busiest <= min(others)
         assert 4 * busiest <= max(others)
-    assert {one.source for one in crossings("allreduce/leaders", blocks)} == set(range(0, 64, 8)), "one rank per domain reads across"
+    assert {one.source for one in crossings("allreduce/leaders", blocks)} == set(range(0, 64, 8)), (
+        "one rank per domain reads across"
+    )

@@ -15,9 +15,15 @@ from hpcoll.schedules.row import Algorithm, schedule
 ROWS = list(CATALOGUE.values())
 NRANKS = (*range(2, 10), 12, 16, 17)
 LONGER_THAN_ANY = {  # `largest` is that of powers of two and root 0, else a bound
-    "gather/binomial", "scatter/binomial", "alltoall/bruck", "allreduce/swing", "allgather/bine", "reduce_scatter/bine", "gather/bine",
+    "gather/binomial",
+    "scatter/binomial",
+    "alltoall/bruck",
+    "allreduce/swing",
+    "allgather/bine",
+    "reduce_scatter/bine",
+    "gather/bine",
     "scatter/bine",
-}  # fmt: skip
+}
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
@@ -28,7 +34,12 @@ def settings(row: Algorithm) -> Iterator[tuple[Nodes, int, int, list[Schedule]]]
         for nodes in placements_of(nranks) if row.hierarchical else [tuple(range(nranks))]:
             for root in some_roots(row, nranks):
                 for nchunks in (1, 2, 3, 5) if row.chunked else (1,):
-                    yield nodes, root, nchunks, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
+                    yield (
+                        nodes,
+                        root,
+                        nchunks,
+                        [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)],
+                    )
 
 
 def is_told_exactly(row: Algorithm, nodes: Nodes) -> bool:
@@ -44,7 +55,9 @@ def sends(one: Schedule) -> list[Step]:
 def test_the_longest_message_is_as_long_as_the_row_says(row: Algorithm) -> None:
     """Of a row that looks at nodes: the longest between two of them."""
     for nodes, _, nchunks, schedules in settings(row):
-        between = [step.srcs[0].n for one in schedules for step in sends(one) if nodes[step.peer] != nodes[one.rank]]
+        between = [
+            step.srcs[0].n for one in schedules for step in sends(one) if nodes[step.peer] != nodes[one.rank]
+        ]
         if between and is_told_exactly(row, nodes):
             longest, said = max(between) / schedules[0].nchunks, row.cost("largest", len(nodes), nodes=nodes)
             said /= nchunks if row.chunked else 1
@@ -59,7 +72,9 @@ def test_no_rank_receives_more_than_the_row_says(row: Algorithm) -> None:
     for nodes, _, nchunks, schedules in settings(row):
         received, sent = (row.cost(field, len(nodes), nchunks, nodes) for field in ("received", "sent"))
         found = [
-            sum(step.dst.n for steps in one.channels for step in steps if step.peer >= 0 and step.dst) / one.nchunks for one in schedules
+            sum(step.dst.n for steps in one.channels for step in steps if step.peer >= 0 and step.dst)
+            / one.nchunks
+            for one in schedules
         ]
         if is_told_exactly(row, nodes):
             assert max(found) <= max(sent, received) + 1e-9, nodes
@@ -69,7 +84,11 @@ def test_no_rank_receives_more_than_the_row_says(row: Algorithm) -> None:
 
 def busiest(many: Iterable[Schedule]) -> int:
     """Most messages that a rank sends, or receives, in one channel."""
-    found = [Counter(step.op == Op.SEND for step in steps if step.peer >= 0) for one in many for steps in one.channels]
+    found = [
+        Counter(step.op == Op.SEND for step in steps if step.peer >= 0)
+        for one in many
+        for steps in one.channels
+    ]
     return max(max(one[True], one[False]) for one in found)
 
 
@@ -77,7 +96,10 @@ def busiest(many: Iterable[Schedule]) -> int:
 def test_no_rank_has_more_messages_than_the_row_says(row: Algorithm) -> None:
     """But for what the flat algorithm between nodes has beyond its own: a circulant's message may be in two runs."""
     for nodes, root, _, schedules in settings(row):
-        most, h = max(row.cost(field, len(nodes), nodes=nodes) for field in ("messages", "rounds")), len(members(nodes))
+        most, h = (
+            max(row.cost(field, len(nodes), nodes=nodes) for field in ("messages", "rounds")),
+            len(members(nodes)),
+        )
         outer = CATALOGUE[row.outer]
         if h > 1:
             flat = max(outer.cost("messages", h), outer.cost("rounds", h))

@@ -23,9 +23,13 @@ from hpcoll.selection.config import Config
 
 ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].neighbours]
 GRIDS = (
-    ((1,), (True,)), ((2,), (False,)), ((2, 2), (True, True)), ((5, 3), (True, False)), ((2, 2, 2), (True,) * 3),
+    ((1,), (True,)),
+    ((2,), (False,)),
+    ((2, 2), (True, True)),
+    ((5, 3), (True, False)),
+    ((2, 2, 2), (True,) * 3),
     ((3, 1, 4), (False, True, False)),
-)  # fmt: skip
+)
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 
@@ -49,13 +53,21 @@ def test_grids_and_random_graphs_are_proven(row: Algorithm) -> None:
 def sent(schedules: Sequence[Schedule]) -> list[tuple[int, int, int]]:
     """Sender, receiver and blocks of all messages."""
     return [
-        (one.rank, step.peer, step.srcs[0].n) for one in schedules for steps in one.channels for step in steps if step.op == Op.SEND
-    ]  # fmt: skip
+        (one.rank, step.peer, step.srcs[0].n)
+        for one in schedules
+        for steps in one.channels
+        for step in steps
+        if step.op == Op.SEND
+    ]
 
 
-def most(messages: Sequence[tuple[int, int, int]], blocks: bool, of: Sequence[int], ends: Sequence[int] = (0, 1)) -> int:
+def most(
+    messages: Sequence[tuple[int, int, int]], blocks: bool, of: Sequence[int], ends: Sequence[int] = (0, 1)
+) -> int:
     """Messages, or blocks in them, of whoever sends most or receives most."""
-    found = [Counter(of[one[end]] for one in messages for _ in range(one[2] if blocks else 1)) for end in ends]
+    found = [
+        Counter(of[one[end]] for one in messages for _ in range(one[2] if blocks else 1)) for end in ends
+    ]
     return max((n for one in found for n in one.values()), default=0)
 
 
@@ -66,20 +78,34 @@ def test_graphs_on_nodes_are_proven_and_counted(row: Algorithm) -> None:
     for graph in (*(grid(*one) for one in GRIDS), *random_graphs(40)):
         nranks = len(graph.targets)
         for nodes in placements_of(nranks):
-            schedules = [schedule(row._replace(graph=graph), nranks, rank, nodes=nodes) for rank in range(nranks)]
+            schedules = [
+                schedule(row._replace(graph=graph), nranks, rank, nodes=nodes) for rank in range(nranks)
+            ]
             prove_schedules(row, schedules)
             found = sent(schedules)
-            near, far = ([one for one in found if (nodes[one[0]] == nodes[one[1]]) is same] for same in (True, False))
+            near, far = (
+                [one for one in found if (nodes[one[0]] == nodes[one[1]]) is same] for same in (True, False)
+            )
             counted = graph_traffic(graph, nodes, once, row.hierarchical)
             alone = range(nranks)
             assert counted == GraphTraffic(
-                graph.degree, most(far, False, alone), most(near, False, alone), most(near, True, alone),
-                max((one[2] for one in far), default=0), most(far, True, nodes),
-                most(found, True, alone, [0]), most(found, True, alone, [1]),
-            )  # fmt: skip
+                graph.degree,
+                most(far, False, alone),
+                most(near, False, alone),
+                most(near, True, alone),
+                max((one[2] for one in far), default=0),
+                most(far, True, nodes),
+                most(found, True, alone, [0]),
+                most(found, True, alone, [1]),
+            )
             if row.hierarchical:
                 between = Counter((nodes[source], nodes[target]) for source, target, _ in far)
-                edges = {(rank, 0 if once else i, nodes[end[0]]) for rank in alone for i, end in enumerate(graph.targets[rank]) if end}
+                edges = {
+                    (rank, 0 if once else i, nodes[end[0]])
+                    for rank in alone
+                    for i, end in enumerate(graph.targets[rank])
+                    if end
+                }
                 assert set(between.values()) <= {1}
                 assert sum(one[2] for one in far) == sum(nodes[rank] != node for rank, _, node in edges)
 
@@ -89,11 +115,22 @@ def test_bundles_are_chosen_where_they_spare_messages() -> None:
 
     def chosen(graph: Graph, nodes: Nodes, nbytes: int) -> str:
         nranks = len(nodes)
-        need = Need("neighbor_alltoall", nranks, nbytes * graph.degree, nodes=nodes, levels=HOSTS, graph=graph, native=False)
+        need = Need(
+            "neighbor_alltoall",
+            nranks,
+            nbytes * graph.degree,
+            nodes=nodes,
+            levels=HOSTS,
+            graph=graph,
+            native=False,
+        )
         return choose(need, Config()).algorithm
 
     for graph in (ring(8), grid([2, 2, 2], [True] * 3)):
-        assert [chosen(graph, parse_nodes("4:cyclic", 8), nbytes) for nbytes in (8, 1 << 20)] == ["hierarchical", "direct"]
+        assert [chosen(graph, parse_nodes("4:cyclic", 8), nbytes) for nbytes in (8, 1 << 20)] == [
+            "hierarchical",
+            "direct",
+        ]
     assert [chosen(ring(8), parse_nodes("4", 8), nbytes) for nbytes in (8, 1 << 20)] == ["direct", "direct"]
 
 

@@ -19,8 +19,12 @@ NRANKS = range(2, 18)
 # Rows whose `rounds` is an upper bound: a guest's partial result need not pass through the longest chain; a root's blocks
 # follow one another without depending on each other; a root among the last ranks is one round further from the first.
 UPPER_BOUND = {
-    "allreduce/recursive_doubling", "allreduce/recursive_multiplying", "bcast/circulant", "reduce/circulant", "reduce/binomial",
-}  # fmt: skip
+    "allreduce/recursive_doubling",
+    "allreduce/recursive_multiplying",
+    "bcast/circulant",
+    "reduce/circulant",
+    "reduce/binomial",
+}
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
@@ -91,7 +95,9 @@ def test_bytes_one_after_another_are_no_less_than_any_rank_sends_or_receives(row
     for nranks in NRANKS:
         for nchunks in chunk_counts(row):
             ranks = schedules(row.key, nranks, 0, nchunks)
-            busiest = max(max(chunks_moved(s, Op.SEND), chunks_moved(s, Op.RECV, Op.RECV_REDUCE)) for s in ranks)
+            busiest = max(
+                max(chunks_moved(s, Op.SEND), chunks_moved(s, Op.RECV, Op.RECV_REDUCE)) for s in ranks
+            )
             assert busiest / ranks[0].nchunks <= row.cost("critical", nranks, nchunks) + 1e-9
 
 
@@ -151,11 +157,16 @@ def test_leaves_of_reduce_need_no_scratch(name: str) -> None:
 
 
 @pytest.mark.parametrize("nranks", [64, 100, pytest.param(255, marks=pytest.mark.full)])
-@pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("ring", "direct", "two_shot", "chain")], ids=lambda row: row.key)
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if row.name not in ("ring", "direct", "two_shot", "chain")],
+    ids=lambda row: row.key,
+)
 def test_many_ranks(row: Algorithm, nranks: int) -> None:
     root = nranks // 3 if COLLECTIVES[row.collective].rooted else 0
     found = proof(row.key, nranks, root, 4 if row.chunked else 1, True)
     assert found.rounds <= row.cost("rounds", nranks, 4 if row.chunked else 1)
+
 
 @pytest.mark.parametrize("row", [row for row in CATALOGUE.values() if row.one_fold], ids=lambda row: row.key)
 @pytest.mark.parametrize("nranks", [2, 3, 5, 8])
@@ -168,13 +179,19 @@ def test_one_fold_means_that_nothing_is_folded_twice(row: Algorithm, nranks: int
         folded = {step.dst for step in folds}
         assert len(folded) == len(folds)
         for step in steps[: steps.index(folds[0]) if folds else len(steps)]:
-            assert step.op == Op.RECV or step.srcs[0].buffer == Buffer.INPUT, "hands out what others have combined"
+            assert step.op == Op.RECV or step.srcs[0].buffer == Buffer.INPUT, (
+                "hands out what others have combined"
+            )
         assert all(src.buffer != Buffer.OUTPUT for step in folds for src in step.srcs)
 
 
 def test_algorithms_of_forms() -> None:
     assert hpcoll.algorithms("alltoallv") == ("pairwise", "direct")  # the others need equal blocks
-    for form, collective in (("allgatherv", "allgather"), ("gatherv", "gather"), ("reduce_scatter_block", "reduce_scatter")):
+    for form, collective in (
+        ("allgatherv", "allgather"),
+        ("gatherv", "gather"),
+        ("reduce_scatter_block", "reduce_scatter"),
+    ):
         assert hpcoll.algorithms(form) == hpcoll.algorithms(collective)
     with pytest.raises(hpcoll.ArgumentError, match="collective must be one of"):
         hpcoll.algorithms("bcastv")

@@ -17,7 +17,8 @@ from hpcoll.base.files import OwnedFolder, write_file
 
 SECOND = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to act as a second user"
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="needs root and setpriv, to act as a second user",
 )
 KEPT = "from hpcoll.base.disk_cache import kept; print(kept('one', lambda: b'made').decode())"
 
@@ -32,16 +33,26 @@ def shared() -> Iterator[Path]:
 
 
 def as_second(command: str, **variables: Path | str) -> None:
-    subprocess.run([*SECOND, "sh", "-ec", command], env={**os.environ, **{k: str(v) for k, v in variables.items()}}, check=True)
+    subprocess.run(
+        [*SECOND, "sh", "-ec", command],
+        env={**os.environ, **{k: str(v) for k, v in variables.items()}},
+        check=True,
+    )
 
 
 def kept(**variables: Path) -> tuple[str, str]:
     """Return what a process of this user gets from its cache, and what it says."""
-    environment = {name: value for name, value in os.environ.items() if "LOCAL" not in name}  # the first process of its node
+    environment = {
+        name: value for name, value in os.environ.items() if "LOCAL" not in name
+    }  # the first process of its node
     done = subprocess.run(
-        [sys.executable, "-c", KEPT], env={**environment, **{k: str(v) for k, v in variables.items()}}, capture_output=True, text=True,
-        check=True, timeout=slowed(60),
-    )  # fmt: skip
+        [sys.executable, "-c", KEPT],
+        env={**environment, **{k: str(v) for k, v in variables.items()}},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=slowed(60),
+    )
     return done.stdout.strip(), done.stderr
 
 
@@ -74,7 +85,9 @@ def test_files_of_another_user_are_replaced(shared: Path) -> None:
     assert kept(NUMBA_CACHE_DIR=shared, TMPDIR=shared) == ("made", "")
 
 
-@pytest.mark.parametrize("taken", ["mkdir -m 777 $F", "mkfifo -m 666 $F", "ln -s $P $F"], ids=["folder", "pipe", "link"])
+@pytest.mark.parametrize(
+    "taken", ["mkdir -m 777 $F", "mkfifo -m 666 $F", "ln -s $P $F"], ids=["folder", "pipe", "link"]
+)
 def test_the_folder_of_locks_is_taken(shared: Path, taken: str) -> None:
     private = shared / "private"
     private.mkdir(0o700)
@@ -133,12 +146,17 @@ print([how for _, how in early_exit.ends()])
 
 def test_a_rank_that_another_user_says_has_ended_is_not_believed() -> None:
     """Ranks of root can read the status pages of all users. What this user's pages say is printable."""
-    planted = [subprocess.Popen([sys.executable, "-c", PAGE, user], stdout=subprocess.PIPE) for user in ("0", "65534")]
+    planted = [
+        subprocess.Popen([sys.executable, "-c", PAGE, user], stdout=subprocess.PIPE)
+        for user in ("0", "65534")
+    ]
     try:
         for one in planted:
             assert one.stdout is not None
             assert one.stdout.readline() == b"ready\n"
-        done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True, timeout=slowed(60))
+        done = subprocess.run(
+            [sys.executable, "-c", ENDS], capture_output=True, text=True, check=True, timeout=slowed(60)
+        )
     finally:
         for one in planted:
             one.kill()

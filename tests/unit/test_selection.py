@@ -14,7 +14,11 @@ from hpcoll.selection.choose import Choice, Need, _cheapest, choose, fitting, un
 from hpcoll.selection.config import NATIVE, Config, Entry, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
-UNKNOWN_SIZES = ("gather", "scatter", "alltoall")  # collectives whose v forms leave sizes unknown to some ranks
+UNKNOWN_SIZES = (
+    "gather",
+    "scatter",
+    "alltoall",
+)  # collectives whose v forms leave sizes unknown to some ranks
 
 
 def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 << 20, **more: Any) -> Need:
@@ -25,7 +29,12 @@ def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 
 
 
 def test_an_empty_environment_is_the_defaults() -> None:
-    assert read_config({}) == read_config({"PATH": "/bin", "hpcoll_debug": "x"}) == DEFAULTS == Config({}, None, logging.WARNING)
+    assert (
+        read_config({})
+        == read_config({"PATH": "/bin", "hpcoll_debug": "x"})
+        == DEFAULTS
+        == Config({}, None, logging.WARNING)
+    )
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,12 +45,15 @@ def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("key", CATALOGUE)
 def test_every_algorithm_can_be_set(key: str) -> None:
     collective, algorithm = key.split("/")
-    assert read_config({f"HPCOLL_{collective.upper()}": f" {algorithm} "}).algorithms == {collective: algorithm}
+    assert read_config({f"HPCOLL_{collective.upper()}": f" {algorithm} "}).algorithms == {
+        collective: algorithm
+    }
     assert read_config({f"HPCOLL_{collective.upper()}": NATIVE}).algorithms == {collective: NATIVE}
 
 
 @pytest.mark.parametrize(
-    ("text", "level"), [("warn", logging.WARNING), ("WARN", logging.WARNING), ("Info", logging.INFO), ("trace", logging.DEBUG)]
+    ("text", "level"),
+    [("warn", logging.WARNING), ("WARN", logging.WARNING), ("Info", logging.INFO), ("trace", logging.DEBUG)],
 )
 def test_levels(text: str, level: int) -> None:
     assert read_config({"HPCOLL_DEBUG": text}).level == level
@@ -52,7 +64,11 @@ def test_levels(text: str, level: int) -> None:
     [
         ("HPCOLL_ALLREDUCE", "rings", "allreduce algorithm must be one of ring, .*, got 'rings'"),
         ("HPCOLL_BCAST", "ring", "bcast algorithm must be one of binomial, .*, got 'ring'"),
-        ("HPCOLL_BARRIER", "", "barrier algorithm must be one of dissemination, hierarchical, native, got ''"),
+        (
+            "HPCOLL_BARRIER",
+            "",
+            "barrier algorithm must be one of dissemination, hierarchical, native, got ''",
+        ),
         ("HPCOLL_SEGMENT", "much", "size must be a number of bytes such as 8, 64K or 1.5M, got 'much'"),
         ("HPCOLL_SEGMENT", "0", "segment must be at least 1 byte, got '0'"),
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
@@ -63,10 +79,17 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SHM_RANKS", "0", "number of ranks must be from 1 to 2147483647, got '0'"),
         ("HPCOLL_SHM_RANKS", "all", ".*, got 'all'"),
         ("HPCOLL_DOMAINS", "0", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '0'"),
-        ("HPCOLL_DOMAINS", "2:cyclic", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '2:cyclic'"),
+        (
+            "HPCOLL_DOMAINS",
+            "2:cyclic",
+            "ranks per cache domain must look like 8 or 3\\+1\\+4, got '2:cyclic'",
+        ),
         ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, got 'nvlink'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
-        *(("HPCOLL_SHM_RANKS", value, f".*, got '{value}'$") for value in ("²", "٣", "1e3", "1_0", "2147483648", "9223372036854775807")),
+        *(
+            ("HPCOLL_SHM_RANKS", value, f".*, got '{value}'$")
+            for value in ("²", "٣", "1e3", "1_0", "2147483648", "9223372036854775807")
+        ),
         *(("HPCOLL_TIMEOUT", value, f".*, got '{value}'$") for value in ("nan", "inf", "1e999", "-1")),
     ],
 )
@@ -76,7 +99,21 @@ def test_values_that_mean_nothing_are_refused_by_name(name: str, value: str, tex
 
 
 @pytest.mark.parametrize("letter", ["9", "x", "\x1b"])
-@pytest.mark.parametrize("name", ["ALLREDUCE", "SEGMENT", "SHM", "SHM_RANKS", "SHM_COPY", "DOMAINS", "CUDA_PATH", "CHECK", "WARN", "DEBUG"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ALLREDUCE",
+        "SEGMENT",
+        "SHM",
+        "SHM_RANKS",
+        "SHM_COPY",
+        "DOMAINS",
+        "CUDA_PATH",
+        "CHECK",
+        "WARN",
+        "DEBUG",
+    ],
+)
 def test_values_are_not_repeated_at_length(name: str, letter: str) -> None:
     with pytest.raises(ArgumentError) as refused:
         read_config({f"HPCOLL_{name}": letter * 100_000})
@@ -95,9 +132,13 @@ def test_unknown_names_are_kept_to_be_warned_about() -> None:
 
 
 def test_what_ranks_must_agree_on() -> None:
-    one = read_config({"HPCOLL_SCAN": NATIVE, "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_DEBUG": "info"})
+    one = read_config(
+        {"HPCOLL_SCAN": NATIVE, "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_DEBUG": "info"}
+    )
     assert one.agreement() == Config({"allreduce": "ring", "scan": NATIVE}, 65536).agreement()
-    assert one.agreement() != Config({"allreduce": "ring", "scan": NATIVE}).agreement() != DEFAULTS.agreement()
+    assert (
+        one.agreement() != Config({"allreduce": "ring", "scan": NATIVE}).agreement() != DEFAULTS.agreement()
+    )
     tuned = read_config({"HPCOLL_TUNING": " some/table.json "})
     assert tuned == Config(tuning="some/table.json")
     assert tuned.agreement() == {"HPCOLL_TUNING": "some/table.json"}
@@ -145,7 +186,9 @@ def test_the_keyword_is_stronger_than_the_environment() -> None:
         (need(native=False), NATIVE, "the MPI library does not know this operator, element type or form"),
     ],
 )
-def test_a_forced_algorithm_that_cannot_serve_is_refused_with_a_reason(wanted: Need, algorithm: str, reason: str) -> None:
+def test_a_forced_algorithm_that_cannot_serve_is_refused_with_a_reason(
+    wanted: Need, algorithm: str, reason: str
+) -> None:
     for config, keyword in ((DEFAULTS, algorithm), (Config({wanted.collective: algorithm}), None)):
         with pytest.raises(ArgumentError) as caught:
             choose(wanted, config, keyword)
@@ -174,8 +217,13 @@ def test_native_may_be_forced_where_it_is_not_chosen() -> None:
 
 # --- chosen by the model
 
-GRID = list(itertools.product(COLLECTIVES, (1, 2, 3, 8, 13, 100, 24_756), (0, 1, 8, 4096, 1 << 16, 1 << 20, 1 << 33)))
-FLAGS = [dict(zip(("ordered", "varying", "native", "strict"), flags)) for flags in itertools.product((False, True), repeat=4)]
+GRID = list(
+    itertools.product(COLLECTIVES, (1, 2, 3, 8, 13, 100, 24_756), (0, 1, 8, 4096, 1 << 16, 1 << 20, 1 << 33))
+)
+FLAGS = [
+    dict(zip(("ordered", "varying", "native", "strict"), flags))
+    for flags in itertools.product((False, True), repeat=4)
+]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +234,9 @@ FLAGS = [dict(zip(("ordered", "varying", "native", "strict"), flags)) for flags 
         for marks in [pytest.mark.full if 2 <= sum(flags.values()) <= 3 else ()]
     ],
 )
-def test_the_choice_fits_is_reproducible_and_cuts_within_the_message(flags: dict[str, bool], short: bool) -> None:
+def test_the_choice_fits_is_reproducible_and_cuts_within_the_message(
+    flags: dict[str, bool], short: bool
+) -> None:
     seen = set()
     for collective, nranks, nbytes in GRID[:: 3 if short else 1]:
         has_operator = COLLECTIVES[collective].reduces and not COLLECTIVES[collective].idempotent
@@ -259,7 +309,11 @@ def test_an_order_is_kept_by_what_is_chosen(collective: str, nranks: int) -> Non
         for more in places:
             wanted = need(collective, nranks, nbytes, canonical=True, **more)
             choice = choose(wanted, DEFAULTS)
-            assert CATALOGUE[f"{collective}/{choice.algorithm}"].is_canonical(nranks, wanted.nodes), (nbytes, more, choice)
+            assert CATALOGUE[f"{collective}/{choice.algorithm}"].is_canonical(nranks, wanted.nodes), (
+                nbytes,
+                more,
+                choice,
+            )
     assert NATIVE not in fitting(wanted)
 
 
@@ -267,13 +321,18 @@ def test_an_order_costs_nothing_where_one_rank_folds_all() -> None:
     """On one node plain sums are such already."""
     for nbytes in (8, 1 << 13, 1 << 20, 1 << 24):
         plain = choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False), DEFAULTS)
-        assert choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False, canonical=True), DEFAULTS) == plain
+        assert (
+            choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False, canonical=True), DEFAULTS)
+            == plain
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["ring", NATIVE])
 def test_what_keeps_no_order_is_refused_and_others_are_named(algorithm: str) -> None:
     for config, keyword in ((DEFAULTS, algorithm), (Config({"allreduce": algorithm}), None)):
-        with pytest.raises(ArgumentError, match=r"which order='rank' asks for; these can: .*direct, .*two_shot") as caught:
+        with pytest.raises(
+            ArgumentError, match=r"which order='rank' asks for; these can: .*direct, .*two_shot"
+        ) as caught:
             choose(need(canonical=True), config, keyword)
         assert algorithm not in str(caught.value).partition("these can: ")[2].split(", ")
 
@@ -286,7 +345,9 @@ def test_what_is_canonical_where_it_runs_serves_operators_that_are_not_commutati
 
 
 def test_a_tuned_algorithm_that_keeps_no_order_is_passed_over() -> None:
-    entries = tuple(Entry(1 << 20, name, 1 << 20, us, 90.0) for name, us in (("ring", 10.0), ("two_shot", 20.0)))
+    entries = tuple(
+        Entry(1 << 20, name, 1 << 20, us, 90.0) for name, us in (("ring", 10.0), ("two_shot", 20.0))
+    )
     tuned = Config(table={"bytes": {"allreduce": entries}})
     assert choose(need(), tuned).algorithm == "ring"
     choice = choose(need(canonical=True), tuned)
@@ -296,5 +357,7 @@ def test_a_tuned_algorithm_that_keeps_no_order_is_passed_over() -> None:
 
 def test_order_in_the_environment() -> None:
     assert read_config({"HPCOLL_ORDER": " rank"}).agreement() == {"HPCOLL_ORDER": "rank"}
-    with pytest.raises(ArgumentError, match="environment variable HPCOLL_ORDER: expected one of rank, got 'ring'"):
+    with pytest.raises(
+        ArgumentError, match="environment variable HPCOLL_ORDER: expected one of rank, got 'ring'"
+    ):
         read_config({"HPCOLL_ORDER": "ring"})

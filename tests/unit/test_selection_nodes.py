@@ -24,7 +24,9 @@ PLACES = ("8", "8:cyclic", "4+4+8", "2")
 FLAT_NETWORK = Levels(HOSTS.network, SHARED_NETWORK)  # ranks reach other nodes sooner than their own
 
 
-def need(collective: str, nodes: Nodes, nbytes: int | None = 1 << 24, levels: Levels = HOSTS, **more: Any) -> Need:
+def need(
+    collective: str, nodes: Nodes, nbytes: int | None = 1 << 24, levels: Levels = HOSTS, **more: Any
+) -> Need:
     return Need(collective, len(nodes), nbytes, **{"nodes": nodes, "levels": levels, **more})
 
 
@@ -55,7 +57,9 @@ def test_every_hierarchical_row_is_chosen_somewhere(collective: str) -> None:
         ("reduce_scatter/pat", 33, "8", 1 << 16, {}),
     ],
 )
-def test_rows_for_some_placements_are_chosen_there_only(key: str, nranks: int, places: str, nbytes: int, more: dict[str, bool]) -> None:
+def test_rows_for_some_placements_are_chosen_there_only(
+    key: str, nranks: int, places: str, nbytes: int, more: dict[str, bool]
+) -> None:
     collective, name = key.split("/")
     levels = NETWORKS["ethernet" if places == "1" else "fast"]
     wanted = need(collective, parse_nodes(places, nranks), nbytes, levels, native=False, **more)
@@ -74,7 +78,9 @@ def test_nodes_of_one_rank_and_one_node_try_no_hierarchy(collective: str, places
     for row in (row for row in ROWS if row.collective == collective):
         assert not worth_trying(row, need(collective, nodes))
         assert worth_trying(row, need(collective, parse_nodes("8", 16)))
-        assert choose(need(collective, nodes), DEFAULTS, row.name).algorithm == row.name, "but they can be asked for"
+        assert choose(need(collective, nodes), DEFAULTS, row.name).algorithm == row.name, (
+            "but they can be asked for"
+        )
         assert row.name in fitting(need(collective, nodes))
     if places == "1":  # which is what no placement means
         for one in every(collective, (places,)):
@@ -114,11 +120,16 @@ def test_what_messages_cost_decides(collective: str) -> None:
 
 def test_large_messages_of_ranks_that_go_round_the_nodes() -> None:
     for collective in ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter"):
-        assert choose(need(collective, parse_nodes("8:cyclic", 64), 1 << 28), DEFAULTS).algorithm == "hierarchical"
+        assert (
+            choose(need(collective, parse_nodes("8:cyclic", 64), 1 << 28), DEFAULTS).algorithm
+            == "hierarchical"
+        )
 
 
 def test_leaders_for_small_sums_and_lanes_for_large_ones() -> None:
-    small, large = (choose(need("allreduce", parse_nodes("8", 64), nbytes), DEFAULTS).algorithm for nbytes in (8, 1 << 26))
+    small, large = (
+        choose(need("allreduce", parse_nodes("8", 64), nbytes), DEFAULTS).algorithm for nbytes in (8, 1 << 26)
+    )
     assert (small, large) == ("leaders", "hierarchical")
 
 
@@ -128,7 +139,9 @@ def test_what_a_hierarchy_cannot_serve_it_is_not_chosen_for(row) -> None:  # noq
     if COLLECTIVES[row.collective].reduces and row.collective != "barrier":
         for more in ({"ordered": True}, {"one_fold": True}):
             assert not names(row.collective, every(row.collective, **more)) & layered(row.collective)
-        with pytest.raises(ArgumentError, match="it combines ranks in any order and the operator is not commutative"):
+        with pytest.raises(
+            ArgumentError, match="it combines ranks in any order and the operator is not commutative"
+        ):
             choose(need(row.collective, nodes, ordered=True), DEFAULTS, row.name)
         with pytest.raises(ArgumentError, match="it would round more than once"):
             choose(need(row.collective, nodes, one_fold=True), DEFAULTS, row.name)
@@ -160,11 +173,15 @@ def on_domains(collective: str, text: str, nbytes: int, nranks: int = 64, **more
 
 
 @pytest.mark.parametrize("text", ["8", "8:cyclic", "40+24", "32"])
-@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "alltoall"])
+@pytest.mark.parametrize(
+    "collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "alltoall"]
+)
 def test_64_ranks_on_several_caches_get_a_hierarchy(collective: str, text: str) -> None:
     """At 16 KiB, where latency and bytes across both count; on one cache the same call gets a flat algorithm."""
     assert choose(on_domains(collective, text, 1 << 14, strict=True), DEFAULTS).algorithm == "hierarchical"
-    assert choose(on_domains(collective, "64", 1 << 14, strict=True), DEFAULTS).algorithm not in layered(collective)
+    assert choose(on_domains(collective, "64", 1 << 14, strict=True), DEFAULTS).algorithm not in layered(
+        collective
+    )
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -172,7 +189,9 @@ def test_64_ranks_on_several_caches_get_a_hierarchy(collective: str, text: str) 
 def test_on_one_cache_or_one_each_nothing_changes(collective: str, text: str) -> None:
     """The choice is that of a node of which no domains are known."""
     for nbytes in SIZES:
-        assert choose(on_domains(collective, text, nbytes), DEFAULTS) == choose(Need(collective, 64, nbytes, one_node=True), DEFAULTS)
+        assert choose(on_domains(collective, text, nbytes), DEFAULTS) == choose(
+            Need(collective, 64, nbytes, one_node=True), DEFAULTS
+        )
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -184,20 +203,28 @@ def test_the_library_has_no_nearer_caches(collective: str) -> None:
         assert choose(on_domains(collective, "8", 1 << 26), DEFAULTS).algorithm == "hierarchical"
 
 
-TUNED = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))
+TUNED = (
+    Entry(8, "direct", 8, 2.5, 4.0),
+    Entry(4096, "tree", 4096, 12.34, 40.14),
+    Entry(1 << 20, "ring", 65536, 1500.0, 2000.0),
+)
 MOVED = (Entry(8, NATIVE, 8, 1.5, 1.0), Entry(1 << 20, "chain", 1 << 18, 90.0, 95.0))
 TABLE = {"f4": {"allreduce": TUNED}, "bytes": {"bcast": MOVED}}
 
 
 def tuned_need(nbytes: int | None = 4096, collective: str = "allreduce", **more: Any) -> Need:
-    return Need(collective, 8, nbytes, **{"type_class": "f4" if collective == "allreduce" else "bytes", **more})
+    return Need(
+        collective, 8, nbytes, **{"type_class": "f4" if collective == "allreduce" else "bytes", **more}
+    )
 
 
 def test_the_table_is_stronger_than_the_model() -> None:
     choice = choose(tuned_need(), Config(table=TABLE))
     assert choice == ("tree", 4096, "tuned: 12.3 us against 40.1 us native", "tuned: fastest")
     assert choose(tuned_need(), Config()).why.startswith("model: ")
-    assert choose(tuned_need(collective="scan", type_class="f4"), Config(table=TABLE)) == choose(tuned_need(collective="scan"), Config())
+    assert choose(tuned_need(collective="scan", type_class="f4"), Config(table=TABLE)) == choose(
+        tuned_need(collective="scan"), Config()
+    )
     why = "tuned: nothing was clearly faster than 1 us native"
     assert choose(tuned_need(8, "bcast"), Config(table=TABLE)) == (NATIVE, 8, why, "tuned: fastest")
 
@@ -213,8 +240,14 @@ def test_keyword_and_environment_are_stronger_than_the_table() -> None:
 def test_the_reason_says_which_measurement_it_is() -> None:
     config = Config(table=TABLE)
     assert choose(tuned_need(5000), config).why == "tuned at 4 KiB: 12.3 us against 40.1 us native"
-    assert choose(tuned_need(1 << 20, type_class="i8"), config).why == "tuned for f4: 1500 us against 2000 us native"
-    assert choose(tuned_need(1 << 21, type_class="i8"), config).why == "tuned for f4 at 1 MiB: 1500 us against 2000 us native"
+    assert (
+        choose(tuned_need(1 << 20, type_class="i8"), config).why
+        == "tuned for f4: 1500 us against 2000 us native"
+    )
+    assert (
+        choose(tuned_need(1 << 21, type_class="i8"), config).why
+        == "tuned for f4 at 1 MiB: 1500 us against 2000 us native"
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,32 +261,59 @@ def test_a_whole_message_stays_whole_and_a_segment_keeps_its_size(nbytes: int, s
 def test_segments_are_not_very_many() -> None:
     """However short those are that a table asks for: the schedules of so many would take hours."""
     config = Config(table={"f4": {"allreduce": (Entry(1 << 20, "ring", 1, 1, 2),)}})
-    assert [choose(tuned_need(nbytes), config).segment for nbytes in (1 << 16, 1 << 20, 1 << 30)] == [1, 16, 16384]
+    assert [choose(tuned_need(nbytes), config).segment for nbytes in (1 << 16, 1 << 20, 1 << 30)] == [
+        1,
+        16,
+        16384,
+    ]
 
 
 def test_a_long_whole_message_is_a_segment_for_longer_ones() -> None:
     """Twice as long in one piece, its messages might no longer go at once."""
     config = Config(table={"f4": {"allreduce": (Entry(1 << 17, "two_shot", 1 << 17, 1, 2),)}})
-    assert [choose(tuned_need(nbytes), config).segment for nbytes in (1 << 16, 1 << 17, 1 << 18)] == [1 << 16, 1 << 17, 1 << 17]
+    assert [choose(tuned_need(nbytes), config).segment for nbytes in (1 << 16, 1 << 17, 1 << 18)] == [
+        1 << 16,
+        1 << 17,
+        1 << 17,
+    ]
 
 
 def test_native_is_not_picked_against_a_promise_nor_above_what_it_counts() -> None:
-    config = Config(table={"bytes": {"bcast": MOVED[:1]}, "f4": {"allreduce": (Entry(8, NATIVE, 8, 1, 2), Entry(8, "tree", 8, 3, 2))}})
+    config = Config(
+        table={
+            "bytes": {"bcast": MOVED[:1]},
+            "f4": {"allreduce": (Entry(8, NATIVE, 8, 1, 2), Entry(8, "tree", 8, 3, 2))},
+        }
+    )
     choice = choose(tuned_need(strict=True), config)
     assert choice.algorithm == "tree"
-    assert choice.why.startswith("tuned at 8 B: 3 us against 2 us native; native, tuned, is passed over: the call gets a promise")
+    assert choice.why.startswith(
+        "tuned at 8 B: 3 us against 2 us native; native, tuned, is passed over: the call gets a promise"
+    )
     big, model = (choose(tuned_need(1 << 32, "bcast"), one) for one in (config, Config()))
     assert big[:2] == model[:2] != NATIVE
-    assert big.why == f"{model.why}; native, tuned, is passed over: not every MPI library can count the message"
+    assert (
+        big.why == f"{model.why}; native, tuned, is passed over: not every MPI library can count the message"
+    )
     own = choose(tuned_need(native=False), config)
     assert own.algorithm == "tree"
-    assert own.why.endswith("native, tuned, is passed over: the MPI library does not know this operator, element type or form")
+    assert own.why.endswith(
+        "native, tuned, is passed over: the MPI library does not know this operator, element type or form"
+    )
 
 
 def test_what_cannot_serve_is_passed_over_for_the_model() -> None:
-    config = Config(table={"f4": {"allreduce": (Entry(8, "ring", 8, 1, 2),)}, "bytes": {"alltoall": (Entry(8, "bruck", 8, 1, 2),)}})
+    config = Config(
+        table={
+            "f4": {"allreduce": (Entry(8, "ring", 8, 1, 2),)},
+            "bytes": {"alltoall": (Entry(8, "bruck", 8, 1, 2),)},
+        }
+    )
     for wanted, reason in (
-        (tuned_need(ordered=True), "ring, tuned, is passed over: it combines ranks in any order and the operator is not commutative"),
+        (
+            tuned_need(ordered=True),
+            "ring, tuned, is passed over: it combines ranks in any order and the operator is not commutative",
+        ),
         (tuned_need(64, "alltoall", varying=True), "bruck, tuned, is passed over: it needs equal blocks"),
     ):
         choice, model = choose(wanted, config), choose(wanted, Config())

@@ -26,16 +26,27 @@ from hpcoll.schedules.row import Algorithm
 F8, BYTE = np.dtype("f8"), np.dtype("u1")
 COUNTS = (0, 1, 2, 3, 7, 8, 9, 15, 64, 100, 513, 1000, 2047, 5000, 20_000, 32_768)
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "//7": lambda a, b: a // 7, "%64": lambda a, b: a % 64, "*3": lambda a, b: 3 * a - b,
-    "least": least, "largest": largest, "aligned": lambda a, b: -(-a // 64) * 64,
-}  # fmt: skip
+    "+": operator.add,
+    "-": operator.sub,
+    "//7": lambda a, b: a // 7,
+    "%64": lambda a, b: a % 64,
+    "*3": lambda a, b: 3 * a - b,
+    "least": least,
+    "largest": largest,
+    "aligned": lambda a, b: -(-a // 64) * 64,
+}
 
 
 class Sized:
     """The data that compiled code needs to fit a program to counts; stores and rooms are at addresses."""
 
-    def __init__(self, sizes: Sizes, stores: list[tuple[Size, int]], rooms: list[tuple[Number, int]] | None = None) -> None:
-        self.state, self.counts = np.zeros(f.OPERANDS, np.int64), np.array([*sizes.values, *[0] * 8], np.int64)
+    def __init__(
+        self, sizes: Sizes, stores: list[tuple[Size, int]], rooms: list[tuple[Number, int]] | None = None
+    ) -> None:
+        self.state, self.counts = (
+            np.zeros(f.OPERANDS, np.int64),
+            np.array([*sizes.values, *[0] * 8], np.int64),
+        )
         start = self.state.ctypes.data
         at_start = [[(size, at - start) for size, at in pairs] for pairs in (rooms or [], stores)]
         self.code = np.array(sizes.code(*at_start), np.int64)
@@ -69,9 +80,16 @@ def test_arithmetic_is_that_of_integers(names: list[str], a: int, b: int, other_
 
 def decided(x: Any, y: Any, how: str) -> Any:
     return {
-        "<": lambda: x < y, "<=": lambda: x <= y, ">": lambda: x > y, ">=": lambda: x >= y, "==": lambda: x == y, "!=": lambda: x != y,
-        "bool": lambda: bool(x), "index": lambda: operator.index(x), "max": lambda: int_value(max(x, y)),
-    }[how]()  # fmt: skip
+        "<": lambda: x < y,
+        "<=": lambda: x <= y,
+        ">": lambda: x > y,
+        ">=": lambda: x >= y,
+        "==": lambda: x == y,
+        "!=": lambda: x != y,
+        "bool": lambda: bool(x),
+        "index": lambda: operator.index(x),
+        "max": lambda: int_value(max(x, y)),
+    }[how]()
 
 
 @pytest.mark.parametrize("how", ["<", "<=", ">", ">=", "==", "!=", "bool", "index", "max"])
@@ -84,7 +102,11 @@ def test_whatever_is_decided_is_a_condition(how: str) -> None:
             outcome = decided(*sizes.given, how)
             for other_a in values:
                 for other_b in values:
-                    same = (other_a > other_b) == (a > b) if how == "max" else decided(other_a, other_b, how) == outcome
+                    same = (
+                        (other_a > other_b) == (a > b)
+                        if how == "max"
+                        else decided(other_a, other_b, how) == outcome
+                    )
                     sized = Sized(sizes, [])
                     sized.counts[1] = -1
                     passed = sized.resize(other_a, other_b) == f.DONE
@@ -119,7 +141,14 @@ def build(row: Algorithm, nranks: int, rank: int, call: Call, local: bool) -> Pr
 
 def numbers(program: Program) -> list[Any]:
     needs = [int_value(size) for size in (program.scratch_nbytes, program.staging_nbytes)]
-    return [program.rows.tolist(), program.sources.tolist(), program.lanes.tolist(), needs, program.nrequests, program.nmessages]
+    return [
+        program.rows.tolist(),
+        program.sources.tolist(),
+        program.lanes.tolist(),
+        needs,
+        program.nrequests,
+        program.nmessages,
+    ]
 
 
 class Template:
@@ -152,7 +181,13 @@ def templates_for(row: Algorithm, nranks: int, rank: int, calls: list[Call], loc
             fitting = [Template(row, nranks, rank, call, local)]
             templates += fitting
         for one in fitting:
-            assert one.numbers() == numbers(build(row, nranks, rank, call, local)), (row.key, nranks, rank, call.counts, local)
+            assert one.numbers() == numbers(build(row, nranks, rank, call, local)), (
+                row.key,
+                nranks,
+                rank,
+                call.counts,
+                local,
+            )
     return len(templates)
 
 
@@ -161,16 +196,23 @@ def test_equal_blocks(key: str) -> None:
     row = CATALOGUE[key]
     for nranks, rank in ((2, 0), (3, 2), (8, 5)):
         for local in (True, False):
-            templates_for(row, nranks, rank, [Call(row.collective, 0, 0, count, F8) for count in COUNTS], local)
+            templates_for(
+                row, nranks, rank, [Call(row.collective, 0, 0, count, F8) for count in COUNTS], local
+            )
 
 
-@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if not row.uniform and COLLECTIVES[row.collective].blocks])
+@pytest.mark.parametrize(
+    "key", [key for key, row in CATALOGUE.items() if not row.uniform and COLLECTIVES[row.collective].blocks]
+)
 def test_varying_blocks(key: str) -> None:
     """New counts need no new program, as long as no block is longer than a lane, packed in order, and hardly any where some are 0."""
     row, rng = CATALOGUE[key], np.random.default_rng(1)
     for nranks, rank in ((2, 1), (5, 2)):
         for local in (True, False):
-            sizes = [rng.integers(0, 3, (nranks, nranks)) * rng.integers(0, 900, (nranks, nranks)) for _ in range(12)]
+            sizes = [
+                rng.integers(0, 3, (nranks, nranks)) * rng.integers(0, 900, (nranks, nranks))
+                for _ in range(12)
+            ]
             calls = [varying(row, nranks, rank, one) for one in sizes]
             assert templates_for(row, nranks, rank, calls, local) <= 4, row.key
 
@@ -181,12 +223,14 @@ def varying(row: Algorithm, nranks: int, rank: int, sizes: Any) -> Call:
 
     every, own = placed(sizes[0]), ((0, int(sizes[0][rank])),)
     blocks = {
-        "allgather": (own, every, tuple(n for _, n in every)), "reduce_scatter": (every, own, tuple(n for _, n in every)),
-        "alltoall": (placed(sizes[rank]), placed(sizes[:, rank]), ()), "gather": (own, every if rank == 0 else (), ()),
+        "allgather": (own, every, tuple(n for _, n in every)),
+        "reduce_scatter": (every, own, tuple(n for _, n in every)),
+        "alltoall": (placed(sizes[rank]), placed(sizes[:, rank]), ()),
+        "gather": (own, every if rank == 0 else (), ()),
         "scatter": (every if rank == 0 else (), own, ()),
         "neighbor_allgather": (own, placed(sizes[0][[rank - 1, (rank + 1) % nranks]]), ()),
         "neighbor_alltoall": (placed(sizes[rank][:2]), placed(sizes[:2, rank]), ()),
-    }[row.collective]  # fmt: skip
+    }[row.collective]
     if row.collective in ("gather", "scatter"):
         blocks = (*blocks[:2], tuple(n for _, n in every))
     return Call(row.collective, 0, 0, 1, BYTE, blocks=blocks)

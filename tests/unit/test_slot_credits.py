@@ -141,7 +141,9 @@ def ring_in_pieces(w: Writer) -> None:
 
 def receives_last(s: Schedule) -> Schedule:
     """The mutant that sends all it has to send before it receives anything."""
-    return s._replace(channels=tuple(tuple(sorted(steps, key=lambda step: step.op != Op.SEND)) for steps in s.channels))
+    return s._replace(
+        channels=tuple(tuple(sorted(steps, key=lambda step: step.op != Op.SEND)) for steps in s.channels)
+    )
 
 
 def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
@@ -153,7 +155,9 @@ def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
     with pytest.raises(ScheduleError, match=r"rank 0, step 8 .*: deadlock: .* not used yet"):
         prove_schedules(ring, mutated)
     assert slots_needed(mutated) == RING_SLOTS + 1
-    assert prove_schedules(ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS)]).ordered
+    assert prove_schedules(
+        ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS)]
+    ).ordered
     of_catalogue = CATALOGUE["allreduce/ring"]
     with pytest.raises(ScheduleError):
         prove_schedules(of_catalogue, [receives_last(schedule(of_catalogue, 8, rank)) for rank in range(8)])
@@ -181,7 +185,12 @@ def passed_on(w: Writer, *, together: bool) -> None:
 
 def test_messages_that_are_reduced_together_keep_their_lines_together() -> None:
     for together, slots in ((True, 2), (False, 1)):
-        assert slots_needed(made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False) == slots
+        assert (
+            slots_needed(
+                made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False
+            )
+            == slots
+        )
 
 
 def test_contributions_to_one_chunk_keep_their_lines_together() -> None:
@@ -209,7 +218,11 @@ def test_channels_have_lines_of_their_own() -> None:
             w.channel(i % channels)
             w.recv_reduce(1 - w.rank, inputs(i), outputs(i))
 
-    assert [slots_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [3, 2, 1]
+    assert [slots_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [
+        3,
+        2,
+        1,
+    ]
 
 
 # --- against a decision of another kind: a deadlock is a cycle among the steps
@@ -236,7 +249,9 @@ def order(schedules: Sequence[Schedule], slots: int, in_place: bool) -> Topologi
                 graph.add(sent[i], uses[link][i - slots])
             steps, aliases = schedules[rank].channels[c], aliases_of(schedules[rank], in_place)
             for later in range(first + 1, len(steps)):
-                same = steps[later].op == Op.COPY and cells(steps[later].dst, aliases) == cells(steps[later].srcs[0], aliases)
+                same = steps[later].op == Op.COPY and cells(steps[later].dst, aliases) == cells(
+                    steps[later].srcs[0], aliases
+                )
                 if not same and cells(steps[first].srcs[0], aliases) & cells(steps[later].dst, aliases):
                     graph.add((rank, c, later), receives[link][i])
     return graph
@@ -254,12 +269,18 @@ def shuffled(s: Schedule, rng: random.Random) -> Schedule:
 def settings() -> Iterator[tuple[str, list[Schedule], bool]]:
     for key, row in CATALOGUE.items():
         for nranks, nchunks in ((2, 7), (3, 2), (5, 9), (6, 3)):
-            schedules = [schedule(row, nranks, rank, 0, nchunks, parse_nodes(NODES, nranks)) for rank in range(nranks)]
+            schedules = [
+                schedule(row, nranks, rank, 0, nchunks, parse_nodes(NODES, nranks)) for rank in range(nranks)
+            ]
             for in_place in modes(row.collective):
                 yield key, schedules, in_place
     for nchunks in (1, 2, 3, 4):
         yield "allreduce/direct", made("allreduce", ring_in_pieces, nranks=3, nchunks=nchunks), False
-        yield "allreduce/direct", made("allreduce", partial(swap_in_pieces, burst=False), nchunks=nchunks), False
+        yield (
+            "allreduce/direct",
+            made("allreduce", partial(swap_in_pieces, burst=False), nchunks=nchunks),
+            False,
+        )
 
 
 def test_deadlocks_are_the_cycles_among_the_steps() -> None:
@@ -289,5 +310,10 @@ def test_deadlocks_are_the_cycles_among_the_steps() -> None:
 def test_any_number_of_chunks_passes_even_with_one_line(key: str) -> None:
     for nranks in (2, 3, 4, 5, 8, 13):
         for nchunks in range(1, 41):
-            schedules = [schedule(CATALOGUE[key], nranks, rank, nranks // 2, nchunks) for rank in range(nranks)]
-            assert all(slots_needed(schedules, in_place=in_place) == 1 for in_place in modes(CATALOGUE[key].collective))
+            schedules = [
+                schedule(CATALOGUE[key], nranks, rank, nranks // 2, nchunks) for rank in range(nranks)
+            ]
+            assert all(
+                slots_needed(schedules, in_place=in_place) == 1
+                for in_place in modes(CATALOGUE[key].collective)
+            )

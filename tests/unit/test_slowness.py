@@ -36,7 +36,14 @@ def test_compares_times():
 def run(words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     outside = {name: value for name, value in os.environ.items() if name not in (VARIABLE, TOKENS)}
     environment = outside | {"PYTHONPATH": str(TESTS)} | variables
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=slowed(60), check=False)
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=slowed(60),
+        check=False,
+    )
 
 
 def test_other_programs_are_noticed() -> None:
@@ -47,7 +54,10 @@ def test_other_programs_are_noticed() -> None:
 def test_limits_follow(factor: str, said: str, tmp_path: Path) -> None:
     """The case that takes twice its limit passes where the machine is four times slower."""
     (tmp_path / "test_cases.py").write_text(CASES)
-    done = run(["-m", "pytest", "-rs", "-p", "conftest", "-c", str(TESTS.parent / "setup.cfg"), str(tmp_path)], **{VARIABLE: factor})
+    done = run(
+        ["-m", "pytest", "-rs", "-p", "conftest", "-c", str(TESTS.parent / "setup.cfg"), str(tmp_path)],
+        **{VARIABLE: factor},
+    )
     assert said in done.stdout + done.stderr, done.stdout + done.stderr
     assert ("test_compares_times needs an idle machine" in done.stdout) == (factor != "1.0")
 

@@ -61,8 +61,13 @@ def test_other_users_may_not_open_it(own_page: StatusPage, monkeypatch: pytest.M
     monkeypatch.setattr(window, "FOLDER", "/proc")
     file, of_memory = window.new_file()
     names = ("hpcoll-live", "hpcoll")
-    modes = {name: os.stat(f"/proc/self/fd/{one}").st_mode & 0o777 for one in os.listdir("/proc/self/fd") for name in names
-             if os.path.lexists(f"/proc/self/fd/{one}") and os.readlink(f"/proc/self/fd/{one}") == f"/memfd:{name} (deleted)"}  # fmt: skip
+    modes = {
+        name: os.stat(f"/proc/self/fd/{one}").st_mode & 0o777
+        for one in os.listdir("/proc/self/fd")
+        for name in names
+        if os.path.lexists(f"/proc/self/fd/{one}")
+        and os.readlink(f"/proc/self/fd/{one}") == f"/memfd:{name} (deleted)"
+    }
     os.close(file)
     assert (of_memory, modes) == (True, {"hpcoll-live": 0o600, "hpcoll": 0o600})
 
@@ -90,7 +95,11 @@ class Peers:
     """The state of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
 
     seen = (Status((CALL,)), Status(), Status())
-    begun_ended = ({0: (2, 1, 5.0), 1: (0, 0, 1.0)}, {0: (9, 9, 5.0), 1: (4, 3, 8.0)}, {0: (3, 2, 5.0), 1: (0, 0, 1.0)})
+    begun_ended = (
+        {0: (2, 1, 5.0), 1: (0, 0, 1.0)},
+        {0: (9, 9, 5.0), 1: (4, 3, 8.0)},
+        {0: (3, 2, 5.0), 1: (0, 0, 1.0)},
+    )
 
     def __init__(self, _: Any, lane: int) -> None:
         self.lane = lane
@@ -110,7 +119,9 @@ def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "PeerState", Peers)
     lanes = [SimpleNamespace(log=lane) for lane in range(2)]
     team = SimpleNamespace(world_ranks=[3, 5, 7])
-    one = Observations(SimpleNamespace(team=team, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
+    one = Observations(
+        SimpleNamespace(team=team, message_contexts=lanes, every_message_context=lambda: lanes)
+    )  # type: ignore[arg-type]
     before = time.time()
     shown = one.of([0, 1, 2], lambda rank: f"does {rank}")
     assert shown["for"] == [3, 5, 7]
@@ -177,7 +188,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
     one = SlowPage()
     monkeypatch.setattr(status_page, "StatusPage", one.make)
     monkeypatch.setattr(status_page, "RANK_STATUS", SimpleNamespace(show=lambda _: None))
-    monkeypatch.setattr(status_page, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1))
+    monkeypatch.setattr(
+        status_page, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1)
+    )
     yield one
     one.join()
 

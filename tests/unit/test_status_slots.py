@@ -147,7 +147,9 @@ class History:
 
 
 def known(history: History) -> PeerState:
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=0, nranks=1, team=SimpleNamespace(channel=Channel()))
+    on: Any = SimpleNamespace(
+        key="1.2.3", near={0: 0}, rank=0, nranks=1, team=SimpleNamespace(channel=Channel())
+    )
     log: Any = SimpleNamespace(histories=[history], index=0)
     return PeerState(on, log)
 
@@ -196,6 +198,8 @@ def test_a_rank_has_said_what_it_can_of_a_call(rank_status: dict[str, Any], expe
     histories[0, 0, [f.BEGUN, f.CALLS_ENDED]] = 4, 3
     pages: Any = SimpleNamespace(read=lambda rank: rank_status)
     node = SimpleNamespace(status_slots=pages)
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=node, team=TEAM, form=lambda index: "blocking")
+    on: Any = SimpleNamespace(
+        key="1.2.3", near={0: 0}, rank=1, node=node, team=TEAM, form=lambda index: "blocking"
+    )
     log: Any = SimpleNamespace(histories=histories, index=0)
     assert [number for number in (3, 4, 5) if PeerState(on, log).has_answered(0, number, 0.0)] == expected

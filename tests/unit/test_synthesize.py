@@ -56,7 +56,7 @@ def check(task: Task, fabric: Fabric, one: Outcome) -> None:
         ("dgx1", 3, [(2, 5, 168), (3, 4, 168)]),
         ("dgx1", 6, [(2, 9, 336), (3, 7, 336)]),
     ],
-)  # fmt: skip
+)
 def test_known_optima_of_an_allgather(where: str, chunks: int, optima: list[tuple[int, int, int]]) -> None:
     """A ring, a hypercube, and of a DGX-1 SCCL's: fewest steps with 1 and 2 chunks, all bandwidth with 6 chunks in 3 steps."""
     assert found("allgather", where, chunks) == optima
@@ -67,9 +67,15 @@ def test_all_collectives_on_a_one_way_ring(collective: str) -> None:
     """On links that go one way only, a reduction must go them, too; relays send what others want, and nothing else."""
     one_way = Fabric("one way", 4, {(rank, (rank + 1) % 4): 1 for rank in range(4)})
     optima = {
-        "allgather": (3, 3, 12), "reduce_scatter": (3, 3, 12), "allreduce": (6, 6, 24), "alltoall": (3, 6, 24),
-        "bcast": (3, 3, 3), "reduce": (3, 3, 3), "gather": (3, 3, 6), "scatter": (3, 3, 6),
-    }  # fmt: skip
+        "allgather": (3, 3, 12),
+        "reduce_scatter": (3, 3, 12),
+        "allreduce": (6, 6, 24),
+        "alltoall": (3, 6, 24),
+        "bcast": (3, 3, 3),
+        "reduce": (3, 3, 3),
+        "gather": (3, 3, 6),
+        "scatter": (3, 3, 6),
+    }
     root = 2 if collective in ("bcast", "reduce", "gather", "scatter") else 0
     assert found(collective, one_way, root=root)[-1] == optima[collective]
 
@@ -99,17 +105,23 @@ def test_fewer_rounds_are_proven_impossible(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.endswith("No schedule has at most 2 rounds: proven.\n")
 
 
-@pytest.mark.parametrize(("collective", "messages"), [("allgather", 24), ("reduce_scatter", 24), ("alltoall", 24)])
+@pytest.mark.parametrize(
+    ("collective", "messages"), [("allgather", 24), ("reduce_scatter", 24), ("alltoall", 24)]
+)
 def test_ranks_take_turns_where_slots_are_few(collective: str, messages: int) -> None:
     """Six messages each way in a step, of every other chunk: with 4 slots two ranks that first send all of them would wait for ever."""
     task = Task(collective, 2, 0, 12)
     ends = [(one.item, one.source, *one.targets) for one in task.demands]
-    ways = [Hop(1 + number % 2, item, b, a) if task.meaning.reduces else Hop(1 + number % 2, item, a, b)
-            for number, (item, a, b) in enumerate(ends)]  # fmt: skip
+    ways = [
+        Hop(1 + number % 2, item, b, a) if task.meaning.reduces else Hop(1 + number % 2, item, a, b)
+        for number, (item, a, b) in enumerate(ends)
+    ]
     assert prove(row(task, [ways], "every other", "", ""), 2).messages == messages
 
 
-def test_the_command_draws_what_it_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_draws_what_it_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     file = tmp_path / "pair.json"
@@ -122,21 +134,29 @@ def test_the_command_draws_what_it_found(capsys: pytest.CaptureFixture[str], mon
     assert "c0.1: chunk 1 of block 0" in out
 
 
-def test_what_is_written_is_proven_when_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_written_is_proven_when_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In all formats; those that hpcoll reads say the same. A wrong suffix is refused before the search."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     what = ["synthesize", "allreduce", "--topology", "grid:2x2", "--chunks", "2", "--write"]
     for suffix in (".json", ".xml", ".goal"):
         assert main([*what, str(tmp_path / f"found{suffix}")]) == 0
     assert (tmp_path / "found.goal").read_text().startswith("num_ranks 4\n")
-    assert "No reduce_scatter with an allgather behind it has fewer rounds" in " ".join(capsys.readouterr().out.split())
+    assert "No reduce_scatter with an allgather behind it has fewer rounds" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["verify", str(tmp_path / "found.json"), str(tmp_path / "found.xml")]) == 0
     assert capsys.readouterr().out.count("allreduce of 4 gpus, out of place and in place") == 2
     assert main([*what, str(tmp_path / "found.txt")]) == 2
-    assert capsys.readouterr().err.startswith("hpcoll: error: schedules are written to a file that ends in .xml, .goal, .json")
+    assert capsys.readouterr().err.startswith(
+        "hpcoll: error: schedules are written to a file that ends in .xml, .goal, .json"
+    )
 
 
-def test_ctrl_c_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_the_search_and_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With 4 chunks to 2 others in a row: stopped after the first of three numbers of steps."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
 
@@ -146,10 +166,14 @@ def test_ctrl_c_ends_the_search_and_keeps_what_was_found(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("hpcoll.cli.synthesize.search", stopped)
     assert main(["synthesize", "bcast", "--topology", "grid:1x3", "--chunks", "4"]) == 0
-    assert "in 2 steps and 8 rounds. Whether fewer rounds do is not known" in " ".join(capsys.readouterr().out.split())
+    assert "in 2 steps and 8 rounds. Whether fewer rounds do is not known" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
-def test_without_or_tools_the_error_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_or_tools_the_error_says_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "ortools"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ortools", None)
@@ -166,20 +190,37 @@ LINKS = [[0, 1, 1], [1, 2, 1], [2, 0, 1]]
         ([], "the whole: expected an object, got []"),
         ({"nranks": 1, "links": []}, "field nranks: expected an integer from 2 to 64, got 1"),
         ({"nranks": 3}, "field links: expected a list, got none"),
-        ({"nranks": 3, "links": [[0, 1]]}, "field links[0]: expected 3 integers, from 0 to 2, 2, 65536, got [0, 1]"),
+        (
+            {"nranks": 3, "links": [[0, 1]]},
+            "field links[0]: expected 3 integers, from 0 to 2, 2, 65536, got [0, 1]",
+        ),
         ({"nranks": 3, "links": [[0, 3, 1]]}, "field links[0]: expected 3 integers"),
         ({"nranks": 3, "links": [[0, True, 1]]}, "field links[0]: expected 3 integers"),
-        ({"nranks": 3, "links": [*LINKS, [1, 2, 4]]}, "field links[3]: expected [from, to, bandwidth], of two ranks"),
+        (
+            {"nranks": 3, "links": [*LINKS, [1, 2, 4]]},
+            "field links[3]: expected [from, to, bandwidth], of two ranks",
+        ),
         ({"nranks": 3, "links": [[1, 1, 1]]}, "field links[0]: expected [from, to, bandwidth], of two ranks"),
         ({"nranks": 3, "links": [[0, 1, 0]]}, "field links[0]: expected [from, to, bandwidth], of two ranks"),
         ({"nranks": 3, "links": LINKS, "both_ways": 1}, "field both_ways: expected true or false, got 1"),
-        ({"nranks": 3, "links": LINKS, "groups": [{"links": [[1, 0]], "bandwidth": 1}]}, "groups[0].links[0]: expected [from, to]"),
-        ({"nranks": 3, "links": LINKS, "groups": [{"links": []}]}, "field groups[0].bandwidth: expected an integer, got none"),
+        (
+            {"nranks": 3, "links": LINKS, "groups": [{"links": [[1, 0]], "bandwidth": 1}]},
+            "groups[0].links[0]: expected [from, to]",
+        ),
+        (
+            {"nranks": 3, "links": LINKS, "groups": [{"links": []}]},
+            "field groups[0].bandwidth: expected an integer, got none",
+        ),
         ({"nranks": 3, "links": LINKS[:2]}, "expected a way between all ranks"),
-        ({"nranks": 64, "links": [[i, (i + 1) % 64, 1] for i in range(64)]}, "search: expected at most 12 ranks and 1024 chunks"),
+        (
+            {"nranks": 64, "links": [[i, (i + 1) % 64, 1] for i in range(64)]},
+            "search: expected at most 12 ranks and 1024 chunks",
+        ),
     ],
-)  # fmt: skip
-def test_a_bad_topology_is_refused_in_one_line(content: object, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_a_bad_topology_is_refused_in_one_line(
+    content: object, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "bad.json"
     file.write_text(json.dumps(content))
     assert main(["synthesize", "allgather", "--topology", str(file)]) == 2
@@ -193,17 +234,31 @@ def test_a_bad_topology_is_refused_in_one_line(content: object, text: str, tmp_p
     [
         (["--topology", "ring:1"], "topology must be ring:N, full:N"),
         (["--topology", "hypercube:6"], "topology must be ring:N, full:N"),
-        (["--topology", "nowhere"], "topology must be ring:N, full:N, hypercube:N, grid:AxB, torus:AxB, dgx1 or the name of a JSON file"),
+        (
+            ["--topology", "nowhere"],
+            "topology must be ring:N, full:N, hypercube:N, grid:AxB, torus:AxB, dgx1 or the name of a JSON file",
+        ),
         (["--topology", "rings:4"], "topology must be ring:N"),
         (["--topology", "ring:4", "--chunks", "0"], "--chunks must be at least 1, got 0"),
         (["--topology", "ring:4", "--max-rounds", "-1"], "--max-rounds must be at least 1, got -1"),
         (["--topology", "ring:4", "--seconds", "nan"], "--seconds must be a number above 0, got nan"),
-        (["--topology", "ring:4", "--root", "1"], "--root: expected none, because allgather has no root, got 1"),
-        (["--topology", "ring:4", "--chunks", str(2**62)], "search: expected at most 12 ranks and 1024 chunks"),
-        (["--topology", "torus:3x4", "--chunks", "60"], "search: expected at most 65,536 as chunks times links times steps, got 103,680"),
+        (
+            ["--topology", "ring:4", "--root", "1"],
+            "--root: expected none, because allgather has no root, got 1",
+        ),
+        (
+            ["--topology", "ring:4", "--chunks", str(2**62)],
+            "search: expected at most 12 ranks and 1024 chunks",
+        ),
+        (
+            ["--topology", "torus:3x4", "--chunks", "60"],
+            "search: expected at most 65,536 as chunks times links times steps, got 103,680",
+        ),
     ],
 )
-def test_a_bad_argument_is_refused_in_one_line(more: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_argument_is_refused_in_one_line(
+    more: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["synthesize", "allgather", *more]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"hpcoll: error: {text}")

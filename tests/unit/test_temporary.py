@@ -45,7 +45,9 @@ def test_small_memory_is_of_a_slab(double: Double) -> None:
 
 
 @pytest.mark.double(memory_nbytes=1024 * MIB, forgives=("failures",))
-@pytest.mark.parametrize("wanted", [("temporary", 16 * MIB), ("temporary", 4096), ("for good", 16 * MIB)], ids=str)
+@pytest.mark.parametrize(
+    "wanted", [("temporary", 16 * MIB), ("temporary", 4096), ("for good", 16 * MIB)], ids=str
+)
 def test_idle_memory_is_given_back_where_there_is_no_other(wanted: tuple[str, int], double: Double) -> None:
     gpu = gpu_of(0)
     used, *idle = [gpu.temporary(8 * MIB) for _ in range(3)]

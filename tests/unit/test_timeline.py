@@ -22,13 +22,17 @@ def schedules_of(key: str, nranks: int, root: int = 0, nchunks: int = 1) -> list
     return [schedule(CATALOGUE[key], nranks, rank, root, nchunks) for rank in range(nranks)]
 
 
-def written(nranks: int, write: Callable[[Writer], None], nchunks: int = 1, collective: str = "bcast") -> list[Schedule]:
+def written(
+    nranks: int, write: Callable[[Writer], None], nchunks: int = 1, collective: str = "bcast"
+) -> list[Schedule]:
     found = []
     for rank in range(nranks):
         writer = Writer(nranks, rank, 0, nchunks)
         write(writer)
         channels = tuple(tuple(steps) for steps in writer.channels)
-        found.append(Schedule(collective, "handmade", nranks, rank, 0, nchunks, channels, tuple(writer.extents)))
+        found.append(
+            Schedule(collective, "handmade", nranks, rank, 0, nchunks, channels, tuple(writer.extents))
+        )
     return found
 
 
@@ -123,8 +127,12 @@ def test_channels_share_one_processor() -> None:
 
 def test_events_say_who_and_what() -> None:
     sender, receiver = simulate(schedules_of("bcast/binomial", 2), 100, ROUNDS).events
-    assert [(event.op, event.peer, event.chunk, event.channel) for event in sender] == [(Op.SEND, 1, outputs(0), 0)]
-    assert [(event.op, event.peer, event.chunk, event.channel) for event in receiver] == [(Op.RECV, 0, outputs(0), 0)]
+    assert [(event.op, event.peer, event.chunk, event.channel) for event in sender] == [
+        (Op.SEND, 1, outputs(0), 0)
+    ]
+    assert [(event.op, event.peer, event.chunk, event.channel) for event in receiver] == [
+        (Op.RECV, 0, outputs(0), 0)
+    ]
 
 
 def test_no_steps_take_no_time() -> None:

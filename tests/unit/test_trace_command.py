@@ -51,18 +51,26 @@ def test_who_was_late_and_what_it_cost(file: Text) -> None:
     trace = read([file(cases.text(cases.events(10)))])
     ranks = rank_waits(trace, find(trace))
     assert [(one.rank, one.host, one.calls, one.held_up_by) for one in ranks] == [
-        (0, "node0", 30, {2: 10, 3: 10}), (1, "node0", 30, {0: 10, 2: 10, 3: 10}),
-        (2, "node1", 30, {0: 10, 3: 10}), (3, "node1", 30, {0: 10, 2: 10}),
-    ]  # fmt: skip
+        (0, "node0", 30, {2: 10, 3: 10}),
+        (1, "node0", 30, {0: 10, 2: 10, 3: 10}),
+        (2, "node1", 30, {0: 10, 3: 10}),
+        (3, "node1", 30, {0: 10, 2: 10}),
+    ]
     assert judge(ranks).worst == 2
     assert "came last in 33 % of the calls" in judge(ranks).verdict
-    assert ranks[0].waited_for == pytest.approx({2: 10 * 314e-6, 3: 10 * 33e-6}), "300 us late, and seven for each rank"
+    assert ranks[0].waited_for == pytest.approx({2: 10 * 314e-6, 3: 10 * 33e-6}), (
+        "300 us late, and seven for each rank"
+    )
     assert sum(one.caused.get(2, 0) for one in ranks) == pytest.approx(10 * (314 + 307 + 293) / 3 * 1e-6)
-    assert ranks[1].hidden_s == pytest.approx(10 * 100e-6), "the program waits for its Iallreduce 100 us after it began it"
+    assert ranks[1].hidden_s == pytest.approx(10 * 100e-6), (
+        "the program waits for its Iallreduce 100 us after it began it"
+    )
     assert ranks[1].moved_s == pytest.approx(10 * (40 + 20 + 15) * 1e-6)
     assert [(place.place, place.region, place.calls) for place in ranks[1].places] == [
-        ("train.py:88", "step", 10), ("", "step", 10), ("train.py:90", "step", 10)
-    ]  # fmt: skip
+        ("train.py:88", "step", 10),
+        ("", "step", 10),
+        ("train.py:90", "step", 10),
+    ]
 
 
 def test_waits_that_are_missing_follow_from_the_begins(file: Text) -> None:
@@ -85,7 +93,15 @@ def test_calls_of_a_killed_rank_moved_nothing(file: Text) -> None:
     """It was killed in the last of ten steps: nobody knows whether the others waited there for it, or moved data."""
     found = list(cases.events(10, waits=False))
     killed = [event["ts"] for event in found if event["ph"] == "C"][8]
-    trace = read([file(cases.text(event for event in found if event.get("tid", 0) < 48 or event.get("ts", 0) < killed))])
+    trace = read(
+        [
+            file(
+                cases.text(
+                    event for event in found if event.get("tid", 0) < 48 or event.get("ts", 0) < killed
+                )
+            )
+        ]
+    )
     rank = rank_waits(trace, find(trace))[1]
     assert (rank.calls, rank.uncompared) == (27, 3)
     found_s = rank.moved_s, sum(place.moved_s for place in rank.places), rank.hidden_s
@@ -97,9 +113,15 @@ def test_a_call_that_waited_for_its_turn_lasts_from_when_it_was_issued(file: Tex
     """Its slice begins later, so that slices of a row do not overlap; read again, it is as long as it was."""
     found, queued = list(cases.events(10)), list[cases.Event]()
     for event in found:
-        late = {"ts": event["ts"] + 20, "dur": event["dur"] - 20, "issued": event["ts"]} if event["name"] == "Iallreduce" else {}
+        late = (
+            {"ts": event["ts"] + 20, "dur": event["dur"] - 20, "issued": event["ts"]}
+            if event["name"] == "Iallreduce"
+            else {}
+        )
         queued.append(event | late)
-    plain, moved = (read([file(cases.text(iter(one)).replace('"ph":', f'"ph":{gap}'))]) for one in (found, queued))
+    plain, moved = (
+        read([file(cases.text(iter(one)).replace('"ph":', f'"ph":{gap}'))]) for one in (found, queued)
+    )
     assert sum("issued" in event for event in queued) == 10 * cases.RANKS
     assert moved.start.tolist() == plain.start.tolist()
     assert moved.length.tolist() == pytest.approx(plain.length.tolist())
@@ -107,11 +129,18 @@ def test_a_call_that_waited_for_its_turn_lasts_from_when_it_was_issued(file: Tex
 
 def test_clocks_that_differ_by_less_than_their_error_blame_nobody(file: Text) -> None:
     """Without the late rank, ranks of one host are still told apart, of different hosts only by more than both clocks' errors."""
-    found = [event for event in cases.events(10, late_us=0, waits=False) if event["name"] in ("Allreduce", "hpcoll")]
+    found = [
+        event
+        for event in cases.events(10, late_us=0, waits=False)
+        if event["name"] in ("Allreduce", "hpcoll")
+    ]
     for event in found:
         event["args"]["clock_error_us"] = 8.0
     trace = read([file(cases.text(iter(found)))])
-    found_us = [{owner: round(seconds * 1e6) for owner, seconds in one.waited_for.items()} for one in rank_waits(trace, find(trace))]
+    found_us = [
+        {owner: round(seconds * 1e6) for owner, seconds in one.waited_for.items()}
+        for one in rank_waits(trace, find(trace))
+    ]
     assert found_us == [{3: 210}, {}, {3: 70}, {}]
 
 
@@ -141,7 +170,10 @@ def test_ranks_that_a_trace_claims_take_no_room(file: Text, capsys: pytest.Captu
     text = cases.text(cases.many_ranks(2, steps=2))
     claims = printed(capsys, file(text.replace('"ranks":2', f'"ranks":{most}')))
     assert claims.endswith(f"ranks 2-{most - 1} left nothing in it")
-    for mutated in (text.replace('"tid":16', f'"tid":{16 * (most - 1)}'), text.replace('"for":1', f'"for":{most - 1}')):
+    for mutated in (
+        text.replace('"tid":16', f'"tid":{16 * (most - 1)}'),
+        text.replace('"for":1', f'"for":{most - 1}'),
+    ):
         assert mutated != text
         assert printed(capsys, file(mutated)).startswith("4 calls of ")
 
@@ -176,22 +208,48 @@ DEEP = "[" * 100_000
     [
         (b"\x00\xff\xfe\x80" * 100, "line 3: expected an event as a JSON object"),
         (b"17,", "line 3: expected an event with"),
-        (f'{{"ph":"X","args":{DEEP}'.encode(), "line 3: expected an event as a JSON object, got maximum recursion"),
+        (
+            f'{{"ph":"X","args":{DEEP}'.encode(),
+            "line 3: expected an event as a JSON object, got maximum recursion",
+        ),
         (b'{"ph":"X","ts":1,"dur":2' + b"," * 10 + b"}", "line 3: expected an event"),
-        (b'{"ph":"X","name":"a","ts":1,"dur":-5,"tid":0,"pid":0},', "line 3: expected finite times and a duration of at least 0"),
+        (
+            b'{"ph":"X","name":"a","ts":1,"dur":-5,"tid":0,"pid":0},',
+            "line 3: expected finite times and a duration of at least 0",
+        ),
         (b'{"ph":"X","name":"a","ts":NaN,"dur":5,"tid":0,"pid":0},', "line 3: expected finite times"),
         (b'{"ph":"X","name":"a","ts":1e999,"dur":5,"tid":0,"pid":0},', "line 3: expected finite times"),
-        (b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":-3,"args":{"for":1}},', "line 3: expected the tid of a rank"),
-        (b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":3,"args":{"for":[]}},', "line 3: expected a rank that is awaited"),
-        (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1e300}},', "line 3: expected the number of a call"),
-        (b'{"ph":"X","cat":"call","ts":"1","dur":5,"tid":3,"args":{"call":1}},', "line 3: expected an event with"),
-        (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1,"comm":[1]}},', "line 3: expected an event with"),
+        (
+            b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":-3,"args":{"for":1}},',
+            "line 3: expected the tid of a rank",
+        ),
+        (
+            b'{"ph":"X","cat":"wait","ts":1,"dur":5,"tid":3,"args":{"for":[]}},',
+            "line 3: expected a rank that is awaited",
+        ),
+        (
+            b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1e300}},',
+            "line 3: expected the number of a call",
+        ),
+        (
+            b'{"ph":"X","cat":"call","ts":"1","dur":5,"tid":3,"args":{"call":1}},',
+            "line 3: expected an event with",
+        ),
+        (
+            b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":{"call":1,"comm":[1]}},',
+            "line 3: expected an event with",
+        ),
         (b'{"ph":"X","cat":"call","ts":1,"dur":5,"tid":3,"args":[3]},', "line 3: expected an event with"),
         (b'{"ph":[]},', "line 3: expected an event with"),
-        (b'{"ph":"M","name":"hpcoll","args":{"rank":0}},\n' * 2, "line 4: expected the trace of one run, got rank 0 twice"),
+        (
+            b'{"ph":"M","name":"hpcoll","args":{"rank":0}},\n' * 2,
+            "line 4: expected the trace of one run, got rank 0 twice",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_bad_is_refused_by_file_and_line(file: Text, capsys: pytest.CaptureFixture[str], bad: bytes, said: str) -> None:
+)
+def test_what_is_bad_is_refused_by_file_and_line(
+    file: Text, capsys: pytest.CaptureFixture[str], bad: bytes, said: str
+) -> None:
     event = b'{"ph":"X","name":"a","ts":1,"dur":1,"tid":0,"pid":0},\n'
     name = file(b"[\n" + event + bad + b"\n" + event)
     error = printed(capsys, name, code=2)
@@ -201,13 +259,17 @@ def test_what_is_bad_is_refused_by_file_and_line(file: Text, capsys: pytest.Capt
 
 def test_files_that_are_none_are_refused(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     start = b'[\n{"ph":"X","name":"a","ts":1,"dur":1,"tid":0,"pid":0},\n{"name":"'
-    assert "line 3: expected at most 16 MiB, got more" in printed(capsys, file(start + b"x" * (18 << 20)), code=2)
+    assert "line 3: expected at most 16 MiB, got more" in printed(
+        capsys, file(start + b"x" * (18 << 20)), code=2
+    )
     assert "got no slices" in printed(capsys, file(b"[\n"), code=2)
     assert "got no slices" in printed(capsys, file(b""), code=2)
     assert "cannot read" in printed(capsys, file(b"") + "-none", code=2)
     packed = file(gzip.compress(b"["), "run.json.gz")
     assert f"{packed}: expected a trace as text, got what gzip has packed" in printed(capsys, packed, code=2)
-    assert "which is a trace's" in printed(capsys, "--html", file(b""), packed, code=2), "a page must not replace the first of many traces"
+    assert "which is a trace's" in printed(capsys, "--html", file(b""), packed, code=2), (
+        "a page must not replace the first of many traces"
+    )
 
 
 def test_any_change_of_a_byte_is_read_or_refused(file: Text) -> None:
@@ -229,13 +291,23 @@ def test_any_change_of_a_byte_is_read_or_refused(file: Text) -> None:
 def test_traces_of_other_tools_have_their_slices(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     """A document with traceEvents in several lines, as profilers write it; slices by two events, and what is missing is said."""
     events: list[dict[str, Any]] = [
-        {"ph": "X", "name": "ncclDevKernel_AllReduce", "pid": "GPU 0", "tid": "stream 7", "ts": 5.5, "dur": 4000, "args": {}},
+        {
+            "ph": "X",
+            "name": "ncclDevKernel_AllReduce",
+            "pid": "GPU 0",
+            "tid": "stream 7",
+            "ts": 5.5,
+            "dur": 4000,
+            "args": {},
+        },
         {"ph": "B", "name": "step", "pid": 1, "tid": 1, "ts": 1},
         {"ph": "E", "pid": 1, "tid": 1, "ts": 9001},
         {"ph": "i", "name": "instant", "pid": 1, "tid": 1, "ts": 3},
     ]
     text = printed(capsys, file(json.dumps({"traceEvents": events}, indent=2)))
-    assert text.startswith("2 slices of other tools within 9 ms slice times took step 1 9 ms ncclDevKernel_AllReduce 1 4 ms")
+    assert text.startswith(
+        "2 slices of other tools within 9 ms slice times took step 1 9 ms ncclDevKernel_AllReduce 1 4 ms"
+    )
     assert "no calls of hpcoll are in it, so nobody's waits are known" in text
     events[0]["dur"] = -1
     assert "event 1: expected finite times" in printed(capsys, file(json.dumps(events)), code=2)
@@ -245,8 +317,12 @@ def test_two_runs_compared(file: Text, capsys: pytest.CaptureFixture[str]) -> No
     now, before = (file(cases.text(cases.events(10, late_us=late)), f"{late}.json") for late in (300, 100))
     text = printed(capsys, now, "--against", before)
     assert "Allreduce train.py:88 40 40 40 MiB 40 MiB 3.14 ms 9.14 ms 1.6 ms 1.6 ms" in text
-    assert text.endswith("changed most: Allreduce at train.py:88, where ranks waited 9.14 ms instead of 3.14 ms, 2.91 times as long")
-    assert printed(capsys, now, "--against", now).endswith("than before by more than 1 % of the time in all calls")
+    assert text.endswith(
+        "changed most: Allreduce at train.py:88, where ranks waited 9.14 ms instead of 3.14 ms, 2.91 times as long"
+    )
+    assert printed(capsys, now, "--against", now).endswith(
+        "than before by more than 1 % of the time in all calls"
+    )
 
 
 def html(file: Text, capsys: pytest.CaptureFixture[str], text: str, name: str = "run.json") -> Path:
@@ -266,15 +342,31 @@ def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: pytest.
 
 def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
     """Steps count as no calls and no waits, whether read or left out; on the page they are one track below the calls of their rank."""
-    found, now = list(cases.events(20)), min(event["ts"] for event in cases.events(20) if event.get("cat") == "call")
+    found, now = (
+        list(cases.events(20)),
+        min(event["ts"] for event in cases.events(20) if event.get("cat") == "call"),
+    )
     plain = printed(capsys, file(cases.text(iter(found))))
     for i, name in enumerate(["send 8 B to 1", "wait for 1", "reduce 8 B"]):
         args = {"kind": name.split()[0], "bytes": 8, "call": 1}
-        found.append({"ph": "X", "cat": "step", "name": name, "pid": 0, "tid": 2, "args": args, "ts": now + 0.1 * i, "dur": 0.1})
+        found.append(
+            {
+                "ph": "X",
+                "cat": "step",
+                "name": name,
+                "pid": 0,
+                "tid": 2,
+                "args": args,
+                "ts": now + 0.1 * i,
+                "dur": 0.1,
+            }
+        )
     with_steps = file(cases.text(iter(found)))
     assert printed(capsys, with_steps) == printed(capsys, with_steps, "--html", f"{with_steps}.html") == plain
     made = html(file, capsys, cases.text(iter(found))).read_text()
-    tracks = [track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"]
+    tracks = [
+        track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"
+    ]
     assert [end - first for _, _, first, end in tracks] == [3]
     assert '"wait for 1"' in made
 
@@ -283,7 +375,9 @@ def test_the_page_escapes_what_files_say(file: Text, capsys: pytest.CaptureFixtu
     """Names of communicators, places, hosts and files are texts, not markup: no tag of theirs is in the page."""
     events = list(cases.events(3, comm=EVIL))
     for event in events:
-        event.setdefault("args", {}).update({"at": EVIL, "region": EVIL, "algorithm": EVIL} if event.get("cat") == "call" else {})
+        event.setdefault("args", {}).update(
+            {"at": EVIL, "region": EVIL, "algorithm": EVIL} if event.get("cat") == "call" else {}
+        )
         if event["name"] in ("process_name", "thread_name"):
             event["args"]["name"] = EVIL
     page = html(file, capsys, cases.text(iter(events)), "<b>&.json").read_text()
@@ -297,28 +391,47 @@ NEEDS_CHROMIUM = pytest.mark.skipif(not shutil.which("chromium"), reason="chromi
 
 
 @NEEDS_CHROMIUM
-def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(
+    file: Text, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The page says how many slices it has drawn once it has, and keeps its title."""
     path = html(file, capsys, cases.text(cases.events(20, comm=EVIL)))
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", "--enable-logging=stderr"]
-    done = subprocess.run(["chromium", *flags, path.as_uri()], capture_output=True, text=True, check=True, timeout=100)
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=3000",
+        "--dump-dom",
+        "--enable-logging=stderr",
+    ]
+    done = subprocess.run(
+        ["chromium", *flags, path.as_uri()], capture_output=True, text=True, check=True, timeout=100
+    )
     assert 'data-drawn="400"' in done.stdout
     assert "<title>run.json</title>" in done.stdout
     assert "CONSOLE" not in done.stderr
 
 
 @NEEDS_CHROMIUM
-def test_the_mouse_zooms_moves_and_points(file: Text, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_mouse_zooms_moves_and_points(
+    file: Text, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """At one place of the screen lies the Allreduce, none after zooming in at the right, and the Allreduce again after drags."""
     path = html(file, capsys, cases.text(cases.events(1)))
     with Browser(path.as_uri(), tmp_path / "profile", slowed(60)) as page:
         page.wait("document.documentElement.dataset.drawn === '20'")
-        left, top, width = page.value("(({x, y, width}) => [x, y, width])(document.getElementById('timeline').getBoundingClientRect())")
+        left, top, width = page.value(
+            "(({x, y, width}) => [x, y, width])(document.getElementById('timeline').getBoundingClientRect())"
+        )
         there, right = (left + 0.3 * width, top + 68), (left + 0.85 * width, top + 68)
 
         def pointed_at() -> str:
             page.mouse("mouseMoved", there)
-            return str(page.value("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
+            return str(
+                page.value(
+                    "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+                )
+            )
 
         assert pointed_at().startswith("rank 0 on node0\nAllreduce, call 1 on MPI_COMM_WORLD\n1 MiB")
         assert "waits 314 us for rank 2, then 40 us" in pointed_at()

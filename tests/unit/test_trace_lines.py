@@ -18,10 +18,19 @@ def read(text: bytes) -> list[Any]:
 @pytest.mark.parametrize(
     "numbers",
     [
-        [0], [0, 1], [9999, 10_000], [99_999_999, 100_000_000], [10**15], [10**15 + 1, 10**15 + 12_345_678], [7, 10**15 + 7],
-        [2**62, 0, 10**4], [-1, 0], [-(10**15), 5], [20_000, 30_000],
+        [0],
+        [0, 1],
+        [9999, 10_000],
+        [99_999_999, 100_000_000],
+        [10**15],
+        [10**15 + 1, 10**15 + 12_345_678],
+        [7, 10**15 + 7],
+        [2**62, 0, 10**4],
+        [-1, 0],
+        [-(10**15), 5],
+        [20_000, 30_000],
     ],
-)  # fmt: skip
+)
 def test_numbers(numbers: list[int]) -> None:
     """All digits are there, whatever the numbers beside a number are: words of digits may be alike, or missing in some."""
     values = np.array(numbers, np.int64)

@@ -14,12 +14,18 @@ from hpcoll.schedules.row import Algorithm, schedule
 COUNT = 6000  # of 8 bytes; divided by 2, 3 and 4 chunks
 
 
-def traffic_of(algorithm: str, nranks: int, *, shared: bool = True, longest: int = COUNT, symmetric: bool = False) -> list[float]:
+def traffic_of(
+    algorithm: str, nranks: int, *, shared: bool = True, longest: int = COUNT, symmetric: bool = False
+) -> list[float]:
     """Of rank 0 of an allreduce, in messages: read, written, given to MPI."""
     steps = schedule(find("allreduce", algorithm), nranks, 0)
     routes = host_routes({rank: rank for rank in range(1, nranks)} if shared else {})
-    program = lower(steps, vector_segments(COUNT, longest, steps.nchunks), 8, 8, in_place=False, routes=routes)
-    found = memory_traffic(np.array(program.rows), np.array(program.lanes), (0, 0) if symmetric else (None, None))
+    program = lower(
+        steps, vector_segments(COUNT, longest, steps.nchunks), 8, 8, in_place=False, routes=routes
+    )
+    found = memory_traffic(
+        np.array(program.rows), np.array(program.lanes), (0, 0) if symmetric else (None, None)
+    )
     return [round(nbytes / (8 * COUNT), 9) for nbytes in found]
 
 
@@ -53,7 +59,9 @@ def test_short_messages_travel_where_they_are_announced() -> None:
 def test_messages_read_in_their_senders_memory() -> None:
     """From a length on they are not staged: of a broadcast the root moves nothing then."""
     steps = schedule(find("bcast", "direct"), 3, 0, 0)
-    program = lower(steps, vector_segments(1000, 1000, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
+    program = lower(
+        steps, vector_segments(1000, 1000, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2})
+    )
     rows, lanes = np.array(program.rows), np.array(program.lanes)
     moved = [memory_traffic(rows, lanes, (None, least)).moved for least in (None, 8001, 8000, 0)]
     assert moved == [16000, 16000, 0, 0]
@@ -72,7 +80,9 @@ def busiest(row: Algorithm, nranks: int) -> float:
     return max(moved) / (8 * block * nranks)
 
 
-AT_ONCE = [row for row in CATALOGUE.values() if row.shared and row.key != "bcast/direct"]  # there the others wait for the root
+AT_ONCE = [
+    row for row in CATALOGUE.values() if row.shared and row.key != "bcast/direct"
+]  # there the others wait for the root
 
 
 @pytest.mark.parametrize("row", AT_ONCE, ids=lambda row: row.key)

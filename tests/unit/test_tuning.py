@@ -13,15 +13,34 @@ from hpcoll.analysis.cost import Network
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection.config import NATIVE, Entry
-from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Section, Site, fit, lookup, merge, read, write
+from hpcoll.selection.tuning import (
+    FORMAT,
+    Constants,
+    Document,
+    Misfit,
+    Section,
+    Site,
+    fit,
+    lookup,
+    merge,
+    read,
+    write,
+)
 
 HERE = Site("Some MPI 1.0", 8, (("a", 4), ("b", 4)))
-SIZES = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))
+SIZES = (
+    Entry(8, "direct", 8, 2.5, 4.0),
+    Entry(4096, "tree", 4096, 12.34, 40.14),
+    Entry(1 << 20, "ring", 65536, 1500.0, 2000.0),
+)
 MOVED = (Entry(8, NATIVE, 8, 1.5, 1.0), Entry(1 << 20, "chain", 1 << 18, 90.0, 95.0))
 NODE = Constants(HERE, "node", Network(2.5e-7, 8e-11, 2e-11, 0.0, 1 << 62, 0.0, 1 << 20, 1.5, 1 << 18))
 NETWORK = Constants(HERE, "network", Network(1.2e-5, 8e-9, 0.0, 1.2e-5, 0, 3e-5, 1 << 62, 1.0))
 DOCUMENT = Document(
-    FORMAT, "1.2.3", (Section(HERE, "f4", {"allreduce": SIZES}), Section(HERE, "bytes", {"bcast": MOVED})), (NODE, NETWORK)
+    FORMAT,
+    "1.2.3",
+    (Section(HERE, "f4", {"allreduce": SIZES}), Section(HERE, "bytes", {"bcast": MOVED})),
+    (NODE, NETWORK),
 )
 TABLE = fit(DOCUMENT, HERE)[0]
 
@@ -35,8 +54,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read(path) == DOCUMENT
     assert os.listdir(tmp_path) == ["table.json"]
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
-    assert '    {"nbytes": 8, "algorithm": "direct", "segment": 8, "us": 2.5, "native_us": 4.0},\n' in path.read_text()
-    assert '\n  {"mpi": "Some MPI 1.0", "nranks": 8, "hosts": {"a": 4, "b": 4}, "level": "node", "alpha": 2.5e-07, ' in path.read_text()
+    assert (
+        '    {"nbytes": 8, "algorithm": "direct", "segment": 8, "us": 2.5, "native_us": 4.0},\n'
+        in path.read_text()
+    )
+    assert (
+        '\n  {"mpi": "Some MPI 1.0", "nranks": 8, "hosts": {"a": 4, "b": 4}, "level": "node", "alpha": 2.5e-07, '
+        in path.read_text()
+    )
     for part in (Document(FORMAT, "", ()), DOCUMENT._replace(sections=()), DOCUMENT._replace(constants=())):
         write(path, part)
         assert read(path) == part
@@ -52,7 +77,11 @@ def test_the_same_site_and_class_again_replaces_collective_by_collective() -> No
     new = Section(HERE, "f4", {"reduce": MOVED[:1], "allreduce": SIZES[:1]})
     elsewhere = Section(HERE._replace(nranks=4), "f4", {"allreduce": SIZES[1:]})
     merged = merge(DOCUMENT.sections, [new, elsewhere])
-    assert [(section.site.nranks, section.type_class) for section in merged] == [(8, "f4"), (8, "bytes"), (4, "f4")]
+    assert [(section.site.nranks, section.type_class) for section in merged] == [
+        (8, "f4"),
+        (8, "bytes"),
+        (4, "f4"),
+    ]
     assert merged[0].collectives == {"allreduce": SIZES[:1], "reduce": MOVED[:1]}
     assert merged[1:] == (DOCUMENT.sections[1], elsewhere)
     assert merge(DOCUMENT.sections, ()) == DOCUMENT.sections
@@ -75,41 +104,103 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "version": (("hpcoll",), 1, "field hpcoll: expected text, got 1"),
     "section": (("sections", 1), 7, r"field sections\[1\]: expected an object, got 7"),
     "library": (("sections", 0, "mpi"), None, r"field sections\[0\].mpi: expected text, got none"),
-    "nranks": (("sections", 0, "nranks"), 0, r"field sections\[0\].nranks: expected an integer from 1 .*, got 0"),
+    "nranks": (
+        ("sections", 0, "nranks"),
+        0,
+        r"field sections\[0\].nranks: expected an integer from 1 .*, got 0",
+    ),
     "hosts": (("sections", 0, "hosts"), ["a"], r"field sections\[0\].hosts: expected an object"),
-    "ranks of a host": (("sections", 0, "hosts", "b"), 1.5, r"field sections\[0\].hosts.b: expected an integer, got 1.5"),
-    "collective": (("sections", 1, "collectives", "allsum"), [], r"field sections\[1\].collectives.allsum: collective must be one of"),
-    "entries": (("sections", 0, "collectives", "allreduce"), {}, r"field sections\[0\].collectives.allreduce: expected a list"),
+    "ranks of a host": (
+        ("sections", 0, "hosts", "b"),
+        1.5,
+        r"field sections\[0\].hosts.b: expected an integer, got 1.5",
+    ),
+    "collective": (
+        ("sections", 1, "collectives", "allsum"),
+        [],
+        r"field sections\[1\].collectives.allsum: collective must be one of",
+    ),
+    "entries": (
+        ("sections", 0, "collectives", "allreduce"),
+        {},
+        r"field sections\[0\].collectives.allreduce: expected a list",
+    ),
     "entry": (ENTRY, [8, "ring"], f"field {NAME}: expected an object, got"),
-    "algorithm": ((*ENTRY, "algorithm"), "rings", f"field {NAME}.algorithm: allreduce algorithm must be one of ring, .*, got 'rings'"),
+    "algorithm": (
+        (*ENTRY, "algorithm"),
+        "rings",
+        f"field {NAME}.algorithm: allreduce algorithm must be one of ring, .*, got 'rings'",
+    ),
     "nbytes": ((*ENTRY, "nbytes"), -1, f"field {NAME}.nbytes: expected an integer from 0 .*, got -1"),
-    "order": ((*ENTRY, "nbytes"), 7, r"field sections\[0\].collectives.allreduce: expected ascending nbytes, got \[8, 7, 1048576\]"),
+    "order": (
+        (*ENTRY, "nbytes"),
+        7,
+        r"field sections\[0\].collectives.allreduce: expected ascending nbytes, got \[8, 7, 1048576\]",
+    ),
     "segment": ((*ENTRY, "segment"), 0, f"field {NAME}.segment: expected an integer from 1"),
-    "many ranks": (("sections", 0, "nranks"), 1 << 31, r"field sections\[0\].nranks: expected an integer from 1 to 2147483647, got 2"),
+    "many ranks": (
+        ("sections", 0, "nranks"),
+        1 << 31,
+        r"field sections\[0\].nranks: expected an integer from 1 to 2147483647, got 2",
+    ),
     "a collective of control characters": (
-        ("sections", 1, "collectives", "\x1b[31m"), [], r"field sections\[1\].collectives.\?\[31m: collective must be one of"
+        ("sections", 1, "collectives", "\x1b[31m"),
+        [],
+        r"field sections\[1\].collectives.\?\[31m: collective must be one of",
     ),
     "long segment": ((*ENTRY, "segment"), 1 << 63, f"field {NAME}.segment: expected an integer from 1"),
     "us": ((*ENTRY, "us"), "fast", f'field {NAME}.us: expected a number, got "fast"'),
     "negative": ((*ENTRY, "us"), -2.0, f"field {NAME}.us: expected microseconds above 0, .*, got -2.0"),
-    "native": ((*ENTRY, "native_us"), float("nan"), f"field {NAME}.native_us: expected microseconds above 0, .*, got NaN"),
+    "native": (
+        (*ENTRY, "native_us"),
+        float("nan"),
+        f"field {NAME}.native_us: expected microseconds above 0, .*, got NaN",
+    ),
     "levels": (("levels",), {}, "field levels: expected a list, got {}"),
     "no line": (("levels", 1), 7, r"field levels\[1\]: expected an object, got 7"),
     "no site": (("levels", 1, "mpi"), None, r"field levels\[1\].mpi: expected text, got none"),
-    "level": (("levels", 0, "level"), "socket", r"field levels\[0\].level: expected one of node, network, got \"socket\""),
+    "level": (
+        ("levels", 0, "level"),
+        "socket",
+        r"field levels\[0\].level: expected one of node, network, got \"socket\"",
+    ),
     "no alpha": (("levels", 0, "alpha"), None, r"field levels\[0\].alpha: expected a number, got none"),
     "alpha": (("levels", 0, "alpha"), 0, r"field levels\[0\].alpha: expected seconds above 0, .*, got 0"),
-    "beta": (("levels", 1, "beta"), float("inf"), r"field levels\[1\].beta: expected seconds above 0, .*, got Infinity"),
-    "huge beta": (("levels", 1, "beta"), 10**400, r"field levels\[1\].beta: expected seconds above 0, .*, got 10{98}…$"),
+    "beta": (
+        ("levels", 1, "beta"),
+        float("inf"),
+        r"field levels\[1\].beta: expected seconds above 0, .*, got Infinity",
+    ),
+    "huge beta": (
+        ("levels", 1, "beta"),
+        10**400,
+        r"field levels\[1\].beta: expected seconds above 0, .*, got 10{98}…$",
+    ),
     "true beta": (("levels", 1, "beta"), True, r"field levels\[1\].beta: expected a number, got true"),
-    "gamma": (("levels", 1, "gamma"), -1e-12, r"field levels\[1\].gamma: expected seconds, at least 0 .*, got -1e-12"),
-    "overhead": (("levels", 1, "overhead"), 2e-5, r"field levels\[1\].overhead: expected seconds from 0 to alpha, .* 1.2e-05, got 2e-05"),
+    "gamma": (
+        ("levels", 1, "gamma"),
+        -1e-12,
+        r"field levels\[1\].gamma: expected seconds, at least 0 .*, got -1e-12",
+    ),
+    "overhead": (
+        ("levels", 1, "overhead"),
+        2e-5,
+        r"field levels\[1\].overhead: expected seconds from 0 to alpha, .* 1.2e-05, got 2e-05",
+    ),
     "eager": (("levels", 0, "eager"), -1, r"field levels\[0\].eager: expected an integer from 0 .*, got -1"),
-    "handshake": (("levels", 0, "handshake"), "no", r'field levels\[0\].handshake: expected a number, got "no"'),
+    "handshake": (
+        ("levels", 0, "handshake"),
+        "no",
+        r'field levels\[0\].handshake: expected a number, got "no"',
+    ),
     "cache": (("levels", 0, "cache"), 1 << 63, r"field levels\[0\].cache: expected an integer from 1"),
-    "spill": (("levels", 0, "spill"), 0.5, r"field levels\[0\].spill: expected a factor from 1 to 1000, got 0.5"),
+    "spill": (
+        ("levels", 0, "spill"),
+        0.5,
+        r"field levels\[0\].spill: expected a factor from 1 to 1000, got 0.5",
+    ),
     "long": (("hpcoll",), [1] * 100, "field hpcoll: expected text, got .{99}…$"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -146,7 +237,9 @@ def test_what_is_not_json_is_refused_with_the_line(content: bytes, text: str, tm
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"^cannot read tuning file .*missing: No such file or directory$"):
+    with pytest.raises(
+        ArgumentError, match=r"^cannot read tuning file .*missing: No such file or directory$"
+    ):
         read(tmp_path / "missing")
     with pytest.raises(ArgumentError, match=r"^cannot read tuning file .*: Is a directory$"):
         read(tmp_path)
@@ -164,8 +257,16 @@ LONG = "MPI 5.0 " + "built by somebody " * 20
         (DOCUMENT.sections, HERE._replace(mpi="MPI 2"), Misfit("mpi", "Some MPI 1.0", "MPI 2")),
         (DOCUMENT.sections, HERE._replace(nranks=4, hosts=(("a", 4),)), Misfit("nranks", "8", "4")),
         (DOCUMENT.sections, HERE._replace(hosts=(("a", 8),)), Misfit("hosts", "a (4), b (4)", "a (8)")),
-        ((*DOCUMENT.sections, OTHER), HERE._replace(mpi="MPI 2"), Misfit("mpi", "Some MPI 1.0 or Other MPI", "MPI 2")),
-        ((*DOCUMENT.sections, OTHER), HERE._replace(hosts=(("c", 8),)), Misfit("hosts", "a (4), b (4)", "c (8)")),
+        (
+            (*DOCUMENT.sections, OTHER),
+            HERE._replace(mpi="MPI 2"),
+            Misfit("mpi", "Some MPI 1.0 or Other MPI", "MPI 2"),
+        ),
+        (
+            (*DOCUMENT.sections, OTHER),
+            HERE._replace(hosts=(("c", 8),)),
+            Misfit("hosts", "a (4), b (4)", "c (8)"),
+        ),
         ((), HERE, Misfit("sections", "nothing", "8 ranks")),
     ],
 )
@@ -192,7 +293,10 @@ def test_another_format_is_refused_and_not_looked_into(tmp_path: Path) -> None:
 
 
 def test_sections_that_fit_are_taken_and_others_left() -> None:
-    assert fit(Document(FORMAT, "", (*DOCUMENT.sections, OTHER)), HERE) == ({"f4": {"allreduce": SIZES}, "bytes": {"bcast": MOVED}}, None)
+    assert fit(Document(FORMAT, "", (*DOCUMENT.sections, OTHER)), HERE) == (
+        {"f4": {"allreduce": SIZES}, "bytes": {"bcast": MOVED}},
+        None,
+    )
 
 
 # --- lookup
@@ -200,7 +304,18 @@ def test_sections_that_fit_are_taken_and_others_left() -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "measured"),
-    [(0, 8), (1, 8), (8, 8), (181, 8), (182, 4096), (4096, 4096), (65535, 4096), (65537, 1 << 20), (1 << 20, 1 << 20), (1 << 50, 1 << 20)],
+    [
+        (0, 8),
+        (1, 8),
+        (8, 8),
+        (181, 8),
+        (182, 4096),
+        (4096, 4096),
+        (65535, 4096),
+        (65537, 1 << 20),
+        (1 << 20, 1 << 20),
+        (1 << 50, 1 << 20),
+    ],
 )
 def test_between_sizes_the_nearest_by_ratio_counts(nbytes: int, measured: int) -> None:
     name, found = lookup(TABLE, "f4", "allreduce", nbytes)

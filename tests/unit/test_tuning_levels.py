@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 from test_tuning import DOCUMENT, HERE, NETWORK, NODE
 
-from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Site, fit, fit_levels, merge_constants, read, write
+from hpcoll.selection.tuning import (
+    FORMAT,
+    Constants,
+    Document,
+    Misfit,
+    Site,
+    fit,
+    fit_levels,
+    merge_constants,
+    read,
+    write,
+)
 
 ONE_HOST = Site("Some MPI 1.0", 2, (("a", 2),))
 INSIDE = NETWORK._replace(site=ONE_HOST)  # the MPI library's messages, but on one host
@@ -30,9 +41,17 @@ def test_the_same_site_and_level_again_replaces_the_constants(tmp_path: Path) ->
         ((NODE, NETWORK), HERE, {"node": NODE, "network": NETWORK}),
         ((NODE,), HERE, {"node": NODE}),
         ((), HERE, {}),
-        ((NODE, NETWORK), HERE._replace(nranks=2, hosts=(("c", 1), ("d", 1))), {"node": NODE, "network": NETWORK}),
+        (
+            (NODE, NETWORK),
+            HERE._replace(nranks=2, hosts=(("c", 1), ("d", 1))),
+            {"node": NODE, "network": NETWORK},
+        ),
         ((NODE, NODE._replace(site=ONE_HOST)), HERE, {"node": NODE}),
-        ((NODE, NODE._replace(site=ONE_HOST)), ONE_HOST._replace(nranks=3), {"node": NODE._replace(site=ONE_HOST)}),
+        (
+            (NODE, NODE._replace(site=ONE_HOST)),
+            ONE_HOST._replace(nranks=3),
+            {"node": NODE._replace(site=ONE_HOST)},
+        ),
         ((NODE, NODE._replace(site=ONE_HOST._replace(hosts=(("c", 2),)))), ONE_HOST, {"node": NODE}),
         ((NETWORK, INSIDE), HERE, {"network": NETWORK}),
         ((NETWORK, INSIDE), ONE_HOST, {"network": INSIDE}),

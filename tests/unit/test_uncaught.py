@@ -44,9 +44,21 @@ def modules(trace: TracebackType | None) -> list[str]:
 @pytest.mark.parametrize(
     ("error", "called", "seen"),
     [
-        (ArgumentError("no"), ["__main__", "hpcoll.comm.blocking", "contextlib", "hpcoll.comm.x"], ["__main__"]),
-        (ArgumentError("no"), ["runpy", "mpi4py.run", "__main__", "lib", "hpcoll.comm.x"], ["__main__", "lib"]),
-        (ValueError("no"), ["__main__", "hpcoll.x", "copyreg", "mine", "numpy"], ["__main__", "mine", "numpy"]),
+        (
+            ArgumentError("no"),
+            ["__main__", "hpcoll.comm.blocking", "contextlib", "hpcoll.comm.x"],
+            ["__main__"],
+        ),
+        (
+            ArgumentError("no"),
+            ["runpy", "mpi4py.run", "__main__", "lib", "hpcoll.comm.x"],
+            ["__main__", "lib"],
+        ),
+        (
+            ValueError("no"),
+            ["__main__", "hpcoll.x", "copyreg", "mine", "numpy"],
+            ["__main__", "mine", "numpy"],
+        ),
         (ValueError("no"), ["__main__", "hpcoll.x", "numpy"], ["__main__", "hpcoll.x", "numpy"]),
         (AssertionError(), ["__main__", "hpcoll.x"], ["__main__", "hpcoll.x"]),
         (ValueError("no"), ["__main__", "hpcollected"], ["__main__", "hpcollected"]),
@@ -65,7 +77,10 @@ def test_frames(error: Exception, called: list[str], seen: list[str]) -> None:
 def test_errors_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cause is told by its text; a bug that it came of while that was handled keeps all frames; a variable brings back all."""
     error, cause, bug = KernelError("no"), TypeError("typing"), AssertionError("bug")
-    cause.__traceback__, bug.__traceback__ = raising(cause, "hpcoll.kernels", "numba"), raising(bug, "hpcoll.x")
+    cause.__traceback__, bug.__traceback__ = (
+        raising(cause, "hpcoll.kernels", "numba"),
+        raising(bug, "hpcoll.x"),
+    )
     error.__cause__, cause.__context__ = cause, bug
     trace = raising(error, "__main__", "hpcoll.x")
     with uncaught._shortened(error, trace):
@@ -83,7 +98,11 @@ def test_the_table_is_printed_by_one_rank(first: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(uncaught, "first_of_node", lambda what: first)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     uncaught._print_once(error)
-    shown = "rank 1: calls differ:\n  rank 0: a\n  rank 1: b\n" if first else "rank 1: calls differ; another rank of this node shows more\n"
+    shown = (
+        "rank 1: calls differ:\n  rank 0: a\n  rank 1: b\n"
+        if first
+        else "rank 1: calls differ; another rank of this node shows more\n"
+    )
     assert sys.stderr.getvalue() == f"hpcoll.MismatchError: {shown}"
     assert str(error) == "rank 1: calls differ:\n  rank 0: a\n  rank 1: b"
     assert (error.rank, error.call, error.rows) == (1, "b", ("rank 0: a", "rank 1: b"))
@@ -114,7 +133,10 @@ def test_blocking_calls_are_counted_without_service_collectives() -> None:
     assert on.numbered(10, call(log)) == "blocking call 1"
     log.note_service()
     service = call(log)
-    assert (on.numbered(10, service), on.numbered(10, service, after=True)) == ("blocking call 2", "blocking call 1")
+    assert (on.numbered(10, service), on.numbered(10, service, after=True)) == (
+        "blocking call 2",
+        "blocking call 1",
+    )
     latest = call(log)
     assert (on.numbered(10, 1), on.numbered(10, latest)) == ("blocking call 1", "blocking call 2")
     log.begin_library(1)

@@ -26,7 +26,9 @@ def exchange_beside(w: Writer) -> None:
 # --- what a step may be
 
 
-@pytest.mark.parametrize("chunk", [inputs(1), inputs(-1), inputs(0, 2), inputs(0, 0), Chunk(Buffer.SCRATCH, 0)])
+@pytest.mark.parametrize(
+    "chunk", [inputs(1), inputs(-1), inputs(0, 2), inputs(0, 0), Chunk(Buffer.SCRATCH, 0)]
+)
 def test_chunk_outside_its_buffer(chunk: Chunk) -> None:
     error = refusal("allreduce", lambda w: w.copy(chunk, outputs(0)))
     assert f"{chunk} is outside its buffer of {int(chunk.buffer == Buffer.INPUT)} chunks" in str(error)
@@ -42,11 +44,15 @@ def test_input_is_read_only(in_place: bool) -> None:
 
 @pytest.mark.parametrize("peer", [-1, 2])
 def test_peer_outside_the_communicator(peer: int) -> None:
-    assert f"peer must be another rank below 2, got {peer}" in str(refusal("allreduce", lambda w: w.send(peer, inputs(0))))
+    assert f"peer must be another rank below 2, got {peer}" in str(
+        refusal("allreduce", lambda w: w.send(peer, inputs(0)))
+    )
 
 
 def test_peer_is_another_rank() -> None:
-    assert "peer must be another rank below 2, got 0" in str(refusal("allreduce", lambda w: w.send(w.rank, inputs(0))))
+    assert "peer must be another rank below 2, got 0" in str(
+        refusal("allreduce", lambda w: w.send(w.rank, inputs(0)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,9 @@ def test_sends_and_only_sends_write_nothing(op: Op, dst: Chunk | None) -> None:
 
 
 def test_read_before_anything_is_there() -> None:
-    assert "reads output[0] before anything is in it" in str(refusal("allreduce", lambda w: w.send(1 - w.rank, outputs(0))))
+    assert "reads output[0] before anything is in it" in str(
+        refusal("allreduce", lambda w: w.send(1 - w.rank, outputs(0)))
+    )
 
 
 def test_read_of_a_run_that_is_half_filled() -> None:
@@ -104,7 +112,9 @@ def test_contribution_that_comes_twice_is_fine_for_a_barrier() -> None:
 
 
 def test_data_of_different_places() -> None:
-    error = refusal("allreduce", lambda w: w.reduce(inputs(0), inputs(1), dst=outputs(0)), nchunks=2, uniform=True)
+    error = refusal(
+        "allreduce", lambda w: w.reduce(inputs(0), inputs(1), dst=outputs(0)), nchunks=2, uniform=True
+    )
     assert "combines data of different places: 0 and 1" in str(error)
 
 
@@ -193,7 +203,9 @@ def test_chunk_in_use_holds_its_writer_up_until_the_message_is_received() -> Non
             w.recv_reduce(0, kept, outputs(0), received_first=True)
             w.send(0, outputs(0))
 
-    assert verify_schedules(made("allreduce", build), in_place=False) == Proof(2, 2, True, True, 1, canonical=True)
+    assert verify_schedules(made("allreduce", build), in_place=False) == Proof(
+        2, 2, True, True, 1, canonical=True
+    )
 
 
 def test_overtaking_messages_are_seen() -> None:
@@ -207,7 +219,12 @@ def test_overtaking_messages_are_seen() -> None:
             w.recv(0, outputs(0))
             w.recv(0, outputs(1))
 
-    assert verify_schedules(made("bcast", partial(build, last=1), nchunks=2), in_place=True, uniform=True).messages == 2
+    assert (
+        verify_schedules(
+            made("bcast", partial(build, last=1), nchunks=2), in_place=True, uniform=True
+        ).messages
+        == 2
+    )
     error = refusal("bcast", partial(build, last=0), nchunks=2, in_place=True, uniform=True)
     assert "output[0] must hold item 0 of ranks [0], holds item 1 of ranks [0]" in str(error)
 
@@ -221,7 +238,9 @@ def test_channels_that_share_a_written_chunk() -> None:
         w.channel(1)
         w.send(1 - w.rank, outputs(0))
 
-    assert "output[0] is used by channels [0, 1] and one of them writes it" in str(refusal("allreduce", build))
+    assert "output[0] is used by channels [0, 1] and one of them writes it" in str(
+        refusal("allreduce", build)
+    )
 
 
 def test_channels_that_share_a_chunk_in_place_only() -> None:

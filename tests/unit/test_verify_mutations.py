@@ -54,10 +54,14 @@ def mutants(schedules: Sequence[Schedule]) -> Iterator[Mutant]:
                 yield Mutant("drop", s.rank, c, i, before + after, (step,))
                 yield Mutant("duplicate", s.rank, c, i, (*before, step, step, *after), (step,))
                 if after and after[0] != step:
-                    yield Mutant("swap", s.rank, c, i, (*before, after[0], step, *after[1:]), (step, after[0]))
+                    yield Mutant(
+                        "swap", s.rank, c, i, (*before, after[0], step, *after[1:]), (step, after[0])
+                    )
                 if step.peer >= 0:
                     for peer in set(range(s.nranks)) - {s.rank, step.peer}:
-                        yield Mutant("redirect", s.rank, c, i, (*before, step._replace(peer=peer), *after), (step,))
+                        yield Mutant(
+                            "redirect", s.rank, c, i, (*before, step._replace(peer=peer), *after), (step,)
+                        )
 
 
 def cells(chunk: Chunk | None, aliases: dict[Cell, Cell]) -> set[Cell]:
@@ -67,7 +71,10 @@ def cells(chunk: Chunk | None, aliases: dict[Cell, Cell]) -> set[Cell]:
 
 def aliases_of(s: Schedule, in_place: bool) -> dict[Cell, Cell]:
     pairs = COLLECTIVES[s.collective].aliases if in_place else None
-    return {(Buffer.INPUT, i): (Buffer.OUTPUT, o) for i, o in (pairs(s.rank, s.nranks, s.root, s.nchunks) if pairs else ())}
+    return {
+        (Buffer.INPUT, i): (Buffer.OUTPUT, o)
+        for i, o in (pairs(s.rank, s.nranks, s.root, s.nchunks) if pairs else ())
+    }
 
 
 def independent(a: Step, b: Step, aliases: dict[Cell, Cell]) -> bool:
@@ -86,13 +93,22 @@ def independent(a: Step, b: Step, aliases: dict[Cell, Cell]) -> bool:
 def equivalent(row: Algorithm, s: Schedule, mutant: Mutant) -> str:
     """The rule by which an accepted mutant computes what the original does; empty if none applies."""
     a = mutant.touched[0]
-    if mutant.kind == "duplicate" and a.op in (Op.COPY, Op.REDUCE) and not cells(a.dst, {}) & set().union(*(cells(c, {}) for c in a.srcs)):
+    if (
+        mutant.kind == "duplicate"
+        and a.op in (Op.COPY, Op.REDUCE)
+        and not cells(a.dst, {}) & set().union(*(cells(c, {}) for c in a.srcs))
+    ):
         return "local step twice, its result not among its operands"
     if mutant.kind == "swap":
         b = mutant.touched[1]
         if all(independent(a, b, aliases_of(s, in_place)) for in_place in modes(row.collective)):
             return "swapped steps independent"
-        if not row.ordered and a.op == b.op == Op.RECV_REDUCE and a.peer != b.peer and a.dst == b.dst == a.srcs[0] == b.srcs[0]:
+        if (
+            not row.ordered
+            and a.op == b.op == Op.RECV_REDUCE
+            and a.peer != b.peer
+            and a.dst == b.dst == a.srcs[0] == b.srcs[0]
+        ):
             return "commutative contributions in another order"
     return ""
 
@@ -113,14 +129,21 @@ class Interpreter:
 
     @staticmethod
     def datum(item: Hashable, rank: int) -> Datum:
-        return random.Random(f"{item} {rank}").getrandbits(60), f"<{item} of {rank}>", frozenset([(item, rank)])
+        return (
+            random.Random(f"{item} {rank}").getrandbits(60),
+            f"<{item} of {rank}>",
+            frozenset([(item, rank)]),
+        )
 
     @staticmethod
     def combine(left: Datum, right: Datum) -> Datum:
         return left[0] + right[0], left[1] + right[1], left[2] | right[2]
 
     def at(self, rank: int, chunk: Chunk) -> list[Cell]:
-        return [self.aliases[rank].get((chunk.buffer, i), (chunk.buffer, i)) for i in range(chunk.index, chunk.index + chunk.n)]
+        return [
+            self.aliases[rank].get((chunk.buffer, i), (chunk.buffer, i))
+            for i in range(chunk.index, chunk.index + chunk.n)
+        ]
 
     def run(self) -> None:
         lanes = [(s.rank, c, deque(steps)) for s in self.schedules for c, steps in enumerate(s.channels)]
@@ -182,13 +205,27 @@ def refused(row: Algorithm, schedules: Sequence[Schedule]) -> bool:
 
 
 SHORT = {  # rows of the short run: one for each thing that schedules are made of
-    "allreduce/ring", "allreduce/double_tree", "allreduce/recursive_doubling", "allreduce/hierarchical", "reduce/circulant", "bcast/chain",
-    "bcast/hierarchical", "allgather/circulant", "reduce_scatter/direct", "alltoall/bruck", "gather/binomial", "scatter/direct",
-    "scan/recursive_doubling", "barrier/dissemination", "neighbor_alltoall/hierarchical",
-}  # fmt: skip
+    "allreduce/ring",
+    "allreduce/double_tree",
+    "allreduce/recursive_doubling",
+    "allreduce/hierarchical",
+    "reduce/circulant",
+    "bcast/chain",
+    "bcast/hierarchical",
+    "allgather/circulant",
+    "reduce_scatter/direct",
+    "alltoall/bruck",
+    "gather/binomial",
+    "scatter/direct",
+    "scan/recursive_doubling",
+    "barrier/dissemination",
+    "neighbor_alltoall/hierarchical",
+}
 
 
-@pytest.mark.parametrize("key", [pytest.param(key, marks=() if key in SHORT else pytest.mark.full) for key in CATALOGUE])
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=() if key in SHORT else pytest.mark.full) for key in CATALOGUE]
+)
 def test_wrong_schedules_are_refused(key: str, short: bool) -> None:
     row = CATALOGUE[key]
     rng = random.Random(key)
@@ -196,7 +233,10 @@ def test_wrong_schedules_are_refused(key: str, short: bool) -> None:
     survivors = []
     for nranks in NRANKS:
         for root in {0, nranks - 2} if COLLECTIVES[row.collective].rooted else {0}:
-            schedules = [schedule(row, nranks, rank, root, NCHUNKS, parse_nodes(NODES, nranks)) for rank in range(nranks)]
+            schedules = [
+                schedule(row, nranks, rank, root, NCHUNKS, parse_nodes(NODES, nranks))
+                for rank in range(nranks)
+            ]
             assert data_right(row, schedules)
             candidates = list(mutants(schedules))
             for mutant in rng.sample(candidates, min(MOST // (3 if short else 1), len(candidates))):
@@ -210,4 +250,6 @@ def test_wrong_schedules_are_refused(key: str, short: bool) -> None:
                 if not rule:
                     survivors.append(f"nranks {nranks}, root {root}: {mutant}")
     print(key, dict(found))
-    assert found["refused"] >= 0.99 * (found["refused"] + len(survivors)), "accepted, right, under no rule:\n" + "\n".join(survivors)
+    assert found["refused"] >= 0.99 * (found["refused"] + len(survivors)), (
+        "accepted, right, under no rule:\n" + "\n".join(survivors)
+    )

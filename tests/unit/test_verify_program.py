@@ -16,8 +16,13 @@ from hpcoll.schedules.ir import Buffer, Op, Schedule, Step, inputs, outputs
 from hpcoll.schedules.row import schedule
 
 ROWS = (
-    "allreduce/ring", "allreduce/rabenseifner", "allreduce/recursive_doubling", "reduce/binomial", "allgather/circulant", "alltoall/bruck",
-)  # fmt: skip
+    "allreduce/ring",
+    "allreduce/rabenseifner",
+    "allreduce/recursive_doubling",
+    "reduce/binomial",
+    "allgather/circulant",
+    "alltoall/bruck",
+)
 MANY_SLOTS = 100
 
 
@@ -28,14 +33,22 @@ def in_channels(schedules: Sequence[Schedule], nchannels: int, rng: Random) -> l
     for s in schedules:
         numbers: Counter[tuple[int, int]] = Counter()
         channels: list[list[Step]] = [[] for _ in range(nchannels)]
-        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(list)  # (channel, steps done, wrote) of a chunk
+        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(
+            list
+        )  # (channel, steps done, wrote) of a chunk
         for step in s.channels[0]:
             pair = (s.rank, step.peer) if step.op == Op.SEND else (step.peer, s.rank)
             key = *pair, numbers[pair]
             numbers[pair] += step.peer >= 0
-            channel = channel_of.setdefault(key, rng.randrange(nchannels)) if step.peer >= 0 else rng.randrange(nchannels)
+            channel = (
+                channel_of.setdefault(key, rng.randrange(nchannels))
+                if step.peer >= 0
+                else rng.randrange(nchannels)
+            )
             runs = [(run, False) for run in step.srcs] + ([(step.dst, True)] if step.dst else [])
-            cells = [((run.buffer, i), write) for run, write in runs for i in range(run.index, run.index + run.n)]
+            cells = [
+                ((run.buffer, i), write) for run, write in runs for i in range(run.index, run.index + run.n)
+            ]
             before: Counter[int] = Counter()
             for cell, write in cells:
                 for other, steps, wrote in touched[cell]:
@@ -54,11 +67,18 @@ def test_channels_in_order_are_proven_and_run_as_one_lane(key: str) -> None:
     """Steps that are dealt out to channels, with the order that they need, mean what they meant, and so does the lane made of them."""
     row = CATALOGUE[key]
     for nranks, nchannels in ((2, 2), (5, 3), (8, 4)):
-        dealt = in_channels([schedule(row, nranks, rank) for rank in range(nranks)], nchannels, Random(f"{key} {nranks}"))
+        dealt = in_channels(
+            [schedule(row, nranks, rank) for rank in range(nranks)], nchannels, Random(f"{key} {nranks}")
+        )
         assert verify_program(dealt, in_place=False, slots=MANY_SLOTS).messages > 0
         lanes = in_lanes(dealt)
         assert all(step.op != Op.AFTER for s in lanes for steps in s.channels for step in steps)
-        assert verify_schedules(lanes, in_place=False, uniform=row.uniform or row.collective != "allreduce").messages > 0
+        assert (
+            verify_schedules(
+                lanes, in_place=False, uniform=row.uniform or row.collective != "allreduce"
+            ).messages
+            > 0
+        )
 
 
 def test_a_missing_order_is_a_race() -> None:
@@ -95,7 +115,9 @@ def without_step(s: Schedule, channel: int, number: int) -> Schedule:
         other, steps = step.after
         return step._replace(after=(other, steps - 1)) if other == channel and steps > number else step
 
-    channels = [steps[:number] + steps[number + 1 :] if i == channel else steps for i, steps in enumerate(s.channels)]
+    channels = [
+        steps[:number] + steps[number + 1 :] if i == channel else steps for i, steps in enumerate(s.channels)
+    ]
     return s._replace(channels=tuple(tuple(map(changed, steps)) for steps in channels))
 
 
@@ -121,7 +143,9 @@ REFUSED = {
     "deadlock": bcast((after(1, 2), recv(0)), (after(0, 2), recv(1))),
     "output.1. must hold": [
         *bcast((recv(0), Step(Op.COPY, -1, outputs(1), (outputs(0),))), (), links=(0, 0))[:1],
-        Schedule("bcast", "test", 2, 1, 1, 2, ((Step(Op.SEND, 0, None, (outputs(0),)),), ()), (), None, (0, 0)),
+        Schedule(
+            "bcast", "test", 2, 1, 1, 2, ((Step(Op.SEND, 0, None, (outputs(0),)),), ()), (), None, (0, 0)
+        ),
     ],
     "race": bcast((recv(0),), (recv(1), Step(Op.COPY, -1, outputs(1), (outputs(0),)))),
     "writes input.0.: input is read-only": [
@@ -146,7 +170,10 @@ def test_a_put_needs_free_memory() -> None:
     peer = (*puts, Step(Op.COPY, -1, outputs(1), (inputs(0),)), Step(Op.RECV, 0, outputs(0), ()))
 
     def program(*mine: Step) -> list[Schedule]:
-        return [Schedule("allgather", "test", 2, rank, 0, 2, (steps,), (), None, (0,)) for rank, steps in enumerate((mine, peer))]
+        return [
+            Schedule("allgather", "test", 2, rank, 0, 2, (steps,), (), None, (0,))
+            for rank, steps in enumerate((mine, peer))
+        ]
 
     assert verify_program(program(*uses, token, *ends), in_place=False).messages == 2
     with pytest.raises(ScheduleError, match="race"):

@@ -53,7 +53,9 @@ def test_order_of_operands(received_first: bool, ordered: bool) -> None:
 @pytest.mark.parametrize("alike", [True, False])
 def test_reproducible_means_the_same_expression_everywhere(alike: bool) -> None:
     proof = verify_schedules(made("allreduce", partial(associating, alike=alike), nranks=3), in_place=False)
-    assert proof == Proof(messages=6, rounds=proof.rounds, ordered=True, reproducible=alike, chunks_sent=2, canonical=alike)
+    assert proof == Proof(
+        messages=6, rounds=proof.rounds, ordered=True, reproducible=alike, chunks_sent=2, canonical=alike
+    )
 
 
 def test_rounds_count_dependent_messages_only() -> None:
@@ -127,7 +129,11 @@ def test_roots_share_a_proof_only_where_ranks_are_renamed() -> None:
         if w.root == 2 and w.rank == 3:
             w.channels[0][0] = wrong
 
-    for wrong in (Step(Op.RECV, 1, outputs(0), ()), Step(Op.RECV, 2, outputs(1), ()), Step(Op.COPY, -1, outputs(0), (outputs(0),))):
+    for wrong in (
+        Step(Op.RECV, 1, outputs(0), ()),
+        Step(Op.RECV, 2, outputs(1), ()),
+        Step(Op.COPY, -1, outputs(0), (outputs(0),)),
+    ):
         row = CATALOGUE["bcast/chain"]._replace(builder=partial(faulty, wrong=wrong))
         with pytest.raises(ScheduleError, match="rank"):
             prove_catalogue(5, 1, (), rows=[row])
@@ -147,10 +153,15 @@ def test_prove_covers_blocks_of_different_sizes() -> None:
 def test_sweep_counts_instances_and_reports_progress() -> None:
     rows = [CATALOGUE["allreduce/ring"], CATALOGUE["bcast/binomial"], CATALOGUE["bcast/circulant"]]
     seen: list[tuple[int, int]] = []
-    found = prove_catalogue(4, jobs=1, extra=(9,), rows=rows, progress=lambda done, total: seen.append((done, total)))
+    found = prove_catalogue(
+        4, jobs=1, extra=(9,), rows=rows, progress=lambda done, total: seen.append((done, total))
+    )
     assert [summary.key for summary in found] == [row.key for row in rows]
     assert [summary.instances for summary in found] == [5, 14, 14 * len(NCHUNKS) + 5 * len(MANY_CHUNKS)]
-    assert [summary.messages for summary in found[:2]] == [2 * sum(p * (p - 1) for p in (1, 2, 3, 4, 9)), 2 + 6 + 12 + 4 * 8]
+    assert [summary.messages for summary in found[:2]] == [
+        2 * sum(p * (p - 1) for p in (1, 2, 3, 4, 9)),
+        2 + 6 + 12 + 4 * 8,
+    ]
     assert seen == [(done, 15) for done in range(1, 16)]
 
 
@@ -163,7 +174,9 @@ def test_sweep_over_processes_proves_the_same() -> None:
     rows = [CATALOGUE["allreduce/ring"], CATALOGUE["scatter/binomial"]]
 
     def proven(jobs: int) -> list[Summary]:
-        return [summary._replace(seconds=0.0) for summary in prove_catalogue(6, jobs=jobs, extra=(), rows=rows)]
+        return [
+            summary._replace(seconds=0.0) for summary in prove_catalogue(6, jobs=jobs, extra=(), rows=rows)
+        ]
 
     assert proven(2) == proven(1)
     assert [summary.ordered for summary in proven(1)] == [False, True]
@@ -177,7 +190,9 @@ def test_sweep_passes_a_refusal_on() -> None:
 
 def test_sweep_names_what_was_proven_when_a_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove_module, "_PROVER", "import os; os._exit(9)")
-    with pytest.raises(HpcollError, match=r"process \d+ has ended while it proved allreduce/ring on \d ranks"):
+    with pytest.raises(
+        HpcollError, match=r"process \d+ has ended while it proved allreduce/ring on \d ranks"
+    ):
         prove_catalogue(3, jobs=2, extra=(), rows=[CATALOGUE["allreduce/ring"]])
 
 
@@ -198,7 +213,11 @@ def before_its_message(rank: int, steps: Steps) -> Steps:
     """Rank 1 tells the others of its memory before it sends to them, which they await first."""
     messages = [step for step in steps if step.op == Op.SEND and not step.put]
     receives = [step for step in steps if step.op == Op.RECV]
-    return [*receives, *messages, *(step for step in steps if step not in messages + receives)] if rank == 1 else steps
+    return (
+        [*receives, *messages, *(step for step in steps if step not in messages + receives)]
+        if rank == 1
+        else steps
+    )
 
 
 def into_what_was_used(rank: int, steps: Steps) -> Steps:
@@ -222,7 +241,10 @@ def test_those_of_the_catalogue_hold() -> None:
     [
         (one_end(Op.SEND), r"of messages to rank \d in channel 0 one end puts"),
         (one_end(Op.RECV), r"of messages to rank 1 in channel 0 one end puts"),
-        (before_its_message, r"tells rank \d in channel 0 of \['memory for a put', 'a message'\], which uses \['a message', 'memory"),
+        (
+            before_its_message,
+            r"tells rank \d in channel 0 of \['memory for a put', 'a message'\], which uses \['a message', 'memory",
+        ),
         (into_what_was_used, "a put into what was used before"),
         (many, r"tells rank \d of 5 things in channel 0, and a ring has 4 slots"),
     ],

@@ -16,24 +16,42 @@ def waits(rank: int, nranks: int, awaited: Mapping[int, float], **others: Any) -
     """Waits of a rank in calls in which all ranks wait for the last one, with `awaited` seconds by rank."""
     caused = {owner: seconds / (nranks - 1) for owner, seconds in awaited.items()}
     fields: dict[str, Any] = {
-        "host": f"node{rank}", "run_s": RUN_S, "calls": CALLS, "uncompared": 0, "waited_s": sum(awaited.values()),
-        "moved_s": 0.5, "hidden_s": 0.0, "python_s": 0.01, "nbytes": 8 * CALLS, "inherited": {}, "taken_s": 0.0, "absent_s": 0.0,
-        "computed_s": 8.0, "places": (), "clock_error_s": 0.0,
-    }  # fmt: skip
+        "host": f"node{rank}",
+        "run_s": RUN_S,
+        "calls": CALLS,
+        "uncompared": 0,
+        "waited_s": sum(awaited.values()),
+        "moved_s": 0.5,
+        "hidden_s": 0.0,
+        "python_s": 0.01,
+        "nbytes": 8 * CALLS,
+        "inherited": {},
+        "taken_s": 0.0,
+        "absent_s": 0.0,
+        "computed_s": 8.0,
+        "places": (),
+        "clock_error_s": 0.0,
+    }
     held_up_by = dict.fromkeys(awaited, CALLS // nranks)
     return RankWaits(rank=rank, held_up_by=held_up_by, waited_for=awaited, caused=caused, **(fields | others))
 
 
-def late(nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, last: int = 0, **cause: float) -> list[RankWaits]:
+def late(
+    nranks: int, culprit: int, seconds: float = 1.0, noise: float = 0.05, last: int = 0, **cause: float
+) -> list[RankWaits]:
     """Waits of ranks that all wait so many seconds for one, which differs from them in ``cause``, and a little for each other.
 
     It comes last in ``last`` calls, or as often as the others.
     """
     found = []
     for rank in range(nranks):
-        awaited = {owner: noise for owner in range(nranks) if owner != rank} | ({} if rank == culprit else {culprit: seconds})
+        awaited = {owner: noise for owner in range(nranks) if owner != rank} | (
+            {} if rank == culprit else {culprit: seconds}
+        )
         one = waits(rank, nranks, awaited, **(cause if rank == culprit else {}))
-        found.append(one._replace(held_up_by={**one.held_up_by, culprit: last}) if last and rank != culprit else one)
+        found.append(
+            one._replace(held_up_by={**one.held_up_by, culprit: last}) if last and rank != culprit else one
+        )
     return found
 
 
@@ -75,7 +93,10 @@ def test_no_rank_is_named_where_each_is_last_in_turns() -> None:
     for _ in range(100):
         nranks = draw.randint(2, 8)
         heavy = [sum(draw.paretovariate(2.0) for _ in range(200)) / 200 for _ in range(nranks)]
-        ranks = [waits(rank, nranks, {o: cost for o, cost in enumerate(heavy) if o != rank}, taken_s=2.0) for rank in range(nranks)]
+        ranks = [
+            waits(rank, nranks, {o: cost for o, cost in enumerate(heavy) if o != rank}, taken_s=2.0)
+            for rank in range(nranks)
+        ]
         named += judge(ranks).worst is not None
     assert named <= 5
     found = judge([one._replace(moved_s=20.0) for one in ranks])
@@ -98,7 +119,9 @@ def test_a_core_that_was_taken_away_is_the_cause() -> None:
         (0.25, 6.7, "computed or waited for its core: the machine was busy"),
     ],
 )
-def test_on_a_busy_machine_who_computes_longer_waits_longer_for_a_core(computed_s: float, taken_s: float, words: str) -> None:
+def test_on_a_busy_machine_who_computes_longer_waits_longer_for_a_core(
+    computed_s: float, taken_s: float, words: str
+) -> None:
     """The others compute 0.1 s and wait 1.5 s for cores meanwhile: of a rank that computes 2.5 times as long nobody took the core away."""
     ranks = [one._replace(computed_s=0.1, taken_s=1.5) for one in late(3, 1, seconds=1.0)]
     ranks[1] = ranks[1]._replace(computed_s=computed_s, taken_s=taken_s)
@@ -114,14 +137,20 @@ def test_ranks_that_held_each_other_up_are_not_each_others_reason() -> None:
     assert [row.why for row in judge(both).rows] == [turns, turns]
     assert [row.why for row in judge(chain(closed=True)).rows] == [turns] * 4
     behind = [*chain(closed=True), waits(4, 2, {0: 0.9}), waits(5, 2, {4: 1.0}, inherited={4: 1.0})]
-    assert [row.why for row in judge(behind).rows][:5] == [*[turns] * 4, "was held up in other collectives, most by rank 0"]
+    assert [row.why for row in judge(behind).rows][:5] == [
+        *[turns] * 4,
+        "was held up in other collectives, most by rank 0",
+    ]
 
 
 def test_very_many_ranks_take_room_for_the_waits_that_there_are() -> None:
     """Not for all pairs of ranks: four times as many ranks take four times as much."""
 
     def peak(nranks: int) -> int:
-        ranks = [waits(rank, nranks, {0: 1.0} if rank else {}, computed_s=9.0 if rank % 2 else 8.0) for rank in range(nranks)]
+        ranks = [
+            waits(rank, nranks, {0: 1.0} if rank else {}, computed_s=9.0 if rank % 2 else 8.0)
+            for rank in range(nranks)
+        ]
         tracemalloc.start()
         judge(ranks)
         found = tracemalloc.get_traced_memory()[1]
@@ -199,12 +228,20 @@ def test_less_than_the_error_of_the_clocks_is_no_finding() -> None:
 
 def test_a_slow_link_is_said_to_be_the_cause() -> None:
     """A rank that is late without having spent the time itself is so by its link; where it computed longer, that is the cause."""
-    assert judge(late(4, 2), {"node2": 3.0}).verdict.endswith("it has a link 3.0 times slower than the median")
+    assert judge(late(4, 2), {"node2": 3.0}).verdict.endswith(
+        "it has a link 3.0 times slower than the median"
+    )
     assert judge(late(4, 2, computed_s=9.0), {"node2": 3.0}).rows[2].why == "computed longer"
-    assert "the link of node1 is 2.0 times slower" in judge(late(4, 2, seconds=0.0), {"node1": 2.0, "node2": 1.0}).verdict
+    assert (
+        "the link of node1 is 2.0 times slower"
+        in judge(late(4, 2, seconds=0.0), {"node1": 2.0, "node2": 1.0}).verdict
+    )
 
 
-@pytest.mark.parametrize("ranks", [[], late(1, 0), [one._replace(calls=0, run_s=0.0, waited_s=0.0) for one in late(3, 0, 0.0, 0.0)]])
+@pytest.mark.parametrize(
+    "ranks",
+    [[], late(1, 0), [one._replace(calls=0, run_s=0.0, waited_s=0.0) for one in late(3, 0, 0.0, 0.0)]],
+)
 def test_nothing_to_judge_is_no_finding(ranks: Sequence[RankWaits]) -> None:
     """Programs that made no calls, or have one rank, get a value and a text as well."""
     found = judge(ranks)
@@ -220,5 +257,7 @@ def test_the_table_shows_the_worst_first_and_counts_the_rest() -> None:
     assert lines[-1].startswith("and 24 other ranks")
     assert all(line.isprintable() for line in lines)
     place = PlaceWaits("a.py:1", "", 1, 0.1, 0.0, {})
-    many = judge([one._replace(places=[place._replace(region=f"r{i}") for i in range(20)]) for one in late(2, 0)])
+    many = judge(
+        [one._replace(places=[place._replace(region=f"r{i}") for i in range(20)]) for one in late(2, 0)]
+    )
     assert str(many).endswith("and 4 other places, where ranks waited less")

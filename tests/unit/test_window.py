@@ -15,7 +15,15 @@ from slowness import slowed
 
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
-from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, AddressRanges, Mapping, Symmetric, Window, WindowNumber
+from hpcoll.runtime.transports.window import (
+    MAX_WINDOWS,
+    PAGE,
+    AddressRanges,
+    Mapping,
+    Symmetric,
+    Window,
+    WindowNumber,
+)
 
 FOLDER = "/dev/shm"
 NRANKS = 3
@@ -88,7 +96,9 @@ def test_numbers() -> None:
 
 def test_threads_hold_different_numbers() -> None:
     held: list[WindowNumber] = []
-    threads = [threading.Thread(target=lambda: held.extend(WindowNumber(100) for _ in range(200))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: held.extend(WindowNumber(100) for _ in range(200))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -134,7 +144,11 @@ def test_arrays_start_lines_in_different_places_of_a_page() -> None:
     for shared in kept:
         for rank, one in enumerate(shared.ranks):
             assert one.offset % CACHE_LINE_NBYTES == 0
-            assert PAGE + rank * shared.part_nbytes <= one.offset <= PAGE + (rank + 1) * shared.part_nbytes - one.nbytes
+            assert (
+                PAGE + rank * shared.part_nbytes
+                <= one.offset
+                <= PAGE + (rank + 1) * shared.part_nbytes - one.nbytes
+            )
         assert len({one.offset % 4096 for one in shared.ranks}) == NRANKS
         os.close(shared.file)
     assert len({shared.ranks[0].offset for shared in kept}) == len(kept)
@@ -179,7 +193,13 @@ if "freeze" in sys.argv:
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=slowed(60))
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=slowed(60),
+    )
 
 
 def test_arrays_can_be_read_until_the_interpreters_end() -> None:
@@ -204,11 +224,15 @@ def test_half_changed_rows_match_nothing_wrong(changes: list[tuple[int, int] | N
             oldest = min(alive)
             del alive[oldest]
             ranges.remove(oldest)
-        elif change is not None and not any(change[0] < end and first < sum(change) for first, end in alive.values()):
+        elif change is not None and not any(
+            change[0] < end and first < sum(change) for first, end in alive.values()
+        ):
             alive[number] = change[0], sum(change)
             ranges.add(number, *alive[number], 1000 * number)
         used = ranges.table[: ranges.nrows[0]].tolist()
-        assert sorted(row for row in used if row[1]) == sorted([*span, 1000 * number] for number, span in alive.items())
+        assert sorted(row for row in used if row[1]) == sorted(
+            [*span, 1000 * number] for number, span in alive.items()
+        )
         for earlier in seen:
             for (start, _, _), (first, end, _) in zip(earlier, used):
                 assert all(first <= address for address in range(start, end))

@@ -46,22 +46,40 @@ def test_sources_come_first() -> None:
 @pytest.mark.parametrize(
     ("write", "text"),
     [
-        (lambda w: w.send(1, inputs), r"send\(peer, src\) needs chunks such as inputs\(0\).*, got inputs without an index"),
+        (
+            lambda w: w.send(1, inputs),
+            r"send\(peer, src\) needs chunks such as inputs\(0\).*, got inputs without an index",
+        ),
         (lambda w: w.recv(1, outputs), r"recv\(peer, dst\) needs chunks .*, got outputs without an index"),
         (lambda w: w.copy(0, outputs(0)), r"copy\(src, dst\) needs chunks .*, got 0"),
         (lambda w: w.recv_reduce(1, None), r"recv_reduce\(peer, src, dst\) needs chunks .*, got None"),
-        (lambda w: w.reduce(inputs(0), 3, dst=outputs(0)), r"reduce\(\*srcs, dst=...\) needs chunks .*, got 3"),
-        (lambda w: w.send(0.5, inputs(0)), r"send\(peer, src\) needs the rank of its peer, an integer, got 0.5"),
+        (
+            lambda w: w.reduce(inputs(0), 3, dst=outputs(0)),
+            r"reduce\(\*srcs, dst=...\) needs chunks .*, got 3",
+        ),
+        (
+            lambda w: w.send(0.5, inputs(0)),
+            r"send\(peer, src\) needs the rank of its peer, an integer, got 0.5",
+        ),
         (lambda w: w.send(inputs(0), 1), r"send\(peer, src\) needs chunks .*, got 1"),
-        (lambda w: w.recv_reduce(1, outputs(0), inputs(0)), r"recv_reduce\(peer, src, dst\) has its source first, as copy has"),
-        (lambda w: w.reduce(outputs(0), inputs(0), inputs(0)), r"reduce\(\*srcs, dst=...\) has its sources first"),
+        (
+            lambda w: w.recv_reduce(1, outputs(0), inputs(0)),
+            r"recv_reduce\(peer, src, dst\) has its source first, as copy has",
+        ),
+        (
+            lambda w: w.reduce(outputs(0), inputs(0), inputs(0)),
+            r"reduce\(\*srcs, dst=...\) has its sources first",
+        ),
     ],
 )
 def test_wrong_arguments_name_the_line_of_the_builder(write: Callable[[Writer], None], text: str) -> None:
     """The old order of arguments is refused, too, where it can be told apart."""
     row = hpcoll.algorithm("allreduce", name="mine")(write)
     line = write.__code__.co_firstlineno
-    with pytest.raises(ScheduleError, match=rf"^rank 0: allreduce/mine on 2 ranks: its builder raised \w+ at {__file__}:{line}: {text}"):
+    with pytest.raises(
+        ScheduleError,
+        match=rf"^rank 0: allreduce/mine on 2 ranks: its builder raised \w+ at {__file__}:{line}: {text}",
+    ):
         schedule(row, 2, 0)
     with pytest.raises(ArgumentError, match=text):
         write(Writer(2, 0, 0, 1))
@@ -91,7 +109,9 @@ def test_sizes_of_scratch_are_explained() -> None:
     def another_size(w: Writer) -> None:
         w.copy(inputs(0), w.scratch(1))
 
-    schedules = [schedule(hpcoll.algorithm("allreduce", chunks="2")(another_size), 2, rank) for rank in range(2)]
+    schedules = [
+        schedule(hpcoll.algorithm("allreduce", chunks="2")(another_size), 2, rank) for rank in range(2)
+    ]
     text = r"differ in size: input\[0\] has \[0\], scratch\[0\] has \[1\]; .* w.scratch\(1\) is as large as chunk 1"
     with pytest.raises(ScheduleError, match=text):
         verify_schedules(schedules, in_place=False)

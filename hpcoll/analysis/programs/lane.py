@@ -28,15 +28,25 @@ class LaneScratch:
 
     def compact(self, s: Schedule, channels: Sequence[Sequence[Step]]) -> Schedule:
         """Return a schedule with these channels, and the cells that they use."""
-        runs = [run for steps in channels for step in steps for run in step.runs if run.buffer is Buffer.SCRATCH]
+        runs = [
+            run for steps in channels for step in steps for run in step.runs if run.buffer is Buffer.SCRATCH
+        ]
         used = sorted({index for run in runs for _, index in cells_of(run)})
         places = {index: place for place, index in enumerate(used)}
 
         def moved(run: Chunk) -> Chunk:
             return run._replace(index=places[run.index]) if run.buffer is Buffer.SCRATCH else run
 
-        extents = [(0, self.kinds[index]) if self.blocks and self.nkinds > 1 else self.kinds[index] for index in used]
-        steps = (tuple(step._replace(dst=step.dst and moved(step.dst), srcs=tuple(map(moved, step.srcs))) for step in c) for c in channels)
+        extents = [
+            (0, self.kinds[index]) if self.blocks and self.nkinds > 1 else self.kinds[index] for index in used
+        ]
+        steps = (
+            tuple(
+                step._replace(dst=step.dst and moved(step.dst), srcs=tuple(map(moved, step.srcs)))
+                for step in c
+            )
+            for c in channels
+        )
         return s._replace(channels=tuple(steps), scratch=tuple(extents), links=())
 
 
@@ -47,13 +57,25 @@ class Lane:
     """
 
     def __init__(
-        self, schedule: Schedule, channels: Sequence[int], scratch: LaneScratch, shared: Mapping[tuple[Buffer, int], tuple[Buffer, int]]
+        self,
+        schedule: Schedule,
+        channels: Sequence[int],
+        scratch: LaneScratch,
+        shared: Mapping[tuple[Buffer, int], tuple[Buffer, int]],
     ) -> None:
         """``shared``: by chunk of OUTPUT the chunk of INPUT that may be the same memory."""
-        self.schedule, self.rank, self.channels, self.scratch, self.shared = schedule, schedule.rank, channels, scratch, shared
+        self.schedule, self.rank, self.channels, self.scratch, self.shared = (
+            schedule,
+            schedule.rank,
+            channels,
+            scratch,
+            shared,
+        )
         self.steps: list[list[Step]] = []  # a send may become two steps
         self.images: dict[int, int] = {}  # difference -> first new cell
-        self.places: dict[tuple[Buffer, int], tuple[Buffer, int]] = {}  # of the scratch cells that have been written
+        self.places: dict[
+            tuple[Buffer, int], tuple[Buffer, int]
+        ] = {}  # of the scratch cells that have been written
         self.lent: dict[tuple[Buffer, int], list[LaneMessage]] = defaultdict(list)
 
     def add(self, step: Step) -> None:
@@ -75,7 +97,9 @@ class Lane:
             raise self.error(f"{run} holds chunks that do not follow one another")
         if run.buffer is Buffer.SCRATCH:
             if difference not in self.images:
-                image = self.scratch.take([(index + difference) % nkinds for index in range(len(self.schedule.scratch))])
+                image = self.scratch.take(
+                    [(index + difference) % nkinds for index in range(len(self.schedule.scratch))]
+                )
                 self.images[difference] = image.index
             found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
             self.places.update(zip(cells_of(run), cells_of(found)))
@@ -90,7 +114,10 @@ class Lane:
     def kinds_of(self, run: Chunk) -> list[int]:
         """Return the kinds of the chunks that a run holds."""
         cells = (self.places.get(cell, cell) for cell in cells_of(run))
-        return [self.scratch.kinds[i] if buffer is Buffer.SCRATCH else i % self.scratch.nkinds for buffer, i in cells]
+        return [
+            self.scratch.kinds[i] if buffer is Buffer.SCRATCH else i % self.scratch.nkinds
+            for buffer, i in cells
+        ]
 
     def error(self, text: str) -> ScheduleError:
         """Return the error of a program that is right and cannot run."""
@@ -115,5 +142,8 @@ class LaneMessage:
         """Let the sender send from a copy, unless the message has arrived."""
         if not self.arrived:
             copy = self.lane.scratch.take(self.kinds)
-            self.lane.steps[self.number] = [Step(Op.COPY, -1, copy, (self.src,)), Step(Op.SEND, self.peer, None, (copy,))]
+            self.lane.steps[self.number] = [
+                Step(Op.COPY, -1, copy, (self.src,)),
+                Step(Op.SEND, self.peer, None, (copy,)),
+            ]
             self.arrived = True

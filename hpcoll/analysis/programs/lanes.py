@@ -25,7 +25,9 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
 
-_ROOM = RING_SLOTS - 1  # messages from one rank to another that may be under way: one less than the engine has slots for
+_ROOM = (
+    RING_SLOTS - 1
+)  # messages from one rank to another that may be under way: one less than the engine has slots for
 
 
 class _ChannelInTime:
@@ -33,7 +35,12 @@ class _ChannelInTime:
 
     def __init__(self, lane: Lane, index: int) -> None:
         s = lane.schedule
-        self.lane, self.index, self.link, self.steps = lane, index, s.links[index] if s.links else index, s.channels[index]
+        self.lane, self.index, self.link, self.steps = (
+            lane,
+            index,
+            s.links[index] if s.links else index,
+            s.channels[index],
+        )
         self.pc = self.time = 0
         self.times: list[int] = []  # at which its steps were done
         self.followers: list[_ChannelInTime] = []
@@ -47,10 +54,16 @@ class _Run:
         self.channels = [_ChannelInTime(lane, index) for lane in lanes for index in lane.channels]
         self.of = {(channel.lane.rank, channel.index): channel for channel in self.channels}
         self.heap: list[tuple[int, int, _ChannelInTime]] = []
-        self.links: dict[tuple[int, int, int], deque[LaneMessage]] = defaultdict(deque)  # messages that nobody has taken
+        self.links: dict[tuple[int, int, int], deque[LaneMessage]] = defaultdict(
+            deque
+        )  # messages that nobody has taken
         self.receivers: dict[tuple[int, int, int], _ChannelInTime] = {}
-        self.pairs: dict[tuple[int, int], deque[LaneMessage]] = defaultdict(deque)  # messages that are not received, in order
-        self.held: dict[tuple[int, int], list[_ChannelInTime]] = defaultdict(list)  # channels that find no room
+        self.pairs: dict[tuple[int, int], deque[LaneMessage]] = defaultdict(
+            deque
+        )  # messages that are not received, in order
+        self.held: dict[tuple[int, int], list[_ChannelInTime]] = defaultdict(
+            list
+        )  # channels that find no room
         for channel in self.channels:
             self.push(channel, 0)
 
@@ -73,7 +86,9 @@ class _Run:
                 channel.followers.clear()
         stuck = next((channel for channel in self.channels if channel.pc < len(channel.steps)), None)
         if stuck:
-            raise ScheduleError("deadlock", rank=stuck.lane.rank, step=stuck.pc, op=str(stuck.steps[stuck.pc]))
+            raise ScheduleError(
+                "deadlock", rank=stuck.lane.rank, step=stuck.pc, op=str(stuck.steps[stuck.pc])
+            )
 
     def _make_room(self) -> bool:
         """Land the oldest message of a pair of ranks where a send waits for room; return False where none does."""
@@ -140,7 +155,14 @@ class _Run:
         elif step.op is Op.RECV:
             lane.add(Step(Op.COPY, -1, dst, (message.landed,)))
         else:
-            lane.add(Step(Op.REDUCE, -1, dst, (message.landed, *srcs) if step.received_first else (*srcs, message.landed)))
+            lane.add(
+                Step(
+                    Op.REDUCE,
+                    -1,
+                    dst,
+                    (message.landed, *srcs) if step.received_first else (*srcs, message.landed),
+                )
+            )
         return True
 
     def _land(self, message: LaneMessage) -> None:
@@ -158,7 +180,11 @@ class _Run:
 
 
 def in_lanes(
-    schedules: Sequence[Schedule], meaning: Collective | None = None, *, in_place: bool = False, shared: bool = False
+    schedules: Sequence[Schedule],
+    meaning: Collective | None = None,
+    *,
+    in_place: bool = False,
+    shared: bool = False,
 ) -> tuple[Schedule, ...]:
     """Return the schedules of a program that `verify_program` has proven, with one channel for each part.
 
@@ -186,7 +212,10 @@ def in_lanes(
         _copy_in(s, mine, lanes)
     for lanes in parts:
         _Run(lanes).run()
-    channels = [[[step for steps in lane.steps for step in steps] for lane in lanes] for lanes in zip(*parts, strict=True)]
+    channels = [
+        [[step for steps in lane.steps for step in steps] for lane in lanes]
+        for lanes in zip(*parts, strict=True)
+    ]
     return tuple(one.compact(s, c) for s, c, one in zip(schedules, channels, scratch, strict=True))
 
 
@@ -195,19 +224,33 @@ def _reading_input(s: Schedule, sources: dict[int, int]) -> Schedule:
     written = {cell for steps in s.channels for step in steps if step.dst for cell in cells_of(step.dst)}
 
     def moved(run: Chunk) -> Chunk:
-        untouched = run.buffer is Buffer.OUTPUT and all(cell[1] in sources and cell not in written for cell in cells_of(run))
+        untouched = run.buffer is Buffer.OUTPUT and all(
+            cell[1] in sources and cell not in written for cell in cells_of(run)
+        )
         return Chunk(Buffer.INPUT, sources[run.index], run.n) if untouched and run.n else run
 
-    channels = tuple(tuple(step._replace(srcs=tuple(map(moved, step.srcs))) for step in steps) for steps in s.channels)
+    channels = tuple(
+        tuple(step._replace(srcs=tuple(map(moved, step.srcs))) for step in steps) for steps in s.channels
+    )
     return s._replace(channels=channels)
 
 
 def _copy_in(s: Schedule, pairs: Iterable[tuple[int, int]], lanes: Sequence[Lane]) -> None:
     """Let each lane copy the chunks of INPUT that it uses as chunks of OUTPUT, and the first lane those that no other uses."""
-    used = {cell: number for number, lane in enumerate(lanes) for c in lane.channels for step in s.channels[c] for cell in _touched(step)}
-    for (number, _), run in groupby(pairs, key=lambda pair: (used.get((Buffer.OUTPUT, pair[1]), 0), pair[1] - pair[0])):
+    used = {
+        cell: number
+        for number, lane in enumerate(lanes)
+        for c in lane.channels
+        for step in s.channels[c]
+        for cell in _touched(step)
+    }
+    for (number, _), run in groupby(
+        pairs, key=lambda pair: (used.get((Buffer.OUTPUT, pair[1]), 0), pair[1] - pair[0])
+    ):
         copied = list(run)
-        source, target = (Chunk(buffer, copied[0][buffer], len(copied)) for buffer in (Buffer.INPUT, Buffer.OUTPUT))
+        source, target = (
+            Chunk(buffer, copied[0][buffer], len(copied)) for buffer in (Buffer.INPUT, Buffer.OUTPUT)
+        )
         lanes[number].add(Step(Op.COPY, -1, target, (source,)))
 
 

@@ -33,7 +33,9 @@ _Access = tuple[int, int]  # number of a channel, and how many of its steps ther
 class _SharedMemory(RankMemory):
     """A rank's memory whose cells know who wrote them last and who has read them since."""
 
-    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool
+    ) -> None:
         super().__init__(schedule, collective, values, in_place, uniform)
         self.shared = False  # by channels that are not independent
         self.writers: list[_Access | None] = [None] * len(self.values)
@@ -49,7 +51,9 @@ class _Program(Machine):
 
     memory: ClassVar[type[RankMemory]] = _SharedMemory
 
-    def __init__(self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, slots: int, where: Where) -> None:
+    def __init__(
+        self, schedules: Sequence[Schedule], collective: Collective, in_place: bool, slots: int, where: Where
+    ) -> None:
         super().__init__(schedules, collective, in_place, uniform=True, slots=slots)
         self.where = where
         self.numbers = {channel: number for number, channel in enumerate(self.channels)}
@@ -57,14 +61,22 @@ class _Program(Machine):
         for channel in self.channels:
             channel.used_at = list(range(len(channel.steps)))
         self.budget = Budget()
-        kind = np.dtype(np.uint16 if max(len(channel.steps) for channel in self.channels) < 1 << 16 else np.int32)
+        kind = np.dtype(
+            np.uint16 if max(len(channel.steps) for channel in self.channels) < 1 << 16 else np.int32
+        )
         self.budget.spend(len(self.channels) ** 2 * kind.itemsize, CLOCKS)
         self.clocks = np.zeros((len(self.channels), len(self.channels)), kind)
-        self.carried: dict[int, deque[np.ndarray]] = defaultdict(deque)  # id of a link -> clocks of the messages on it
-        self.awaited = Counter((rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c)
+        self.carried: dict[int, deque[np.ndarray]] = defaultdict(
+            deque
+        )  # id of a link -> clocks of the messages on it
+        self.awaited = Counter(
+            (rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c
+        )
         # clocks, and lengths of chains of messages, behind steps that others wait for
         self.kept: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}
-        self.needless: list[tuple[int, int, int]] | None = None  # a list: rank, channel and step of waits that others imply
+        self.needless: list[tuple[int, int, int]] | None = (
+            None  # a list: rank, channel and step of waits that others imply
+        )
         self.before: dict[int, np.ndarray] = {}  # clocks of channels before the waits that they are at
 
     def _execute(self, channel: ChannelRun, step: Step) -> bool:
@@ -97,7 +109,9 @@ class _Program(Machine):
         rank = channel.rank.rank
         other = self.of.get((rank, index))
         if other is None or other is channel or not 0 < steps <= len(other.steps):
-            raise ValueError(f"waits for {steps} steps of channel {index}, which has {len(other.steps) if other else 'none'}")
+            raise ValueError(
+                f"waits for {steps} steps of channel {index}, which has {len(other.steps) if other else 'none'}"
+            )
         found = self.kept.get((rank, index, steps))
         if found is None:
             other.followers.append(channel)
@@ -122,7 +136,9 @@ class _Program(Machine):
         first = end
         while first and steps[first - 1].op is Op.AFTER:
             first -= 1
-        latest = {steps[at].after[0]: at for at in sorted(range(first, end), key=lambda at: steps[at].after[1])}  # of each channel
+        latest = {
+            steps[at].after[0]: at for at in sorted(range(first, end), key=lambda at: steps[at].after[1])
+        }  # of each channel
         left = {at: (rank, *steps[at].after) for at in latest.values()}
         self.budget.spend(len(left) ** 2, TURNS)
         for at, wait in list(left.items()):
@@ -141,7 +157,9 @@ class _Program(Machine):
             self._touch(channel, step.dst, write=True, clock=clock)
         np.maximum(self.clocks[self.numbers[channel]], clock, out=self.clocks[self.numbers[channel]])
 
-    def _touch(self, channel: ChannelRun, run: Chunk, *, write: bool, clock: np.ndarray | None = None) -> None:
+    def _touch(
+        self, channel: ChannelRun, run: Chunk, *, write: bool, clock: np.ndarray | None = None
+    ) -> None:
         """Take down an access to a run of chunks; refuse one that nothing orders behind an earlier one of another channel."""
         number, memory = self.numbers[channel], channel.rank
         assert isinstance(memory, _SharedMemory)
@@ -153,7 +171,9 @@ class _Program(Machine):
             earlier += readers.items() if write else ()
             for other, steps in earlier:
                 if (other != number or clock is not None) and known[other] < steps:
-                    raise ValueError(self._race(run, other, steps, "wrote" if (other, steps) == writer else "reads"))
+                    raise ValueError(
+                        self._race(run, other, steps, "wrote" if (other, steps) == writer else "reads")
+                    )
             if clock is None and write:
                 memory.writers[cell] = number, channel.pc + 1
                 readers.clear()
@@ -163,7 +183,9 @@ class _Program(Machine):
     def _race(self, run: Chunk, number: int, steps: int, verb: str) -> str:
         other = self.channels[number]
         place = self.where(other.rank.rank, other.index, steps - 1)
-        return f"race: uses {run}, which {place} ({other.steps[steps - 1]}) {verb}, and nothing orders the two"
+        return (
+            f"race: uses {run}, which {place} ({other.steps[steps - 1]}) {verb}, and nothing orders the two"
+        )
 
     def _send(self, channel: ChannelRun, peer: int, src: Chunk) -> bool:
         rank, step = channel.rank, channel.steps[channel.pc]
@@ -232,13 +254,19 @@ class _Program(Machine):
         return f"it waits for another thread block: {self._whereabouts(self.of[channel.rank.rank, step.after[0]])}"
 
     def _whereabouts(self, channel: ChannelRun) -> str:
-        return f"{self.where(channel.rank.rank, channel.index, channel.pc)} waits at {channel.steps[channel.pc]}"
+        return (
+            f"{self.where(channel.rank.rank, channel.index, channel.pc)} waits at {channel.steps[channel.pc]}"
+        )
 
 
 def verify_program(
-    schedules: Sequence[Schedule], collective: Collective | None = None, *, in_place: bool, slots: int = RING_SLOTS,
+    schedules: Sequence[Schedule],
+    collective: Collective | None = None,
+    *,
+    in_place: bool,
+    slots: int = RING_SLOTS,
     where: Where = lambda rank, channel, step: f"rank {rank}, channel {channel}, step {step}",
-) -> Proof:  # fmt: skip
+) -> Proof:
     """Prove a program, from the schedules of all ranks; all chunks have one size.
 
     Args:
@@ -261,7 +289,9 @@ def verify_program(
     return machine.judge()
 
 
-def needless_waits(schedules: Sequence[Schedule], collective: Collective, *, in_place: bool) -> list[tuple[int, int, int]]:
+def needless_waits(
+    schedules: Sequence[Schedule], collective: Collective, *, in_place: bool
+) -> list[tuple[int, int, int]]:
     """Return rank, channel and step of the AFTER steps whose order others imply, of a program that `verify_program` has proven."""
     any_slots = sum(len(steps) for s in schedules for steps in s.channels)
     machine = _Program(schedules, collective, in_place, any_slots, lambda rank, channel, step: "")

@@ -31,7 +31,11 @@ def cases(rank: int, n: int) -> Iterator[tuple[str, Issue]]:
     yield "Allreduce(x.data, y.data)", lambda c: c.Allreduce(x.data, y.data)
     yield (
         "Allreduce of new pairs, MAXLOC",
-        lambda c: c.Allreduce([np.array([(1.0, rank)], "d,i"), 1, MPI.DOUBLE_INT], [np.empty(1, "d,i"), 1, MPI.DOUBLE_INT], MPI.MAXLOC),
+        lambda c: c.Allreduce(
+            [np.array([(1.0, rank)], "d,i"), 1, MPI.DOUBLE_INT],
+            [np.empty(1, "d,i"), 1, MPI.DOUBLE_INT],
+            MPI.MAXLOC,
+        ),
     )
     yield "Reduce(x, y)", lambda c: c.Reduce(x, y)
     yield "Scan(x, y)", lambda c: c.Scan(x, y)
@@ -53,7 +57,10 @@ def cases(rank: int, n: int) -> Iterator[tuple[str, Issue]]:
 
 def run(world: MPI.Intracomm) -> int:
     """Measure and print on rank 0; return 0. Collective."""
-    comms, lines = (world.Dup(), hpcoll.Communicator(world.Dup()), hpcoll.Communicator(world.Dup())), Lines(world, _LINE)
+    comms, lines = (
+        (world.Dup(), hpcoll.Communicator(world.Dup()), hpcoll.Communicator(world.Dup())),
+        Lines(world, _LINE),
+    )
     lines.say(*_HEAD)
     for text, issue in cases(world.rank, world.size):
         for comm in comms:

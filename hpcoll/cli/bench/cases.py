@@ -41,7 +41,9 @@ class Case:
     @property
     def meaning(self) -> Collective:
         """Pre- and postcondition; a neighbourhood collective is for a ring."""
-        return meaning_of(self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None)
+        return meaning_of(
+            self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None
+        )
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +65,9 @@ class Buffers(NamedTuple):
     inputs: tuple[int, ...]  # for each input chunk its place in ``source``, in chunks
     outputs: tuple[int, ...]  # for each output chunk its place in ``target``, in chunks
     in_place: bool  # this rank passes ``MPI.IN_PLACE``
-    device: Images | None = None  # arrays on a GPU that the call gets instead; source and target are their images in host memory
+    device: Images | None = (
+        None  # arrays on a GPU that the call gets instead; source and target are their images in host memory
+    )
 
 
 def room(case: Case) -> int:
@@ -96,14 +100,23 @@ def smaller(case: Case, buffers: Buffers, n: int) -> Iterator[tuple[Case, Buffer
     """Yield up to ``n`` calls in the memory of one, each with an element less than the one before."""
     for count in range(case.count, max(0, case.count - n), -1):
         one = replace(case, count=count)
-        yield one, make_buffers(one, IN_PLACE if buffers.in_place else OUT_OF_PLACE, (buffers.source, buffers.target))
+        yield (
+            one,
+            make_buffers(
+                one, IN_PLACE if buffers.in_place else OUT_OF_PLACE, (buffers.source, buffers.target)
+            ),
+        )
 
 
 def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] = ()) -> Buffers:
     """Return memory for a call on GPU arrays, as `make_buffers`."""
     buffers = make_buffers(case, side, [pinned(gpu, room(case), case.dtype) for _ in range(2)])
     images = [buffers.source] if buffers.source is buffers.target else [buffers.source, buffers.target]
-    found = [gpu_array(gpu, image.size, case.dtype) for image in images] if not memory else list(map(first_elements, memory, images))
+    found = (
+        [gpu_array(gpu, image.size, case.dtype) for image in images]
+        if not memory
+        else list(map(first_elements, memory, images))
+    )
     return buffers._replace(device=Images(gpu, found[0], found[-1], buffers.source, buffers.target))
 
 
@@ -136,13 +149,22 @@ def wrong_elements(case: Case, buffers: Buffers) -> int:
             code = _code(meaning.output_item(case.rank, index), case.nranks)
             wrong += count_wrong(chunk, combined(code, ranks, case.nranks, case.op, case.dtype))
     if buffers.source is not buffers.target:
-        wrong += sum(count_wrong(chunk, _input(case, i)) for i, chunk in enumerate(_chunks(case, buffers.source, buffers.inputs)))
+        wrong += sum(
+            count_wrong(chunk, _input(case, i))
+            for i, chunk in enumerate(_chunks(case, buffers.source, buffers.inputs))
+        )
     return wrong
 
 
 def bind(
-    case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str = BLOCKING, spec: str = BARE, **extras: Any
-) -> Callable[[], Any]:  # fmt: skip
+    case: Case,
+    buffers: Buffers,
+    comm: MPI.Intracomm,
+    op: Any,
+    mode: str = BLOCKING,
+    spec: str = BARE,
+    **extras: Any,
+) -> Callable[[], Any]:
     """Return the call on a communicator, ready to be made again and again; its result depends on the mode.
 
     ``op`` is an operator as ``comm`` takes it; ``extras`` are keywords for an `hpcoll.Communicator`, of which None is not passed.
@@ -156,7 +178,11 @@ def bind(
     send, recv = (arrays.source if buffers.inputs else None, arrays.target if buffers.outputs else None)
     given = {"buf": arrays.target, "sendbuf": send, "recvbuf": recv, "op": op, "root": case.root}
     if spec == LIST:
-        given |= {name: [given[name], MPI.Datatype.fromcode(case.dtype.char)] for name in given if isinstance(given[name], np.ndarray)}
+        given |= {
+            name: [given[name], MPI.Datatype.fromcode(case.dtype.char)]
+            for name in given
+            if isinstance(given[name], np.ndarray)
+        }
     if buffers.in_place and not meaning.always_in_place:
         given[row.arguments[row.in_place_at]] = MPI.IN_PLACE
     return partial(method, *(given[name] for name in row.arguments), **extras)

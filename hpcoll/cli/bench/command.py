@@ -27,34 +27,138 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
     others = "calls: what short calls cost before they run; objects: on Python objects"
-    add("collective", metavar="COLLECTIVE", nargs="?", help=f"{', '.join(COLLECTIVES)}; {others}; or a file of an algorithm")
+    add(
+        "collective",
+        metavar="COLLECTIVE",
+        nargs="?",
+        help=f"{', '.join(COLLECTIVES)}; {others}; or a file of an algorithm",
+    )
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument("-i", "--stepbytes", metavar="SIZE", help="add SIZE from one size to the next")
-    steps.add_argument("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N instead; default {FACTOR}")
-    add("-o", "--op", default="sum", help="sum, exact_sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor; default sum")
+    steps.add_argument(
+        "-f",
+        "--stepfactor",
+        type=int,
+        default=FACTOR,
+        metavar="N",
+        help=f"multiply by N instead; default {FACTOR}",
+    )
+    add(
+        "-o",
+        "--op",
+        default="sum",
+        help="sum, exact_sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor; default sum",
+    )
     add("--order", choices=("rank",), help="of hpcoll's reductions; rank: always the same bits")
-    add("-d", "--datatype", default="float", metavar="TYPE", help="int8 to uint64, half, bfloat16, float, double, complex64; default float")
+    add(
+        "-d",
+        "--datatype",
+        default="float",
+        metavar="TYPE",
+        help="int8 to uint64, half, bfloat16, float, double, complex64; default float",
+    )
     add("-r", "--root", type=int, default=0, metavar="RANK", help="root of a rooted collective; default 0")
-    add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit a second per size, 5 to 1000")
-    add("-w", "--warmup_iters", type=int, metavar="N", help="warm-up calls; default 20 for small messages, else 1")
-    add("-m", "--agg_iters", type=int, metavar="N", help="calls timed together; default: as many small ones as take 100 us, else 1")
-    add("-I", "--per_iter_timing", type=int, default=0, choices=(0, 1), help="1 keeps each rank's times in the JSON; default 0")
+    add(
+        "-n",
+        "--iters",
+        type=int,
+        metavar="N",
+        help="iterations; default: as many as fit a second per size, 5 to 1000",
+    )
+    add(
+        "-w",
+        "--warmup_iters",
+        type=int,
+        metavar="N",
+        help="warm-up calls; default 20 for small messages, else 1",
+    )
+    add(
+        "-m",
+        "--agg_iters",
+        type=int,
+        metavar="N",
+        help="calls timed together; default: as many small ones as take 100 us, else 1",
+    )
+    add(
+        "-I",
+        "--per_iter_timing",
+        type=int,
+        default=0,
+        choices=(0, 1),
+        help="1 keeps each rank's times in the JSON; default 0",
+    )
     add("-c", "--check", type=int, default=1, choices=(0, 1), help="1 checks the answers; default 1")
-    add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
-    add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")
-    add("--mode", default=BLOCKING, choices=MODES, help="overlap: nonblocking with work before Wait; init: X_init and Free in each call")
-    add("--memory", default=ORDINARY, choices=MEMORIES, help="memory of hpcoll's buffers; native's are always ordinary")
-    add("--sizes", default=SAME, choices=(SAME, NEW), help="new: each call is an element shorter than the last")
+    add(
+        "-a",
+        "--average",
+        type=int,
+        default=3,
+        choices=(0, 1, 2, 3),
+        help="time of rank 0, average, least, greatest; default 3",
+    )
+    add(
+        "--algorithms",
+        metavar="LIST",
+        help="all, auto, or names with commas; native always runs beside them; default auto",
+    )
+    add(
+        "--mode",
+        default=BLOCKING,
+        choices=MODES,
+        help="overlap: nonblocking with work before Wait; init: X_init and Free in each call",
+    )
+    add(
+        "--memory",
+        default=ORDINARY,
+        choices=MEMORIES,
+        help="memory of hpcoll's buffers; native's are always ordinary",
+    )
+    add(
+        "--sizes",
+        default=SAME,
+        choices=(SAME, NEW),
+        help="new: each call is an element shorter than the last",
+    )
     add("--spec", default=BARE, choices=(BARE, LIST), help="form of the buffers; list: [array, datatype]")
-    add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls read and write, and compare with plain copies")
+    add(
+        "--memory-traffic",
+        action="store_true",
+        help="count the bytes that hpcoll's calls read and write, and compare with plain copies",
+    )
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
-    add("--format", default=NCCL, choices=tuple(FORMATS), help="nccl-tests' table, or its JSON with further keys; default nccl")
-    add("--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal")
-    add("-J", "--output_file", type=Path, dest="json", metavar="FILE", help="also write the JSON to FILE, as nccl-tests does")
-    add("--plot", type=Path, metavar="FILE", help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib")
-    add("--from", type=Path, action="append", dest="sources", metavar="FILE", help="draw a result of --format json instead; repeatable")
+    add(
+        "--format",
+        default=NCCL,
+        choices=tuple(FORMATS),
+        help="nccl-tests' table, or its JSON with further keys; default nccl",
+    )
+    add(
+        "--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal"
+    )
+    add(
+        "-J",
+        "--output_file",
+        type=Path,
+        dest="json",
+        metavar="FILE",
+        help="also write the JSON to FILE, as nccl-tests does",
+    )
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib",
+    )
+    add(
+        "--from",
+        type=Path,
+        action="append",
+        dest="sources",
+        metavar="FILE",
+        help="draw a result of --format json instead; repeatable",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +190,9 @@ def _name_algorithms(arguments: argparse.Namespace) -> None:
     """Put collective and names of a file's algorithms into the arguments that have the file."""
     rows = read_file(Path(arguments.collective))
     if len({row.collective for row in rows}) > 1:
-        raise ArgumentError(f"{arguments.collective} has algorithms of several collectives: name it in HPCOLL_ALGORITHMS")
+        raise ArgumentError(
+            f"{arguments.collective} has algorithms of several collectives: name it in HPCOLL_ALGORITHMS"
+        )
     arguments.collective, names = rows[0].collective, ",".join(row.name for row in rows)
     arguments.algorithms = ",".join(filter(None, (names, arguments.algorithms)))
     arguments.root = rows[0].roots[0] if rows[0].roots else arguments.root
@@ -103,8 +209,12 @@ def _draw_earlier(arguments: argparse.Namespace) -> int:
         known = {line.algorithm for run in runs for line in run.lines}
         unknown = names - {NATIVE} - known
         if unknown:
-            raise ArgumentError(f"algorithms of the results given with --from must be {one_of(sorted(known), min(unknown))}")
-        runs = [replace(run, lines=tuple(line for line in run.lines if line.algorithm in names)) for run in runs]
+            raise ArgumentError(
+                f"algorithms of the results given with --from must be {one_of(sorted(known), min(unknown))}"
+            )
+        runs = [
+            replace(run, lines=tuple(line for line in run.lines if line.algorithm in names)) for run in runs
+        ]
     wrong = [run.name for run in runs if arguments.collective not in (None, run.facts[0])]
     if wrong:
         raise ArgumentError(f"{wrong[0]} is not of {arguments.collective}")

@@ -38,8 +38,12 @@ class Contender(NamedTuple):
     name: str
     memory: str  # one of `hpcoll.cli.bench.modes.MEMORIES`, or `DEVICE_SYMMETRIC`
     bind: Bind  # makes the call
-    comm: Communicator | None = None  # the communicator whose ledger tells what ran; None where ``name`` says it
-    serves: Callable[[Case, str], bool] = lambda case, side: True  # says whether there is such a call for a case and a side
+    comm: Communicator | None = (
+        None  # the communicator whose ledger tells what ran; None where ``name`` says it
+    )
+    serves: Callable[[Case, str], bool] = lambda case, side: (
+        True
+    )  # says whether there is such a call for a case and a side
 
 
 class Contenders(NamedTuple):
@@ -63,7 +67,12 @@ class _Around:
     """A request with work before it starts and after it is waited for."""
 
     def __init__(self, request: Any, before: Callable[[], object], after: Callable[[], object]) -> None:
-        self._request, self._before, self._after, self.Free = request, before, after, getattr(request, "Free", None)
+        self._request, self._before, self._after, self.Free = (
+            request,
+            before,
+            after,
+            getattr(request, "Free", None),
+        )
 
     def Start(self) -> None:
         self._before()
@@ -94,27 +103,44 @@ def _on_gpu(request: BenchRequest, largest: Case, world: MPI.Intracomm, notes: l
     rows = [] if notes else [Contender(NATIVE, DEVICE, partial(_around_native, request, world))]
     if not notes and cuda_awareness(str(MPI.__file__)):
         rows.append(Contender(NATIVE_DIRECT, DEVICE, _waited(_native(request, world), request, gpu)))
-    other = nccl.connect(world, gpu, request.collective, request.dtype, request.op) if request.mode == BLOCKING else "it only blocks here"
+    other = (
+        nccl.connect(world, gpu, request.collective, request.dtype, request.op)
+        if request.mode == BLOCKING
+        else "it only blocks here"
+    )
     if isinstance(other, str):
         notes.append(f"nccl is left out: {other}")
     else:
-        rows.append(Contender(NCCL, DEVICE, other.bind, None, lambda case, side: nccl.serves(case, side == IN_PLACE)))
+        rows.append(
+            Contender(NCCL, DEVICE, other.bind, None, lambda case, side: nccl.serves(case, side == IN_PLACE))
+        )
     comms, arrays = {"": comm}, dict[tuple[str, str], tuple[Any, Any]]()
     if request.algorithms:
         for route in CUDA_PATHS:
             made = _forced(world, gpu, route)
             if isinstance(made, str):
-                notes.append(f"{', '.join(f'{name}@{route}' for name in request.algorithms)} is left out: {made}")
+                notes.append(
+                    f"{', '.join(f'{name}@{route}' for name in request.algorithms)} is left out: {made}"
+                )
             else:
                 comms[f"@{route}"] = made
         try:
-            arrays = {(DEVICE_SYMMETRIC, side): _symmetric(largest, comm, device="cuda") for side in largest.sides}
+            arrays = {
+                (DEVICE_SYMMETRIC, side): _symmetric(largest, comm, device="cuda") for side in largest.sides
+            }
         except HpcollError as error:
             notes.append(f"symmetric GPU memory is left out: {error}")
     for name in request.algorithms:
-        ways = [(suffix, DEVICE, one) for suffix, one in comms.items()] + ([("@symmetric", DEVICE_SYMMETRIC, comm)] if arrays else [])
-        rows += [Contender(name + suffix, memory, _waited(_ours(request, one, name), request, gpu), one) for suffix, memory, one in ways]
-    notes.append("native copies GPU arrays to page-locked host memory, calls the MPI library, and copies back")
+        ways = [(suffix, DEVICE, one) for suffix, one in comms.items()] + (
+            [("@symmetric", DEVICE_SYMMETRIC, comm)] if arrays else []
+        )
+        rows += [
+            Contender(name + suffix, memory, _waited(_ours(request, one, name), request, gpu), one)
+            for suffix, memory, one in ways
+        ]
+    notes.append(
+        "native copies GPU arrays to page-locked host memory, calls the MPI library, and copies back"
+    )
     return Contenders(rows, notes, gpu, arrays, _link(world, gpu), [*comms.values()])
 
 
@@ -123,7 +149,11 @@ def _link(world: MPI.Intracomm, gpu: Gpu) -> dict[str, Any]:
     bus_ids = world.allgather((MPI.Get_processor_name(), gpu.driver.bus_id(gpu.ordinal)))
     found = rates(gpu) if world.rank == 0 else {}
     major, minor = gpu.driver.version()
-    facts = {"name": gpu.driver.device_name(gpu.ordinal), "driver": f"{major}.{minor}", "ngpus": len(set(bus_ids))}
+    facts = {
+        "name": gpu.driver.device_name(gpu.ordinal),
+        "driver": f"{major}.{minor}",
+        "ngpus": len(set(bus_ids)),
+    }
     return {"gpu": facts | {"ranks_per_gpu": max(map(bus_ids.count, bus_ids))} | world.bcast(found)}
 
 
@@ -134,7 +164,9 @@ def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:
     problem = ""
     try:
         made = Communicator(world.Dup())
-        made.Bcast(gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8)))  # routes are found at the first call with GPU arrays
+        made.Bcast(
+            gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8))
+        )  # routes are found at the first call with GPU arrays
     except HpcollError as error:
         problem = str(error)
     finally:
@@ -158,7 +190,9 @@ def _native(request: BenchRequest, world: MPI.Intracomm) -> Bind:
 
 
 def _ours(request: BenchRequest, comm: Communicator, name: str) -> Bind:
-    op = (to_native(request.op) or request.op) if request.op else None  # where MPI has the operator, both are called with it, as users do
+    op = (
+        (to_native(request.op) or request.op) if request.op else None
+    )  # where MPI has the operator, both are called with it, as users do
     extras = {"algorithm": None if name == AUTO else name, "segment": request.segment, "order": request.order}
     return lambda case, buffers: bind(case, buffers, comm, op, request.mode, request.spec, **extras)
 
@@ -167,12 +201,16 @@ def _waited(contender: Bind, request: BenchRequest, gpu: Gpu) -> Bind:
     """Return a contender whose calls end with waiting for the default stream."""
 
     def bound(case: Case, buffers: Buffers) -> Callable[[], Any]:
-        return _surrounded(contender(case, buffers), request.mode, nothing, partial(gpu.driver, "cuStreamSynchronize", 0))
+        return _surrounded(
+            contender(case, buffers), request.mode, nothing, partial(gpu.driver, "cuStreamSynchronize", 0)
+        )
 
     return bound
 
 
-def _around_native(request: BenchRequest, world: MPI.Intracomm, case: Case, buffers: Buffers) -> Callable[[], Any]:
+def _around_native(
+    request: BenchRequest, world: MPI.Intracomm, case: Case, buffers: Buffers
+) -> Callable[[], Any]:
     """Bind a copy to the host of what this rank sends, the MPI library's call, and a copy back of what it receives."""
     images = buffers.device
     assert images is not None
@@ -185,7 +223,9 @@ def _around_native(request: BenchRequest, world: MPI.Intracomm, case: Case, buff
     return _surrounded(call, request.mode, before, after)
 
 
-def _surrounded(call: Callable[[], Any], mode: str, before: Callable[[], object], after: Callable[[], object]) -> Callable[[], Any]:
+def _surrounded(
+    call: Callable[[], Any], mode: str, before: Callable[[], object], after: Callable[[], object]
+) -> Callable[[], Any]:
     """Return a call, in any mode, with work before and after it."""
 
     def blocking() -> None:

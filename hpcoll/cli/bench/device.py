@@ -19,7 +19,9 @@ _LINK_COPIES, _LINK_TRIES = 8, 3
 class Images:
     """The two arrays in GPU memory that a call gets, which may be one, and their images in page-locked host memory."""
 
-    def __init__(self, gpu: Gpu, source: Any, target: Any, host_source: np.ndarray, host_target: np.ndarray) -> None:
+    def __init__(
+        self, gpu: Gpu, source: Any, target: Any, host_source: np.ndarray, host_target: np.ndarray
+    ) -> None:
         self._gpu, self.source, self.target = gpu, source, target
         self._pairs = [(source, host_source)] + ([(target, host_target)] if target is not source else [])
 
@@ -49,7 +51,9 @@ class Images:
         """Wait for the default stream."""
         self._gpu.driver("cuStreamSynchronize", 0)
 
-    def _part(self, array: Any, image: np.ndarray, first: int, end: int, *, from_gpu: bool) -> Callable[[], None]:
+    def _part(
+        self, array: Any, image: np.ndarray, first: int, end: int, *, from_gpu: bool
+    ) -> Callable[[], None]:
         step, nbytes = image.itemsize, (end - first) * image.itemsize
         there, here = address_of(array) + first * step, image.ctypes.data + first * step
 
@@ -88,7 +92,11 @@ def gpu_array(gpu: Gpu, count: int, dtype: np.dtype) -> Any:
 
 def first_elements(array: Any, image: np.ndarray) -> Any:
     """Return the beginning of an array on the GPU, of the size of its image."""
-    return array[: image.size] if hasattr(array, "__getitem__") else GpuArray(array._memory, (image.size,), array.dtype)
+    return (
+        array[: image.size]
+        if hasattr(array, "__getitem__")
+        else GpuArray(array._memory, (image.size,), array.dtype)
+    )
 
 
 def pinned(gpu: Gpu, count: int, dtype: np.dtype) -> np.ndarray:

@@ -30,7 +30,9 @@ class Pace:
 
     rounds: int | None = None  # rounds per size; None: as many as fit ``budget_s``, between 5 and 1000
     warmup: int | None = None  # calls of each candidate before; None: 20 for small messages, 1 for others
-    batch: int | None = None  # calls per timing; None: enough for ``batch_s`` where the message is small, else 1
+    batch: int | None = (
+        None  # calls per timing; None: enough for ``batch_s`` where the message is small, else 1
+    )
     batch_s: float = BATCH_S  # seconds that a batch takes at least
     budget_s: float = 1.0  # seconds per size
     average: int = 3  # the time that counts: 0 rank 0's, 1 the average, 2 the least, 3 the greatest
@@ -53,7 +55,9 @@ def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace)
     comm.Allreduce(MPI.IN_PLACE, estimates, op=MPI.MAX)
     enough = int(np.clip(-(-pace.batch_s // max(float(estimates.min()), 1e-9)), 1, MAX_BATCH)) if small else 1
     batch = pace.batch or enough
-    rounds = pace.rounds or int(np.clip(pace.budget_s / float((estimates * batch + BARRIER_S).sum()), *ROUNDS))
+    rounds = pace.rounds or int(
+        np.clip(pace.budget_s / float((estimates * batch + BARRIER_S).sum()), *ROUNDS)
+    )
     seconds = np.empty((len(calls), rounds))
     order, dice = list(range(len(calls))), random.Random(_SEED)
     collecting = gc.isenabled()

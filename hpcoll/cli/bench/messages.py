@@ -25,10 +25,19 @@ _TYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_NICKNAMES),
 )
 _UFUNCS = {
-    "sum": np.add, "exact_sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+    "sum": np.add,
+    "exact_sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 def find_dtype(name: str) -> np.dtype:
@@ -64,13 +73,19 @@ def contribution(code: int, rank: int, op: ReduceOp | None, dtype: np.dtype) -> 
     small = index * index % PERIOD % 11
     is_complex, is_product = kind(dtype) == "c", op is not None and op.name == "prod"
     if is_product:
-        return np.where(small == 0, 1j, 1).astype(_wide(dtype)) if is_complex else (1 + (small == 0)).astype(_wide(dtype))
+        return (
+            np.where(small == 0, 1j, 1).astype(_wide(dtype))
+            if is_complex
+            else (1 + (small == 0)).astype(_wide(dtype))
+        )
     if kind(dtype) == "b":
         return small > 5
     return (small + 1j * (index % 7)).astype(_wide(dtype)) if is_complex else small.astype(_wide(dtype))
 
 
-def combined(code: int, ranks: Sequence[int], nranks: int, op: ReduceOp | None, dtype: np.dtype) -> np.ndarray:
+def combined(
+    code: int, ranks: Sequence[int], nranks: int, op: ReduceOp | None, dtype: np.dtype
+) -> np.ndarray:
     """Return one period of the answer: the contributions of ``ranks`` to an item, rounded once to ``dtype``."""
     parts = [contribution(code, rank, op, dtype) for rank in ranks]
     if op is not None:
@@ -123,7 +138,9 @@ def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor:
     if stepbytes is not None and step < 1:
         raise ArgumentError(f"stepbytes must be at least 1, got {step}")
     if step and (greatest - least) // step >= MAX_SIZES:
-        raise ArgumentError(f"stepbytes makes {(greatest - least) // step + 1} sizes, at most {MAX_SIZES} are measured")
+        raise ArgumentError(
+            f"stepbytes makes {(greatest - least) // step + 1} sizes, at most {MAX_SIZES} are measured"
+        )
     if step:
         return tuple(range(least, greatest + 1, step))
     sizes = [least]

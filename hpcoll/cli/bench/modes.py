@@ -23,7 +23,9 @@ Call = Callable[[], object]
 class CallMode(NamedTuple):
     """A call in one mode."""
 
-    start: Callable[[], Any]  # returns a request in the modes that have one per call; else the same as ``call``
+    start: Callable[
+        [], Any
+    ]  # returns a request in the modes that have one per call; else the same as ``call``
     call: Call  # the whole call, from start to end
     free: Call  # frees what the call holds; collective in persistent mode
 

@@ -23,8 +23,17 @@ from hpcoll.runtime.gpu.device import Gpu
 _LIBRARY = "libnccl.so.2"
 _PACKAGES = ("nvidia.nccl", "cupy.lib")
 _TYPES = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
-}  # fmt: skip
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
 _OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _PLACES = ("allreduce", "reduce", "bcast", "allgather")  # what it calls in place is what MPI does
 _SERVED = (*_PLACES, "reduce_scatter", "alltoall")
@@ -36,11 +45,18 @@ class _Id(ctypes.Structure):
 
 _P, _N, _I = c_void_p, c_size_t, c_int
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "ncclGetUniqueId": (POINTER(_Id),), "ncclCommInitRank": (POINTER(_P), _I, _Id, _I), "ncclGroupStart": (), "ncclGroupEnd": (),
-    "ncclAllReduce": (_P, _P, _N, _I, _I, _P, _P), "ncclReduce": (_P, _P, _N, _I, _I, _I, _P, _P),
-    "ncclReduceScatter": (_P, _P, _N, _I, _I, _P, _P), "ncclAllGather": (_P, _P, _N, _I, _P, _P),
-    "ncclBcast": (_P, _N, _I, _I, _P, _P), "ncclSend": (_P, _N, _I, _I, _P, _P), "ncclRecv": (_P, _N, _I, _I, _P, _P),
-}  # fmt: skip
+    "ncclGetUniqueId": (POINTER(_Id),),
+    "ncclCommInitRank": (POINTER(_P), _I, _Id, _I),
+    "ncclGroupStart": (),
+    "ncclGroupEnd": (),
+    "ncclAllReduce": (_P, _P, _N, _I, _I, _P, _P),
+    "ncclReduce": (_P, _P, _N, _I, _I, _I, _P, _P),
+    "ncclReduceScatter": (_P, _P, _N, _I, _I, _P, _P),
+    "ncclAllGather": (_P, _P, _N, _I, _P, _P),
+    "ncclBcast": (_P, _N, _I, _I, _P, _P),
+    "ncclSend": (_P, _N, _I, _I, _P, _P),
+    "ncclRecv": (_P, _N, _I, _I, _P, _P),
+}
 
 
 class Nccl:
@@ -74,7 +90,9 @@ class Nccl:
         work = {
             "allreduce": partial(self, "ncclAllReduce", source, target, case.count, dtype, op, *tail),
             "reduce": partial(self, "ncclReduce", source, target, case.count, dtype, op, case.root, *tail),
-            "reduce_scatter": partial(self, "ncclReduceScatter", source, target, case.count, dtype, op, *tail),
+            "reduce_scatter": partial(
+                self, "ncclReduceScatter", source, target, case.count, dtype, op, *tail
+            ),
             "allgather": partial(self, "ncclAllGather", source, target, case.count, dtype, *tail),
             "bcast": partial(self, "ncclBcast", target, case.count, dtype, case.root, *tail),
             "alltoall": partial(self._alltoall, case, source, target, dtype),
@@ -100,12 +118,18 @@ def serves(case: Case, in_place: bool) -> bool:
     return case.collective in (_PLACES if in_place else _SERVED)
 
 
-def connect(world: MPI.Intracomm, gpu: Gpu, collective: str, dtype: np.dtype, op: ReduceOp | None) -> Nccl | str:
+def connect(
+    world: MPI.Intracomm, gpu: Gpu, collective: str, dtype: np.dtype, op: ReduceOp | None
+) -> Nccl | str:
     """Return a communicator, or on all ranks the reason why there is none; collective."""
     bus_ids = world.allgather((MPI.Get_processor_name(), gpu.driver.bus_id(gpu.ordinal)))
     if len(set(bus_ids)) < world.size:
         return "it refuses several ranks per GPU"
-    if collective not in _SERVED or dtype.name not in _TYPES or (op is not None and op.name not in _OPERATORS):
+    if (
+        collective not in _SERVED
+        or dtype.name not in _TYPES
+        or (op is not None and op.name not in _OPERATORS)
+    ):
         return "it has no such call"
     library = _find()
     if not all(world.allgather(library is not None)):
@@ -126,7 +150,11 @@ def _find() -> Any:
             found = importlib.util.find_spec(package)
         except ImportError:
             continue
-        places += [Path(folder, "lib", _LIBRARY) for folder in (found.submodule_search_locations or ())] if found else []
+        places += (
+            [Path(folder, "lib", _LIBRARY) for folder in (found.submodule_search_locations or ())]
+            if found
+            else []
+        )
     for path in places:
         try:
             return ctypes.CDLL(str(path))

@@ -18,14 +18,19 @@ Issue: TypeAlias = Callable[[Any, Any], object]
 
 CALLS: dict[str, Issue] = {
     "allreduce": lambda comm, obj: comm.allreduce(obj, op=_first if isinstance(obj, dict) else MPI.SUM),
-    "bcast": lambda comm, obj: comm.bcast(obj), "allgather": lambda comm, obj: comm.allgather(obj),
+    "bcast": lambda comm, obj: comm.bcast(obj),
+    "allgather": lambda comm, obj: comm.allgather(obj),
     "gather": lambda comm, obj: comm.gather(obj),
-}  # fmt: skip
+}
 SHORT = {
-    "float": 1.5, "int": 12345, "dict of 10": {f"key {i}": i for i in range(10)}, "list of 1,000 floats": [1.1 * i for i in range(1000)],
-}  # fmt: skip
+    "float": 1.5,
+    "int": 12345,
+    "dict of 10": {f"key {i}": i for i in range(10)},
+    "list of 1,000 floats": [1.1 * i for i in range(1000)],
+}
 ARRAYS = {
-    f"array of {size} in a tuple": ("x", np.zeros(nbytes // 8)) for size, nbytes in (("64K", 1 << 16), ("1M", 1 << 20), ("64M", 1 << 26))
+    f"array of {size} in a tuple": ("x", np.zeros(nbytes // 8))
+    for size, nbytes in (("64K", 1 << 16), ("1M", 1 << 20), ("64M", 1 << 26))
 }
 
 
@@ -55,7 +60,9 @@ def _medians(world: MPI.Intracomm, comms: tuple[Any, Any], issue: Issue, obj: An
     """Return the median of the times of a call on each communicator, of the slowest rank in each turn."""
     for comm in comms:
         issue(comm, obj)
-    ncalls = max(1, min(_MOST, int(_TURN_S / world.allreduce(_seconds(world, comms[0], issue, obj, 1), MPI.MAX))))
+    ncalls = max(
+        1, min(_MOST, int(_TURN_S / world.allreduce(_seconds(world, comms[0], issue, obj, 1), MPI.MAX)))
+    )
     turns = [[_seconds(world, comm, issue, obj, ncalls) for comm in comms] for _ in range(_TURNS)]
     times = np.array(turns)
     world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)

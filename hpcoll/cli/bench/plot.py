@@ -28,14 +28,19 @@ TIME, BANDWIDTH, HIDDEN = "time", "bus_bw", "hidden"  # quantities, by their nam
 SIDES = OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 MOST_ALGORITHMS = 100  # of one document
 _NAME = 40  # characters that a drawing has room for
-_FITTING: dict[str, tuple[Callable[[float], bool], str]] = {  # says whether a value is possible, and which are
+_FITTING: dict[
+    str, tuple[Callable[[float], bool], str]
+] = {  # says whether a value is possible, and which are
     TIME: (lambda us: 0 < us <= 1e15, "microseconds above 0, at most 1e15"),
     BANDWIDTH: (lambda rate: 0 <= rate <= 1e15, "GB/s from 0 to 1e15"),
     HIDDEN: (lambda share: abs(share) <= 1e6, "a share, at most 1e6"),
 }
 _TICKS = 8  # labels below an axis, about
 _MARKERS = "osD^vP*X"  # one per run
-_STYLES = {OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, IN_PLACE: {"linewidth": 0.7, "markersize": 2.2}}
+_STYLES = {
+    OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5},
+    IN_PLACE: {"linewidth": 0.7, "markersize": 2.2},
+}
 _LABELS = {TIME: "time per call (µs)", BANDWIDTH: "bus bandwidth (GB/s)", HIDDEN: "hidden by overlap (%)"}
 _FEW = 6  # algorithms that need no fading
 _NATIVE = Look("black", (0, (4, 2)), "")
@@ -95,7 +100,11 @@ def library_name(version: str) -> str:
     ('Open MPI 5.0.11', 'MPICH 5.0.2')
     """
     version = printable(version)
-    found = re.match(r"(?:MPI VERSION\s*:\s*)?(.*?)(?:\s+library)?(?:\s+version)?[\s:v]*(\d+(?:\.\d+)+)", version, re.IGNORECASE)
+    found = re.match(
+        r"(?:MPI VERSION\s*:\s*)?(.*?)(?:\s+library)?(?:\s+version)?[\s:v]*(\d+(?:\.\d+)+)",
+        version,
+        re.IGNORECASE,
+    )
     return f"{found[1]} {found[2]}" if found else version[:40]
 
 
@@ -103,12 +112,26 @@ def _facts(document: Any) -> tuple[str, ...]:
     config, results = member(document, "config", dict, ""), member(document, "results", list, "")
     if not results:
         raise ArgumentError("field results: expected some, got []")
-    operator, nranks = _text(results[0], "redop", "results[0]"), integer(document, "nranks", "", most=MAX_RANKS)
-    what = find_dtype(member(results[0], "type", str, "results[0]")).name + ("" if operator == "none" else f" {operator}")
+    operator, nranks = (
+        _text(results[0], "redop", "results[0]"),
+        integer(document, "nranks", "", most=MAX_RANKS),
+    )
+    what = find_dtype(member(results[0], "type", str, "results[0]")).name + (
+        "" if operator == "none" else f" {operator}"
+    )
     extras = [("mode", BLOCKING, ""), ("memory", ORDINARY, " memory")]
-    said = [(_text(config, key, "config") if key in config else usual, usual, suffix) for key, usual, suffix in extras]
+    said = [
+        (_text(config, key, "config") if key in config else usual, usual, suffix)
+        for key, usual, suffix in extras
+    ]
     named = ["" if found == usual else f"{found}{suffix}" for found, usual, suffix in said]
-    return _text(document, "collective", ""), f"{nranks} ranks", what, library_name(member(config, "mpi", str, "config")), *named
+    return (
+        _text(document, "collective", ""),
+        f"{nranks} ranks",
+        what,
+        library_name(member(config, "mpi", str, "config")),
+        *named,
+    )
 
 
 def _lines(results: Sequence[Any]) -> tuple[Line, ...]:
@@ -125,7 +148,9 @@ def _line(rows: Sequence[tuple[str, dict[str, Any]]], algorithm: str, side: str)
     measured = [(where, one) for where, one in rows if one.get(side, 0) is not None]
     found = [(f"{where}.{side}", member(one, side, dict, where)) for where, one in measured]
     kinds = [TIME, BANDWIDTH, *([HIDDEN] if found and found[0][1].get(HIDDEN) is not None else [])]
-    values = {kind: tuple(number(one, kind, where, *_FITTING[kind]) for where, one in found) for kind in kinds}
+    values = {
+        kind: tuple(number(one, kind, where, *_FITTING[kind]) for where, one in found) for kind in kinds
+    }
     sizes = tuple(integer(one, "size", where, least=0) for where, one in measured)
     return Line(algorithm, side, sizes, values, tuple(one.get("disturbed") is True for _, one in measured))
 
@@ -148,8 +173,14 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
 
     columns = list(zip(*(run.facts for run in runs)))
     common = [column[0] for column in columns if len(set(column)) == 1 and column[0]]
-    labels = [", ".join(one for one, column in zip(run.facts, columns) if len(set(column)) > 1 and one) for run in runs]
-    labels = [label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name])) for label, run in zip(labels, runs)]
+    labels = [
+        ", ".join(one for one, column in zip(run.facts, columns) if len(set(column)) > 1 and one)
+        for run in runs
+    ]
+    labels = [
+        label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name]))
+        for label, run in zip(labels, runs)
+    ]
     names = dict.fromkeys(line.algorithm for run in runs for line in run.lines if line.algorithm != NATIVE)
     best, styles = _best(runs), looks(names) | {NATIVE: _NATIVE}
     figure = Figure(figsize=SIZE, layout="constrained")
@@ -160,7 +191,9 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
     for axes, kind in zip(panels, kinds):
         for run, marker in zip(runs, cycle(_MARKERS)):
             for line in (line for line in run.lines if line.algorithm in best or line.side == OUT_OF_PLACE):
-                end = _draw_line(axes, line, kind, styles[line.algorithm], marker, faded=line.algorithm not in best)
+                end = _draw_line(
+                    axes, line, kind, styles[line.algorithm], marker, faded=line.algorithm not in best
+                )
                 ends[kind].setdefault(line.algorithm, (end, styles[line.algorithm].colour))
         _finish(axes, kind, sorted({size for run in runs for line in run.lines for size in line.sizes}))
     figure.legend(handles=_legend(runs, labels), loc="outside lower center", ncols=4, frameon=False)
@@ -177,7 +210,9 @@ def _best(runs: Sequence[Run]) -> set[str]:
     best = {NATIVE, AUTO}
     for run in runs:
         lines = [line for line in run.lines if line.side == OUT_OF_PLACE]
-        cells = sorted((size, us, line.algorithm) for line in lines for size, us in zip(line.sizes, line.values[TIME]))
+        cells = sorted(
+            (size, us, line.algorithm) for line in lines for size, us in zip(line.sizes, line.values[TIME])
+        )
         best |= {next(names)[2] for _, names in groupby(cells, key=lambda cell: cell[0])}
     return best
 
@@ -190,7 +225,13 @@ def _draw_line(axes: Any, line: Line, kind: str, look: Look, marker: str, *, fad
     style = _FADED if faded else _STYLES[line.side]
     axes.plot(line.sizes, values, color=look.colour, linestyle=look.line, marker=marker, zorder=top, **style)
     disturbed = [i for i, one in enumerate(line.disturbed) if one]
-    axes.plot([line.sizes[i] for i in disturbed], [values[i] for i in disturbed], color=look.colour, zorder=top, **_DISTURBED)
+    axes.plot(
+        [line.sizes[i] for i in disturbed],
+        [values[i] for i in disturbed],
+        color=look.colour,
+        zorder=top,
+        **_DISTURBED,
+    )
     return values[-1]
 
 
@@ -214,7 +255,9 @@ def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.minorticks_off()
     shown = ticks(sizes)
-    axes.set_xticks(shown, [format_nbytes(size) for size in shown], rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_xticks(
+        shown, [format_nbytes(size) for size in shown], rotation=30, ha="right", rotation_mode="anchor"
+    )
     axes.set_xlabel("message size")
     axes.set_ylabel(_LABELS[kind])
     axes.grid(visible=True, color="0.9")
@@ -238,10 +281,17 @@ def _legend(runs: Sequence[Run], labels: Sequence[str]) -> list[Any]:
     usual, thin = _STYLES.values()
     found = []
     if any(any(line.disturbed) for run in runs for line in run.lines):
-        found.append(Line2D([], [], color="0.4", label="disturbed: other programs used the cores", **_DISTURBED))
+        found.append(
+            Line2D([], [], color="0.4", label="disturbed: other programs used the cores", **_DISTURBED)
+        )
     if len(runs) > 1:
-        found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(cycle(_MARKERS), labels)]
+        found += [
+            Line2D([], [], color="0.4", linestyle="none", marker=m, label=label)
+            for m, label in zip(cycle(_MARKERS), labels)
+        ]
     if len({line.side for run in runs for line in run.lines}) > 1:
         names = ("out of place", usual), ("in place", thin)
-        found += [Line2D([], [], color="0.4", linewidth=style["linewidth"], label=label) for label, style in names]
+        found += [
+            Line2D([], [], color="0.4", linewidth=style["linewidth"], label=label) for label, style in names
+        ]
     return found

@@ -25,7 +25,20 @@ _PAIR = "  {:>7}  {:>7}"
 _NCCL_TESTS_JSON = 3  # the version of its JSON format
 _CASE = ("algorithm", "ran", "size", "count", "type", "redop")
 _SIDE_KEYS = (
-    *("alg_bw", "bus_bw", "nwrong", "ratio", "min_us", "max_us", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "stdev_us"),
+    *(
+        "alg_bw",
+        "bus_bw",
+        "nwrong",
+        "ratio",
+        "min_us",
+        "max_us",
+        "avg_us",
+        "p50_us",
+        "p90_us",
+        "p95_us",
+        "p99_us",
+        "stdev_us",
+    ),
     *("iterations", "batch", "work_us", "both_us", "hidden", "moved", "copy_share"),
 )
 _PER_ITERATION = ("min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us")
@@ -56,10 +69,14 @@ class Measured:
     work_us: float | None = None  # in overlap mode: of the work alone
     both_us: float | None = None  # in overlap mode: of the call with the work inside
     hidden: float | None = None  # in overlap mode: `hpcoll.cli.bench.modes.hidden_share`
-    moved: int | None = None  # bytes that the busiest rank reads and writes, where they are asked for and known
+    moved: int | None = (
+        None  # bytes that the busiest rank reads and writes, where they are asked for and known
+    )
     times_us: Sequence[float] = ()  # of each round, where asked for
     rank_times_us: Sequence[Sequence[float]] = ()  # and of each rank in each round
-    copy_share: float | None = None  # rate of ``moved`` over the rate at which all ranks at once copy arrays of the size
+    copy_share: float | None = (
+        None  # rate of ``moved`` over the rate at which all ranks at once copy arrays of the size
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +123,15 @@ def bus_factor(collective: str, nranks: int) -> float:
     return 1.0
 
 
-def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | None, native: np.ndarray | None, batch: int) -> Measured:
+def summarise(
+    seconds: np.ndarray,
+    nbytes: int,
+    factor: float,
+    *,
+    nwrong: int | None,
+    native: np.ndarray | None,
+    batch: int,
+) -> Measured:
     """Return the result of one side from seconds per call in each round, and those of the native algorithm; ``factor``: busbw / algbw."""
     us = seconds * 1e6
     p50 = float(np.median(us))
@@ -114,9 +139,21 @@ def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | 
     alg_bw = nbytes / (p50 * 1e3)
     ratio = None if native is None else float(np.median(native * 1e6)) / p50
     return Measured(
-        p50, p90, p95, p99, float(us.min()), float(us.max()), float(us.mean()), float(us.std()),
-        alg_bw, alg_bw * factor, nwrong, ratio, us.size, batch,
-    )  # fmt: skip
+        p50,
+        p90,
+        p95,
+        p99,
+        float(us.min()),
+        float(us.max()),
+        float(us.mean()),
+        float(us.std()),
+        alg_bw,
+        alg_bw * factor,
+        nwrong,
+        ratio,
+        us.size,
+        batch,
+    )
 
 
 def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
@@ -144,7 +181,9 @@ class Report:
     heading: Sequence[str]  # lines about software and machine
     rows: Sequence[ResultRow]
     notes: Sequence[str] = ()  # remarks for the reader
-    facts: dict[str, Any] = field(default_factory=dict)  # further JSON members: args, env, config, start_time, end_time
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # further JSON members: args, env, config, start_time, end_time
 
     def blocks(self) -> Iterable[tuple[str, list[ResultRow]]]:
         """Return the rows of each algorithm, in the order of their first appearance."""
@@ -200,11 +239,22 @@ def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
         _Columns("99 % within (us)", "P99", lambda row: _cells(row, lambda side: side.p99_us)),
     ]
     if any(side.hidden is not None for side in sides):
-        pairs += [_Columns("hidden (%)", "hidden", hidden), _Columns("native (%)", "hidden", lambda row: hidden(natives.get(row.size)))]
+        pairs += [
+            _Columns("hidden (%)", "hidden", hidden),
+            _Columns("native (%)", "hidden", lambda row: hidden(natives.get(row.size))),
+        ]
     elif any(side.moved is not None for side in sides):
         pairs += [
-            _Columns("moved / size", "moved", lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size))),
-            _Columns("of copying (%)", "share", lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, 0)),
+            _Columns(
+                "moved / size",
+                "moved",
+                lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size)),
+            ),
+            _Columns(
+                "of copying (%)",
+                "share",
+                lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, 0),
+            ),
         ]
     return pairs
 
@@ -217,9 +267,13 @@ def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], dig
 def _header(pairs: Sequence[_Columns]) -> list[str]:
     names, units = ("time", "algbw", "busbw", "#wrong"), ("P50(us)", "(GB/s)", "(GB/s)", "")
     lines = [
-        _ROW.format(*5 * [""]) + f"{'out-of-place':^33}{'in-place':^33}" + "".join(f"{pair.title:^18}" for pair in pairs),
+        _ROW.format(*5 * [""])
+        + f"{'out-of-place':^33}{'in-place':^33}"
+        + "".join(f"{pair.title:^18}" for pair in pairs),
         _ROW.format("size", "count", "type", "redop", "root") + 2 * _SIDE.format(*names),
-        _ROW.format("(B)", "(elements)", "", "", "") + 2 * _SIDE.format(*units) + len(pairs) * _PAIR.format("(out)", "(in)"),
+        _ROW.format("(B)", "(elements)", "", "", "")
+        + 2 * _SIDE.format(*units)
+        + len(pairs) * _PAIR.format("(out)", "(in)"),
     ]
     lines[1] += "".join(_PAIR.format(pair.name, pair.name) for pair in pairs) + "  algorithm"
     return [f"#{line[1:]}".rstrip() for line in lines]
@@ -233,7 +287,11 @@ def _row(row: ResultRow, pairs: Sequence[_Columns]) -> str:
             wrong = "N/A" if side.nwrong is None else str(side.nwrong)
             cells = [_fitted(side.p50_us, 7), _fitted(side.alg_bw, 6), _fitted(side.bus_bw, 6), wrong]
         line += _SIDE.format(*cells)
-    return line + "".join(_PAIR.format(*pair.cells(row)) for pair in pairs) + f"  {row.algorithm}{f' {MARK}' if row.disturbed else ''}"
+    return (
+        line
+        + "".join(_PAIR.format(*pair.cells(row)) for pair in pairs)
+        + f"  {row.algorithm}{f' {MARK}' if row.disturbed else ''}"
+    )
 
 
 def _fitted(value: float, width: int, digits: int = 2) -> str:
@@ -258,15 +316,20 @@ def document(report: Report) -> dict[str, Any]:
     wrong = total_wrong(report.rows)
     ours = {name: average_bus_bandwidth(rows) for name, rows in report.blocks()}
     return {
-        "version": _NCCL_TESTS_JSON, **report.facts,
+        "version": _NCCL_TESTS_JSON,
+        **report.facts,
         "collective": report.collective,
         "nranks": report.nranks,
         "results": [_json_row(row) for row in report.rows],
         "out_of_bounds": {"count": wrong, "okay": str(wrong == 0).lower()},
-        "average_bus_bandwidth": {"bandwidth": average_bus_bandwidth(report.rows), "okay": "unchecked", "algorithms": ours},
+        "average_bus_bandwidth": {
+            "bandwidth": average_bus_bandwidth(report.rows),
+            "okay": "unchecked",
+            "algorithms": ours,
+        },
         "notes": [*report.notes, *verdict(uses_of(report.rows))],
         "errors": [f"{wrong} wrong elements"] if wrong else [],
-    }  # fmt: skip
+    }
 
 
 def as_json(report: Report) -> str:
@@ -275,13 +338,20 @@ def as_json(report: Report) -> str:
 
 
 def _json_row(row: ResultRow) -> dict[str, Any]:
-    sides = [None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}} for side in row.both]
+    sides = [
+        None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}}
+        for side in row.both
+    ]
     return {
-        **{key: getattr(row, key) for key in _CASE}, "root": f"{row.root:6}", **dict(zip(("out_of_place", "in_place"), sides)),
-        **_per_iteration(row), "disturbed": row.disturbed,
+        **{key: getattr(row, key) for key in _CASE},
+        "root": f"{row.root:6}",
+        **dict(zip(("out_of_place", "in_place"), sides)),
+        **_per_iteration(row),
+        "disturbed": row.disturbed,
         "others": None if row.beside is None or math.isnan(row.beside.others) else row.beside.others,
-        "actual_iterations": max((side.iterations for side in row.sides), default=0), "experiment_name": row.algorithm,
-    }  # fmt: skip
+        "actual_iterations": max((side.iterations for side in row.sides), default=0),
+        "experiment_name": row.algorithm,
+    }
 
 
 def _per_iteration(row: ResultRow) -> dict[str, Any]:
@@ -290,9 +360,12 @@ def _per_iteration(row: ResultRow) -> dict[str, Any]:
     for name, side in zip(("out_of_place_per_iter", "in_place_per_iter"), row.both):
         if side is not None and side.times_us:
             found[name] = {
-                "skipped_iterations": 0, **{key: getattr(side, key) for key in _PER_ITERATION}, "cv_pct": 100 * side.stdev_us / side.avg_us,
-                "times_us": side.times_us, "per_process_max_times_us": side.rank_times_us,
-            }  # fmt: skip
+                "skipped_iterations": 0,
+                **{key: getattr(side, key) for key in _PER_ITERATION},
+                "cv_pct": 100 * side.stdev_us / side.avg_us,
+                "times_us": side.times_us,
+                "per_process_max_times_us": side.rank_times_us,
+            }
     return found
 
 

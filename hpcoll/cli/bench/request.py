@@ -18,7 +18,11 @@ from hpcoll.comm.arguments.call import to_native
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.collectives import COLLECTIVES, nblocks
 
-_MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # raised by a call that the MPI library or mpi4py lacks
+_MISSING = (
+    MPI.Exception,
+    NotImplementedError,
+    AttributeError,
+)  # raised by a call that the MPI library or mpi4py lacks
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class BenchRequest:
     pace: Pace
     mode: str = BLOCKING  # one of `hpcoll.cli.bench.modes.MODES`
     memory: str = ORDINARY  # memory of hpcoll's buffers: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary
-    sizes_of_calls: str = SAME  # `hpcoll.cli.bench.modes.NEW` where each call has a size of its own, a little below
+    sizes_of_calls: str = (
+        SAME  # `hpcoll.cli.bench.modes.NEW` where each call has a size of its own, a little below
+    )
     spec: str = BARE  # form in which buffers are given: `hpcoll.cli.bench.modes.BARE` or ``LIST``
     traffic: bool = False  # count the bytes that calls move through memory
     order: str | None = None  # of hpcoll's reductions, as their keyword
@@ -52,7 +58,10 @@ def cases_of(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
     meaning = COLLECTIVES[request.collective]
     unit = request.dtype.itemsize * nblocks(request.collective, nranks)
     counts = [0] if meaning.idempotent else sorted({max(1, size // unit) for size in request.sizes})
-    return [Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks) for count in counts]
+    return [
+        Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks)
+        for count in counts
+    ]
 
 
 def check(request: BenchRequest, world: MPI.Intracomm) -> None:
@@ -63,7 +72,9 @@ def check(request: BenchRequest, world: MPI.Intracomm) -> None:
         raise ArgumentError(f"nothing is left to measure: {problem}")
     if request.sizes_of_calls == NEW and (request.mode != BLOCKING or request.memory == DEVICE):
         raise ArgumentError("--sizes new needs blocking calls and arrays in host memory")
-    if request.traffic and (request.mode != BLOCKING or request.memory == DEVICE or request.sizes_of_calls == NEW):
+    if request.traffic and (
+        request.mode != BLOCKING or request.memory == DEVICE or request.sizes_of_calls == NEW
+    ):
         raise ArgumentError("--memory-traffic needs blocking calls of one size and arrays in host memory")
     if request.memory == DEVICE:
         problem = ""
@@ -78,7 +89,9 @@ def check_memory(nbytes: int, world: MPI.Intracomm) -> None:
     """Refuse messages of so many bytes where the memory that is left on some host cannot hold one; collective."""
     left = world.allreduce(left_nbytes() or nbytes, MPI.MIN)
     if nbytes > left:
-        raise ArgumentError(f"a message of {format_nbytes(nbytes)} is more than the memory that is left: {format_nbytes(left)}")
+        raise ArgumentError(
+            f"a message of {format_nbytes(nbytes)} is more than the memory that is left: {format_nbytes(left)}"
+        )
 
 
 def native_problem(request: BenchRequest, case: Case, world: MPI.Intracomm) -> str:

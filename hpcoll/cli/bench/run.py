@@ -35,7 +35,19 @@ from hpcoll.selection.choose import Need, fitting, unfit
 from hpcoll.selection.config import NATIVE, check_algorithm, positive_segment, read_config
 
 _SECOND = "%Y-%m-%d %H:%M:%S"  # the times of nccl-tests: local ones
-_ENVIRONMENT = ("HPCOLL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "MPIR_", "I_MPI_", "UCX_", "FI_", "OMP_", "SLURM_JOB_ID")
+_ENVIRONMENT = (
+    "HPCOLL_",
+    "OMPI_MCA_",
+    "PRTE_MCA_",
+    "PMIX_MCA_",
+    "MPICH_",
+    "MPIR_",
+    "I_MPI_",
+    "UCX_",
+    "FI_",
+    "OMP_",
+    "SLURM_JOB_ID",
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,16 +94,32 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
             raise ArgumentError(f"{flag} must be from {least} to {MAX_ITERS}, got {value}")
     need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative, canonical=bool(order))
     pace = Pace(
-        arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average, per_iter=bool(arguments.per_iter_timing)
+        arguments.iters,
+        arguments.warmup_iters,
+        arguments.agg_iters,
+        average=arguments.average,
+        per_iter=bool(arguments.per_iter_timing),
     )
     segment = None if arguments.segment is None else positive_segment(arguments.segment)
     if arguments.plot is not None and meaning.idempotent:
         raise ArgumentError(f"a {collective} has no message size to plot against")
     return BenchRequest(
-        collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
-        arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
-        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic, order,
-    )  # fmt: skip
+        collective,
+        sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor),
+        dtype,
+        op,
+        arguments.root,
+        _algorithms(arguments.algorithms or AUTO, need, names),
+        segment,
+        bool(arguments.check),
+        pace,
+        arguments.mode,
+        arguments.memory,
+        arguments.sizes,
+        arguments.spec,
+        arguments.memory_traffic,
+        order,
+    )
 
 
 def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,7 +150,9 @@ def _check_files(arguments: argparse.Namespace) -> None:
 class _Writer:
     """Writes the report on rank 0 while it comes: rows of the table to the terminal, or all of it so far to a file."""
 
-    def __init__(self, arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm
+    ) -> None:
         self._arguments, self._world = arguments, world
         self._report = partial(_report, arguments, request, start, world)
         self._shows, self._nlines = arguments.output is None and arguments.format == NCCL, 0
@@ -164,12 +194,21 @@ class _Writer:
             raise
 
 
-def _report(arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings) -> Report:
+def _report(
+    arguments: argparse.Namespace,
+    request: BenchRequest,
+    start: datetime,
+    world: MPI.Intracomm,
+    findings: BenchFindings,
+) -> Report:
     """Return the report, with facts about software and machine; collective."""
     options = (
-        (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory"),
-        (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE), (f"order {request.order}", "order None"),
-    )  # fmt: skip
+        (request.mode, BLOCKING),
+        (f"{request.memory} memory", f"{ORDINARY} memory"),
+        (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"),
+        (request.spec, BARE),
+        (f"order {request.order}", "order None"),
+    )
     places = world.allgather((os.getpid(), MPI.Get_processor_name()))
     library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi4py": mpi4py.__version__}
@@ -186,15 +225,22 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, start: datetim
         rates = f"GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
         heading.append(f"GPU: {shared}; {rates}")
     facts: dict[str, Any] = {
-        "start_time": f"{start:{_SECOND}}", "end_time": f"{datetime.now():{_SECOND}}", "args": sys.argv,
-        "env": [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)],
+        "start_time": f"{start:{_SECOND}}",
+        "end_time": f"{datetime.now():{_SECOND}}",
+        "args": sys.argv,
+        "env": [
+            f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)
+        ],
         "nccl_version": None,
         "config": {
-            "hpcoll": hpcoll.__version__, "mpi": library, **versions, **_settings(arguments, request),
+            "hpcoll": hpcoll.__version__,
+            "mpi": library,
+            **versions,
+            **_settings(arguments, request),
             "devices": _devices(places, findings.facts.get("gpu", {}).get("name", "")),
         },
         **findings.facts,
-    }  # fmt: skip
+    }
     return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
 
 
@@ -206,13 +252,32 @@ def _devices(places: list[tuple[int, str]], gpu: str) -> list[dict[str, Any]]:
 
 def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str, Any]:
     """Return the settings of the run, with nccl-tests' names where it has them."""
-    steps = {"step_factor": arguments.stepfactor} if arguments.stepbytes is None else {"step_bytes": parse_nbytes(arguments.stepbytes)}
+    steps = (
+        {"step_factor": arguments.stepfactor}
+        if arguments.stepbytes is None
+        else {"step_bytes": parse_nbytes(arguments.stepbytes)}
+    )
     return {
-        "nthreads": 1, "ngpus": int(request.memory == DEVICE),
-        "minimum_bytes": request.sizes[0], "maximum_bytes": request.sizes[-1], **steps,
-        "warmup_iters": arguments.warmup_iters, "iterations": arguments.iters, "aggregated_iterations": arguments.agg_iters,
-        "validation": arguments.check, "graph": 0, "blocking_collectives": str(request.mode == BLOCKING).lower(),
-        "per_iter_timing": str(request.pace.per_iter).lower(), "per_iter_skip": 0, "parallel_init": "false",
-        "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
-        "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec, "order": request.order,
-    }  # fmt: skip
+        "nthreads": 1,
+        "ngpus": int(request.memory == DEVICE),
+        "minimum_bytes": request.sizes[0],
+        "maximum_bytes": request.sizes[-1],
+        **steps,
+        "warmup_iters": arguments.warmup_iters,
+        "iterations": arguments.iters,
+        "aggregated_iterations": arguments.agg_iters,
+        "validation": arguments.check,
+        "graph": 0,
+        "blocking_collectives": str(request.mode == BLOCKING).lower(),
+        "per_iter_timing": str(request.pace.per_iter).lower(),
+        "per_iter_skip": 0,
+        "parallel_init": "false",
+        "average": arguments.average,
+        "algorithms": list(request.algorithms),
+        "segment": request.segment,
+        "mode": request.mode,
+        "memory": request.memory,
+        "sizes": request.sizes_of_calls,
+        "spec": request.spec,
+        "order": request.order,
+    }

@@ -14,7 +14,17 @@ from hpcoll.cli.bench.cases import Buffers, Case
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.messages import type_name
-from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, hidden_share, in_mode, overlapped, work
+from hpcoll.cli.bench.modes import (
+    NEW,
+    OVERLAP,
+    Call,
+    CallMode,
+    cycled,
+    hidden_share,
+    in_mode,
+    overlapped,
+    work,
+)
 from hpcoll.cli.bench.report import AUTO, Measured, ResultRow, bus_factor, summarise
 from hpcoll.cli.bench.request import BenchRequest, cases_of, native_problem
 from hpcoll.cli.bench.watch import Watch
@@ -72,14 +82,21 @@ def run(
     wanted = cases_of(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
-    setting, found = _Setting(request, world, contenders), BenchFindings([], [*watch.notes, *contenders.notes], contenders.facts)
+    setting, found = (
+        _Setting(request, world, contenders),
+        BenchFindings([], [*watch.notes, *contenders.notes], contenders.facts),
+    )
     before = watch.look()
     if before.disturbed:
         found.notes.append(f"{before} before this began")
     if request.mode == OVERLAP:
-        found.notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
+        found.notes.append(
+            "hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI"
+        )
     for index, case in enumerate(wanted):
-        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
+        progress(
+            f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms"
+        )
         rows = _run_case(case, setting)
         beside = watch.look()
         found.rows.extend(replace(row, beside=beside) for row in rows)
@@ -112,9 +129,21 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
         found = with_traffic(request, world, case.nbytes, setting.contenders.rows, found, calls)
     for one in candidates:
         one.made.free()
-    what = type_name(case.dtype), case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
+    what = (
+        type_name(case.dtype),
+        case.op.name if case.op else "none",
+        case.root if case.meaning.rooted else -1,
+    )
     return [
-        ResultRow(name, ran[name], case.nbytes, case.count, *what, found.get((name, cases.OUT_OF_PLACE)), found.get((name, cases.IN_PLACE)))
+        ResultRow(
+            name,
+            ran[name],
+            case.nbytes,
+            case.count,
+            *what,
+            found.get((name, cases.OUT_OF_PLACE)),
+            found.get((name, cases.IN_PLACE)),
+        )
         for name in [contender.name for contender in setting.contenders.rows]
     ]
 
@@ -124,7 +153,11 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
     memories = dict.fromkeys(contender.memory for contender in setting.contenders.rows)
     gpu, arrays = setting.contenders.gpu, setting.contenders.arrays
     make = partial(cases.make_device_buffers, gpu=gpu) if gpu else cases.make_buffers
-    buffers = {(one, side): make(case, side, memory=arrays.get((one, side), ())) for one in memories for side in case.sides}
+    buffers = {
+        (one, side): make(case, side, memory=arrays.get((one, side), ()))
+        for one in memories
+        for side in case.sides
+    }
     candidates: list[_Candidate] = []
     ran: dict[str, str] = {}
     for contender in setting.contenders.rows:
@@ -135,10 +168,14 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
                 cases.fill(case, mine)
                 made.call()
                 picked = next((row.algorithm for row in _ledger(contender) if row not in before), AUTO)
-                ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
+                ran.setdefault(
+                    contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name
+                )
                 timed = made.call
                 if setting.request.sizes_of_calls == NEW:
-                    timed = cycled([contender.bind(*one) for one in cases.smaller(case, mine, _NEW_SIZES)] or [timed])
+                    timed = cycled(
+                        [contender.bind(*one) for one in cases.smaller(case, mine, _NEW_SIZES)] or [timed]
+                    )
                 candidates.append(_Candidate((contender.name, side), mine, made, (timed,)))
     return candidates, ran
 
@@ -146,15 +183,24 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
 def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
     """Return the candidates with work beside them that takes about as long as each of them."""
     world, pace = setting.world, replace(setting.request.pace, rounds=_CALIBRATION)
-    alone = np.median(measure(world, [one.made.call for one in candidates], case.nbytes, pace).seconds, axis=1)
+    alone = np.median(
+        measure(world, [one.made.call for one in candidates], case.nbytes, pace).seconds, axis=1
+    )
     unit = np.median(measure(world, [work(_UNIT)], case.nbytes, pace).seconds) / _UNIT
     works = [work(max(1, round(seconds / unit))) for seconds in alone]
-    return [one._replace(timed=(one.made.call, beside, overlapped(one.made.start, beside))) for one, beside in zip(candidates, works)]
+    return [
+        one._replace(timed=(one.made.call, beside, overlapped(one.made.start, beside)))
+        for one, beside in zip(candidates, works)
+    ]
 
 
 def _ledger(contender: Contender) -> list[LedgerRow]:
     """Return the rows of a communicator's ledger, without times and bytes: a call changes the row of its algorithm."""
-    return [row._replace(seconds=0.0, nbytes=0) for row in contender.comm.ledger.rows()] if contender.comm else []
+    return (
+        [row._replace(seconds=0.0, nbytes=0) for row in contender.comm.ledger.rows()]
+        if contender.comm
+        else []
+    )
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
@@ -167,16 +213,22 @@ def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     return found
 
 
-def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[Key, Measured]:
+def _sides(
+    case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None
+) -> dict[Key, Measured]:
     """Return results by algorithm and side."""
     width = len(candidates[0].timed)
-    native = {one.key[1]: times.seconds[i * width] for i, one in enumerate(candidates) if one.key[0] == NATIVE}
+    native = {
+        one.key[1]: times.seconds[i * width] for i, one in enumerate(candidates) if one.key[0] == NATIVE
+    }
     factor = bus_factor(case.collective, case.nranks)
     found = {}
     for i, one in enumerate(candidates):
         mine = times.seconds[i * width : (i + 1) * width]
         nwrong = None if wrong is None else int(wrong[i])
-        side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.key[1]), batch=times.batch)
+        side = summarise(
+            mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.key[1]), batch=times.batch
+        )
         if times.by_rank is not None:
             rounds_us = [np.round(1e6 * of, 3).tolist() for of in (mine[0], times.by_rank[:, i * width])]
             side = replace(side, times_us=rounds_us[0], rank_times_us=rounds_us[1])
@@ -188,9 +240,13 @@ def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.nda
 
 
 def with_traffic(
-    request: BenchRequest, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
+    request: BenchRequest,
+    world: MPI.Intracomm,
+    nbytes: int,
+    contenders: Iterable[Contender],
+    sides: Sides,
     calls: Mapping[tuple[str, str], Callable[[], object]],
-) -> Sides:  # fmt: skip
+) -> Sides:
     """Return the results of calls of ``nbytes`` with the bytes that they move; makes each call twice more; collective."""
     rows, moved = {one.name: one for one in contenders}, np.full(len(calls), -1, np.int64)
     for i, ((name, _), call) in enumerate(calls.items()):
@@ -200,10 +256,18 @@ def with_traffic(
     known = moved >= 0
     world.Allreduce(MPI.IN_PLACE, moved, MPI.MAX)
     world.Allreduce(MPI.IN_PLACE, known, MPI.LAND)
-    counted = {key: nbytes for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True) if is_known}
+    counted = {
+        key: nbytes
+        for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True)
+        if is_known
+    }
     rate = _copy_rate(request, world, nbytes) if nbytes else 0.0
-    share = {key: nbytes / (sides[key].p50_us * 1e-6) / rate for key, nbytes in counted.items() if nbytes and rate}
-    return {key: replace(side, moved=counted.get(key), copy_share=share.get(key)) for key, side in sides.items()}
+    share = {
+        key: nbytes / (sides[key].p50_us * 1e-6) / rate for key, nbytes in counted.items() if nbytes and rate
+    }
+    return {
+        key: replace(side, moved=counted.get(key), copy_share=share.get(key)) for key, side in sides.items()
+    }
 
 
 def _moved(contender: Contender, request: BenchRequest) -> int:
@@ -212,7 +276,11 @@ def _moved(contender: Contender, request: BenchRequest) -> int:
         return -1
     algorithm = None if contender.name == AUTO else contender.name
     for (method, _, name, segment, _), table in context_of(contender.comm).tables.tables.items():
-        latest = table.latest.by if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls else None
+        latest = (
+            table.latest.by
+            if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls
+            else None
+        )
         if isinstance(latest, HostEngine):
             return latest.traffic().moved
     return -1
@@ -221,5 +289,7 @@ def _moved(contender: Contender, request: BenchRequest) -> int:
 def _copy_rate(request: BenchRequest, world: MPI.Intracomm, nbytes: int) -> float:
     """Return the bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
     source, target = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    seconds = measure(world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)).seconds
+    seconds = measure(
+        world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)
+    ).seconds
     return 2 * nbytes / float(np.median(seconds))

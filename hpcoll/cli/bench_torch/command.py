@@ -11,7 +11,14 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import one_of
 from hpcoll.cli.bench.messages import MAX_ITERS, sizes_of
 
-OPERATIONS = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter", "broadcast")
+OPERATIONS = (
+    "all_reduce",
+    "all_gather_into_tensor",
+    "all_gather",
+    "reduce_scatter_tensor",
+    "reduce_scatter",
+    "broadcast",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +28,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("operations", metavar="OPERATION", nargs="*", help=f"{', '.join(OPERATIONS)}; default all")
     add("-b", "--minbytes", default="1K", metavar="SIZE", help="least size; default 1K")
     add("-e", "--maxbytes", default="64M", metavar="SIZE", help="greatest size; default 64M")
-    add("-f", "--stepfactor", type=int, default=4, metavar="N", help="multiply by N from one size to the next; default 4")
-    add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit --seconds, 5 to 1000")
-    add("--seconds", type=float, default=1.0, metavar="S", help="seconds for each operation and size; default 1")
+    add(
+        "-f",
+        "--stepfactor",
+        type=int,
+        default=4,
+        metavar="N",
+        help="multiply by N from one size to the next; default 4",
+    )
+    add(
+        "-n",
+        "--iters",
+        type=int,
+        metavar="N",
+        help="iterations; default: as many as fit --seconds, 5 to 1000",
+    )
+    add(
+        "--seconds",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="seconds for each operation and size; default 1",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

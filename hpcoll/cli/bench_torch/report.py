@@ -58,7 +58,13 @@ def report(results: Sequence[TorchResult], nranks: int, version: str, notes: Seq
 
 
 def _mean(name: str, results: Sequence[TorchResult]) -> list[str]:
-    return [name, "mean", *[""] * 4, *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES), ""]
+    return [
+        name,
+        "mean",
+        *[""] * 4,
+        *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES),
+        "",
+    ]
 
 
 def _least(results: Sequence[TorchResult], mode: str) -> str:

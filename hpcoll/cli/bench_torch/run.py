@@ -12,7 +12,17 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import SUM
 from hpcoll.cli.all_ranks import ending_all_ranks
-from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, room, wrong_elements
+from hpcoll.cli.bench.cases import (
+    IN_PLACE,
+    OUT_OF_PLACE,
+    Buffers,
+    Case,
+    calm,
+    fill,
+    make_buffers,
+    room,
+    wrong_elements,
+)
 from hpcoll.cli.bench.measure import Pace, measure
 from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.bench.watch import Watch
@@ -29,22 +39,42 @@ class _Operation(NamedTuple):
 
     collective: str  # the collective of hpcoll that says what it means
     side: str  # in place where one tensor is both read and written
-    call: Callable[..., Any]  # takes source, target and a list of parts that lie apart, one per rank; keywords: group and async_op
+    call: Callable[
+        ..., Any
+    ]  # takes source, target and a list of parts that lie apart, one per rank; keywords: group and async_op
     lists: str = ""  # "source" or "target" where the parts take its place; else empty
 
 
 _OPERATIONS = {
-    "all_reduce": _Operation("allreduce", IN_PLACE, lambda source, target, parts, **how: dist.all_reduce(target, **how)),
-    "all_gather_into_tensor": _Operation("allgather", OUT_OF_PLACE, lambda source, target, parts, **how:
-                                         dist.all_gather_into_tensor(target, source, **how)),
-    "all_gather": _Operation("allgather", OUT_OF_PLACE, lambda source, target, parts, **how:
-                             dist.all_gather(parts, source, **how), lists="target"),
-    "reduce_scatter_tensor": _Operation("reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how:
-                                        dist.reduce_scatter_tensor(target, source, **how)),
-    "reduce_scatter": _Operation("reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how:
-                                 dist.reduce_scatter(target, parts, **how), lists="source"),
-    "broadcast": _Operation("bcast", IN_PLACE, lambda source, target, parts, **how: dist.broadcast(target, 0, **how)),
-}  # fmt: skip
+    "all_reduce": _Operation(
+        "allreduce", IN_PLACE, lambda source, target, parts, **how: dist.all_reduce(target, **how)
+    ),
+    "all_gather_into_tensor": _Operation(
+        "allgather",
+        OUT_OF_PLACE,
+        lambda source, target, parts, **how: dist.all_gather_into_tensor(target, source, **how),
+    ),
+    "all_gather": _Operation(
+        "allgather",
+        OUT_OF_PLACE,
+        lambda source, target, parts, **how: dist.all_gather(parts, source, **how),
+        lists="target",
+    ),
+    "reduce_scatter_tensor": _Operation(
+        "reduce_scatter",
+        OUT_OF_PLACE,
+        lambda source, target, parts, **how: dist.reduce_scatter_tensor(target, source, **how),
+    ),
+    "reduce_scatter": _Operation(
+        "reduce_scatter",
+        OUT_OF_PLACE,
+        lambda source, target, parts, **how: dist.reduce_scatter(target, parts, **how),
+        lists="source",
+    ),
+    "broadcast": _Operation(
+        "bcast", IN_PLACE, lambda source, target, parts, **how: dist.broadcast(target, 0, **how)
+    ),
+}
 
 
 class _Calls(NamedTuple):
@@ -52,7 +82,9 @@ class _Calls(NamedTuple):
 
     case: Case
     buffers: Buffers
-    parts: list[torch.Tensor]  # parts of the target or the source, where the operation takes a list; else none
+    parts: list[
+        torch.Tensor
+    ]  # parts of the target or the source, where the operation takes a list; else none
     whole: torch.Tensor  # the tensor of which they are parts
     by: Mapping[tuple[str, str], Callable[[], object]]  # the call for each contender
 
@@ -69,7 +101,9 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
         groups = {HPCOLL: dist.group.WORLD, GLOO: dist.new_group(backend=GLOO)}
         watch = Watch(world)
         results = [
-            measured(name, size, groups, pace, world)._replace(beside=watch.look()) for name in names for size in sizes
+            measured(name, size, groups, pace, world)._replace(beside=watch.look())
+            for name in names
+            for size in sizes
         ]
         dist.destroy_process_group()
     if world.rank == 0:
@@ -86,19 +120,28 @@ def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MP
     times = measure(world, list(calls.by.values()), calls.case.nbytes, pace)
     wrong += sum(_wrong(calls, call) for call in calls.by.values())
     us = dict(zip(calls.by, np.median(times.seconds, axis=1) * 1e6, strict=True))
-    return TorchResult(name, calls.case.nbytes, {key: float(value) for key, value in us.items()}, world.allreduce(wrong))
+    return TorchResult(
+        name, calls.case.nbytes, {key: float(value) for key, value in us.items()}, world.allreduce(wrong)
+    )
 
 
 def _calls(name: str, size: int, groups: dict[str, Any], world: MPI.Intracomm) -> _Calls:
     operation = _OPERATIONS[name]
     meaning = COLLECTIVES[operation.collective]
     count = max(1, size // _FLOAT32.itemsize // (world.size if meaning.blocks else 1))
-    case = Case(operation.collective, count, _FLOAT32, SUM if meaning.reduces else None, 0, world.rank, world.size)
+    case = Case(
+        operation.collective, count, _FLOAT32, SUM if meaning.reduces else None, 0, world.rank, world.size
+    )
     buffers = make_buffers(case, operation.side, [torch.empty(room(case)).numpy() for _ in range(2)])
     source, target = (torch.from_numpy(array) for array in (buffers.source, buffers.target))
     parts = [torch.empty(count) for _ in range(world.size)] if operation.lists else []
-    bound = {group: partial(operation.call, source, target, parts, group=one) for group, one in groups.items()}
-    by = {(backend, mode): bound[backend] if mode == BLOCKING else partial(_in_flight, bound[backend]) for backend, mode in _CONTENDERS}
+    bound = {
+        group: partial(operation.call, source, target, parts, group=one) for group, one in groups.items()
+    }
+    by = {
+        (backend, mode): bound[backend] if mode == BLOCKING else partial(_in_flight, bound[backend])
+        for backend, mode in _CONTENDERS
+    }
     return _Calls(case, buffers, parts, source if operation.lists == "source" else target, by)
 
 

@@ -20,8 +20,26 @@ from hpcoll.base.children import python
 from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named
-from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, cuda_awareness, location
-from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_load, cannot_start, check_launch, check_mpiexec, find_launcher
+from hpcoll.cli.doctor.gpus import (
+    DEVICE,
+    NO_CUDA,
+    ProcessLocation,
+    check_awareness,
+    check_gpus,
+    check_ucx,
+    cuda_awareness,
+    location,
+)
+from hpcoll.cli.doctor.launchers import (
+    MPICH,
+    OPEN_MPI,
+    MpiLibrary,
+    cannot_load,
+    cannot_start,
+    check_launch,
+    check_mpiexec,
+    find_launcher,
+)
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
@@ -68,19 +86,28 @@ def run(arguments: argparse.Namespace) -> int:
     mpi = sys.modules.get("mpi4py.MPI")
     runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
     report = _with_mpi(examine(rank)) if runs else _in_child(examine(rank))
-    if not report.merged or (report.nranks == 1 and rank):  # programs of one rank each: the first speaks for all
+    if not report.merged or (
+        report.nranks == 1 and rank
+    ):  # programs of one rank each: the first speaks for all
         return 0
     document = as_json(report.merged, report.nranks, hpcoll.__version__)
-    print(as_text(report.merged) if arguments.format == "text" else json.dumps(document, indent=1) + "\n", end="")
+    print(
+        as_text(report.merged) if arguments.format == "text" else json.dumps(document, indent=1) + "\n",
+        end="",
+    )
     return 1 if failed(report.merged) else 0
 
 
 def _in_child(local: list[Finding]) -> DoctorReport:
     """Run `_with_mpi` in another process; where that fails, report what is known without it."""
-    page = os.memfd_create("hpcoll-doctor", 0)  # the child inherits it, and whatever the launcher handed to this process
+    page = os.memfd_create(
+        "hpcoll-doctor", 0
+    )  # the child inherits it, and whatever the launcher handed to this process
     command = python(f"from hpcoll.cli.doctor.command import child; child({page})")
     try:
-        done = subprocess.run(command, input=json.dumps(local), text=True, close_fds=False, timeout=START_LIMIT_S, check=False)
+        done = subprocess.run(
+            command, input=json.dumps(local), text=True, close_fds=False, timeout=START_LIMIT_S, check=False
+        )
         how = f"ended the process with {'signal' if done.returncode < 0 else 'status'} {abs(done.returncode)}"
     except subprocess.TimeoutExpired:
         how = f"did not end within {START_LIMIT_S} s"
@@ -89,10 +116,14 @@ def _in_child(local: list[Finding]) -> DoctorReport:
         lines = [json.loads(line) for line in written if line.endswith("\n")]
     if len(lines) > 1:
         nranks, rows = lines[1]
-        return DoctorReport(nranks, [Shared(Finding(*finding), ranks, hosts) for finding, ranks, hosts in rows])
+        return DoctorReport(
+            nranks, [Shared(Finding(*finding), ranks, hosts) for finding, ranks, hosts in rows]
+        )
     library = MpiLibrary(*lines[0]) if lines and lines[0] else None
     known = check_library(library) if library else []
-    return DoctorReport(1, merge([[*known, cannot_start(find_launcher(os.environ), library, how), *local]], [""]))
+    return DoctorReport(
+        1, merge([[*known, cannot_start(find_launcher(os.environ), library, how), *local]], [""])
+    )
 
 
 def child(page: int) -> None:
@@ -109,7 +140,9 @@ def child(page: int) -> None:
             lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
         lines.write(json.dumps(loaded_library(MPI)) + "\n")
-        warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's, about a launcher that does not fit: the report says more
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # mpi4py's, about a launcher that does not fit: the report says more
         if mpi4py.rc.threads:
             MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
         else:
@@ -132,14 +165,22 @@ def _with_mpi(local: list[Finding]) -> DoctorReport:
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
     says = cuda_awareness(str(MPI.__file__))
-    aware = [check_awareness(says, os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
+    aware = [
+        check_awareness(says, os.environ.get("HPCOLL_CUDA_PATH", ""), gpus),
+        *(check_ucx() if gpus else ()),
+    ]
     mine = [*check_library(library), check_threads(MPI), check_failures(MPI), *aware]
     mine.append(check_launch(launcher, world.size, library, os.environ))
     if launcher is None:
         mine += check_mpiexec(library)
     yields = gives_cores_away(os.environ)
-    cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
-    facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen)
+    cores, seen = (
+        frozenset(os.sched_getaffinity(0)),
+        frozenset(finding.found for finding in local if finding.subject == DEVICE),
+    )
+    facts = Facts(
+        MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen
+    )
     words = [one for host, one in world.allgather((facts.host, word())) if host == facts.host]
     gathered, domains = world.gather((facts, [*mine, *one_copy(words)], local)), world.gather(bound_to(cores))
     merged: list[Shared] = []
@@ -149,8 +190,15 @@ def _with_mpi(local: list[Finding]) -> DoctorReport:
         shared = check_gpus([one.location for one in everyone], [one.gpus for one in everyone])
         judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
         nodes = numbered(hosts)
-        placed = [[Finding(OK, "placement", describe_all(nodes, domains_of(nodes, domains or ())))]] * len(hosts)
-        for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):
+        placed = [[Finding(OK, "placement", describe_all(nodes, domains_of(nodes, domains or ())))]] * len(
+            hosts
+        )
+        for part in (
+            [theirs for _, theirs, _ in gathered],
+            placed,
+            judged,
+            [theirs for _, _, theirs in gathered],
+        ):
             merged += merge(part, hosts)
     return DoctorReport(world.size, merged)
 
@@ -161,7 +209,11 @@ def loaded_library(mpi: ModuleType) -> MpiLibrary:
 
     vendor, release = mpi.get_vendor()
     release, standard = (".".join(map(str, numbers)) for numbers in (release, mpi.Get_version()))
-    file, nbytes, is_standard = _file_of(library().isend), library().request_nbytes, 0 < library().byte < _ZERO_PAGE
+    file, nbytes, is_standard = (
+        _file_of(library().isend),
+        library().request_nbytes,
+        0 < library().byte < _ZERO_PAGE,
+    )
     return MpiLibrary(vendor, release, file, standard, nbytes, installed("mpi4py"), is_standard)
 
 
@@ -178,11 +230,22 @@ def _file_of(address: int) -> str:
 def check_library(library: MpiLibrary) -> list[Finding]:
     """Report the library, and whether hpcoll's compiled code knows its handles."""
     text = f"{library.name} {library.version}, {library.path or 'in an unknown file'}, MPI {library.standard}, mpi4py {library.mpi4py}"
-    abi, known = ("the MPI ABI", 8) if library.standard_abi else (f"{library.family}'s ABI", {OPEN_MPI: 8, MPICH: 4}.get(library.family))
+    abi, known = (
+        ("the MPI ABI", 8)
+        if library.standard_abi
+        else (f"{library.family}'s ABI", {OPEN_MPI: 8, MPICH: 4}.get(library.family))
+    )
     if known == library.handle_nbytes:
         return [Finding(OK, "MPI library", f"{text}, {abi} (handles of {known} bytes)")]
     what = "see whether 'hpcoll bench' reports right answers; Open MPI and libraries with MPICH's ABI or the MPI ABI are known to work"
-    return [Finding(WARN, "MPI library", f"{text}, handles of {library.handle_nbytes} bytes: hpcoll does not know its ABI", what)]
+    return [
+        Finding(
+            WARN,
+            "MPI library",
+            f"{text}, handles of {library.handle_nbytes} bytes: hpcoll does not know its ABI",
+            what,
+        )
+    ]
 
 
 def check_threads(mpi: ModuleType) -> Finding:
@@ -196,7 +259,11 @@ def check_threads(mpi: ModuleType) -> Finding:
     if given == "multiple":
         return Finding(OK, "threads", text)
     means = "threads may not call MPI at once, and non-blocking collectives between hosts progress only inside Test and Wait"
-    how = "set mpi4py.rc.thread_level or MPI4PY_RC_THREAD_LEVEL to multiple" if asked != "multiple" else "load a library built for it"
+    how = (
+        "set mpi4py.rc.thread_level or MPI4PY_RC_THREAD_LEVEL to multiple"
+        if asked != "multiple"
+        else "load a library built for it"
+    )
     return Finding(WARN, "threads", text, f"{means}: {how}")
 
 
@@ -207,8 +274,12 @@ def check_failures(mpi: ModuleType) -> Finding:
     if knows_failures():
         return Finding(OK, "failures of ranks", "the others may go on, by comm.shrink()")
     vendor, release = mpi.get_vendor()
-    has = mpi.ERR_PROC_FAILED != mpi.ERR_REVOKED and vendor == OPEN_MPI and release >= (5,)  # mpi4py's wheel has the codes for 4.1, too
-    why = "not started by mpirun --with-ft ulfm" if has else "the library has nothing for it, Open MPI 5 would"
+    has = (
+        mpi.ERR_PROC_FAILED != mpi.ERR_REVOKED and vendor == OPEN_MPI and release >= (5,)
+    )  # mpi4py's wheel has the codes for 4.1, too
+    why = (
+        "not started by mpirun --with-ft ulfm" if has else "the library has nothing for it, Open MPI 5 would"
+    )
     return Finding(OK, "failures of ranks", f"they end the job, and comm.shrink() is refused: {why}")
 
 
@@ -218,7 +289,17 @@ def check_libraries(facts: Sequence[Facts]) -> list[list[Finding]]:
     if len(names) == 1:
         return [[] for _ in facts]
     what = "install one MPI library on all hosts, and see MPI4PY_LIBMPI and the loaded modules of each"
-    return [[Finding(FAIL, "MPI libraries", f"{fact.library.name} {fact.library.version}, others have another", what)] for fact in facts]
+    return [
+        [
+            Finding(
+                FAIL,
+                "MPI libraries",
+                f"{fact.library.name} {fact.library.version}, others have another",
+                what,
+            )
+        ]
+        for fact in facts
+    ]
 
 
 def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
@@ -230,7 +311,9 @@ def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
     texts = []
     for host, ranks in ranks_of.items():
         theirs = [facts[rank] for rank in ranks]
-        cores = min(len(frozenset().union(*(fact.cores for fact in theirs))), *(fact.quota for fact in theirs))
+        cores = min(
+            len(frozenset().union(*(fact.cores for fact in theirs))), *(fact.quota for fact in theirs)
+        )
         texts.append(f"{host} ({counted(len(ranks), 'rank')} on {counted(cores, 'core')})")
         for rank in ranks:
             found[rank] = _check_cores(facts[rank], theirs, cores)
@@ -243,7 +326,14 @@ def _check_cores(fact: Facts, theirs: Sequence[Facts], cores: float) -> list[Fin
     alike = sum(other.cores == fact.cores for other in theirs)
     if len(fact.cores) == 1 < min(alike, fact.online):
         what = "a core each: mpirun --bind-to core (Open MPI), mpiexec -bind-to core (MPICH), srun --cpu-bind=cores; or --bind-to none"
-        return [Finding(FAIL, "binding", f"{alike} ranks of a host are bound to its core {min(fact.cores)} and no other", what)]
+        return [
+            Finding(
+                FAIL,
+                "binding",
+                f"{alike} ranks of a host are bound to its core {min(fact.cores)} and no other",
+                what,
+            )
+        ]
     if len(theirs) <= cores:
         return []
     text = f"{counted(len(theirs), 'rank')} of a host share {counted(cores, 'core')}"

@@ -5,7 +5,12 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.text import LINE, printable, ranks_in_words
 
-OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"  # levels: fine, worth knowing, will cost time or answers, does not work
+OK, NOTE, WARN, FAIL = (
+    "ok",
+    "note",
+    "warn",
+    "FAIL",
+)  # levels: fine, worth knowing, will cost time or answers, does not work
 LEVELS = (OK, NOTE, WARN, FAIL)
 MAX_NAMED = 6  # hosts that a line names
 
@@ -40,7 +45,9 @@ def merge(per_rank: Sequence[Iterable[Finding]], hosts: Sequence[str]) -> list[S
             ranks.setdefault(finding, []).append(rank)
     subjects = list(dict.fromkeys(finding.subject for finding in ranks))
     return [
-        Shared(finding) if len(theirs) == len(per_rank) else Shared(finding, theirs, list(dict.fromkeys(hosts[rank] for rank in theirs)))
+        Shared(finding)
+        if len(theirs) == len(per_rank)
+        else Shared(finding, theirs, list(dict.fromkeys(hosts[rank] for rank in theirs)))
         for finding, theirs in sorted(ranks.items(), key=lambda found: subjects.index(found[0].subject))
     ]
 

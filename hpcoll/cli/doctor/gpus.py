@@ -19,7 +19,11 @@ from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
 
 NO_CUDA = "no device and no driver"
 DEVICE = "GPU"  # subject of the line about one GPU; ranks that see the same GPUs write the same lines
-_MAJOR, _MINOR, _REGISTERS = DeviceAttribute.MAJOR, DeviceAttribute.MINOR, DeviceAttribute.CAN_REGISTER_HOST_MEMORY
+_MAJOR, _MINOR, _REGISTERS = (
+    DeviceAttribute.MAJOR,
+    DeviceAttribute.MINOR,
+    DeviceAttribute.CAN_REGISTER_HOST_MEMORY,
+)
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 _NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _ALL = "give each rank all GPUs of its host: srun --gpus-per-node=N --gpu-bind=none, no CUDA_VISIBLE_DEVICES of its own; "
@@ -53,15 +57,30 @@ def survey(library: Any = None) -> dict[str, Any]:
         devices = [_device(driver, ordinal) for ordinal in range(driver.count)]
     except OSError as error:
         return {"absent": one_line(error)}
-    except (AttributeError, DeviceError) as error:  # a function that an old driver lacks, or an answer that it does not give
+    except (
+        AttributeError,
+        DeviceError,
+    ) as error:  # a function that an old driver lacks, or an answer that it does not give
         return {"error": one_line(error)}
-    return {"driver": driver.version(), "devices": devices, "compiler": _compiler(devices[0]["capability"]) if devices else ""}
+    return {
+        "driver": driver.version(),
+        "devices": devices,
+        "compiler": _compiler(devices[0]["capability"]) if devices else "",
+    }
 
 
 def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
-    major, minor, registers = (driver.device_attribute(ordinal, attribute) for attribute in (_MAJOR, _MINOR, _REGISTERS))
+    major, minor, registers = (
+        driver.device_attribute(ordinal, attribute) for attribute in (_MAJOR, _MINOR, _REGISTERS)
+    )
     name, nbytes, bus_id = driver.device_name(ordinal), driver.device_nbytes(ordinal), driver.bus_id(ordinal)
-    return {"name": name, "nbytes": nbytes, "bus_id": bus_id, "capability": [major, minor], "registers": bool(registers)}
+    return {
+        "name": name,
+        "nbytes": nbytes,
+        "bus_id": bus_id,
+        "capability": [major, minor],
+        "registers": bool(registers),
+    }
 
 
 def _compiler(capability: Sequence[int]) -> str:
@@ -72,12 +91,16 @@ def _compiler(capability: Sequence[int]) -> str:
         from hpcoll.kernels.device import compile_text
 
         compile_text(lambda x: None, types.void(types.float32[:]), (capability[0], capability[1]))
-    except Exception as error:  # a missing package, a library that does not fit: whatever a broken installation raises
+    except (
+        Exception
+    ) as error:  # a missing package, a library that does not fit: whatever a broken installation raises
         return one_line(error)[:200]
     return ""
 
 
-def judge(answer: Mapping[str, Any], present: bool, packages: Mapping[str, str], environment: Mapping[str, str]) -> list[Finding]:
+def judge(
+    answer: Mapping[str, Any], present: bool, packages: Mapping[str, str], environment: Mapping[str, str]
+) -> list[Finding]:
     """Return findings from the answer of a `survey`.
 
     ``present``: there are device files. ``packages``: versions of the installed Python packages for CUDA.
@@ -107,7 +130,12 @@ def _describe(device: Mapping[str, Any]) -> Finding:
     text = f"{device['name']} at {device['bus_id']}, {format_nbytes(device['nbytes'])}, compute capability {capability}"
     if device["registers"]:
         return Finding(OK, DEVICE, text)
-    return Finding(NOTE, DEVICE, f"{text}, cannot use shared host memory", "arrays of this GPU travel between ranks by copies of their own")
+    return Finding(
+        NOTE,
+        DEVICE,
+        f"{text}, cannot use shared host memory",
+        "arrays of this GPU travel between ranks by copies of their own",
+    )
 
 
 def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Finding]:
@@ -116,11 +144,26 @@ def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Fin
     if packages:
         found.append(Finding(OK, subject, ", ".join(f"{name} {text}" for name, text in packages.items())))
     if not any(name.startswith(("cupy", "torch")) for name in packages):
-        found.append(Finding(NOTE, subject, "neither CuPy nor PyTorch, which make GPU arrays, is installed", install))
+        found.append(
+            Finding(NOTE, subject, "neither CuPy nor PyTorch, which make GPU arrays, is installed", install)
+        )
     if "numba-cuda" not in packages:
-        return [*found, Finding(WARN, subject, "numba-cuda is not installed: GPU arrays are combined on the host", install)]
+        return [
+            *found,
+            Finding(
+                WARN, subject, "numba-cuda is not installed: GPU arrays are combined on the host", install
+            ),
+        ]
     if problem:
-        return [*found, Finding(WARN, "CUDA compiler", f"numba-cuda cannot compile a kernel: {problem}", f"{install} --force-reinstall")]
+        return [
+            *found,
+            Finding(
+                WARN,
+                "CUDA compiler",
+                f"numba-cuda cannot compile a kernel: {problem}",
+                f"{install} --force-reinstall",
+            ),
+        ]
     return [*found, Finding(OK, "CUDA compiler", "numba-cuda compiles kernels")]
 
 
@@ -140,9 +183,14 @@ def check_ucx(maps: Path = Path("/proc/self/maps")) -> list[Finding]:
 def cuda_awareness(mpi: str) -> bool | None:
     """Say whether the MPI library under mpi4py's extension module claims to take GPU arrays, or None if it says nothing."""
     extension, flag = ctypes.CDLL(mpi), ctypes.c_int()
-    if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
+    if (
+        hasattr(extension, "MPIX_GPU_query_support")
+        and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0
+    ):
         return bool(flag.value)
-    return bool(extension.MPIX_Query_cuda_support()) if hasattr(extension, "MPIX_Query_cuda_support") else None
+    return (
+        bool(extension.MPIX_Query_cuda_support()) if hasattr(extension, "MPIX_Query_cuda_support") else None
+    )
 
 
 def check_awareness(says: bool | None, wish: str, gpus: bool) -> Finding:

@@ -16,7 +16,10 @@ _FAMILIES = {
     **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
     **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
 }
-_FILES = {OPEN_MPI: "libmpi.so.40", MPICH: "libmpi.so.12"}  # libmpi.so may be a script for the linker, which cannot be loaded
+_FILES = {
+    OPEN_MPI: "libmpi.so.40",
+    MPICH: "libmpi.so.12",
+}  # libmpi.so may be a script for the linker, which cannot be loaded
 _MORE = "for more ranks: mpirun -n 4 hpcoll doctor"
 _MPIEXEC_LIMIT_S = 20
 
@@ -56,11 +59,19 @@ def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
     """
     for one in LAUNCHERS:
         if all(needed in environment for needed in (one.rank, one.nranks, one.also) if needed):
-            return Launcher(one.name, one.family, one.nranks, number_in(environment, one.nranks), number_in(environment, one.rank))
+            return Launcher(
+                one.name,
+                one.family,
+                one.nranks,
+                number_in(environment, one.nranks),
+                number_in(environment, one.rank),
+            )
     return None
 
 
-def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, environment: Mapping[str, str]) -> Finding:
+def check_launch(
+    launcher: Launcher | None, nranks: int, library: MpiLibrary, environment: Mapping[str, str]
+) -> Finding:
     """Report whether ``nranks``, the size of ``MPI.COMM_WORLD``, is the number of ranks that were started.
 
     The environment tells of a Slurm job around a process that no launcher started.
@@ -68,14 +79,23 @@ def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, en
     if launcher is None and nranks == 1:
         tasks = number_in(environment, "SLURM_NTASKS")
         if tasks > 1:
-            return Finding(NOTE, SUBJECT, f"none, one rank, in a Slurm job of {tasks} tasks", "start programs with srun or mpirun")
+            return Finding(
+                NOTE,
+                SUBJECT,
+                f"none, one rank, in a Slurm job of {tasks} tasks",
+                "start programs with srun or mpirun",
+            )
         return Finding(NOTE, SUBJECT, "none, one rank", _MORE)
     name = launcher.name if launcher else "one that leaves no trace"
     if launcher is None or launcher.size == nranks or (launcher.size == 0 and nranks > 1):
         return Finding(OK, SUBJECT, f"{name}, {counted(nranks, 'rank')}")
     if launcher.size == 0:
-        return Finding(NOTE, SUBJECT, f"{name}, one rank", f"if more were asked for: {remedy(launcher, library)}")
-    started = f"{launcher.name} started {counted(launcher.size, 'rank')} ({launcher.variable}={launcher.size})"
+        return Finding(
+            NOTE, SUBJECT, f"{name}, one rank", f"if more were asked for: {remedy(launcher, library)}"
+        )
+    started = (
+        f"{launcher.name} started {counted(launcher.size, 'rank')} ({launcher.variable}={launcher.size})"
+    )
     if nranks == 1:
         text = f"{started}, but {library.name} sees one rank in each: they are {launcher.size} programs of one rank"
         return Finding(FAIL, SUBJECT, text, remedy(launcher, library))
@@ -96,7 +116,12 @@ def cannot_load(error: Exception, environment: Mapping[str, str]) -> Finding:
 def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str) -> Finding:
     """Report that MPI did not start, and ``how`` that ended; the library is None when loading it ended the process."""
     if library is None:
-        return Finding(FAIL, "MPI library", f"loading it {how}", "install mpi4py and the MPI library again, built for each other")
+        return Finding(
+            FAIL,
+            "MPI library",
+            f"loading it {how}",
+            "install mpi4py and the MPI library again, built for each other",
+        )
     text = f"{library.name} cannot start: MPI_Init {how}" + (f", under {launcher.name}" if launcher else "")
     return Finding(FAIL, SUBJECT, text, f"read what the library printed; {remedy(launcher, library)}")
 
@@ -114,14 +139,19 @@ def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
         return f"srun --mpi={way}, if 'srun --mpi=list' has it; or {with_mpiexec}"
     if launcher.family in (ANY, library.family):
         return with_mpiexec
-    return f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../{_FILES[launcher.family]})"
+    return (
+        f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../{_FILES[launcher.family]})"
+    )
 
 
 def own_mpiexec(library: MpiLibrary) -> str:
     """Return the mpiexec installed beside a library, or the empty string."""
     for folder in Path(library.path).parents[1:4]:
         for name in (f"mpiexec.{library.name.replace(' ', '').lower()}", "mpiexec"):
-            if os.access(folder / "bin" / name, os.X_OK) and family_of_mpiexec(str(folder / "bin" / name)) == library.family:
+            if (
+                os.access(folder / "bin" / name, os.X_OK)
+                and family_of_mpiexec(str(folder / "bin" / name)) == library.family
+            ):
                 return str(folder / "bin" / name)
     return ""
 
@@ -132,15 +162,30 @@ def check_mpiexec(library: MpiLibrary) -> list[Finding]:
     family = family_of_mpiexec(path) if path else ""
     if family == library.family:
         return [Finding(OK, "mpiexec", f"{path} is {family}'s, as is the library")]
-    text = f"{path} is {family}'s, but mpi4py loads {library.name}" if family else f"{path} does not say whose it is"
-    return [Finding(WARN if family else NOTE, "mpiexec", text if path else "no mpiexec on PATH", remedy(None, library))]
+    text = (
+        f"{path} is {family}'s, but mpi4py loads {library.name}"
+        if family
+        else f"{path} does not say whose it is"
+    )
+    return [
+        Finding(
+            WARN if family else NOTE, "mpiexec", text if path else "no mpiexec on PATH", remedy(None, library)
+        )
+    ]
 
 
 def family_of_mpiexec(path: str) -> str:
     """Return the family of libraries that a program called mpiexec serves; the empty string when it does not say."""
     ask = [path, "--version"]
     try:
-        done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MPIEXEC_LIMIT_S, check=False)
+        done = subprocess.run(
+            ask,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MPIEXEC_LIMIT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     text = done.stdout + done.stderr

@@ -37,7 +37,17 @@ _REINSTALL = "pip install --force-reinstall hpcoll"
 
 def examine(rank: int) -> list[Finding]:
     """Run all probes, in the order of the report; only rank 0 looks for the tuning file, which no other rank reads."""
-    mine = [*software(), *system(), *shared_memory(), *memory(), *cuda(), *infiniband(), *numba_cache(), *locks(), *settings(os.environ)]
+    mine = [
+        *software(),
+        *system(),
+        *shared_memory(),
+        *memory(),
+        *cuda(),
+        *infiniband(),
+        *numba_cache(),
+        *locks(),
+        *settings(os.environ),
+    ]
     return mine if rank else [*mine, *tuning_file(os.environ)]
 
 
@@ -46,7 +56,11 @@ def software() -> list[Finding]:
     found = {name: installed(name) for name in ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")}
     versions = {"hpcoll": hpcoll.__version__, "Python": platform.python_version(), **found}
     text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
-    missing = [Finding(FAIL, "software", f"{name} is not installed", f"pip install {name}") for name in found if not found[name]]
+    missing = [
+        Finding(FAIL, "software", f"{name} is not installed", f"pip install {name}")
+        for name in found
+        if not found[name]
+    ]
     return [Finding(OK, "software", text), *missing]
 
 
@@ -78,13 +92,34 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
             file.flush()
     except OSError as error:
         text = f"{folder} cannot be used: {error.strerror}"
-        return [Finding(WARN, subject, text, f"mount a tmpfs that you may write to at {folder}; without it MPI may be slow, or not start")]
+        return [
+            Finding(
+                WARN,
+                subject,
+                text,
+                f"mount a tmpfs that you may write to at {folder}; without it MPI may be slow, or not start",
+            )
+        ]
     size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
     text = f"{folder} is writable, {format_nbytes(size)}, {100 * free // max(size, 1)} % free"
     if size <= SMALL_SHM_NBYTES:
-        return [Finding(NOTE, subject, text, "this is a container's default: start it with --shm-size=1g or more, or --ipc=host")]
+        return [
+            Finding(
+                NOTE,
+                subject,
+                text,
+                "this is a container's default: start it with --shm-size=1g or more, or --ipc=host",
+            )
+        ]
     if free <= SMALL_SHM_NBYTES:
-        return [Finding(WARN, subject, text, f"remove files that crashed programs have left in {folder}, or make it larger")]
+        return [
+            Finding(
+                WARN,
+                subject,
+                text,
+                f"remove files that crashed programs have left in {folder}, or make it larger",
+            )
+        ]
     return [Finding(OK, subject, text)]
 
 
@@ -95,7 +130,11 @@ def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Findi
         return []
     if not found:
         return [Finding(OK, "one copy", "ranks of a host can read each other's memory (process_vm_readv)")]
-    how = "sysctl kernel.yama.ptrace_scope=1" if (scope or ptrace_scope()) in ("2", "3") else "in a container: --cap-add=SYS_PTRACE"
+    how = (
+        "sysctl kernel.yama.ptrace_scope=1"
+        if (scope or ptrace_scope()) in ("2", "3")
+        else "in a container: --cap-add=SYS_PTRACE"
+    )
     what = f"long messages are staged, which costs time only where cores share no cache; to have it: {how}"
     return [Finding(NOTE, "one copy", f"ranks of a host cannot read each other's memory: {found}", what)]
 
@@ -105,10 +144,23 @@ def memory(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = M
     nbytes = machine_nbytes("MemTotal", meminfo)
     limit = min(limits(root, membership).values(), default=nbytes)
     if not nbytes or limit >= nbytes:
-        return [Finding(OK, "memory", f"{format_nbytes(nbytes) if nbytes else 'of unknown size'}, no limit by a control group")]
+        return [
+            Finding(
+                OK,
+                "memory",
+                f"{format_nbytes(nbytes) if nbytes else 'of unknown size'}, no limit by a control group",
+            )
+        ]
     text = f"{format_nbytes(nbytes)}, limited to {format_nbytes(limit)} by a control group"
     if limit < SMALL_MEMORY_NBYTES:
-        return [Finding(NOTE, "memory", text, "ranks are killed above it, /dev/shm counts: raise --memory (container) or --mem (Slurm)")]
+        return [
+            Finding(
+                NOTE,
+                "memory",
+                text,
+                "ranks are killed above it, /dev/shm counts: raise --memory (container) or --mem (Slurm)",
+            )
+        ]
     return [Finding(OK, "memory", text)]
 
 
@@ -116,7 +168,10 @@ def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
     """Return the cores' worth of time that this process's control groups allow; infinity where they set no limit."""
     quotas = [math.inf]
     for folder in cgroups("cpu", root, membership):
-        texts = read(folder / "cpu.max").split() or [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
+        texts = read(folder / "cpu.max").split() or [
+            read(folder / "cpu.cfs_quota_us"),
+            read(folder / "cpu.cfs_period_us"),
+        ]
         if len(texts) == 2 and all(text.isdecimal() for text in texts) and int(texts[1]):  # else "max", or -1
             quotas.append(int(texts[0]) / int(texts[1]))
     return min(quotas)
@@ -126,8 +181,19 @@ def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
     """Report driver, GPUs, Python packages and compiler for CUDA; a process of its own asks the driver."""
     command = python("from hpcoll.cli.doctor.gpus import main; main()")
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CUDA_LIMIT_S, check=False)
-        answer: Any = json.loads(done.stdout) if done.returncode == 0 else {"error": f"asking it ended with status {done.returncode}"}
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_CUDA_LIMIT_S,
+            check=False,
+        )
+        answer: Any = (
+            json.loads(done.stdout)
+            if done.returncode == 0
+            else {"error": f"asking it ended with status {done.returncode}"}
+        )
     except (OSError, ValueError, subprocess.TimeoutExpired) as failure:
         answer = {"error": f"asking it failed: {one_line(failure)}"}
     packages = {name: text for name in _CUDA_PACKAGES if (text := installed(name))}
@@ -135,7 +201,9 @@ def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
     return found if not answer.get("devices") else [*found, *locked_memory(NOTE, "GPUs")]
 
 
-def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = Path("/dev/infiniband")) -> list[Finding]:
+def infiniband(
+    root: Path = Path("/sys/class/infiniband"), device_files: Path = Path("/dev/infiniband")
+) -> list[Finding]:
     """Report ports of InfiniBand and RoCE devices, whether they can be opened, and how much memory may be locked for them."""
     ports = sorted(root.glob("*/ports/*"))
     if not ports:
@@ -144,7 +212,9 @@ def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = 
     findings = [_port(port, up, any(active)) for port, up in zip(ports, active)]
     if not any(os.access(file, os.R_OK | os.W_OK) for file in device_files.glob("uverbs*")):
         what = "in a container: --device=/dev/infiniband; else load the kernel module ib_uverbs"
-        findings.append(Finding(WARN, "InfiniBand", f"{device_files}/uverbs* is absent or not yours to open", what))
+        findings.append(
+            Finding(WARN, "InfiniBand", f"{device_files}/uverbs* is absent or not yours to open", what)
+        )
     return [*findings, *locked_memory(WARN, "InfiniBand")]
 
 
@@ -153,9 +223,14 @@ def locked_memory(level: str, user: str) -> list[Finding]:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit != resource.RLIM_INFINITY and limit < LOW_MEMLOCK_NBYTES:
         what = "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd; --ulimit memlock=-1 of a container), or "
-        what += {"InfiniBand": "MPI goes by TCP", "GPUs": "memory that GPUs share with the host may be refused"}[user]
+        what += {
+            "InfiniBand": "MPI goes by TCP",
+            "GPUs": "memory that GPUs share with the host may be refused",
+        }[user]
         return [Finding(level, "locked memory", f"at most {format_nbytes(limit)}", what)]
-    return [Finding(OK, "locked memory", "unlimited" if limit == resource.RLIM_INFINITY else format_nbytes(limit))]
+    return [
+        Finding(OK, "locked memory", "unlimited" if limit == resource.RLIM_INFINITY else format_nbytes(limit))
+    ]
 
 
 def _port(port: Path, up: bool, another_is_up: bool) -> Finding:
@@ -165,7 +240,9 @@ def _port(port: Path, up: bool, another_is_up: bool) -> Finding:
     text = f"{port.parents[1].name} port {port.name}: {kind}, {read(port / 'rate')}, {state}, {physical}"
     if up:
         return Finding(OK, "InfiniBand", text)
-    advice = f"plug the cable in, or enable the port ({'ip link set ... up' if kind == 'RoCE' else 'ibportstate'})"
+    advice = (
+        f"plug the cable in, or enable the port ({'ip link set ... up' if kind == 'RoCE' else 'ibportstate'})"
+    )
     if physical == "LinkUp" and kind != "RoCE":
         advice = "the fabric has no subnet manager: start opensm, or ask its administrator"
     return Finding(NOTE if another_is_up else WARN, "InfiniBand", text, advice)
@@ -184,7 +261,9 @@ def numba_cache() -> list[Finding]:
     except Exception as error:  # a broken compiler raises whatever it likes
         return [Finding(FAIL, subject, f"numba cannot be imported: {one_line(error)}", _REINSTALL)]
     if config.DISABLE_JIT:
-        return [Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")]
+        return [
+            Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")
+        ]
     what = f"each node compiles, and keeps it in {disk_cache.node_folder()}: set NUMBA_CACHE_DIR to a folder in which you may write"
     return [_owned(subject, disk_cache.own_folder, disk_cache.folder(), what)]
 
@@ -211,10 +290,24 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
     try:
         unknown: Iterable[str] = read_config(ours).unknown
     except ArgumentError as error:
-        return [Finding(FAIL, "settings", one_line(error), "correct it or unset it: hpcoll refuses to make a communicator")]
+        return [
+            Finding(
+                FAIL,
+                "settings",
+                one_line(error),
+                "correct it or unset it: hpcoll refuses to make a communicator",
+            )
+        ]
     findings = []
     for name in sorted(unknown):
-        findings.append(Finding(WARN, "settings", f"{printable(name)} means nothing to hpcoll", f"unset it{meant_variable(name)}"))
+        findings.append(
+            Finding(
+                WARN,
+                "settings",
+                f"{printable(name)} means nothing to hpcoll",
+                f"unset it{meant_variable(name)}",
+            )
+        )
     known = [f"{name}={printable(value)}" for name, value in ours.items() if name not in unknown]
     return [Finding(OK, "settings", ", ".join(known) or "no HPCOLL_* variable is set"), *findings]
 
@@ -225,4 +318,6 @@ def tuning_file(environment: Mapping[str, str]) -> list[Finding]:
     if not name or (os.path.isfile(name) and os.access(name, os.R_OK)):
         return []
     what = "name a file that 'hpcoll tune' wrote, by its absolute path, or unset HPCOLL_TUNING"
-    return [Finding(FAIL, "settings", f"HPCOLL_TUNING={printable(name)} is not a file that can be read", what)]
+    return [
+        Finding(FAIL, "settings", f"HPCOLL_TUNING={printable(name)} is not a file that can be read", what)
+    ]

@@ -21,12 +21,22 @@ FORMAT = 2  # of the document that --json prints
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = (
-        "Ranks are those of MPI_COMM_WORLD. Exit code 1: calls differ or have not ended, a rank left no record; with --live: none is seen."
+        "Ranks are those of MPI_COMM_WORLD. "
+        "Exit code 1: calls differ or have not ended, a rank left no record; with --live: none is seen."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="a record; one for each rank of one program")
-    parser.add_argument("--live", action="store_true", help="show who waits for whom now, among the ranks that run on this node")
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="show who waits for whom now, among the ranks that run on this node",
+    )
     parser.add_argument("--once", action="store_true", help="show it once, not each second until Ctrl-C")
-    parser.add_argument("--fr-trace", type=Path, metavar="FOLDER", help="also write the records as files that torch's fr_trace reads")
+    parser.add_argument(
+        "--fr-trace",
+        type=Path,
+        metavar="FOLDER",
+        help="also write the records as files that torch's fr_trace reads",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -62,13 +72,22 @@ def _write_fr_trace(flight: Flight, folder: Path) -> None:
 def _document(flight: Flight, findings: Sequence[FlightFinding]) -> dict[str, Any]:
     first = next(iter(flight.records.values()))
     told = [
-        {**vars(finding), "ranks": _ends(finding.ranks), "rows": finding.rows[1:], "columns": finding.rows[0] if finding.rows else []}
+        {
+            **vars(finding),
+            "ranks": _ends(finding.ranks),
+            "rows": finding.rows[1:],
+            "columns": finding.rows[0] if finding.rows else [],
+        }
         for finding in findings
     ]
     return {
-        "format": FORMAT, "program": list(first.program), "world_size": flight.nranks, "missing": _ends(flight.missing),
-        "findings": told, "summary": summary(flight, findings),
-    }  # fmt: skip
+        "format": FORMAT,
+        "program": list(first.program),
+        "world_size": flight.nranks,
+        "missing": _ends(flight.missing),
+        "findings": told,
+        "summary": summary(flight, findings),
+    }
 
 
 def _ends(runs: Runs) -> list[list[int]]:
@@ -94,11 +113,15 @@ def _head(flight: Flight) -> Iterator[str]:
     first = next(iter(records))
     written = [record.written for record in records]
     hosts = len({record.host for record in records})
-    held = f"{counted(len(records), 'record')} of {counted(flight.nranks, 'rank')} on {counted(hosts, 'host')}"
+    held = (
+        f"{counted(len(records), 'record')} of {counted(flight.nranks, 'rank')} on {counted(hosts, 'host')}"
+    )
     program = printable(" ".join(first.program))
     yield from wrapped(f"{held}, written within {duration(max(written) - min(written))}: {program}")
     reasons: dict[str, list[int]] = {}
     for record in records:
         reasons.setdefault(record.why, []).append(record.rank)
-    for text in first_few([f"{ranges(ranks)}: {why or 'no reason given'}" for why, ranks in reasons.items()], "more reasons"):
+    for text in first_few(
+        [f"{ranges(ranks)}: {why or 'no reason given'}" for why, ranks in reasons.items()], "more reasons"
+    ):
         yield from wrapped(text, "  ")

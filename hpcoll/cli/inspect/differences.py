@@ -5,7 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpcoll.base.text import duration, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
-from hpcoll.cli.inspect.wording import FlightFinding, first_few, first_rows, method, numbered, ordinal, spelled, verb, where
+from hpcoll.cli.inspect.wording import (
+    FlightFinding,
+    first_few,
+    first_rows,
+    method,
+    numbered,
+    ordinal,
+    spelled,
+    verb,
+    where,
+)
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
@@ -38,7 +48,10 @@ def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> Fligh
     most = max(groups.values(), key=len)
     odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
     which = numbered(next(iter(calls.values())), communicator.label)
-    heading, sentence = f"the {which}: calls differ", f"{_contrast(groups, calls, communicator)}, their {which}"
+    heading, sentence = (
+        f"the {which}: calls differ",
+        f"{_contrast(groups, calls, communicator)}, their {which}",
+    )
     rows, begun = first_rows(_rows(calls, algorithms)), min(call.begun for call in calls.values())
     return FlightFinding(DIFFERS, heading, sentence, runs_of(odd), begun, communicator.label, lane, seq, rows)
 
@@ -51,7 +64,9 @@ def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[l
     return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
 
 
-def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall], communicator: RecordedCommunicator) -> str:
+def _contrast(
+    groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall], communicator: RecordedCommunicator
+) -> str:
     """Say which ranks called what, and what the others called; by methods alone where they tell the calls apart."""
     short = {text: method(calls[ranks[0]]) for text, ranks in groups.items()}
     names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
@@ -64,7 +79,11 @@ def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall]
 
 
 def _absent(
-    flight: Flight, communicator: RecordedCommunicator, members: Sequence[Record], calls: Lane, until: int | None
+    flight: Flight,
+    communicator: RecordedCommunicator,
+    members: Sequence[Record],
+    calls: Lane,
+    until: int | None,
 ) -> Iterator[FlightFinding]:
     """Yield the first call of a lane, up to number ``until``, that some ranks are in and others have not begun."""
     last: dict[int, int] = {}
@@ -75,7 +94,11 @@ def _absent(
         if not inside or (until is not None and seq > until):
             continue
         begun = min(by_rank[rank].begun for rank in inside)
-        absent = [one for one in members if (last[one.rank] < seq if one.rank in last else _never(one, communicator.id, begun))]
+        absent = [
+            one
+            for one in members
+            if (last[one.rank] < seq if one.rank in last else _never(one, communicator.id, begun))
+        ]
         if absent:
             yield _not_begun(flight, communicator, by_rank, sorted(absent, key=lambda one: one.rank))
             return
@@ -88,7 +111,10 @@ def _never(record: Record, id: str, begun: float) -> bool:
 
 
 def _not_begun(
-    flight: Flight, communicator: RecordedCommunicator, calls: Mapping[int, RecordedCall], absent: list[Record]
+    flight: Flight,
+    communicator: RecordedCommunicator,
+    calls: Mapping[int, RecordedCall],
+    absent: list[Record],
 ) -> FlightFinding:
     inside = sorted(rank for rank, call in calls.items() if call.state != ENDED)
     call = calls[inside[0]]
@@ -106,13 +132,24 @@ def _not_begun(
         ages = sorted(age for _, age in alike)
         how_long = " to ".join(dict.fromkeys((duration(ages[0]), duration(ages[-1]))))
         past = f"last ended there {text}, {how_long} before the record" if text else "no call there has ended"
-        remarks.append(f"{ranges(rank for rank, _ in alike)}: {past}; {now}" + (f"; record written for {why}" if why else ""))
-    heading, never = f"the {which}: not begun by all", f"{ranges(ranks)} never began {spelled(call)}, the {which}"
+        remarks.append(
+            f"{ranges(rank for rank, _ in alike)}: {past}; {now}"
+            + (f"; record written for {why}" if why else "")
+        )
+    heading, never = (
+        f"the {which}: not begun by all",
+        f"{ranges(ranks)} never began {spelled(call)}, the {which}",
+    )
     texts = list(dict.fromkeys(doing(flight, rank) for rank in ranks))
     now = texts[0] if len(texts) == 1 else f"{ranges(ranks[:1])} {texts[0].removeprefix('now ')}"
     sentence = f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {now}"
-    rows, about = [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]], (communicator.label, call.lane, call.seq)
-    return FlightFinding(ABSENT, heading, sentence, runs_of(ranks), call.begun, *about, rows, first_few(remarks))
+    rows, about = (
+        [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]],
+        (communicator.label, call.lane, call.seq),
+    )
+    return FlightFinding(
+        ABSENT, heading, sentence, runs_of(ranks), call.begun, *about, rows, first_few(remarks)
+    )
 
 
 def doing(flight: Flight, rank: int) -> str:

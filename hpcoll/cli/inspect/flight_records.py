@@ -42,7 +42,9 @@ class RecordedCall:
     step: str  # the row of its program that it came to, in words
     awaits: tuple[int, ...]  # ranks that it waits for, `ELSEWHERE` among them for ranks of another program
     caller: str  # file and line
-    counted: int = 0  # which of the program's blocking calls it is, or of its calls in flight; 0 where that is not known
+    counted: int = (
+        0  # which of the program's blocking calls it is, or of its calls in flight; 0 where that is not known
+    )
     region: str = ""  # names of regions, outermost first, joined by ``/``
 
 
@@ -115,12 +117,19 @@ def read(files: Sequence[str]) -> Flight:
         record = _read(file)
         if record.rank in records:
             other = records[record.rank].file
-            raise ArgumentError(f"{record.file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}")
+            raise ArgumentError(
+                f"{record.file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}"
+            )
         first = next(iter(records.values()), record)
-        both = ("program", list(first.program), list(record.program)), ("world_size", first.nranks, record.nranks)
+        both = (
+            ("program", list(first.program), list(record.program)),
+            ("world_size", first.nranks, record.nranks),
+        )
         for what, expected, got in both:
             if expected != got:
-                raise ArgumentError(f"{record.file}: {what}: expected {quoted(expected)} as in {first.file}, got {quoted(got)}")
+                raise ArgumentError(
+                    f"{record.file}: {what}: expected {quoted(expected)} as in {first.file}, got {quoted(got)}"
+                )
         records[record.rank] = record
     records = dict(sorted(records.items()))
     nranks = next(iter(records.values())).nranks
@@ -145,11 +154,15 @@ def _record(content: Any, file: str) -> Record:
     for i, found in enumerate(member(content, "communicators", list, "")):
         part = _part(found, f"communicators[{i}]", rank, nranks)
         if part.id in parts:
-            raise ArgumentError(f"field communicators[{i}].id: expected one that no other has, got {quoted(part.id)} again")
+            raise ArgumentError(
+                f"field communicators[{i}].id: expected one that no other has, got {quoted(part.id)} again"
+            )
         parts[part.id] = part
     awaited = sum(len(call.awaits) for part in parts.values() for call in part.calls)
     if awaited > _MOST_AWAITED:
-        raise ArgumentError(f"field communicators: expected calls that await at most {_MOST_AWAITED} ranks together, got {awaited}")
+        raise ArgumentError(
+            f"field communicators: expected calls that await at most {_MOST_AWAITED} ranks together, got {awaited}"
+        )
     program = tuple(member(content, "program", list, ""))
     if not all(isinstance(word, str) for word in program):
         raise refused("program", "a list of texts", content["program"])
@@ -163,13 +176,20 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
         raise refused(f"{where}.ranks", "each rank once", list(ranks))
     own = integer(content, "rank", where, least=0)
     if list(ranks[own : own + 1]) != [rank]:
-        raise ArgumentError(f"field {where}.rank: expected where world rank {rank} is in {quoted(list(ranks))}, got {own}")
-    found = [_call(call, f"{where}.calls[{i}]", ranks) for i, call in enumerate(member(content, "calls", list, where))]
+        raise ArgumentError(
+            f"field {where}.rank: expected where world rank {rank} is in {quoted(list(ranks))}, got {own}"
+        )
+    found = [
+        _call(call, f"{where}.calls[{i}]", ranks)
+        for i, call in enumerate(member(content, "calls", list, where))
+    ]
     seen: set[tuple[str, int]] = set()
     for i, call in enumerate(found):
         if (call.lane, call.seq) in seen:
             lane = f"lane {quoted(call.lane)}"
-            raise ArgumentError(f"field {where}.calls[{i}].seq: expected one that {lane} has not had, got {call.seq} again")
+            raise ArgumentError(
+                f"field {where}.calls[{i}].seq: expected one that {lane} has not had, got {call.seq} again"
+            )
         seen.add((call.lane, call.seq))
     id, dropped = member(content, "id", str, where), integer(content, "dropped", where, least=0)
     return Part(id, _text(content, "name", where), ranks, dropped, tuple(found))
@@ -177,15 +197,20 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
 
 def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
     call = RecordedCall(
-        **{key: _text(content, key, where) for key in _TEXTS}, seq=integer(content, "seq", where, least=0),
-        count=_if_any(content, "count", where, 0), root=_if_any(content, "root", where, _LOWEST), begun=_time(content, "begun", where),
+        **{key: _text(content, key, where) for key in _TEXTS},
+        seq=integer(content, "seq", where, least=0),
+        count=_if_any(content, "count", where, 0),
+        root=_if_any(content, "root", where, _LOWEST),
+        begun=_time(content, "begun", where),
         ended=_time(content, "ended", where) if content.get("ended") is not None else None,
         region=_text(content, "region", where) if "region" in content else "",
         counted=integer(content, "counted", where, least=0) if "counted" in content else 0,
         awaits=tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))})),
-    )  # fmt: skip
+    )
     if call.state not in (ENDED, WAITING, FAILED):
-        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(call.state)}")
+        raise ArgumentError(
+            f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(call.state)}"
+        )
     return call
 
 
@@ -198,7 +223,11 @@ def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> t
 
 
 def _if_any(content: Any, key: str, where: str, least: int) -> int | None:
-    return None if isinstance(content, dict) and content.get(key, 0) is None else integer(content, key, where, least)
+    return (
+        None
+        if isinstance(content, dict) and content.get(key, 0) is None
+        else integer(content, key, where, least)
+    )
 
 
 def _time(content: Any, key: str, where: str) -> float:
@@ -217,8 +246,14 @@ def _merge(records: dict[int, Record]) -> tuple[RecordedCommunicator, ...]:
         for part in record.parts.values():
             other, known = first.setdefault(part.id, (record, part))
             if part.ranks != known.ranks:
-                ranks, expected, got = f"ranks of communicator {quoted(part.id)}", quoted(list(known.ranks)), quoted(list(part.ranks))
-                raise ArgumentError(f"{record.file}: {ranks}: expected {expected} as in {other.file}, got {got}")
+                ranks, expected, got = (
+                    f"ranks of communicator {quoted(part.id)}",
+                    quoted(list(known.ranks)),
+                    quoted(list(part.ranks)),
+                )
+                raise ArgumentError(
+                    f"{record.file}: {ranks}: expected {expected} as in {other.file}, got {got}"
+                )
             lanes = calls.setdefault(part.id, {})
             for call in part.calls:
                 lanes.setdefault(call.lane, {}).setdefault(call.seq, {})[rank] = call
@@ -226,7 +261,10 @@ def _merge(records: dict[int, Record]) -> tuple[RecordedCommunicator, ...]:
     found = []
     for part, label in zip(parts, _labels(parts)):
         lanes = calls[part.id]
-        ordered = {lane: dict(sorted(lanes[lane].items())) for lane in sorted(lanes, key=lambda lane: (lane != BLOCKING, lane))}
+        ordered = {
+            lane: dict(sorted(lanes[lane].items()))
+            for lane in sorted(lanes, key=lambda lane: (lane != BLOCKING, lane))
+        }
         found.append(RecordedCommunicator(part.id, label, part.ranks, ordered))
     return tuple(found)
 

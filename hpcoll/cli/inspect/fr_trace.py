@@ -16,13 +16,21 @@ VERSION = "2.10"
 PREFIX = "hpcoll_rank_"  # of the files, before the rank
 # Types of calls, and whether the elements that go in, and that come out, are as many times the count as there are ranks.
 _TYPES = {
-    "allreduce": ("all_reduce", False, False), "scan": ("all_reduce", False, False), "exscan": ("all_reduce", False, False),
-    "bcast": ("broadcast", False, False), "reduce": ("reduce", False, False), "barrier": ("all_reduce_barrier", False, False),
-    "allgather": ("all_gather", False, True), "allgatherv": ("_all_gather_base", False, True),
-    "gather": ("gather", False, True), "gatherv": ("gather", False, True),
-    "scatter": ("scatter", True, False), "scatterv": ("scatter", True, False),
-    "reduce_scatter": ("reduce_scatter", True, False), "reduce_scatter_block": ("reduce_scatter", True, False),
-}  # fmt: skip
+    "allreduce": ("all_reduce", False, False),
+    "scan": ("all_reduce", False, False),
+    "exscan": ("all_reduce", False, False),
+    "bcast": ("broadcast", False, False),
+    "reduce": ("reduce", False, False),
+    "barrier": ("all_reduce_barrier", False, False),
+    "allgather": ("all_gather", False, True),
+    "allgatherv": ("_all_gather_base", False, True),
+    "gather": ("gather", False, True),
+    "gatherv": ("gather", False, True),
+    "scatter": ("scatter", True, False),
+    "scatterv": ("scatter", True, False),
+    "reduce_scatter": ("reduce_scatter", True, False),
+    "reduce_scatter_block": ("reduce_scatter", True, False),
+}
 _EXCHANGE = ("all_to_all", True, True)  # all others: of blocks, also between neighbours
 _UNCOUNTED = {"all_gather": "_all_gather_base"}  # types in place of those whose sizes the reader compares
 
@@ -43,8 +51,14 @@ def dumps(flight: Flight) -> dict[int, dict[str, Any]]:
     groups: dict[int, dict[str, Any]] = {rank: {} for rank in flight.records}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in flight.records}
     having = {one.id: groups.keys() & set(one.ranks) for one in flight.communicators}
-    kept = [one for one in flight.communicators if all(one.id in flight.records[rank].parts for rank in having[one.id])]
-    lanes = [(communicator, lane, calls) for communicator in kept for lane, calls in communicator.calls.items()]
+    kept = [
+        one
+        for one in flight.communicators
+        if all(one.id in flight.records[rank].parts for rank in having[one.id])
+    ]
+    lanes = [
+        (communicator, lane, calls) for communicator in kept for lane, calls in communicator.calls.items()
+    ]
     for number, (communicator, lane, calls) in enumerate(lanes):
         name = communicator.label if lane == BLOCKING else f"{communicator.label} {lane}"
         ranks = [rank for rank in communicator.ranks if rank != ELSEWHERE]
@@ -61,25 +75,42 @@ def dumps(flight: Flight) -> dict[int, dict[str, Any]]:
         found.sort(key=lambda entry: entry["time_created_ns"])
         for number, entry in enumerate(found):
             entry["record_id"] = number
-    return {rank: {"version": VERSION, "pg_config": groups[rank], "entries": entries[rank]} for rank in flight.records}
+    return {
+        rank: {"version": VERSION, "pg_config": groups[rank], "entries": entries[rank]}
+        for rank in flight.records
+    }
 
 
 def _entry(call: RecordedCall, group: int, name: str, nranks: int) -> dict[str, Any]:
     kind, *many = _TYPES.get(call.collective, _EXCHANGE)
     if call.count is None:
         kind = _UNCOUNTED.get(kind, kind)
-    sizes: list[list[list[int]]] = [[[] if call.count is None else [call.count * (nranks if times else 1)]] for times in many]
+    sizes: list[list[list[int]]] = [
+        [[] if call.count is None else [call.count * (nranks if times else 1)]] for times in many
+    ]
     ended = None if call.ended is None else _ns(call.ended)
     file, _, line = call.caller.rpartition(":")
     types = [call.element] if call.element else []
     return {
-        "pg_id": group, "process_group": (str(group), name), "collective_seq_id": call.seq, "p2p_seq_id": 0, "op_id": call.seq,
-        "profiling_name": f"nccl:{kind} {spelled(call).replace(':', ' ')}", "input_sizes": sizes[0], "output_sizes": sizes[1],
-        "input_dtypes": types, "output_dtypes": types, "state": "completed" if call.state == ENDED else "started",
-        "time_created_ns": _ns(call.begun), "time_discovered_started_ns": _ns(call.begun), "time_discovered_completed_ns": ended,
-        "retired": call.state == ENDED, "timeout_ms": 0, "is_p2p": False,
+        "pg_id": group,
+        "process_group": (str(group), name),
+        "collective_seq_id": call.seq,
+        "p2p_seq_id": 0,
+        "op_id": call.seq,
+        "profiling_name": f"nccl:{kind} {spelled(call).replace(':', ' ')}",
+        "input_sizes": sizes[0],
+        "output_sizes": sizes[1],
+        "input_dtypes": types,
+        "output_dtypes": types,
+        "state": "completed" if call.state == ENDED else "started",
+        "time_created_ns": _ns(call.begun),
+        "time_discovered_started_ns": _ns(call.begun),
+        "time_discovered_completed_ns": ended,
+        "retired": call.state == ENDED,
+        "timeout_ms": 0,
+        "is_p2p": False,
         "frames": [{"name": call.collective, "filename": file, "line": line}] if file else [],
-    }  # fmt: skip
+    }
 
 
 def _ns(seconds: float) -> int:

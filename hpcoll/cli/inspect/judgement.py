@@ -11,7 +11,14 @@ from hpcoll.analysis.wait_for_graph import Wait, WaitForGraph, in_words, togethe
 from hpcoll.base.text import duration, gaps, runs_in_words, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences, doing
-from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Flight, RecordedCall, RecordedCommunicator
+from hpcoll.cli.inspect.flight_records import (
+    BLOCKING,
+    ELSEWHERE,
+    ENDED,
+    Flight,
+    RecordedCall,
+    RecordedCommunicator,
+)
 from hpcoll.cli.inspect.wording import (
     MAX_ROWS,
     MOST_FINDINGS,
@@ -25,9 +32,23 @@ from hpcoll.cli.inspect.wording import (
     where,
 )
 
-WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
+WAITS, CIRCLE, CROSSING, DEAD, LOST = (
+    "who waits for whom",
+    "wait for each other",
+    "wait in one call",
+    "left no record",
+    "record missing",
+)
 UNFINISHED, SLOW = "not ended", "lateness"
-_TELLING = (DIFFERS, DEAD, CIRCLE, ABSENT, WAITS, CROSSING, UNFINISHED)  # kinds; the first that was found is the cause
+_TELLING = (
+    DIFFERS,
+    DEAD,
+    CIRCLE,
+    ABSENT,
+    WAITS,
+    CROSSING,
+    UNFINISHED,
+)  # kinds; the first that was found is the cause
 
 
 def judge(flight: Flight) -> list[FlightFinding]:
@@ -55,10 +76,19 @@ def well(findings: Sequence[FlightFinding]) -> bool:
 def summary(flight: Flight, findings: Sequence[FlightFinding]) -> str:
     """Say in one sentence what happened: the cause, where one finding is another's."""
     for kind in _TELLING:
-        alike = sorted((finding for finding in findings if finding.kind == kind and finding.ranks), key=lambda finding: finding.begun)
+        alike = sorted(
+            (finding for finding in findings if finding.kind == kind and finding.ranks),
+            key=lambda finding: finding.begun,
+        )
         if alike:
-            roots = {rank for ranks, _ in graph_of(flight).roots() for rank in ranks if rank in flight.records}
-            telling = (one for one in alike if kind == ABSENT and any(rank in roots for run in one.ranks for rank in run))
+            roots = {
+                rank for ranks, _ in graph_of(flight).roots() for rank in ranks if rank in flight.records
+            }
+            telling = (
+                one
+                for one in alike
+                if kind == ABSENT and any(rank in roots for run in one.ranks for rank in run)
+            )
             return next(telling, alike[0]).sentence
     told = "; ".join(finding.sentence for finding in findings)
     return f"nothing differs; {told}" if told else "nothing differs"
@@ -68,14 +98,27 @@ def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, RecordedCal
     """Return a finding of the calls that have not ended, where no other finding says why."""
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for label, rank, call in open_calls:
-        groups.setdefault((named(call, label), call.state, where(call), flight.records[rank].why), []).append(rank)
+        groups.setdefault((named(call, label), call.state, where(call), flight.records[rank].why), []).append(
+            rank
+        )
     (text, state, _, why), first = next(iter(groups.items()))
     ranks = runs_of({rank for _, rank, _ in open_calls})
     how = f"{ranges(first)} {verb(first, 'is', 'are')} in {text} ({state})"
     written = f"; {verb(first, 'its record was', 'their records were')} written for {why}" if why else ""
-    rows = first_rows([["", "call", "state", "caller"], *([ranges(theirs), *key[:3]] for key, theirs in groups.items())])
+    rows = first_rows(
+        [["", "call", "state", "caller"], *([ranges(theirs), *key[:3]] for key, theirs in groups.items())]
+    )
     begun = min(call.begun for _, _, call in open_calls)
-    return [FlightFinding(UNFINISHED, "calls that have not ended", f"no rank's calls differ, but {how}{written}", ranks, begun, rows=rows)]
+    return [
+        FlightFinding(
+            UNFINISHED,
+            "calls that have not ended",
+            f"no rank's calls differ, but {how}{written}",
+            ranks,
+            begun,
+            rows=rows,
+        )
+    ]
 
 
 def _lateness(flight: Flight) -> Iterator[FlightFinding]:
@@ -97,12 +140,20 @@ def _lateness(flight: Flight) -> Iterator[FlightFinding]:
     which = numbered(call, communicator.label)
     order = sorted(late, key=lambda rank: (-median(late[rank]), rank))
     rows = [["", "calls", "median lateness", "largest"]]
-    rows += [[ranges([rank]), str(len(late[rank])), duration(median(late[rank])), duration(max(late[rank]))] for rank in order[:MAX_ROWS]]
+    rows += [
+        [ranges([rank]), str(len(late[rank])), duration(median(late[rank])), duration(max(late[rank]))]
+        for rank in order[:MAX_ROWS]
+    ]
     if len(order) > MAX_ROWS:
         rows.append([f"and {len(order) - MAX_ROWS} less late", "", "", ""])
     told = f"{spelled(call)}, the {which}, which rank {last} began last, {spread} after the first"
-    heading, sentence = f"largest spread of begin times: {told}", f"the largest spread of begin times is in {told}"
-    yield FlightFinding(SLOW, heading, sentence, runs_of([last]), call.begun, communicator.label, call.lane, call.seq, rows)
+    heading, sentence = (
+        f"largest spread of begin times: {told}",
+        f"the largest spread of begin times is in {told}",
+    )
+    yield FlightFinding(
+        SLOW, heading, sentence, runs_of([last]), call.begun, communicator.label, call.lane, call.seq, rows
+    )
 
 
 def _shared(flight: Flight) -> Iterator[tuple[RecordedCommunicator, dict[int, RecordedCall]]]:
@@ -110,7 +161,11 @@ def _shared(flight: Flight) -> Iterator[tuple[RecordedCommunicator, dict[int, Re
     for communicator in flight.communicators:
         members = {rank for rank in communicator.ranks if rank in flight.records}
         for by_number in communicator.calls.values():
-            yield from ((communicator, calls) for calls in by_number.values() if len(calls) > 1 and set(calls) == members)
+            yield from (
+                (communicator, calls)
+                for calls in by_number.values()
+                if len(calls) > 1 and set(calls) == members
+            )
 
 
 def _spread(calls: dict[int, RecordedCall]) -> float:
@@ -128,11 +183,17 @@ def who_waits(flight: Flight, earlier: Iterable[FlightFinding]) -> Iterator[Flig
         if any(wait.call not in explained for wait in circle):
             yield _circle(circle)
     awaited = graph.awaited_by()
-    dead = (_dead([rank for rank in ranks if rank not in flight.records], waiters, graph) for waiters, ranks in awaited.items())
+    dead = (
+        _dead([rank for rank in ranks if rank not in flight.records], waiters, graph)
+        for waiters, ranks in awaited.items()
+    )
     yield from islice(chain.from_iterable(dead), MOST_FINDINGS)
     unneeded = gaps(sorted({*flight.records, *chain.from_iterable(awaited.values())}), flight.nranks)
     if unneeded:
-        text, it = f"{runs_in_words(unneeded)} left no record", "it" if sum(map(len, unneeded)) == 1 else "them"
+        text, it = (
+            f"{runs_in_words(unneeded)} left no record",
+            "it" if sum(map(len, unneeded)) == 1 else "them",
+        )
         yield FlightFinding(LOST, f"{text}, and nobody is known to wait for {it}", text, unneeded)
 
 
@@ -141,7 +202,14 @@ def graph_of(flight: Flight) -> WaitForGraph:
     waits: list[Wait] = []
     for rank, record in flight.records.items():
         every = [
-            Wait(rank, (communicator.label, call.lane, call.seq), call.awaits, named(call, communicator.label), call.step, call.begun)
+            Wait(
+                rank,
+                (communicator.label, call.lane, call.seq),
+                call.awaits,
+                named(call, communicator.label),
+                call.step,
+                call.begun,
+            )
             for communicator in flight.communicators
             for call in (record.parts[communicator.id].calls if communicator.id in record.parts else ())
             if call.state != ENDED and set(call.awaits) - {rank}
@@ -156,18 +224,29 @@ def _chains(flight: Flight, graph: WaitForGraph) -> FlightFinding:
     groups: dict[tuple[str, str, str], list[int]] = {}
     for wait in waits:
         groups.setdefault((wait.text, wait.step, in_words(wait.awaits)), []).append(wait.rank)
-    rows = first_rows([["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())])
+    rows = first_rows(
+        [["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())]
+    )
     remarks = []
-    for root, waiters in sorted((root, waiters) for ranks, waiters in roots for root in ranks if root in flight.records):
+    for root, waiters in sorted(
+        (root, waiters) for ranks, waiters in roots for root in ranks if root in flight.records
+    ):
         now, why = doing(flight, root), f"; record written for {flight.records[root].why}"
-        remarks.append(f"rank {root} waits for nobody known, and {ranges(waiters)} {verb([*waiters], 'waits', 'wait')} for it: {now}{why}")
-    ranks, behind = runs_of(rank for ranks, _ in roots for rank in ranks), {rank for _, waiters in roots for rank in waiters}
+        remarks.append(
+            f"rank {root} waits for nobody known, and {ranges(waiters)} {verb([*waiters], 'waits', 'wait')} for it: {now}{why}"
+        )
+    ranks, behind = (
+        runs_of(rank for ranks, _ in roots for rank in ranks),
+        {rank for _, waiters in roots for rank in waiters},
+    )
     if ranks:
         who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {runs_in_words(ranks)}"
     else:
         others = f" for {in_words([ELSEWHERE])}" if any(ELSEWHERE in wait.awaits for wait in waits) else ""
         who = f"{ranges(graph.waits)} {verb([*graph.waits], 'waits', 'wait')}{others}"
-    return FlightFinding(WAITS, WAITS, who, ranks, min(wait.since for wait in waits), rows=rows, remarks=first_few(remarks))
+    return FlightFinding(
+        WAITS, WAITS, who, ranks, min(wait.since for wait in waits), rows=rows, remarks=first_few(remarks)
+    )
 
 
 def _circle(circle: list[Wait]) -> FlightFinding:
@@ -175,8 +254,12 @@ def _circle(circle: list[Wait]) -> FlightFinding:
     begun, heading = min(wait.since for wait in circle), together(ranks)
     if len({wait.call for wait in circle}) == 1:
         inside = f"{heading} in {circle[0].text}: messages were lost, or records written at different times"
-        return FlightFinding(CROSSING, f"{heading} in one call", inside, runs_of(ranks), begun, *circle[0].call)
-    remarks = first_few([wait_text(wait, [other.rank]) for wait, other in zip(circle, [*circle[1:], circle[0]])])
+        return FlightFinding(
+            CROSSING, f"{heading} in one call", inside, runs_of(ranks), begun, *circle[0].call
+        )
+    remarks = first_few(
+        [wait_text(wait, [other.rank]) for wait, other in zip(circle, [*circle[1:], circle[0]])]
+    )
     told = "; ".join(f"rank {wait.rank} in {wait.text}" for wait in circle[:MAX_ROWS])
     sentence = f"{heading}: {told}" + ("; ..." if len(circle) > MAX_ROWS else "")
     return FlightFinding(CIRCLE, heading, sentence, runs_of(ranks), begun, remarks=remarks)

@@ -22,7 +22,10 @@ _WIDTH = 120  # columns of sentences, at most
 _CLEAR = "\033[H\033[2J"
 _MOST_STORIES = 8
 _COLUMN = "waits in"
-_NARROW, _LEFT_OUT = 110, ("at", "row", "communicator")  # columns of terminals below which the table does without these
+_NARROW, _LEFT_OUT = (
+    110,
+    ("at", "row", "communicator"),
+)  # columns of terminals below which the table does without these
 
 Used = Mapping[int, float]  # shares of a core by process
 
@@ -34,7 +37,9 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
     found, then = look(), time.monotonic()
     if not found.jobs:
         texts = ["no rank of a program with an hpcoll communicator is seen on this node"]
-        texts += [f"processes of other users, or protected ones, which may not be looked into: {found.closed}"] * (found.closed > 0)
+        texts += [
+            f"processes of other users, or protected ones, which may not be looked into: {found.closed}"
+        ] * (found.closed > 0)
         text = "; ".join([*texts, *found.unclear[:MAX_ROWS]])
         print_lines([json.dumps(document(found, {}), indent=1)] if as_json else wrapped(text, width=_WIDTH))
         return 1
@@ -59,7 +64,9 @@ def _print(found: Found, shares: Used, once: bool) -> None:
     terminal = sys.stdout.isatty()
     print(_CLEAR if terminal and not once else "", end="")
     width = columns() if terminal else UNCUT
-    print_lines(lines(found, shares, time.monotonic(), width) if found.jobs else ["no rank runs here any more"])
+    print_lines(
+        lines(found, shares, time.monotonic(), width) if found.jobs else ["no rank runs here any more"]
+    )
     if not once:
         print(flush=True)
 
@@ -68,7 +75,11 @@ def _shares(before: Found, now: Found, elapsed: float) -> dict[int, float]:
     """Return the shares of a core that processes have used since an earlier look."""
     used = {rank.pid: rank.used_s for job in before.jobs for rank in job.ranks.values()}
     pairs = [(rank.pid, used.get(rank.pid), rank.used_s) for job in now.jobs for rank in job.ranks.values()]
-    return {pid: max(0.0, new - old) / elapsed for pid, old, new in pairs if old is not None and new is not None and elapsed > 0}
+    return {
+        pid: max(0.0, new - old) / elapsed
+        for pid, old, new in pairs
+        if old is not None and new is not None and elapsed > 0
+    }
 
 
 def lines(found: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterator[str]:
@@ -96,7 +107,10 @@ def _head(job: Job) -> str:
 
 def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
     """Return a line for each wait, and one for each rank that waits in nothing: across its columns, what the rank does instead."""
-    rows, instead = [["rank", "process", "state", _COLUMN, "at", "for", "waits for", "row", "communicator"]], dict[int, str]()
+    rows, instead = (
+        [["rank", "process", "state", _COLUMN, "at", "for", "waits for", "row", "communicator"]],
+        dict[int, str](),
+    )
     for number, rank in job.ranks.items():
         core = f" {100 * shares[rank.pid]:.0f} %" if rank.pid in shares and rank.state == RUNNING else ""
         first = [str(number), str(rank.pid), f"{rank.state}{core}"]
@@ -107,7 +121,9 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
             rows.append([*first, call, at, duration(now - wait.since), in_words(wait.awaits), step, wait.on])
             first = [""] * len(first)
         if not rank.waits:
-            instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")
+            instead[len(rows)] = (
+                "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")
+            )
             rows.append([*first, *[""] * (len(rows[0]) - len(first))])
     kept = [i for i, name in enumerate(rows[0]) if width >= _NARROW or name not in _LEFT_OUT]
     found = grid([[row[i] for i in kept] for row in rows], width)
@@ -131,8 +147,18 @@ def doing(job: Job, number: int, call: tuple[str, str, int] | None = None) -> st
     failed = [one for one in rank.failed if call is None or one.call[0] == call[0]]
     raised = [f"has raised {one.failed}" + (f" in {one.what}" if one.what else "") for one in failed[-1:]]
     waits = [wait for one in job.ranks.values() for wait in one.waits if number in wait.sees]
-    last = max([one for one in waits if one.call == call] or waits, key=lambda one: one.sees[number].since, default=None)
-    return f"{last.sees[number].text} on {last.on}" if last is not None else raised[0] if raised else "waits in no collective"
+    last = max(
+        [one for one in waits if one.call == call] or waits,
+        key=lambda one: one.sees[number].since,
+        default=None,
+    )
+    return (
+        f"{last.sees[number].text} on {last.on}"
+        if last is not None
+        else raised[0]
+        if raised
+        else "waits in no collective"
+    )
 
 
 def stories(job: Job, now: float) -> list[str]:
@@ -144,11 +170,19 @@ def stories(job: Job, now: float) -> list[str]:
     texts = []
     for waits in sorted(calls.values(), key=lambda waits: min(wait.since for wait in waits)):
         chain, root = graph.chain(waits[0])
-        end = "" if root is None else f"rank {root} {doing(job, root, waits[0].call)}" if root >= 0 else "that one is of another program"
+        end = (
+            ""
+            if root is None
+            else f"rank {root} {doing(job, root, waits[0].call)}"
+            if root >= 0
+            else "that one is of another program"
+        )
         waited = duration(now - min(wait.since for wait in waits))
         what, on = waits[0].what or "a call", waits[0].on or "a communicator"
         texts.append(f"{what} on {on} waits for {waited}: {chain_text(chain, end)}")
-    return texts[:_MOST_STORIES] + [f"and {len(texts) - _MOST_STORIES} more calls"] * (len(texts) > _MOST_STORIES)
+    return texts[:_MOST_STORIES] + [f"and {len(texts) - _MOST_STORIES} more calls"] * (
+        len(texts) > _MOST_STORIES
+    )
 
 
 def document(found: Found, shares: Used) -> dict[str, Any]:
@@ -156,24 +190,41 @@ def document(found: Found, shares: Used) -> dict[str, Any]:
     now, here = time.monotonic(), time.time()
     jobs = [
         {
-            "program": list(job.who.program), "world_size": job.who.nranks, "host": job.who.host, "since": job.who.started,
-            "ranks": [_of_rank(job, rank, shares, now) for rank in job.ranks.values()], "stories": stories(job, now),
+            "program": list(job.who.program),
+            "world_size": job.who.nranks,
+            "host": job.who.host,
+            "since": job.who.started,
+            "ranks": [_of_rank(job, rank, shares, now) for rank in job.ranks.values()],
+            "stories": stories(job, now),
         }
         for job in found.jobs
-    ]  # fmt: skip
-    return {"format": FORMAT, "seen": here, "jobs": jobs, "closed": found.closed, "unclear": list(found.unclear)}
+    ]
+    return {
+        "format": FORMAT,
+        "seen": here,
+        "jobs": jobs,
+        "closed": found.closed,
+        "unclear": list(found.unclear),
+    }
 
 
 def _of_rank(job: Job, rank: Rank, shares: Used, now: float) -> dict[str, Any]:
     number = rank.who.rank
     waits = [
         {
-            "what": wait.what, "communicator": wait.on, "step": wait.step, "seconds": now - wait.since,
+            "what": wait.what,
+            "communicator": wait.on,
+            "step": wait.step,
+            "seconds": now - wait.since,
             "awaits": list(wait.awaits),
         }
         for wait in rank.waits
-    ]  # fmt: skip
+    ]
     return {
-        "rank": number, "pid": rank.pid, "state": rank.state, "core": shares.get(rank.pid), "waits": waits,
+        "rank": number,
+        "pid": rank.pid,
+        "state": rank.state,
+        "core": shares.get(rank.pid),
+        "waits": waits,
         "doing": "" if rank.waits else doing(job, number),
-    }  # fmt: skip
+    }

@@ -16,7 +16,9 @@ from hpcoll.base.machine import GONE, PROC, cpu_s, stat_fields, state_of
 from hpcoll.base.text import MAX_RANKS, printable
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 
-_LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
+_LATER_S = (
+    10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
+)
 
 
 class Seen(NamedTuple):
@@ -32,7 +34,9 @@ class LiveWait(Wait):
 
     what: str  # the call, and the line of the program
     on: str  # name of the communicator
-    sees: Mapping[int, Seen] = field(default_factory=dict)  # activities of awaited ranks that wait in nothing, by rank
+    sees: Mapping[int, Seen] = field(
+        default_factory=dict
+    )  # activities of awaited ranks that wait in nothing, by rank
     failed: str = ""  # name of the error that it has raised; empty while it waits
 
 
@@ -92,10 +96,14 @@ def look(proc: Path = PROC) -> Found:
 
 def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
     """Return a rank from its page; ValueError where that is no notice, or has numbers that no rank or process can have."""
-    if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(0 <= one <= MAX_RANKS for pair in who.peers.items() for one in pair):
+    if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(
+        0 <= one <= MAX_RANKS for pair in who.peers.items() for one in pair
+    ):
         raise ValueError(f"ranks and processes up to {MAX_RANKS} were expected")
     try:
-        waits, failed = (tuple(_wait(who.rank, one) for one in notice.get(name, ())) for name in ("waits", "failed"))
+        waits, failed = (
+            tuple(_wait(who.rank, one) for one in notice.get(name, ())) for name in ("waits", "failed")
+        )
         left = printable(str(notice.get("left", "")))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its notice: {type(error).__name__}: {error}") from None
@@ -105,11 +113,20 @@ def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
 def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
     what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
     return LiveWait(
-        rank, (str(one["key"]), str(_number(one["lane"])), number), tuple(map(_number, one.get("for", ()))),
-        f"{what or 'a call'} on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
-        what, on, {_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
+        rank,
+        (str(one["key"]), str(_number(one["lane"])), number),
+        tuple(map(_number, one.get("for", ()))),
+        f"{what or 'a call'} on {on or 'a communicator'}",
+        printable(str(one["step"])),
+        seconds(one["since"]),
+        what,
+        on,
+        {
+            _number(peer): Seen(seconds(last), printable(str(text)))
+            for peer, (last, text) in one.get("sees", {}).items()
+        },
         printable(str(one.get("kind", ""))),
-    )  # fmt: skip
+    )
 
 
 def _number(found: Any) -> int:
@@ -140,7 +157,10 @@ def _related(one: Rank, other: Rank) -> bool:
     mine, theirs = one.who, other.who
     if mine.nranks != theirs.nranks or mine.rank == theirs.rank or mine.host != theirs.host:
         return False
-    named = {theirs.peers.get(mine.rank, mine.pid) == mine.pid, mine.peers.get(theirs.rank, theirs.pid) == theirs.pid}
+    named = {
+        theirs.peers.get(mine.rank, mine.pid) == mine.pid,
+        mine.peers.get(theirs.rank, theirs.pid) == theirs.pid,
+    }
     known = mine.rank in theirs.peers or theirs.rank in mine.peers
     return named == {True} and (known or mine.launcher == theirs.launcher)
 
@@ -152,8 +172,13 @@ def _unseen(group: list[Rank]) -> Iterator[Rank]:
         for rank, pid in one.who.peers.items():
             if rank not in known and one.pid == one.who.pid:  # else numbers of processes are a container's
                 known.add(rank)
-                who, gone = replace(one.who, pid=pid, rank=rank, peers={}), _begun(pid) > one.who.started + _LATER_S
-                yield Rank(pid, who, GONE if gone else state_of(pid), None if gone else cpu_s(pid), has_page=False)
+                who, gone = (
+                    replace(one.who, pid=pid, rank=rank, peers={}),
+                    _begun(pid) > one.who.started + _LATER_S,
+                )
+                yield Rank(
+                    pid, who, GONE if gone else state_of(pid), None if gone else cpu_s(pid), has_page=False
+                )
 
 
 def _begun(pid: int) -> float:

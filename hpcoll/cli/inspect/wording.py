@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from hpcoll.base.text import Runs, printable
 from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, RecordedCall
 
-MAX_ROWS, MOST_FINDINGS = 12, 1000  # of a table, and sentences of one kind; of calls, and of ranks without a record
+MAX_ROWS, MOST_FINDINGS = (
+    12,
+    1000,
+)  # of a table, and sentences of one kind; of calls, and of ranks without a record
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,9 @@ class FlightFinding:
     heading: str
     sentence: str  # for the last line of the report
     ranks: Runs  # ranks that caused it
-    begun: float = 0.0  # when it began, in seconds since 1970; of several of a kind, the last line tells the first
+    begun: float = (
+        0.0  # when it began, in seconds since 1970; of several of a kind, the last line tells the first
+    )
     communicator: str = ""
     lane: str = ""
     seq: int | None = None
@@ -42,7 +47,9 @@ def spelled(call: RecordedCall, algorithm: bool = False) -> str:
     what = f"{call.element}[{'...' if call.count is None else call.count}]" if call.element else ""
     operator, root = f"op={call.op}" if call.op else "", f"root={call.root}" if call.root is not None else ""
     inside = ", ".join(text for text in (what, operator, root) if text)
-    return printable(f"{method(call)}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
+    return printable(
+        f"{method(call)}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else "")
+    )
 
 
 def named(call: RecordedCall, label: str) -> str:
@@ -59,7 +66,9 @@ def numbered(call: RecordedCall, label: str) -> str:
     """Return the number of a call on a communicator, as the program counts: ``41st blocking call on MPI_COMM_WORLD``; else of its lane."""
     if call.counted:
         return f"{ordinal(call.counted)} {'blocking call' if call.lane == BLOCKING else 'call in flight'} on {label}"
-    return f"{ordinal(call.seq)} call on {label}" + (f" (lane {call.lane!r})" if call.lane != BLOCKING else "")
+    return f"{ordinal(call.seq)} call on {label}" + (
+        f" (lane {call.lane!r})" if call.lane != BLOCKING else ""
+    )
 
 
 def ordinal(number: int) -> str:
@@ -75,7 +84,11 @@ def ordinal(number: int) -> str:
 def first_rows(rows: Sequence[list[str]]) -> list[list[str]]:
     """Return a header and as many rows as a table has, with a last one that counts the rows beyond."""
     beyond = len(rows) - 1 - MAX_ROWS
-    return [*rows[: MAX_ROWS + 1], [f"and {beyond} more", *[""] * (len(rows[0]) - 1)]] if beyond > 0 else list(rows)
+    return (
+        [*rows[: MAX_ROWS + 1], [f"and {beyond} more", *[""] * (len(rows[0]) - 1)]]
+        if beyond > 0
+        else list(rows)
+    )
 
 
 def first_few(sentences: list[str], more: str = "more") -> list[str]:

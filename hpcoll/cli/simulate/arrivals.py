@@ -20,16 +20,41 @@ from hpcoll.schedules.placement import describe
 
 STEP = "step"  # region that divides a program, unless another is named
 DOUBTFUL = 0.1  # share of a step by which the simulation may miss the measured one
-_FROM_TRACE = ("collective", "nranks", "algorithms", "plot", "grid", "late", "order")  # arguments that have no meaning here
+_FROM_TRACE = (
+    "collective",
+    "nranks",
+    "algorithms",
+    "plot",
+    "grid",
+    "late",
+    "order",
+)  # arguments that have no meaning here
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of replays."""
     add = parser.add_argument_group("replays").add_argument
-    add("--arrivals", nargs="+", metavar="TRACE", help="replay the trace of a run, on its own network unless one is named")
-    add("--on-time", action="append", default=[], metavar="RANKS", help="these ranks compute as long as the others; all; several allowed")
-    add("--region", default=STEP, metavar="NAME", help=f"region of the program that is a step; default {STEP}")
-    add("--choose", action="store_true", help="choose algorithms for the network, instead of those in the trace")
+    add(
+        "--arrivals",
+        nargs="+",
+        metavar="TRACE",
+        help="replay the trace of a run, on its own network unless one is named",
+    )
+    add(
+        "--on-time",
+        action="append",
+        default=[],
+        metavar="RANKS",
+        help="these ranks compute as long as the others; all; several allowed",
+    )
+    add(
+        "--region", default=STEP, metavar="NAME", help=f"region of the program that is a step; default {STEP}"
+    )
+    add(
+        "--choose",
+        action="store_true",
+        help="choose algorithms for the network, instead of those in the trace",
+    )
 
 
 def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
@@ -42,7 +67,9 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
     """
     for name in _FROM_TRACE:
         if getattr(arguments, name) not in (None, []):
-            raise ArgumentError(f"simulate --arrivals takes the calls from the trace, got {name} {quoted(str(getattr(arguments, name)))}")
+            raise ArgumentError(
+                f"simulate --arrivals takes the calls from the trace, got {name} {quoted(str(getattr(arguments, name)))}"
+            )
     if arguments.json:
         output.check(arguments.json)
     program = program_of(read(arguments.arrivals), arguments.region)
@@ -74,19 +101,30 @@ def _ranks(text: str, ranks: list[int]) -> range | list[int]:
     try:
         return [ranks.index(int(rank)) for rank in text.split(",")]
     except ValueError:
-        raise ArgumentError(f"on-time must be all, or some of {ranks_in_words(ranks)} with commas, got {quoted(text)}") from None
+        raise ArgumentError(
+            f"on-time must be all, or some of {ranks_in_words(ranks)} with commas, got {quoted(text)}"
+        ) from None
 
 
 def _punctual(text: str) -> str:
     return "all ranks on time" if text == "all" else f"rank{'s' * (',' in text)} {text} on time"
 
 
-def _report(arguments: argparse.Namespace, program: TracedProgram, found: dict[str, ReplayTimes], before: str) -> Iterator[str]:
+def _report(
+    arguments: argparse.Namespace, program: TracedProgram, found: dict[str, ReplayTimes], before: str
+) -> Iterator[str]:
     """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
-    steps = f"{counted(program.nsteps, 'step')}, region {arguments.region}" if program.nsteps else f"no region {arguments.region}"
+    steps = (
+        f"{counted(program.nsteps, 'step')}, region {arguments.region}"
+        if program.nsteps
+        else f"no region {arguments.region}"
+    )
     calls = counted(len(program.calls), "call")
     yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {duration(program.measured.run)}; {steps}"
-    rows = [[name, *(duration(float(one)) for one in (run, np.mean(steps), np.median(steps)))] for name, (run, steps) in found.items()]
+    rows = [
+        [name, *(duration(float(one)) for one in (run, np.mean(steps), np.median(steps)))]
+        for name, (run, steps) in found.items()
+    ]
     yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])
     if program.incomplete:
         yield f"{counted(program.incomplete, 'call')} not known of all ranks: their time counts as computing"
@@ -94,7 +132,11 @@ def _report(arguments: argparse.Namespace, program: TracedProgram, found: dict[s
     off = float(np.mean(simulated) / np.mean(measured)) - 1
     yield f"where the trace was made the simulated step is {abs(off):.1%} {'longer' if off > 0 else 'shorter'} than the measured one"
     if before != "measured":
-        doubt = "; the trace's own network is not simulated well, so this may not be either" if abs(off) > DOUBTFUL else ""
+        doubt = (
+            "; the trace's own network is not simulated well, so this may not be either"
+            if abs(off) > DOUBTFUL
+            else ""
+        )
         yield f"elsewhere {_instead(there, simulated)}, both simulated{doubt}"
     for text in arguments.on_time:
         whose = "anybody's lateness" if text == "all" else f"the lateness of rank{'s' * (',' in text)} {text}"
@@ -102,12 +144,20 @@ def _report(arguments: argparse.Namespace, program: TracedProgram, found: dict[s
 
 
 def _instead(steps: np.ndarray, before: np.ndarray) -> str:
-    mean, median = (f"{duration(float(of(steps)))} instead of {duration(float(of(before)))}" for of in (np.mean, np.median))
+    mean, median = (
+        f"{duration(float(of(steps)))} instead of {duration(float(of(before)))}"
+        for of in (np.mean, np.median)
+    )
     return f"the step takes {mean}" + f"; the median one {median}" * (len(steps) > 1)
 
 
 def _document(program: TracedProgram, found: dict[str, ReplayTimes]) -> dict[str, Any]:
     return {
-        "nranks": len(program.stops), "placement": describe(program.nodes), "calls": len(program.calls), "incomplete": program.incomplete,
-        "replays": [{"name": name, "run": times.run, "steps": times.steps.tolist()} for name, times in found.items()],
-    }  # fmt: skip
+        "nranks": len(program.stops),
+        "placement": describe(program.nodes),
+        "calls": len(program.calls),
+        "incomplete": program.incomplete,
+        "replays": [
+            {"name": name, "run": times.run, "steps": times.steps.tolist()} for name, times in found.items()
+        ],
+    }

@@ -52,21 +52,36 @@ class SimulateRequest(NamedTuple):
 
 
 def predict_cells(
-    row: Algorithm, request: SimulateRequest, end: float = math.inf, shown: Callable[[str], None] = lambda text: None
-) -> list[Cell] | str:  # fmt: skip
+    row: Algorithm,
+    request: SimulateRequest,
+    end: float = math.inf,
+    shown: Callable[[str], None] = lambda text: None,
+) -> list[Cell] | str:
     """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun.
 
     ``shown`` is called with how far it is. ArgumentError: there is too much to simulate all of it.
     """
     arguments, place, sizes = request.arguments, request.place, request.sizes
-    if arguments.order and COLLECTIVES[row.collective].reduces and not row.is_canonical(len(place.nodes), parts(*place)):
-        return "it does not combine as order=\"rank\" asks"
+    if (
+        arguments.order
+        and COLLECTIVES[row.collective].reduces
+        and not row.is_canonical(len(place.nodes), parts(*place))
+    ):
+        return 'it does not combine as order="rank" asks'
     if arguments.algorithms is None and row.per_gpu:
-        return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
-    if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
+        return (
+            f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
+        )
+    if (
+        arguments.algorithms is None
+        and row.hierarchical
+        and not len(place.nodes) > len(set(parts(*place))) > 1
+    ):
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     subjects, found, every = dict[int, Subject](), list[Cell](), bool(request.comes)
-    pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))  # compiled loops let other threads run
+    pool = ThreadPoolExecutor(
+        1 if arguments.exact else len(os.sched_getaffinity(0))
+    )  # compiled loops let other threads run
     collects = gc.isenabled()
     gc.disable()  # schedules hold no cycles, and looking for some takes half of the time
     try:
@@ -77,13 +92,21 @@ def predict_cells(
             nchunks, several = chunks_and_segments(row, nbytes, segment)
             try:
                 if nchunks not in subjects:
-                    subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=every, end=end)
+                    subjects[nchunks] = subject(
+                        row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=every, end=end
+                    )
             except ArgumentError as error:
                 return str(error)
             together = arguments.exact and several == 1 and in_lockstep(subjects[nchunks])
             if arguments.exact and not together and subjects[nchunks].table.nbuilt < len(place.nodes):
-                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
-            futures.append(pool.submit(_cell, subjects[nchunks], request, nbytes, segment, 0 if together else several, end))
+                subjects[nchunks] = subject(
+                    row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True
+                )
+            futures.append(
+                pool.submit(
+                    _cell, subjects[nchunks], request, nbytes, segment, 0 if together else several, end
+                )
+            )
         for future in futures:
             shown(f"{len(found)} of {len(sizes)} sizes")
             found.append(future.result())
@@ -96,16 +119,28 @@ def predict_cells(
     return found
 
 
-def _cell(what: Subject, request: SimulateRequest, nbytes: int, segment: int, nsegments: int, end: float) -> Cell:
+def _cell(
+    what: Subject, request: SimulateRequest, nbytes: int, segment: int, nsegments: int, end: float
+) -> Cell:
     """Return a cell; ``nsegments`` is 0 where all ranks are simulated in lockstep."""
     if time.perf_counter() > end:
         raise TimeoutError
     if nsegments:
         in_flight = window(len(request.place.nodes)) * what.table.nchannels
-        found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=request.arguments.exact, comes=request.comes)
+        found = predict(
+            what,
+            nbytes,
+            request.levels,
+            nsegments,
+            in_flight,
+            exact=request.arguments.exact,
+            comes=request.comes,
+        )
     else:
         found = predict_in_lockstep(what, nbytes, request.levels)
-    return Cell(what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated)
+    return Cell(
+        what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated
+    )
 
 
 def window(nranks: int) -> int:
@@ -119,7 +154,9 @@ def comes_of(late: list[str], nranks: int) -> tuple[float, ...]:
     for text in late:
         rank, _, seconds = text.partition(":")
         if not (rank.isdecimal() and int(rank) < nranks):
-            raise ArgumentError(f"late must be one of {nranks} ranks and a time, like 3:2ms, got {quoted(text)}")
+            raise ArgumentError(
+                f"late must be one of {nranks} ranks and a time, like 3:2ms, got {quoted(text)}"
+            )
         found[int(rank)] = parse_seconds(seconds)
     return tuple(found) if late else ()
 
@@ -144,7 +181,13 @@ def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:
 def best_segment_of(row: Algorithm, place: Place, levels: Levels, nbytes: int) -> tuple[float, int]:
     """Return seconds and bytes of the segments with which a row is fastest by the closed-form model."""
     nodes, levels = parts(*place), levels.on_parts(*place)
-    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))
+    return best_segment(
+        row,
+        nodes,
+        nbytes,
+        levels.network.eager,
+        lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels),
+    )
 
 
 def chunks_and_segments(row: Algorithm, nbytes: int, segment: int) -> tuple[int, int]:

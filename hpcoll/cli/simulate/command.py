@@ -30,15 +30,28 @@ NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
 NETWORKS = {
     "fast": Levels(NODE, FAST),  # 100 Gbit/s and 2 us
-    "ethernet": Levels(NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)),  # 1 Gbit/s
-    "gpus": Levels(NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)),  # a launch and a flush per hop
+    "ethernet": Levels(
+        NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)
+    ),  # 1 Gbit/s
+    "gpus": Levels(
+        NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)
+    ),  # a launch and a flush per hop
 }
 _CONSTANTS = {  # of a level, with the least and the most that each may be
-    "alpha": (1e-15, 1e3), "beta": (0.0, 1e3), "gamma": (0.0, 1e3), "overhead": (0.0, 1e3), "eager": (0, NEVER), "handshake": (0.0, 1e3),
+    "alpha": (1e-15, 1e3),
+    "beta": (0.0, 1e3),
+    "gamma": (0.0, 1e3),
+    "overhead": (0.0, 1e3),
+    "eager": (0, NEVER),
+    "handshake": (0.0, 1e3),
     "streams": (1, 1e9),
-}  # fmt: skip
+}
 MAX_SIZES = 1000
-_LEVELS = {"": "network", "node": "node", "domains": "domains"}  # fields of `Levels`, by what is before a constant
+_LEVELS = {
+    "": "network",
+    "node": "node",
+    "domains": "domains",
+}  # fields of `Levels`, by what is before a constant
 
 
 class Result(NamedTuple):
@@ -57,17 +70,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: CPU time of a message; beta, gamma: to send, "
         "to combine a byte; eager: longest message without the time of a handshake; streams: ranks that send at full rate at once."
     )
-    add("collective", nargs="?", metavar="COLLECTIVE|FILE", help="allreduce, bcast, ...; or a file, simulated beside other algorithms")
+    add(
+        "collective",
+        nargs="?",
+        metavar="COLLECTIVE|FILE",
+        help="allreduce, bcast, ...; or a file, simulated beside other algorithms",
+    )
     add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
-    add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
-    add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
+    add(
+        "--bytes",
+        default=BYTES,
+        metavar="SIZES",
+        help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes",
+    )
+    add(
+        "--algorithms",
+        metavar="LIST",
+        help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for",
+    )
     add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1; of a trace: as it was")
-    add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
+    add(
+        "--domains",
+        metavar="PLACEMENT",
+        help="ranks of each node per cache domain, in the same way; default: one domain",
+    )
     configure_grid(parser)
     programs.add_conditions(parser)
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    add("--order", choices=("rank",), help="rank: only algorithms that combine as order=\"rank\" asks")
-    add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
+    add("--order", choices=("rank",), help='rank: only algorithms that combine as order="rank" asks')
+    add(
+        "--segment",
+        default="auto",
+        metavar="SIZE",
+        help="bytes per segment; default: the best by the closed-form model",
+    )
     add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
     add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
     add(
@@ -79,7 +115,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--exact", action="store_true", help="simulate every rank and every segment")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
-    add("--plot", type=Path, metavar="FILE", help="also draw time against size and against number of ranks; needs matplotlib")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="also draw time against size and against number of ranks; needs matplotlib",
+    )
     arrivals.configure(parser)
 
 
@@ -104,7 +145,13 @@ def run(arguments: argparse.Namespace) -> int:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
     place = place_of(arguments.ranks_per_node or "1", arguments.domains, arguments.nranks)
-    request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes), comes_of(arguments.late, arguments.nranks))
+    request = SimulateRequest(
+        arguments,
+        place,
+        _levels(arguments),
+        _sizes(arguments.bytes),
+        comes_of(arguments.late, arguments.nranks),
+    )
     if arguments.json:
         output.check(arguments.json)
     if arguments.plot:
@@ -127,9 +174,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         from hpcoll.cli.simulate.plot import draw
 
-        title = f"{arguments.collective}, {arguments.nranks} ranks, {request.place}, network {arguments.network}"
+        title = (
+            f"{arguments.collective}, {arguments.nranks} ranks, {request.place}, network {arguments.network}"
+        )
         title += f", constants from {arguments.tuning}" if arguments.tuning else ""
-        draw(arguments.plot, title, result.cells, _against_nranks([row for row in rows if row.name not in result.left_out], request))
+        draw(
+            arguments.plot,
+            title,
+            result.cells,
+            _against_nranks([row for row in rows if row.name not in result.left_out], request),
+        )
     return 0
 
 
@@ -147,7 +201,9 @@ def _sizes(text: str) -> list[int]:
         return listed
     last, number = (*rest, str(COUNT))[:2]
     if len(rest) > 2 or not is_count(number) or int(number) > MAX_SIZES:
-        raise ArgumentError(f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most {MAX_SIZES} sizes, got {quoted(text)}")
+        raise ArgumentError(
+            f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most {MAX_SIZES} sizes, got {quoted(text)}"
+        )
     low, high, count = parse_nbytes(first), parse_nbytes(last), int(number)
     if not 1 <= low <= high:
         raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {quoted(text)}")
@@ -166,14 +222,18 @@ def _levels(arguments: argparse.Namespace) -> Levels:
 
         measured = {one.level: one.network for one in read(arguments.tuning).constants}
         if not measured:
-            raise ArgumentError(f"tuning file {arguments.tuning} has no constants: hpcoll tune --model measures them")
+            raise ArgumentError(
+                f"tuning file {arguments.tuning} has no constants: hpcoll tune --model measures them"
+            )
         found = found._replace(**measured)
     changed: dict[str, dict[str, Any]] = {}
     for change in changes:
         key, _, value = change.partition("=")
         level, _, constant = key.rpartition(".")
         if constant not in _CONSTANTS or level not in _LEVELS:
-            raise ArgumentError(f"network constant, which may begin with node. or domains., must be {one_of(_CONSTANTS, key)}")
+            raise ArgumentError(
+                f"network constant, which may begin with node. or domains., must be {one_of(_CONSTANTS, key)}"
+            )
         try:
             number, (least, most) = float(value), _CONSTANTS[constant]
             if not least <= number <= most:
@@ -182,7 +242,9 @@ def _levels(arguments: argparse.Namespace) -> Levels:
             expected = "a number from {:g} to {:g}".format(*_CONSTANTS[constant])
             raise ArgumentError(f"network constant {key} must be {expected}, got {quoted(value)}") from None
         changed.setdefault(_LEVELS[level], {})[constant] = number
-    found = found._replace(**{level: getattr(found, level)._replace(**changed.get(level, {})) for level in ("node", "network")})
+    found = found._replace(
+        **{level: getattr(found, level)._replace(**changed.get(level, {})) for level in ("node", "network")}
+    )
     return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
 
 
@@ -241,7 +303,11 @@ def _in_words(level: Network) -> str:
     """Return the constants of a level with their units."""
     found = [f"{name} {_us(getattr(level, name))}" for name in ("alpha", "overhead")]
     found += [f"{name} {1e9 * getattr(level, name):.4g} ns/byte" for name in ("beta", "gamma")]
-    found += [f"eager to {format_nbytes(level.eager)}, else handshake {_us(level.handshake)}"] if level.eager < NEVER else ["always eager"]
+    found += (
+        [f"eager to {format_nbytes(level.eager)}, else handshake {_us(level.handshake)}"]
+        if level.eager < NEVER
+        else ["always eager"]
+    )
     return ", ".join([*found, *[f"streams {level.streams:g}"] * (level.streams != 1)])
 
 
@@ -263,8 +329,13 @@ def _text(cell: Cell, best: float) -> str:
 
 def _document(request: SimulateRequest, result: Result) -> dict[str, Any]:
     return {
-        "collective": request.arguments.collective, "nranks": len(request.place.nodes), "placement": str(request.place),
-        "grid": request.arguments.grid, "periodic": request.arguments.periodic,
-        "levels": {name: level._asdict() for name, level in _used(request).items()}, "exact": request.arguments.exact,
-        "cells": [cell._asdict() for cell in result.cells], "left_out": result.left_out,
-    }  # fmt: skip
+        "collective": request.arguments.collective,
+        "nranks": len(request.place.nodes),
+        "placement": str(request.place),
+        "grid": request.arguments.grid,
+        "periodic": request.arguments.periodic,
+        "levels": {name: level._asdict() for name, level in _used(request).items()},
+        "exact": request.arguments.exact,
+        "cells": [cell._asdict() for cell in result.cells],
+        "left_out": result.left_out,
+    }

@@ -7,7 +7,9 @@ from hpcoll.base.text import format_nbytes, printable
 from hpcoll.cli.figures import GLYPHS, SIZE, Point, dashes, label_ends, looks, write
 
 
-def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, list[tuple[int, float]]]) -> None:
+def draw(
+    path: Path, title: str, cells: list[Any], against_nranks: dict[str, list[tuple[int, float]]]
+) -> None:
     """Draw cells of `hpcoll.cli.simulate.command`, and by algorithm ``(ranks, seconds)`` at the smallest size, into a file."""
     from matplotlib.figure import Figure
 
@@ -20,9 +22,18 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
         mine = [cell for cell in cells if cell.algorithm == name]
         curves = [(cell.nbytes, cell.seconds) for cell in mine], against_nranks.get(name, [])
         for axes, found, before, curve in zip((left, right), ends, drawn, curves):
-            points = [(x, float(f"{seconds:.3g}")) for x, seconds in curve]  # what the eye cannot tell apart is equal
+            points = [
+                (x, float(f"{seconds:.3g}")) for x, seconds in curve
+            ]  # what the eye cannot tell apart is equal
             xs, us = [x for x, _ in curve], [seconds * 1e6 for _, seconds in curve]
-            axes.plot(xs, us, color=look.colour, linestyle=dashes(points, before, look.line), marker=look.marker, markersize=4)
+            axes.plot(
+                xs,
+                us,
+                color=look.colour,
+                linestyle=dashes(points, before, look.line),
+                marker=look.marker,
+                markersize=4,
+            )
             before.append(points)
             if curve:
                 found[f"{GLYPHS[look.marker]} {name}"] = (curve[-1][1] * 1e6, look.colour)

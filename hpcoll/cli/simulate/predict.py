@@ -26,12 +26,19 @@ from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
-_ARRAY, _REAL, _INTEGER = (ctypes.c_void_p, ctypes.c_int64), (ctypes.c_double,), (ctypes.c_int64,)  # an array has its length with it
+_ARRAY, _REAL, _INTEGER = (
+    (ctypes.c_void_p, ctypes.c_int64),
+    (ctypes.c_double,),
+    (ctypes.c_int64,),
+)  # an array has its length with it
 _PARAMETERS = {
     "simulate": (*[_ARRAY] * 10, _REAL, _INTEGER, _INTEGER),
     "step_all": (*[_ARRAY] * 5, _INTEGER, _REAL, _ARRAY, _ARRAY),
 }
-_MADE_OF = (Path(__file__).with_name("loop_bodies.py"), *(Path(str(module.__file__)) for module in (event_loop, event_table)))
+_MADE_OF = (
+    Path(__file__).with_name("loop_bodies.py"),
+    *(Path(str(module.__file__)) for module in (event_loop, event_table)),
+)
 
 
 def _compile(name: str, symbol: str) -> bytes:
@@ -43,13 +50,22 @@ def _compile(name: str, symbol: str) -> bytes:
 @cache
 def compiled_loops() -> dict[str, Any]:
     """Return the loops as functions of C by their names; the first run on a machine compiles them."""
-    found = zip(_PARAMETERS.items(), load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF))
-    return {name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in kinds for word in kind))(at) for (name, kinds), at in found}
+    found = zip(
+        _PARAMETERS.items(), load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF)
+    )
+    return {
+        name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in kinds for word in kind))(at)
+        for (name, kinds), at in found
+    }
 
 
 def _call(name: str, *arguments: Any) -> float:
     """Call a loop with contiguous arrays of the types that `Simulation` and `event_loop.step_all` name."""
-    words = [word for one in arguments for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))]
+    words = [
+        word
+        for one in arguments
+        for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))
+    ]
     return float(compiled_loops()[name](*words))
 
 
@@ -58,7 +74,9 @@ def simulate(s: Simulation) -> float:
     return _call("simulate", *s)
 
 
-def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray) -> float:
+def simulate_in_lockstep(
+    s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray
+) -> float:
     """Return the seconds of a schedule whose ranks all run the same steps relative to themselves: all ranks, step by step.
 
     ``s`` has one segment: rows of rank 0 with one channel, clocks of all ranks, links of all nodes. ``levels`` and ``links_of`` have LEVEL
@@ -70,7 +88,9 @@ def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray
         op, guard = int(s.rows[row, event_table.OP]), int(s.rows[row, event_table.GUARD])
         if op != event_table.SEND and guard >= 0:
             np.maximum(now, left[guard], out=now)
-        arrives = arrivals.pop(row) if op in (event_table.RECV, event_table.RECV_REDUCE) else np.zeros_like(now)
+        arrives = (
+            arrivals.pop(row) if op in (event_table.RECV, event_table.RECV_REDUCE) else np.zeros_like(now)
+        )
         nbytes = float(s.rows[row, event_table.AMOUNT]) * s.chunk
         _call("step_all", s.costs, s.clocks, s.links, links_of[row], levels[row], op, nbytes, now, arrives)
         if op == event_table.SEND:
@@ -102,19 +122,30 @@ class Subject(NamedTuple):
     nodes: Nodes
     domains: Nodes
     table: EventTable  # steps of all ranks, or of those that stand for them
-    joined: bool = False  # the ranks are alike but for messages that are in two runs on some; each counts as one message
+    joined: bool = (
+        False  # the ranks are alike but for messages that are in two runs on some; each counts as one message
+    )
 
 
 def subject(
-    row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, domains: Nodes = (), exact: bool = False, end: float = math.inf
-) -> Subject:  # fmt: skip
+    row: Algorithm,
+    nodes: Nodes,
+    root: int = 0,
+    nchunks: int = 1,
+    *,
+    domains: Nodes = (),
+    exact: bool = False,
+    end: float = math.inf,
+) -> Subject:
     """Build the subject of a simulation, each node one cache domain by default; ``exact``: every rank, also where some stand for all.
 
     ArgumentError: it would have more than `MAX_STEPS` steps or `MAX_CHUNKS` chunks. TimeoutError: it took until the time ``end``.
     """
     nranks, domains = len(nodes), domains or nodes
     if nchunks > MAX_CHUNKS:
-        raise ArgumentError(f"{row.key} would have {nchunks:,} chunks, more than {MAX_CHUNKS:,}: segments must be longer")
+        raise ArgumentError(
+            f"{row.key} would have {nchunks:,} chunks, more than {MAX_CHUNKS:,}: segments must be longer"
+        )
 
     def one(rank: int) -> Schedule:
         if time.perf_counter() > end:
@@ -122,14 +153,20 @@ def subject(
         return schedule(row, nranks, rank, root, nchunks, placement)
 
     placement = parts(nodes, domains)
-    every = nranks if exact or COLLECTIVES[row.collective].rooted else max(period(nodes), period(domains))  # a root is like no other rank
+    every = (
+        nranks if exact or COLLECTIVES[row.collective].rooted else max(period(nodes), period(domains))
+    )  # a root is like no other rank
     steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2})
     few = every < nranks and alike(one, nranks, every, joined=False)
-    joined = every < nranks and not few and steps * nranks > MAX_SPLIT and alike(one, nranks, every, joined=True)
+    joined = (
+        every < nranks and not few and steps * nranks > MAX_SPLIT and alike(one, nranks, every, joined=True)
+    )
     nbuilt = every if few or joined else nranks
     steps *= nbuilt
     if steps > MAX_STEPS:
-        raise ArgumentError(f"{row.key} on {nranks} ranks has some {steps:,} steps that must be built one by one, more than {MAX_STEPS:,}")
+        raise ArgumentError(
+            f"{row.key} on {nranks} ranks has some {steps:,} steps that must be built one by one, more than {MAX_STEPS:,}"
+        )
     try:
         table = build(map(one, range(nbuilt)), nranks, joined=joined)
     except ScheduleError:  # a rank sends as one run that wraps what another receives as two
@@ -138,8 +175,15 @@ def subject(
 
 
 def predict(
-    subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False, comes: Sequence[float] = ()
-) -> Prediction:  # fmt: skip
+    subject: Subject,
+    nbytes: float,
+    levels: Levels,
+    segments: int = 1,
+    window: int = 1,
+    *,
+    exact: bool = False,
+    comes: Sequence[float] = (),
+) -> Prediction:
     """Simulate a collective on a message of ``nbytes``, in segments that follow one another, with ``window`` lanes in flight.
 
     ``exact``: simulate all segments; ArgumentError where these are too many. ``comes``: seconds at which each rank comes to the call; of a
@@ -152,40 +196,56 @@ def predict(
     some = max(4, min(most, 8 * window))
 
     def seconds(count: int) -> float:
-        simulation = prepare(table, costs_of(subject.nodes, levels), nbytes / segments, count, window, comes=comes)
+        simulation = prepare(
+            table, costs_of(subject.nodes, levels), nbytes / segments, count, window, comes=comes
+        )
         found = float(simulate(simulation))
         assert found >= 0, f"{subject.row.key} waits for ever"
         return found - max(comes, default=0.0)
 
     if exact and segments * len(table.rows) > MAX_TIMES:
-        raise ArgumentError(f"{subject.row.key} has {segments:,} segments of {len(table.rows):,} steps, too many to simulate all")
+        raise ArgumentError(
+            f"{subject.row.key} has {segments:,} segments of {len(table.rows):,} steps, too many to simulate all"
+        )
     if exact or segments <= max(most, some):
         return Prediction(seconds(segments), per_segment * segments, stands_for, extrapolated=False)
     long, short = some, some // 2
     after, before = seconds(long), seconds(short)
     pace = (after - before) / (long - short)
-    return Prediction(after + (segments - long) * pace, per_segment * (long + short), stands_for, extrapolated=True)
+    return Prediction(
+        after + (segments - long) * pace, per_segment * (long + short), stands_for, extrapolated=True
+    )
 
 
 def in_lockstep(subject: Subject) -> bool:
     """Say whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
     table = subject.table
-    return table.nbuilt < table.nranks and table.nchannels == 1 and not subject.row.placed and not subject.joined
+    return (
+        table.nbuilt < table.nranks and table.nchannels == 1 and not subject.row.placed and not subject.joined
+    )
 
 
 def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:
     """Simulate every rank of a schedule that few ranks stand for, all in lockstep; ArgumentError where `in_lockstep` says no."""
     row, nodes, domains, table, _ = subject
     if not in_lockstep(subject):
-        raise ArgumentError(f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels")
-    one = build([schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=False)
+        raise ArgumentError(
+            f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels"
+        )
+    one = build(
+        [schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=False
+    )
     simulation = prepare(one, costs_of(nodes, levels), nbytes, 1, 1)
     simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((table.nlinks, 2)))
     ranks = np.arange(table.nranks)
-    levels_by_row = np.array([levels_of(nodes, domains, ranks, np.roll(ranks, -max(0, distance))) for distance in one.peers])
+    levels_by_row = np.array(
+        [levels_of(nodes, domains, ranks, np.roll(ranks, -max(0, distance))) for distance in one.peers]
+    )
     links_by_row = np.array([links_of(nodes, domains, found, ranks) for found in levels_by_row])
     seconds = simulate_in_lockstep(simulation, levels_by_row, links_by_row, one.peers)
-    return Prediction(float(seconds), one.nmessages * table.nranks, one.nmessages * table.nranks, extrapolated=False)
+    return Prediction(
+        float(seconds), one.nmessages * table.nranks, one.nmessages * table.nranks, extrapolated=False
+    )
 
 
 def costs_of(nodes: Nodes, levels: Levels) -> Levels:

@@ -20,7 +20,9 @@ from hpcoll.selection.choice import Need
 from hpcoll.selection.choose import NATIVE_ROWS, choose
 from hpcoll.selection.config import Config
 
-Leaves = Callable[[TracedCall, np.ndarray], np.ndarray]  # seconds at which the members of a call leave it, by when they come
+Leaves = Callable[
+    [TracedCall, np.ndarray], np.ndarray
+]  # seconds at which the members of a call leave it, by when they come
 
 
 class ReplayNetwork:
@@ -49,10 +51,14 @@ class ReplayNetwork:
         nchunks, nsegments = chunks_and_segments(row, call.nbytes, segment)
         place, which = self._of(call.members), (row.key, call.members, call.root, nchunks)
         if which not in self._subjects:
-            self._subjects[which] = subject(row, place.nodes, call.root, nchunks, domains=place.domains, exact=True)
+            self._subjects[which] = subject(
+                row, place.nodes, call.root, nchunks, domains=place.domains, exact=True
+            )
         table, first = self._subjects[which].table, comes.min()
         in_flight, levels = window(len(call.members)) * table.nchannels, costs_of(place.nodes, self._levels)
-        simulation = prepare(table, levels, call.nbytes / nsegments, nsegments, in_flight, comes=comes - first)
+        simulation = prepare(
+            table, levels, call.nbytes / nsegments, nsegments, in_flight, comes=comes - first
+        )
         assert simulate(simulation) >= 0, f"{row.key} waits for ever"
         return first + simulation.calls[:, LEAVES]
 
@@ -64,12 +70,23 @@ class ReplayNetwork:
         place, nranks = self._of(call.members), len(call.members)
         if self._chooses:
             one_node, nodes, levels = len(set(place.nodes)) == 1, parts(*place), self._levels.on_parts(*place)
-            need = Need(call.collective, nranks, call.nbytes, native=False, one_node=one_node, nodes=nodes, levels=levels)
+            need = Need(
+                call.collective,
+                nranks,
+                call.nbytes,
+                native=False,
+                one_node=one_node,
+                nodes=nodes,
+                levels=levels,
+            )
             choice = choose(need, Config())
             return find(call.collective, choice.algorithm), choice.segment
         named = CATALOGUE.get(f"{call.collective}/{call.algorithm}")
         names = [call.algorithm] if named and not unserved(named, nranks) else NATIVE_ROWS[call.collective]
-        found = [(best_segment_of(find(call.collective, name), place, self._levels, call.nbytes), name) for name in names]
+        found = [
+            (best_segment_of(find(call.collective, name), place, self._levels, call.nbytes), name)
+            for name in names
+        ]
         (_, segment), name = min(found)
         return find(call.collective, name), segment
 
@@ -79,7 +96,11 @@ def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float
     nranks = len(program.stops)
     now, at, marks = [0.0] * nranks, [0] * nranks, np.full((2 * program.nsteps, nranks), np.nan)
     comes, came = [np.empty(len(call.members)) for call in program.calls], [0] * len(program.calls)
-    left, waiting, ready = dict[int, dict[int, float]](), defaultdict[int, list[int]](list), list(range(nranks))
+    left, waiting, ready = (
+        dict[int, dict[int, float]](),
+        defaultdict[int, list[int]](list),
+        list(range(nranks)),
+    )
     while ready:
         rank = ready.pop()
         while at[rank] < len(program.stops[rank]):
@@ -105,9 +126,13 @@ def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float
                 now[rank] = max(now[rank], left[number][rank])
     if waiting:
         rank = program.ranks[next(iter(waiting.values()))[0]]
-        raise ArgumentError(f"expected a trace of calls that all ranks make in one order, got one in which rank {rank} waits for ever")
+        raise ArgumentError(
+            f"expected a trace of calls that all ranks make in one order, got one in which rank {rank} waits for ever"
+        )
     run = max(now)
-    return ReplayTimes(run, np.nanmean(marks[1::2] - marks[::2], axis=1) if program.nsteps else np.array([run]))
+    return ReplayTimes(
+        run, np.nanmean(marks[1::2] - marks[::2], axis=1) if program.nsteps else np.array([run])
+    )
 
 
 def gaps_of(program: TracedProgram, on_time: Collection[int] = ()) -> list[list[float]]:
@@ -116,10 +141,13 @@ def gaps_of(program: TracedProgram, on_time: Collection[int] = ()) -> list[list[
     for rank, stops in enumerate(program.stops):
         for stop in stops:
             found[rank in on_time][stop.what, stop.number].append(stop.gap)
-    usual = {stop: median(gaps) for stop, gaps in (found[True] | found[False]).items()}  # where no others come, of those who do
+    usual = {
+        stop: median(gaps) for stop, gaps in (found[True] | found[False]).items()
+    }  # where no others come, of those who do
     return [
-        [usual[stop.what, stop.number] if rank in on_time else stop.gap for stop in stops] for rank, stops in enumerate(program.stops)
-    ]  # fmt: skip
+        [usual[stop.what, stop.number] if rank in on_time else stop.gap for stop in stops]
+        for rank, stops in enumerate(program.stops)
+    ]
 
 
 def corrected(program: TracedProgram, network: ReplayNetwork) -> Leaves:

@@ -31,7 +31,9 @@ class Stop(NamedTuple):
     """A point of a rank's program; a blocking call is one stop, a call in flight two."""
 
     what: int  # bits
-    number: int  # position among the calls; of step ``i`` ``2 i`` where it begins, and ``2 i + 1`` where it ends
+    number: (
+        int  # position among the calls; of step ``i`` ``2 i`` where it begins, and ``2 i + 1`` where it ends
+    )
     gap: float  # seconds of computing before it
 
 
@@ -70,18 +72,25 @@ def program_of(trace: RunTrace, region: str) -> TracedProgram:
     trace, nranks = trace._replace(rank=np.searchsorted(ranks, trace.rank)), len(ranks)
     positions, calls, incomplete = _calls(trace)
     if not calls:
-        raise ArgumentError("expected a trace with calls that all ranks of a communicator have made, got none")
+        raise ArgumentError(
+            "expected a trace with calls that all ranks of a communicator have made, got none"
+        )
     points, steps = _points(trace, positions, nranks), _steps(trace, region, nranks)
     nsteps = min((len(found) for found in steps if found), default=0)
     for rank, found in enumerate(steps):
         for i, (begin, end) in enumerate(found[:nsteps]):
             points[rank] += [_Point(begin, -1, MARKS, 2 * i, begin), _Point(end, 1, MARKS, 2 * i + 1, end)]
-    first, last = min(min(found).begin for found in points if found), max(one.end for found in points for one in found)
+    first, last = (
+        min(min(found).begin for found in points if found),
+        max(one.end for found in points for one in found),
+    )
     host = {row.rank: row.host for row in trace.rows}
     lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
     measured = ReplayTimes(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
     nodes = numbered(host[rank] for rank in ranks.tolist())
-    return TracedProgram(ranks.tolist(), nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured)
+    return TracedProgram(
+        ranks.tolist(), nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured
+    )
 
 
 def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list[list[_Point]]:
@@ -90,7 +99,11 @@ def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list
     waits = dict[tuple[int, int], float]()  # when a rank began to wait for a call in flight
     for category in (IN_WAIT, CALL):
         for i in np.flatnonzero(trace.category == category).tolist():
-            position, rank, begin = positions.get(_key(trace, i)), int(trace.rank[i]), float(trace.start[i]) * _US
+            position, rank, begin = (
+                positions.get(_key(trace, i)),
+                int(trace.rank[i]),
+                float(trace.start[i]) * _US,
+            )
             if position is None:
                 continue
             end = begin + float(trace.length[i]) * _US
@@ -108,7 +121,12 @@ def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list
 def _key(trace: RunTrace, i: int) -> CallKey:
     """Return what the slices of one call have in common."""
     kind, waits = trace.kinds[trace.kind[i]], trace.category[i] == IN_WAIT
-    return kind.comm, kind.name.removeprefix("Wait "), kind.lane if waits or trace.lane[i] else 0, int(trace.number[i])
+    return (
+        kind.comm,
+        kind.name.removeprefix("Wait "),
+        kind.lane if waits or trace.lane[i] else 0,
+        int(trace.number[i]),
+    )
 
 
 def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[TracedCall], int]:
@@ -131,7 +149,9 @@ def _calls(trace: RunTrace) -> tuple[dict[CallKey, int], list[TracedCall], int]:
     return positions, calls, len(found) - len(calls)
 
 
-def _call(kind: CallKind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray) -> TracedCall:
+def _call(
+    kind: CallKind, collective: str, ranks: tuple[int, ...], comes: np.ndarray, leaves: np.ndarray
+) -> TracedCall:
     blocks = len(ranks) if COLLECTIVES[collective].blocks else 1
     root = min(max(kind.root, 0), len(ranks) - 1)
     return TracedCall(collective, kind.algorithm, max(kind.nbytes, 0) * blocks, root, ranks, comes, leaves)

@@ -21,15 +21,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "Ranks are those of MPI_COMM_WORLD. Runs write traces with HPCOLL_TRACE=folder; those of other tools name no waits."
     parser.add_argument("files", nargs="+", metavar="FILE", help="the trace of a run: one file, or several")
-    parser.add_argument("--against", nargs="+", metavar="FILE", help="compare with the trace of another run, an earlier one")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline that needs no network")
+    parser.add_argument(
+        "--against", nargs="+", metavar="FILE", help="compare with the trace of another run, an earlier one"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with a timeline that needs no network"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print who waited for whom, or what differs between two runs."""
     if arguments.html:
         if arguments.html.suffix == _TRACE:  # of which --html before the files takes the first
-            raise ArgumentError(f"--html takes the name of the page to write, got {quoted(str(arguments.html))}, which is a trace's")
+            raise ArgumentError(
+                f"--html takes the name of the page to write, got {quoted(str(arguments.html))}, which is a trace's"
+            )
         output.check(arguments.html)
     trace = read(arguments.files, steps=bool(arguments.html))
     waits = find(trace)

@@ -39,10 +39,20 @@ def rows(found: Sequence[Change]) -> list[list[str]]:
     """Return a table, its header first."""
     table = [["call", "place", "calls", "now", "bytes", "now", "waited", "now", "moved", "now"]]
     for (name, place), then, now in found[:_ROWS]:
-        table.append([
-            name, place, f"{then.calls:,}", f"{now.calls:,}", format_nbytes(then.nbytes), format_nbytes(now.nbytes),
-            duration(then.waited_s), duration(now.waited_s), duration(then.moved_s), duration(now.moved_s),
-        ])  # fmt: skip
+        table.append(
+            [
+                name,
+                place,
+                f"{then.calls:,}",
+                f"{now.calls:,}",
+                format_nbytes(then.nbytes),
+                format_nbytes(now.nbytes),
+                duration(then.waited_s),
+                duration(now.waited_s),
+                duration(then.moved_s),
+                duration(now.moved_s),
+            ]
+        )
     if len(found) > _ROWS:
         table.append([f"and {len(found) - _ROWS} more that changed less", *[""] * (len(table[0]) - 1)])
     return table
@@ -55,10 +65,14 @@ def sentence(found: Sequence[Change]) -> str:
         return "no operation took longer or shorter than before by more than 1 % of the time in all calls"
     (name, place), then, now = first = found[0]
     waiting = abs(first.waited_s) >= abs(first.moved_s)
-    verb, before, after = ("waited", then.waited_s, now.waited_s) if waiting else ("moved data", then.moved_s, now.moved_s)
+    verb, before, after = (
+        ("waited", then.waited_s, now.waited_s) if waiting else ("moved data", then.moved_s, now.moved_s)
+    )
     where = f"{name}{f' at {place}' if place else ''}"
     if not then.calls or not now.calls:
         which, calls = ("before", then.calls) if then.calls else ("now", now.calls)
         return f"changed most: {where}, which is only in the run {which}, with {counted(calls, 'call')}"
     factor = f", {after / before:.3g} times as long" if before else ""
-    return f"changed most: {where}, where ranks {verb} {duration(after)} instead of {duration(before)}{factor}"
+    return (
+        f"changed most: {where}, where ranks {verb} {duration(after)} instead of {duration(before)}{factor}"
+    )

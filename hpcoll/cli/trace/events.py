@@ -19,7 +19,8 @@ BLOCK, LONGEST = 1 << 20, 16 << 20  # bytes read at a time, and of the longest l
 # for its turn when it was issued. Or an arrow, or a counter, which follow from the slices.
 _NUMBER = rb" *(\d+\.?\d*)"
 _SLICE = re.compile(
-    rb'^(?:(\{"ph":"X",[^\n]*)"call": *(\d+)\},"ts":%b,"dur":%b *(?:,"issued":%b *)?\}|\{"ph":"[sftC]"[^\n]*\}),?$' % (3 * (_NUMBER,)),
+    rb'^(?:(\{"ph":"X",[^\n]*)"call": *(\d+)\},"ts":%b,"dur":%b *(?:,"issued":%b *)?\}|\{"ph":"[sftC]"[^\n]*\}),?$'
+    % (3 * (_NUMBER,)),
     re.MULTILINE,
 )
 _BEHIND = b'"call":0},"ts":0,"dur":0}'  # makes an event of the text before
@@ -111,7 +112,9 @@ class EventLines:
                 return {}
         except (ValueError, RecursionError) as error:
             said = str(error)
-        raise ArgumentError(f"{printable(self.file, LINE)}, line {number}: expected an event as a JSON object, got {printable(said)}")
+        raise ArgumentError(
+            f"{printable(self.file, LINE)}, line {number}: expected an event as a JSON object, got {printable(said)}"
+        )
 
 
 class WholeFile(EventLines):
@@ -121,7 +124,9 @@ class WholeFile(EventLines):
         content = read_json(file, file)
         events = content.get("traceEvents") if isinstance(content, dict) else content
         if not isinstance(events, list):
-            raise ArgumentError(f"{printable(file, LINE)}: expected a list of events, or an object with traceEvents, got neither")
+            raise ArgumentError(
+                f"{printable(file, LINE)}: expected a list of events, or an object with traceEvents, got neither"
+            )
         self.file, self._events = file, events
 
     def slices(self) -> Slices | None:
@@ -146,7 +151,9 @@ def blocks(file: str) -> Iterator[EventLines]:
         with reading(file) as opened:
             head = opened.read(BLOCK)
             if head.startswith(_GZIP):
-                raise ArgumentError(f"{printable(file, LINE)}: expected a trace as text, got what gzip has packed; gunzip it first")
+                raise ArgumentError(
+                    f"{printable(file, LINE)}: expected a trace as text, got what gzip has packed; gunzip it first"
+                )
             if _has_lines(head):
                 opened.seek(0)
                 yield from _lines(file, opened)
@@ -176,7 +183,9 @@ def _lines(file: str, opened: BinaryIO) -> Iterator[EventLines]:
         whole, _, rest = (rest + block).rpartition(b"\n")
         if len(rest) > LONGEST:
             line = number + whole.count(b"\n") + bool(whole)
-            raise ArgumentError(f"{printable(file, LINE)}, line {line}: expected at most {format_nbytes(LONGEST)}, got more")
+            raise ArgumentError(
+                f"{printable(file, LINE)}, line {line}: expected at most {format_nbytes(LONGEST)}, got more"
+            )
         if whole:
             yield EventLines(file, number, whole)
             number += whole.count(b"\n") + 1

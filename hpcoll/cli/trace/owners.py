@@ -11,7 +11,11 @@ import numpy as np
 
 from hpcoll.cli.trace.reading import CALL, IN_WAIT, RunTrace
 
-_FROM_ROOT, _TO_ROOT, _PREFIX = ("bcast", "scatter", "scatterv"), ("reduce", "gather", "gatherv"), ("scan", "exscan")
+_FROM_ROOT, _TO_ROOT, _PREFIX = (
+    ("bcast", "scatter", "scatterv"),
+    ("reduce", "gather", "gatherv"),
+    ("scan", "exscan"),
+)
 LEAST_US = 1.0  # of a wait
 _NEAR_US = 1.0  # by which a wait may begin before its call, for rounding
 
@@ -35,14 +39,18 @@ class _SameCalls(NamedTuple):
     root: int  # rank of the communicator, or -1
     ranks: np.ndarray
     calls: np.ndarray  # positions of slices
-    waits: np.ndarray  # positions of the slices in which the program waits: the same, or others for calls in flight; -1: none
+    waits: (
+        np.ndarray
+    )  # positions of the slices in which the program waits: the same, or others for calls in flight; -1: none
 
 
 def find(trace: RunTrace) -> SliceWaits:
     """Return the waits of a trace's calls."""
     n = len(trace.start)
     length, divided, inherited, in_call = np.zeros((4, n))
-    found = SliceWaits(trace.start.copy(), length, np.full(n, -1, np.int32), divided, inherited, in_call, np.zeros(n, bool))
+    found = SliceWaits(
+        trace.start.copy(), length, np.full(n, -1, np.int32), divided, inherited, in_call, np.zeros(n, bool)
+    )
     in_program = (trace.category == IN_WAIT) | ((trace.category == CALL) & (trace.lane == 0))
     found.in_call[in_program] = trace.length[in_program]
     _take_written(trace, found)
@@ -51,7 +59,9 @@ def find(trace: RunTrace) -> SliceWaits:
     clocks = {rank: (numbers[host], trace.clock_error_us(rank)) for rank, host in hosts.items()}
     for table in _tables(trace):
         _fill(trace, found, table, spent, clocks)
-    found.in_call[~found.compared & (found.length == 0)] = 0.0  # nobody knows when all had come: it moved nothing, perhaps
+    found.in_call[~found.compared & (found.length == 0)] = (
+        0.0  # nobody knows when all had come: it moved nothing, perhaps
+    )
     return found
 
 
@@ -87,7 +97,10 @@ def _spent_elsewhere(trace: RunTrace, in_program: np.ndarray) -> np.ndarray:
     before, ranks = np.empty(len(calls)), np.unique(rank[calls])
     ours, theirs = (np.searchsorted(rank[one], [ranks, ranks + 1]).T.tolist() for one in (calls, program))
     for mine, (low, high) in zip((slice(*bounds) for bounds in ours), theirs):
-        before[mine] = total[low + np.searchsorted(trace.start[program[low:high]], trace.start[calls[mine]])] - total[low]
+        before[mine] = (
+            total[low + np.searchsorted(trace.start[program[low:high]], trace.start[calls[mine]])]
+            - total[low]
+        )
     after = before + np.where(in_program[calls], trace.length[calls], 0.0)
     same = (communicator[1:] == communicator[:-1]) & (rank[calls[1:]] == rank[calls[:-1]])
     spent[calls] = before
@@ -102,7 +115,10 @@ def _tables(trace: RunTrace) -> Iterator[_SameCalls]:
     family = of_kind[trace.kind[numbered]] * 2 + in_flight
     order = np.lexsort((trace.start[numbered], trace.rank[numbered], trace.number[numbered], family))
     numbered, family = numbered[order], family[order]
-    communicators, roots = np.array(trace.numbers("comm"))[trace.kind[numbered]], np.array([one.root for one in trace.kinds])
+    communicators, roots = (
+        np.array(trace.numbers("comm"))[trace.kind[numbered]],
+        np.array([one.root for one in trace.kinds]),
+    )
     members = np.unique(np.stack([communicators, trace.rank[numbered]]), axis=1)
     firsts = np.flatnonzero(np.diff(members[0], prepend=-1))
     ranks_of = dict(zip(members[0, firsts].tolist(), np.split(members[1], firsts[1:])))
@@ -119,7 +135,11 @@ def _tables(trace: RunTrace) -> Iterator[_SameCalls]:
         for root in np.unique(root_of):
             chosen = whole[root_of == root]
             yield _SameCalls(
-                kind.name.lower(), int(root), ranks, chosen, _program_waits(trace, chosen, waits) if family[low] % 2 else chosen
+                kind.name.lower(),
+                int(root),
+                ranks,
+                chosen,
+                _program_waits(trace, chosen, waits) if family[low] % 2 else chosen,
             )
 
 
@@ -142,7 +162,13 @@ def _program_waits(trace: RunTrace, calls: np.ndarray, waits: np.ndarray) -> np.
     return np.where(there[at] == wanted, waits[at], -1).reshape(calls.shape)
 
 
-def _fill(trace: RunTrace, found: SliceWaits, table: _SameCalls, spent: np.ndarray, clocks: Mapping[int, tuple[int, float]]) -> None:
+def _fill(
+    trace: RunTrace,
+    found: SliceWaits,
+    table: _SameCalls,
+    spent: np.ndarray,
+    clocks: Mapping[int, tuple[int, float]],
+) -> None:
     """Note the calls of a table as compared, with waits where the trace has none of a call, and with what follows from all of them.
 
     ``clocks``: of each rank the number of its host, and the error of its clock in microseconds.

@@ -33,9 +33,13 @@ _RANKS, _PLACES = (
 _NUMBERS = {"last", "cost", "waited", "moved", "hidden", "calls"}
 _AVERAGE = "Times are those of one rank, on average. Only calls that took long have a place."
 _LEGEND = (
-    ("moved", "moves data"), ("waited", "waits for another rank"), ("flight", "in flight"), ("step", "step of a call"),
-    ("region", "region"), ("other", "other tools"),
-)  # fmt: skip
+    ("moved", "moves data"),
+    ("waited", "waits for another rank"),
+    ("flight", "in flight"),
+    ("step", "step of a call"),
+    ("region", "region"),
+    ("other", "other tools"),
+)
 
 
 def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: str, title: str) -> str:
@@ -50,7 +54,9 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
         "tracks": tracks,
         "kinds": trace.kinds,
         "columns": columns,
-        "longest": [int(i) for i in np.argsort(-waits.length[order])[:_LONGEST] if waits.length[order[i]] > 0],
+        "longest": [
+            int(i) for i in np.argsort(-waits.length[order])[:_LONGEST] if waits.length[order[i]] > 0
+        ],
         **_heat(ranks),
     }
     script = _text("page.js")
@@ -59,9 +65,14 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
         verdict=html.escape(stragglers.verdict if ranks else ""),
         facts=html.escape(facts),
         style=_text("page.css"),
-        legend="".join(f'<li><i style="background:var(--{name})"></i>{text}</li>' for name, text in _legend(trace)),
+        legend="".join(
+            f'<li><i style="background:var(--{name})"></i>{text}</li>' for name, text in _legend(trace)
+        ),
         sections="\n".join(_sections(stragglers)),
-        about=json.dumps(about, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        about=json.dumps(about, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026"),
         columns=packed,
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -81,7 +92,10 @@ def _legend(trace: RunTrace) -> Iterator[tuple[str, str]]:
 
 
 def _hosts(trace: RunTrace) -> dict[int, str]:
-    return {row.host: trace.hosts.get(row.host, f"node {row.host}") for row in sorted(trace.rows, key=lambda row: row.host)}
+    return {
+        row.host: trace.hosts.get(row.host, f"node {row.host}")
+        for row in sorted(trace.rows, key=lambda row: row.host)
+    }
 
 
 def _rows(trace: RunTrace) -> Iterator[dict[str, Any]]:
@@ -95,7 +109,10 @@ def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarra
     """Return what kind a track is of, its row, first slice and end; and the order of the slices. Those of a track do not overlap."""
     sorts = np.array([1, 1, 0, 3, 4], np.int8)[trace.category]  # regions above calls
     sorts[(trace.category == CALL) & (trace.lane > 0)] = 2
-    rows = sorted(range(len(trace.rows)), key=lambda row: (trace.rows[row].host, trace.rows[row].rank, trace.rows[row].lane))
+    rows = sorted(
+        range(len(trace.rows)),
+        key=lambda row: (trace.rows[row].host, trace.rows[row].rank, trace.rows[row].lane),
+    )
     position = np.empty(len(rows), np.int64)
     position[rows] = np.arange(len(rows))
     depth = np.zeros(len(trace.start), np.int8)
@@ -130,12 +147,18 @@ def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
 
 def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str, int]], str]:
     """Return names, types and lengths of the columns, and all of them as text."""
-    steps_that_wait = (trace.category == STEP) & np.array([kind.name.startswith("wait") for kind in trace.kinds])[trace.kind]
+    steps_that_wait = (trace.category == STEP) & np.array(
+        [kind.name.startswith("wait") for kind in trace.kinds]
+    )[trace.kind]
     waited = np.where(steps_that_wait, trace.length, waits.length)
     columns = {
-        "start": (trace.start - trace.start.min(), "f8"), "length": (trace.length, "f4"), "waited": (waited, "f4"),
-        "owner": (waits.owner, "i4"), "kind": (trace.kind, "i4"), "number": (np.minimum(trace.number, 2**31 - 1), "i4"),
-    }  # fmt: skip
+        "start": (trace.start - trace.start.min(), "f8"),
+        "length": (trace.length, "f4"),
+        "waited": (waited, "f4"),
+        "owner": (waits.owner, "i4"),
+        "kind": (trace.kind, "i4"),
+        "number": (np.minimum(trace.number, 2**31 - 1), "i4"),
+    }
     packed = zlib.compressobj(6)
     parts = [packed.compress(values[order].astype(f"<{kind}").tobytes()) for values, kind in columns.values()]
     text = base64.b64encode(b"".join([*parts, packed.flush()])).decode()
@@ -146,7 +169,11 @@ def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
     """Return ranks, and how long each waited for each, by their positions."""
     names = sorted({one.rank for one in ranks} | {owner for one in ranks for owner in one.waited_for})
     at = {rank: i for i, rank in enumerate(names)}
-    waited = [(at[one.rank], at[owner], round(seconds, 9)) for one in ranks for owner, seconds in one.waited_for.items()]
+    waited = [
+        (at[one.rank], at[owner], round(seconds, 9))
+        for one in ranks
+        for owner, seconds in one.waited_for.items()
+    ]
     return {"ranks": names, "heat": waited}
 
 
@@ -160,7 +187,11 @@ def _sections(found: Stragglers) -> Iterator[str]:
     note = '<p class="note">A row for each rank that waits, a column for each that is awaited. <span id="heat-told"></span></p>'
     yield _section("Who waits for whom", heat + note)
     yield "</div>"
-    yield _section("Places", _table([_PLACES, *map(_place_cells, found.places[:_MOST_PLACES])]) + f'<p class="note">{_AVERAGE}</p>')
+    yield _section(
+        "Places",
+        _table([_PLACES, *map(_place_cells, found.places[:_MOST_PLACES])])
+        + f'<p class="note">{_AVERAGE}</p>',
+    )
 
 
 def _section(title: str, content: str) -> str:
@@ -172,7 +203,10 @@ def _table(rows: Sequence[Sequence[str]], marked: str = "") -> str:
     made, numbers = [], [name in _NUMBERS for name in rows[0]]
     for row in rows:
         tag = "th" if row is rows[0] else "td"
-        cells = (f"<{tag}{' class=number' * number}>{html.escape(cell)}</{tag}>" for cell, number in zip(row, numbers))
+        cells = (
+            f"<{tag}{' class=number' * number}>{html.escape(cell)}</{tag}>"
+            for cell, number in zip(row, numbers)
+        )
         made.append(f"<tr{' class=worst' * (row[0] == marked != '')}>{''.join(cells)}</tr>")
     return f"<table>{''.join(made)}</table>"
 
@@ -184,4 +218,11 @@ def _rank_cells(row: StragglerRow) -> list[str]:
 
 def _place_cells(row: StragglerPlace) -> list[str]:
     most_for = "" if row.most_for is None else f"rank {row.most_for}"
-    return [row.place or "unknown", row.region, most_for, f"{row.calls:,}", duration(row.waited_s), duration(row.moved_s)]
+    return [
+        row.place or "unknown",
+        row.region,
+        most_for,
+        f"{row.calls:,}",
+        duration(row.waited_s),
+        duration(row.moved_s),
+    ]

@@ -12,9 +12,18 @@ from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
 from hpcoll.cli.trace.events import Event, EventLines, Slices, began, blocks
 
-CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(7)  # categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
+CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(
+    7
+)  # categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
 LANES = 16  # rows of a rank, at most
-_CATEGORIES = {"call": CALL, "in wait": IN_WAIT, "region": REGION, "step": STEP, "service": SERVICE, "moves": SERVICE}
+_CATEGORIES = {
+    "call": CALL,
+    "in wait": IN_WAIT,
+    "region": REGION,
+    "step": STEP,
+    "service": SERVICE,
+    "moves": SERVICE,
+}
 _FARTHEST_US = 1e17  # of times, some 3000 years
 
 
@@ -98,7 +107,11 @@ def read(files: Sequence[str], *, steps: bool = False) -> RunTrace:
             except ArgumentError:
                 raise
             except (ValueError, TypeError, AttributeError, LookupError) as error:
-                text = error if isinstance(error, _Bad) else "expected an event with ts, dur, pid, tid and args, got another object"
+                text = (
+                    error
+                    if isinstance(error, _Bad)
+                    else "expected an event with ts, dur, pid, tid and args, got another object"
+                )
                 raise block.refused(index, ValueError(text)) from None
     if not reader.slices[0]:
         raise ArgumentError(f"{printable(', '.join(files), LINE)}: expected a trace, got no slices")
@@ -126,7 +139,14 @@ class _TraceReader:
         self.tracks = dict[tuple[Any, Any, bool], int]()
         self.row_names, self.hosts = dict[tuple[Any, Any], str](), dict[int, str]()
         self.about, self.about_in = dict[int, dict[str, Any]](), dict[int, str]()
-        self.slices: tuple[array[Any], ...] = array("i"), array("b"), array("i"), array("q"), array("d"), array("d")
+        self.slices: tuple[array[Any], ...] = (
+            array("i"),
+            array("b"),
+            array("i"),
+            array("q"),
+            array("d"),
+            array("d"),
+        )
         self.waits: tuple[array[Any], ...] = array("i"), array("q"), array("d"), array("d"), array("i")
         self.forms = dict[bytes, tuple[int, int, int, int]]()
         self.lost = 0
@@ -189,7 +209,9 @@ class _TraceReader:
         if "issued" in event:
             start, length = began(start, length, event["issued"])
         if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
-            raise _Bad(f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}")
+            raise _Bad(
+                f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}"
+            )
         category, row, kind, owner = self._form(event)
         number = _call_number((event.get("args") or {}).get("call", -1)) if category != OTHER else -1
         if category == WAIT:
@@ -206,15 +228,26 @@ class _TraceReader:
             rank, lane = divmod(tid, LANES) if ours else (-1, -1)
             if ours and not (isinstance(tid, int) and 0 <= rank < MAX_RANKS):
                 raise _Bad(f"expected the tid of a rank and a lane, got {quoted(tid)}")
-            track = self.tracks[pid, tid, ours] = self.rows[TraceRow(self.pids[pid], printable(str(tid)), rank, lane)]
+            track = self.tracks[pid, tid, ours] = self.rows[
+                TraceRow(self.pids[pid], printable(str(tid)), rank, lane)
+            ]
         return track
 
     def _kind(self, name: str, args: dict[str, Any]) -> int:
         get = args.get
         key = (
-            name, get("comm", ""), get("bytes", -1), get("count", -1), get("type", ""), get("op", ""), get("root", -1),
-            get("algorithm", ""), get("at", ""), get("region", ""), get("lane", 0),
-        )  # fmt: skip
+            name,
+            get("comm", ""),
+            get("bytes", -1),
+            get("count", -1),
+            get("type", ""),
+            get("op", ""),
+            get("root", -1),
+            get("algorithm", ""),
+            get("at", ""),
+            get("region", ""),
+            get("lane", 0),
+        )
         found = self.kinds.get(key)
         return self.kinds[key] if found is None else found
 
@@ -226,8 +259,14 @@ class _TraceReader:
             self.row_names[event.get("pid", 0), event.get("tid", 0)] = printable(str(args["name"]))
         elif name == "hpcoll" and isinstance(rank := args.get("rank"), int):
             if rank in self.about_in:
-                both = f"{quoted(self.about_in[rank])} and {quoted(self.file)}" if self.about_in[rank] != self.file else quoted(self.file)
-                raise _Bad(f"expected the trace of one run, got rank {rank} twice, in {both}; --against compares two runs")
+                both = (
+                    f"{quoted(self.about_in[rank])} and {quoted(self.file)}"
+                    if self.about_in[rank] != self.file
+                    else quoted(self.file)
+                )
+                raise _Bad(
+                    f"expected the trace of one run, got rank {rank} twice, in {both}; --against compares two runs"
+                )
             self.about[rank], self.about_in[rank] = args, self.file
 
     def _begin(self, event: Event) -> None:
@@ -245,7 +284,13 @@ class _TraceReader:
 
     def trace(self) -> RunTrace:
         """Return the columns as arrays."""
-        names = ("row", np.int32), ("number", np.int64), ("start", np.float64), ("length", np.float64), ("owner", np.int32)
+        names = (
+            ("row", np.int32),
+            ("number", np.int64),
+            ("start", np.float64),
+            ("length", np.float64),
+            ("owner", np.int32),
+        )
         waits = np.empty(len(self.waits[0]), list(names))
         for (name, _), column in zip(names, self.waits):
             waits[name] = column
@@ -254,11 +299,29 @@ class _TraceReader:
         rows = [_of_ranks(row, nranks) for row in self.rows]
         columns = [np.array(column) for column in self.slices]
         lanes = np.array([(row.rank, row.lane) for row in rows], np.int32)[columns[0]]
-        named = {row: self.row_names[pid, tid] for (pid, tid, _), row in self.tracks.items() if (pid, tid) in self.row_names}
+        named = {
+            row: self.row_names[pid, tid]
+            for (pid, tid, _), row in self.tracks.items()
+            if (pid, tid) in self.row_names
+        }
         return RunTrace(
-            rows, named, self.hosts, self.about, [_clean(kind) for kind in self.kinds], nranks, self.lost,
-            columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], waits, lanes[:, 0], lanes[:, 1],
-        )  # fmt: skip
+            rows,
+            named,
+            self.hosts,
+            self.about,
+            [_clean(kind) for kind in self.kinds],
+            nranks,
+            self.lost,
+            columns[0],
+            columns[1],
+            columns[2],
+            columns[3],
+            columns[4],
+            columns[5],
+            waits,
+            lanes[:, 0],
+            lanes[:, 1],
+        )
 
 
 def _of_ranks(row: TraceRow, nranks: int) -> TraceRow:
@@ -281,4 +344,8 @@ def _clean(kind: tuple[Any, ...]) -> CallKind:
 
 
 def _whole(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_INTEGER else -1
+    return (
+        int(value)
+        if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_INTEGER
+        else -1
+    )

@@ -14,7 +14,9 @@ from hpcoll.cli.trace.reading import CALL, OTHER, STEP, RunTrace
 S = 1e-6  # a microsecond
 _NAMES = 20  # of slices of other tools, those that took longest
 
-Key: TypeAlias = tuple[str, str]  # name of the collective; file and line, or the region where they are not known
+Key: TypeAlias = tuple[
+    str, str
+]  # name of the collective; file and line, or the region where they are not known
 
 
 class OperationTimes(NamedTuple):
@@ -36,12 +38,23 @@ def rank_waits(trace: RunTrace, waits: SliceWaits) -> list[RankWaits]:
     def total(values: np.ndarray, chosen: np.ndarray) -> list[float]:
         return np.bincount(at, np.where(chosen, values, 0), len(ranks)).tolist()
 
-    begin, end, nbytes = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf), np.zeros(len(ranks), np.int64)
+    begin, end, nbytes = (
+        np.full(len(ranks), np.inf),
+        np.full(len(ranks), -np.inf),
+        np.zeros(len(ranks), np.int64),
+    )
     np.minimum.at(begin, at, trace.start[ours])
     np.maximum.at(end, at, trace.start[ours] + length)
-    np.add.at(nbytes, at[is_call], np.array([max(one.nbytes, 0) for one in trace.kinds], np.int64)[kind[is_call]])
-    waited, inside = (np.bincount(at, values, len(ranks)).tolist() for values in (waits.length[ours], in_call))
-    in_flight, awaited = total(length, is_call & compared & (trace.lane[ours] > 0)), total(in_call, ~is_call & (in_call > 0))
+    np.add.at(
+        nbytes, at[is_call], np.array([max(one.nbytes, 0) for one in trace.kinds], np.int64)[kind[is_call]]
+    )
+    waited, inside = (
+        np.bincount(at, values, len(ranks)).tolist() for values in (waits.length[ours], in_call)
+    )
+    in_flight, awaited = (
+        total(length, is_call & compared & (trace.lane[ours] > 0)),
+        total(in_call, ~is_call & (in_call > 0)),
+    )
     ncompared, nalone = total(compared, is_call), total(~compared, is_call)
     held, places = _by_owner(waits, ours, at, len(ranks)), _places(trace, waits, ours, at, len(ranks))
     return [
@@ -79,7 +92,9 @@ class _Held(NamedTuple):
     inherited_s: float
 
 
-def _by_owner(waits: SliceWaits, slices: np.ndarray, group: np.ndarray, ngroups: int) -> list[dict[int, _Held]]:
+def _by_owner(
+    waits: SliceWaits, slices: np.ndarray, group: np.ndarray, ngroups: int
+) -> list[dict[int, _Held]]:
     """Return the waits of each group of slices, by the rank that was awaited."""
     waiting = waits.length[slices] > 0
     slices, group = slices[waiting], group[waiting]
@@ -91,7 +106,9 @@ def _by_owner(waits: SliceWaits, slices: np.ndarray, group: np.ndarray, ngroups:
     )
     found: list[dict[int, _Held]] = [{} for _ in range(ngroups)]
     at = order[firsts]
-    for one, owner, *held in zip(group[at].tolist(), waits.owner[slices[at]].tolist(), counts, *(column.tolist() for column in sums)):
+    for one, owner, *held in zip(
+        group[at].tolist(), waits.owner[slices[at]].tolist(), counts, *(column.tolist() for column in sums)
+    ):
         found[one][owner] = _Held(*held)
     return found
 
@@ -103,10 +120,16 @@ def _grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.flatnonzero(np.concatenate([[True] * (len(order) > 0), np.logical_or.reduce(changes)]))
 
 
-def _places(trace: RunTrace, waits: SliceWaits, ours: np.ndarray, at: np.ndarray, nranks: int) -> list[list[PlaceWaits]]:
+def _places(
+    trace: RunTrace, waits: SliceWaits, ours: np.ndarray, at: np.ndarray, nranks: int
+) -> list[list[PlaceWaits]]:
     """Return the places of each rank, in the order in which the trace has them."""
     chosen = (trace.number[ours] >= 0) & (trace.category[ours] != STEP)
-    slices, at, place = ours[chosen], at[chosen], np.array(trace.numbers("at", "region"))[trace.kind[ours[chosen]]]
+    slices, at, place = (
+        ours[chosen],
+        at[chosen],
+        np.array(trace.numbers("at", "region"))[trace.kind[ours[chosen]]],
+    )
     found: list[list[PlaceWaits]] = [[] for _ in range(nranks)]
     if not len(slices):
         return found
@@ -115,13 +138,16 @@ def _places(trace: RunTrace, waits: SliceWaits, ours: np.ndarray, at: np.ndarray
     group[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
     held = _by_owner(waits, slices, group, len(firsts))
     calls, waited, inside = (
-        np.bincount(group, values[slices], len(firsts)).tolist() for values in (trace.category == CALL, waits.length, waits.in_call)
+        np.bincount(group, values[slices], len(firsts)).tolist()
+        for values in (trace.category == CALL, waits.length, waits.in_call)
     )
     for i, first in enumerate(order[firsts].tolist()):
         kind = trace.kinds[trace.kind[slices[first]]]
         waited_for = {owner: one.waited_s for owner, one in held[i].items()}
         moved = (inside[i] - waited[i]) * S
-        found[at[first]].append(PlaceWaits(kind.at, kind.region, int(calls[i]), waited[i] * S, moved, waited_for))
+        found[at[first]].append(
+            PlaceWaits(kind.at, kind.region, int(calls[i]), waited[i] * S, moved, waited_for)
+        )
     return found
 
 
@@ -147,7 +173,9 @@ def facts(trace: RunTrace) -> str:
     span = float((trace.start + trace.length).max() - trace.start.min()) * S
     calls, others = int((trace.category == CALL).sum()), int((trace.category == OTHER).sum())
     ranks, hosts = (len(set(found)) for found in (trace.host_of(), trace.host_of().values()))
-    ours = f"{counted(calls, 'call')} of {counted(ranks, 'rank')} on {counted(hosts, 'host')}" if calls else ""
+    ours = (
+        f"{counted(calls, 'call')} of {counted(ranks, 'rank')} on {counted(hosts, 'host')}" if calls else ""
+    )
     theirs = f"{counted(others, 'slice')} of other tools" if others else ""
     return f"{' and '.join(filter(None, (ours, theirs)))} within {duration(span)}"
 
@@ -179,4 +207,8 @@ def slices_by_name(trace: RunTrace) -> list[list[str]]:
             names[kind.name][1] += float(took)
     longest = sorted(names.items(), key=lambda item: -item[1][1])
     more = [[f"and {len(longest) - _NAMES} more", "", ""]] if len(longest) > _NAMES else []
-    return [["slice", "times", "took"], *([name, f"{count:,}", duration(took)] for name, (count, took) in longest[:_NAMES]), *more]
+    return [
+        ["slice", "times", "took"],
+        *([name, f"{count:,}", duration(took)] for name, (count, took) in longest[:_NAMES]),
+        *more,
+    ]

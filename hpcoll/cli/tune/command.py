@@ -40,7 +40,18 @@ _TUNED = tuple(name for name in BY_COLLECTIVE if not COLLECTIVES[name].neighbour
 QUIET_S = 10.0  # from one line of progress to the next in a file
 BAR = 20  # columns of the bar
 _LINE = "{:<14}  {:<5}  {:>8}  {:<21}  {:>8}  {:>8}  {:>9}  {:>6}  {}"
-MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
+MODEL_HEADER = [
+    "level",
+    "ranks",
+    "alpha us",
+    "overhead us",
+    "GB/s",
+    "combined GB/s",
+    "eager",
+    "handshake us",
+    "cache",
+    "spill",
+]
 MODEL_WIDTH = 140  # columns; none of it is ever cut
 
 
@@ -48,16 +59,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     parser.epilog = f"Programs use the table with {TUNING}=FILE. Exit code 1 means that an answer was wrong."
-    add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(_TUNED)}; default all")
+    add(
+        "--collectives",
+        default="all",
+        metavar="LIST",
+        help=f"all, or names with commas: {', '.join(_TUNED)}; default all",
+    )
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
-    add("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N from size to size; default {FACTOR}")
-    add("--types", default=TYPES, metavar="LIST", help=f"element types of reductions, with commas; default {TYPES}")
-    add("--model", action="store_true", help="only fit the cost model's constants, by which hpcoll picks algorithms without a table")
+    add(
+        "-f",
+        "--stepfactor",
+        type=int,
+        default=FACTOR,
+        metavar="N",
+        help=f"multiply by N from size to size; default {FACTOR}",
+    )
+    add(
+        "--types",
+        default=TYPES,
+        metavar="LIST",
+        help=f"element types of reductions, with commas; default {TYPES}",
+    )
+    add(
+        "--model",
+        action="store_true",
+        help="only fit the cost model's constants, by which hpcoll picks algorithms without a table",
+    )
     seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
     add("--seconds", type=float, metavar="S", help=seconds)
     add("--busy", action="store_true", help="measure and write although other programs use the cores")
-    add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to, after each collective; default {OUTPUT}")
+    add(
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        metavar="FILE",
+        help=f"table to write or to add to, after each collective; default {OUTPUT}",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,8 +133,12 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
     if nranks < 2:
         raise ArgumentError("tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune")
     read_config()
-    time_s = arguments.seconds if arguments.seconds is not None else MODEL_SECONDS if arguments.model else SECONDS
-    names = _TUNED if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
+    time_s = (
+        arguments.seconds if arguments.seconds is not None else MODEL_SECONDS if arguments.model else SECONDS
+    )
+    names = (
+        _TUNED if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
+    )
     for name in names:
         algorithms(name)
         if name not in _TUNED:
@@ -110,7 +152,9 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
         if working_dtype(dtype) != dtype:
             raise ArgumentError(f"types: {dtype.name} is combined as float32, which is what to tune")
         dtypes.setdefault(type_class(dtype), dtype)
-    return TuneRequest(() if arguments.model else names, sizes, tuple(dtypes.values()), time_s, arguments.busy)
+    return TuneRequest(
+        () if arguments.model else names, sizes, tuple(dtypes.values()), time_s, arguments.busy
+    )
 
 
 def _old_document(path: Path) -> Document:
@@ -122,7 +166,9 @@ def _old_document(path: Path) -> Document:
         raise ArgumentError(f"cannot write {path}: not a regular file")
     document = tuning.read(path)
     if document.format != tuning.FORMAT:
-        raise ArgumentError(f"cannot add to {path}: its format is {document.format}, this hpcoll writes {tuning.FORMAT}")
+        raise ArgumentError(
+            f"cannot add to {path}: its format is {document.format}, this hpcoll writes {tuning.FORMAT}"
+        )
     return document
 
 
@@ -132,7 +178,12 @@ def _write(path: Path, old: Document, findings: TuneFindings) -> str:
         return f"nothing was measured in the time given, so {path} is left as it is"
     constants = tuning.merge_constants(old.constants, [one.constants for one in findings.fits])
     try:
-        tuning.write(path, Document(tuning.FORMAT, hpcoll.__version__, tuning.merge(old.sections, findings.sections), constants))
+        tuning.write(
+            path,
+            Document(
+                tuning.FORMAT, hpcoll.__version__, tuning.merge(old.sections, findings.sections), constants
+            ),
+        )
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     return ""
@@ -146,9 +197,14 @@ class TuningProgress:
 
     def __call__(self, step: TuneStep) -> None:
         """Show a step."""
-        text, filled = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left", BAR * step.done // step.total
+        text, filled = (
+            f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left",
+            BAR * step.done // step.total,
+        )
         due = time.monotonic() >= self._quiet_until
-        output.progress(f"[{'#' * filled}{'-' * (BAR - filled)}] {text}", f"hpcoll tune: {text}" if due else "")
+        output.progress(
+            f"[{'#' * filled}{'-' * (BAR - filled)}] {text}", f"hpcoll tune: {text}" if due else ""
+        )
         if due:
             self._quiet_until = time.monotonic() + QUIET_S
 
@@ -179,16 +235,36 @@ class _Report:
         problem = _write(self._path, self._old, findings)
         file = printable(str(self._path), LINE)
         if findings.ended:
-            kept = f"{file} has what was measured before" if findings.sections or findings.fits else "nothing is written"
+            kept = (
+                f"{file} has what was measured before"
+                if findings.sections or findings.fits
+                else "nothing is written"
+            )
             return f"{findings.ended}: no table is made of such times, {kept}. End other programs, or write nevertheless with --busy"
         if problem:
             return problem
         if self._told:
-            print("\nTimes are those of hpcoll bench with this table, out of place where there is that; ratio is native us / us.\n")
+            print(
+                "\nTimes are those of hpcoll bench with this table, out of place where there is that; ratio is native us / us.\n"
+            )
         if findings.fits:
-            header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
-            print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))
-            print("\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages.")
+            header = [
+                *MODEL_HEADER,
+                *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">=")),
+            ]
+            print(
+                "\n".join(
+                    table(
+                        header,
+                        [_model_row(one) for one in findings.fits],
+                        MODEL_WIDTH,
+                        numbers=range(2, len(header)),
+                    )
+                )
+            )
+            print(
+                "\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages."
+            )
         for text in verdict(findings.uses):
             print(text)
         if findings.notes:
@@ -203,10 +279,22 @@ def _model_row(one: Fit) -> list[str]:
     network = one.constants.network
     us = [f"{1e6 * seconds:.3g}" for seconds in (network.alpha, network.overhead)]
     speeds = [f"{1e-9 / seconds:.3g}" if seconds else "-" for seconds in (network.beta, network.gamma)]
-    eager, cache = ("-" if nbytes == NEVER else format_nbytes(nbytes) for nbytes in (network.eager, network.cache))
+    eager, cache = (
+        "-" if nbytes == NEVER else format_nbytes(nbytes) for nbytes in (network.eager, network.cache)
+    )
     errors = [f"{100 * error:.0f} %" for error in one.errors]
     ranks = f"{one.ranks[0]}, {one.ranks[1]}"
-    return [one.constants.level, ranks, *us, *speeds, eager, f"{1e6 * network.handshake:.3g}", cache, f"{network.spill:.3g}", *errors]
+    return [
+        one.constants.level,
+        ranks,
+        *us,
+        *speeds,
+        eager,
+        f"{1e6 * network.handshake:.3g}",
+        cache,
+        f"{network.spill:.3g}",
+        *errors,
+    ]
 
 
 def _rows(type_class: str, collective: str, entries: Sequence[Entry]) -> list[str]:
@@ -214,7 +302,14 @@ def _rows(type_class: str, collective: str, entries: Sequence[Entry]) -> list[st
     picks = {entry.nbytes: entry for entry in reversed(entries)}  # of one size the first
     for nbytes, entry in sorted(picks.items()):
         segment = "-" if entry.segment >= nbytes else format_nbytes(entry.segment)
-        times = [*(f"{us:.2f}" if us < 100 else f"{us:.0f}" for us in (entry.us, entry.native_us)), f"{entry.native_us / entry.us:.2f}"]
+        times = [
+            *(f"{us:.2f}" if us < 100 else f"{us:.0f}" for us in (entry.us, entry.native_us)),
+            f"{entry.native_us / entry.us:.2f}",
+        ]
         mark = MARK if entry.disturbed else ""
-        rows.append(_LINE.format(collective, type_class, format_nbytes(nbytes), entry.algorithm, segment, *times, mark).rstrip())
+        rows.append(
+            _LINE.format(
+                collective, type_class, format_nbytes(nbytes), entry.algorithm, segment, *times, mark
+            ).rstrip()
+        )
     return rows

@@ -46,14 +46,20 @@ from hpcoll.selection.measured import site
 from hpcoll.selection.topology import Process, this_process
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
-SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB
+SIZES = tuple(
+    sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1))
+)  # bytes: 8 B .. 8 MiB
 BURST = 64  # short messages
 BATCH_S = 200e-6  # seconds that a timing takes at least
 MAX_ROUNDS = 500  # exchanges in a timing
 MIN_PASSES = 3  # over all sizes: long ones for which there is no time are left out
-STREAM_NBYTES = 256 << 10  # of the messages before a timing: at 1 Gbit/s 2 ms, in memory a tenth of the timing
+STREAM_NBYTES = (
+    256 << 10
+)  # of the messages before a timing: at 1 Gbit/s 2 ms, in memory a tenth of the timing
 COMBINED_NBYTES = 128 << 10  # fits a second-level cache
-READ_SIZES = tuple(1 << k for k in range(14, 24))  # bytes of messages that are read in the sender's own memory, or staged
+READ_SIZES = tuple(
+    1 << k for k in range(14, 24)
+)  # bytes of messages that are read in the sender's own memory, or staged
 READ_SAMPLES, READ_GAIN = 15, 0.95
 
 
@@ -82,7 +88,9 @@ class _Pair(NamedTuple):
 
     comm: MPI.Intracomm
     wait_policy: WaitPolicy
-    rings: Rings | None  # rings through which they exchange messages; None: they use messages of the MPI library
+    rings: (
+        Rings | None
+    )  # rings through which they exchange messages; None: they use messages of the MPI library
     reads: bool  # they read each other's memory
 
 
@@ -111,7 +119,13 @@ def fit_levels(world: MPI.Intracomm, seconds: float) -> tuple[Fit, ...]:
         inside = hosts[curve.ranks[0]] == hosts[curve.ranks[1]]
         network = fit_network(curve.sizes, curve.seconds, curve.burst, curve.gamma, cached=inside)
         network = network._replace(read_from=curve.read_from)
-        fits.append(Fit(Constants(here, curve.level, network), curve.ranks, largest_errors(network, curve.sizes, curve.seconds)))
+        fits.append(
+            Fit(
+                Constants(here, curve.level, network),
+                curve.ranks,
+                largest_errors(network, curve.sizes, curve.seconds),
+            )
+        )
     return world.bcast(tuple(fits))  # one rank's arithmetic
 
 
@@ -134,7 +148,9 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
         if world.rank in ranks:
             comm = world.Create_group(world.group.Incl(ranks))
             with _paired(comm, config, level, [processes[rank] for rank in ranks], wait_policy) as pair:
-                curve = _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
+                curve = (
+                    _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
+                )
         _sleep(world)
         curve = world.bcast(curve, root=ranks[0])
         found += [curve] if curve else []
@@ -169,7 +185,9 @@ def _paired(
     """Pair the two ranks of a communicator, which is freed at the end; None where there is no shared memory."""
     if level == NODE:
         node = LocalRanks(comm, config.shm, config.shm_ranks, [one.pid for one in processes])
-        reads = config.shm_copy != STAGED and not node.read_own_memory([one.word for one in processes], None, NEVER)
+        reads = config.shm_copy != STAGED and not node.read_own_memory(
+            [one.word for one in processes], None, NEVER
+        )
         rings = node.make_rings(1)
         yield _Pair(comm, wait_policy, rings[0], reads) if rings else None
         node.free()
@@ -181,7 +199,10 @@ def _paired(
 def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) -> Curve | None:
     """Pass over all sizes repeatedly, so that a disturbance meets all alike; None when there is no time for long messages."""
     end, memory = perf_counter() + seconds, np.ones(2 * SIZES[-1], np.uint8)
-    before, exchanges = _exchanges(pair, STREAM_NBYTES, 1, memory), [_Timed([_engine(pair, _burst, BURST + 1, 8, 8, 10)], memory, 10)]
+    before, exchanges = (
+        _exchanges(pair, STREAM_NBYTES, 1, memory),
+        [_Timed([_engine(pair, _burst, BURST + 1, 8, 8, 10)], memory, 10)],
+    )
 
     def sample(timed: _Timed) -> float:
         before.seconds()
@@ -207,8 +228,18 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
     while pair.comm.bcast(not samples or perf_counter() + pass_s < end):
         samples.append([sample(timed) for timed in exchanges])
     burst_s, *times = np.min(samples, axis=0).tolist()
-    message_s = (burst_s - 2 * times[0]) / (BURST - 1)  # the last of the burst and the answer take as long as lone messages
-    return Curve(level, ranks, sizes, tuple(times), message_s, combining_seconds(), _read_from(pair, memory) if pair.reads else None)
+    message_s = (burst_s - 2 * times[0]) / (
+        BURST - 1
+    )  # the last of the burst and the answer take as long as lone messages
+    return Curve(
+        level,
+        ranks,
+        sizes,
+        tuple(times),
+        message_s,
+        combining_seconds(),
+        _read_from(pair, memory) if pair.reads else None,
+    )
 
 
 def _read_from(pair: _Pair, memory: np.ndarray) -> int:
@@ -236,7 +267,9 @@ def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Ti
     return _Timed([_engine(pair, _exchange, 2, nbytes, most, inside)] * (rounds // inside), memory, rounds)
 
 
-def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: int, most: int, rounds: int) -> HostEngine:
+def _engine(
+    pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: int, most: int, rounds: int
+) -> HostEngine:
     """Return an engine for rounds of messages of one chunk, of ``nbytes``, cut into lanes of at most ``most`` bytes."""
     writer = Writer(2, pair.comm.rank, 0, nchunks)
     build(writer)

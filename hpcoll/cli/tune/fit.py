@@ -17,7 +17,10 @@ LARGE_NBYTES = 64 << 10  # from here on, errors of messages are counted apart fr
 _NOISE = 0.005  # relative error below which there is nothing to explain
 _ROUNDS = 12  # of corrected weights
 _CHARGE = 4.0  # for a break: its two constants, and the choice among so many places
-_LEAST_SPILL, _LEAST_STEP = 1.1, 0.2  # least factor, and least part of a message's time before the break: below, there is none
+_LEAST_SPILL, _LEAST_STEP = (
+    1.1,
+    0.2,
+)  # least factor, and least part of a message's time before the break: below, there is none
 _LEAST_CACHE, _MOST_EAGER = 16 << 10, 256 << 10  # bytes
 _BESIDE = 2  # sizes on either side of a break, at least
 _LEAST_ALPHA, _LEAST_BETA = 1e-9, 1e-14  # seconds, seconds per byte: a fit to odd times is cut to these
@@ -32,7 +35,12 @@ class Errors(NamedTuple):
 
 
 def fit_network(
-    sizes: Sequence[float], one_way_seconds: Sequence[float], burst_seconds_per_message: float, gamma: float, *, cached: bool = True
+    sizes: Sequence[float],
+    one_way_seconds: Sequence[float],
+    burst_seconds_per_message: float,
+    gamma: float,
+    *,
+    cached: bool = True,
 ) -> Network:
     """Return the constants of the model, from seconds of messages of at least 3 sizes; without a break, ``eager`` or ``cache`` is `NEVER`.
 
@@ -47,7 +55,9 @@ def fit_network(
         in_a_stream = np.maximum(times, alpha + beta * spill * nbytes)
         alpha, beta, eager, handshake, cache, spill = _solve(nbytes, in_a_stream, spills=False)
     overhead = min(max(burst_seconds_per_message, 0.0), alpha)
-    alpha, beta, gamma, overhead, handshake, spill = map(_rounded, (alpha, beta, max(0.0, gamma), overhead, handshake, spill))
+    alpha, beta, gamma, overhead, handshake, spill = map(
+        _rounded, (alpha, beta, max(0.0, gamma), overhead, handshake, spill)
+    )
     return Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill)
 
 
@@ -55,19 +65,29 @@ def largest_errors(network: Network, sizes: Sequence[float], one_way_seconds: Se
     """Return the largest differences between the model and the measured times."""
     relative = []
     for nbytes, seconds in zip(sizes, one_way_seconds):
-        modelled = network.alpha + network.handshake * (nbytes > network.eager) + byte_seconds(network, nbytes, reduces=False) * nbytes
+        modelled = (
+            network.alpha
+            + network.handshake * (nbytes > network.eager)
+            + byte_seconds(network, nbytes, reduces=False) * nbytes
+        )
         relative.append((nbytes, abs(modelled / seconds - 1)))
     below = max((error for nbytes, error in relative if nbytes < LARGE_NBYTES), default=0.0)
     return Errors(below, max((error for nbytes, error in relative if nbytes >= LARGE_NBYTES), default=0.0))
 
 
-def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[float, float, int, float, int, float]:
+def _solve(
+    nbytes: np.ndarray, times: np.ndarray, *, spills: bool
+) -> tuple[float, float, int, float, int, float]:
     """Return alpha, beta, eager, handshake, cache and spill of the best pair of breaks; the first pair tried is none."""
     breaks = nbytes[_BESIDE - 1 : -_BESIDE]
-    grid = np.meshgrid([NEVER, *breaks[breaks <= _MOST_EAGER]], [NEVER, *breaks[(breaks >= _LEAST_CACHE) & spills]])
+    grid = np.meshgrid(
+        [NEVER, *breaks[breaks <= _MOST_EAGER]], [NEVER, *breaks[(breaks >= _LEAST_CACHE) & spills]]
+    )
     eager, cache = (places.ravel() for places in grid)
     long, spilled = nbytes > eager[:, None], nbytes > cache[:, None]
-    columns = np.stack([np.ones_like(long), nbytes * ~spilled, long, nbytes * spilled], axis=2) / times[:, None]
+    columns = (
+        np.stack([np.ones_like(long), nbytes * ~spilled, long, nbytes * spilled], axis=2) / times[:, None]
+    )
     found, error = _least_errors(columns)
     alpha, beta, handshake, spilled_beta = found.T
     alpha[0], beta[0] = max(alpha[0], _LEAST_ALPHA), max(beta[0], _LEAST_BETA)

@@ -48,15 +48,27 @@ from hpcoll.selection.tuning import FORMAT, Document, Section, write
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
-BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
+BATCHES_S = (
+    BATCH_S,
+    1e-3,
+)  # short calls are timed both nearly alone and back to back, where the ranks get out of step
 WORTH = 1.03  # times the library's speed, from which on hpcoll's algorithms count as faster
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
-MODEL_S, MODELLING = 5.0, 0.1  # seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
+MODEL_S, MODELLING = (
+    5.0,
+    0.1,
+)  # seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
-AGAIN, AGAIN_S = 0.15, 1.0  # of a column's time, and seconds for each size at most: to measure what was picked once more
-TRIES, PATIENCE = 3, 0.1  # measurements of what others disturb; of the whole time: for waits until they have gone
+AGAIN, AGAIN_S = (
+    0.15,
+    1.0,
+)  # of a column's time, and seconds for each size at most: to measure what was picked once more
+TRIES, PATIENCE = (
+    3,
+    0.1,
+)  # measurements of what others disturb; of the whole time: for waits until they have gone
 
 T = TypeVar("T")
 
@@ -67,7 +79,9 @@ class TuneRequest:
 
     collectives: tuple[str, ...]  # names; none: only the model's constants
     sizes: tuple[int, ...]  # bytes of the messages, ascending; a size is cut to whole elements and blocks
-    dtypes: tuple[np.dtype, ...]  # element types of reductions, one per class. Moved data is measured once, as bytes
+    dtypes: tuple[
+        np.dtype, ...
+    ]  # element types of reductions, one per class. Moved data is measured once, as bytes
     seconds: float  # time for everything, planning and compiling included
     busy: bool = False  # what others disturb counts
 
@@ -163,7 +177,9 @@ class Quiet:
                 return False
         return True
 
-    def measured(self, what: str, measure: Callable[[], T], uses: Callable[[T], list[CoreUse]] | None = None) -> T | None:
+    def measured(
+        self, what: str, measure: Callable[[], T], uses: Callable[[T], list[CoreUse]] | None = None
+    ) -> T | None:
         """Return what was measured while others left the cores alone; None where they did not.
 
         Args:
@@ -209,7 +225,11 @@ def run(
     work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
     done, total = 0, sum(len(column.cases) for column in wanted)
     model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
-    fits = quiet.measured("the model", lambda: fit_levels(world, model_s)) if quiet.comes("before this began") else None
+    fits = (
+        quiet.measured("the model", lambda: fit_levels(world, model_s))
+        if quiet.comes("before this began")
+        else None
+    )
     found = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.uses)
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
@@ -217,17 +237,26 @@ def run(
             break
         stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
         entries: list[Entry] = []
-        again_s = AGAIN * max(0.0, clock.left()) * sum(_work(_need(place, case, column.type_class)) for case in column.cases) / work
+        again_s = (
+            AGAIN
+            * max(0.0, clock.left())
+            * sum(_work(_need(place, case, column.type_class)) for case in column.cases)
+            / work
+        )
         for case in column.cases:
             left = clock.left()
-            if left <= -OVERTIME * request.seconds:  # half a column would speak for sizes that it does not know
+            if (
+                left <= -OVERTIME * request.seconds
+            ):  # half a column would speak for sizes that it does not know
                 found.notes.append(f"{column.collective} {column.type_class}")
                 break
             title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
             progress(TuneStep(title, done, total, max(0.0, left)))
             need = _need(place, case, column.type_class)
             effort = _work(need)
-            cell = quiet.measured(title, partial(_measure_cell, stage, case, need, (1 - AGAIN) * max(0.0, left) * effort / work))
+            cell = quiet.measured(
+                title, partial(_measure_cell, stage, case, need, (1 - AGAIN) * max(0.0, left) * effort / work)
+            )
             if cell is None:
                 found = found._replace(ended=quiet.why)
                 break
@@ -238,14 +267,22 @@ def run(
         else:
             picked = Section(here, column.type_class, {column.collective: tuple(entries)})
             pace = Pace(budget_s=min(AGAIN_S, again_s / len(column.cases)))
-            rows = quiet.measured(f"{column.collective} {column.type_class}", partial(_again, stage, watch, column, picked, pace), uses_of)
+            rows = quiet.measured(
+                f"{column.collective} {column.type_class}",
+                partial(_again, stage, watch, column, picked, pace),
+                uses_of,
+            )
             if rows is None:
                 found = found._replace(ended=quiet.why)
             else:
                 wrong = [row.ran for row in rows if total_wrong([row])]
-                found.wrong.extend(f"{column.collective} {column.type_class} with this table: {name}" for name in wrong)
+                found.wrong.extend(
+                    f"{column.collective} {column.type_class} with this table: {name}" for name in wrong
+                )
                 sections.setdefault(column.type_class, {})[column.collective] = tuple(told(entries, rows))
-                found = found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+                found = found._replace(
+                    sections=tuple(Section(here, name, parts) for name, parts in sections.items())
+                )
                 keep(found)
         stage.comm.Free()
     return found
@@ -255,7 +292,9 @@ def _again(stage: _Stage, watch: Watch, column: Column, table: Section, pace: Pa
     """Return the rows of a benchmark of calls that pick from a table."""
     comm = stage.world.Dup()
     with _in_use(stage.world, table):
-        rows = bench(replace(column.calls, algorithms=(AUTO,), pace=pace), comm, watch, lambda text: None).rows
+        rows = bench(
+            replace(column.calls, algorithms=(AUTO,), pace=pace), comm, watch, lambda text: None
+        ).rows
     comm.Free()
     return rows
 
@@ -306,14 +345,24 @@ def _place(world: MPI.Intracomm) -> Need:
     comm = Communicator(world.Dup())
     context = context_of(comm).resources
     ordered, found = context.config.order is not None, context.config.registered
-    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels, canonical=ordered, registered=found)
+    place = Need(
+        "",
+        context.nranks,
+        0,
+        nodes=context.topology.parts,
+        levels=context.levels,
+        canonical=ordered,
+        registered=found,
+    )
     comm.Free()
     return place
 
 
 def _need(place: Need, case: Case, type_class: str) -> Need:
     ordered = place.canonical and case.op is not None
-    return place._replace(collective=case.collective, nbytes=case.nbytes, type_class=type_class, canonical=ordered)
+    return place._replace(
+        collective=case.collective, nbytes=case.nbytes, type_class=type_class, canonical=ordered
+    )
 
 
 def _work(need: Need) -> float:
@@ -331,7 +380,10 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
     wrong: list[str] = []
     native = [] if need.canonical else [(NATIVE, max(1, case.nbytes))]
     for algorithm, segment in [*native, *candidates(need)]:
-        calls = [bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment) for buffers in memory]
+        calls = [
+            bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment)
+            for buffers in memory
+        ]
         one = Candidate(algorithm, segment, calls)
         count = _count_wrong(stage, case, memory, one)
         if count:
@@ -347,18 +399,30 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
     return rank_results(_run_off(stage, case, library, running, end)), wrong
 
 
-def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Winner], end: float) -> list[Winner]:
+def _run_off(
+    stage: _Stage, case: Case, library: Candidate, running: list[Winner], end: float
+) -> list[Winner]:
     """Return better times of candidates, from turns until the clock shows ``end``; the same times when that is too soon."""
     collected: list[np.ndarray] = []
-    round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
+    round_s = (
+        sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)
+    )  # each took its turns with the library
     while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
         start = stage.clock.left()
         rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
         if rounds <= SCOUT_ROUNDS:
             break
-        collected.append(_take_turns(stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1)))
+        collected.append(
+            _take_turns(
+                stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1)
+            )
+        )
         round_s = (start - stage.clock.left()) / rounds
-    return _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0) if collected else running
+    return (
+        _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0)
+        if collected
+        else running
+    )
 
 
 def rank_results(results: Sequence[Winner]) -> list[Winner]:
@@ -379,7 +443,10 @@ def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: P
     """Return seconds per call, ``[candidate, side and batch, round]``, of candidates that take turns."""
     calls = [call for one in running for call in one.calls]
     batches_s = BATCHES_S if case.nbytes < SMALL_NBYTES else BATCHES_S[:1]
-    times = [measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds for batch_s in batches_s]
+    times = [
+        measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds
+        for batch_s in batches_s
+    ]
     return np.concatenate([seconds.reshape(len(running), len(case.sides), -1) for seconds in times], axis=1)
 
 
@@ -389,7 +456,8 @@ def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> 
     worst = (us[0] / us).argmin(axis=1)[1:]
     alone = us[:, 0].tolist()
     return [
-        Winner(one, alone[i], alone[0], float(us[0, side] / us[i, side]), cost_s) for i, (one, side) in enumerate(zip(running, worst), 1)
+        Winner(one, alone[i], alone[0], float(us[0, side] / us[i, side]), cost_s)
+        for i, (one, side) in enumerate(zip(running, worst), 1)
     ]
 
 
@@ -408,8 +476,13 @@ def _entries(need: Need, ranked: Sequence[Winner]) -> list[Entry]:
     """Return the best, then the best for calls that those before cannot serve: strict, ordered, of varying blocks, canonical."""
     assert need.nbytes is not None
     meaning = COLLECTIVES[need.collective]
-    flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks, meaning.reduces)]
-    demands = [need._replace(strict=s, ordered=o, varying=v, canonical=c) for s, o, v, c in itertools.product(*flags)]
+    flags = [
+        (False, True) if may else (False,)
+        for may in (meaning.reduces, meaning.reduces, meaning.blocks, meaning.reduces)
+    ]
+    demands = [
+        need._replace(strict=s, ordered=o, varying=v, canonical=c) for s, o, v, c in itertools.product(*flags)
+    ]
     entries = []
     for result in ranked:
         name, segment = result.candidate[:2]

@@ -18,7 +18,9 @@ from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.layouts import Map, Words
 
-_Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
+_Place: TypeAlias = tuple[
+    int, int, tuple[int, ...] | None, tuple[int, ...] | None
+]  # elements in total, byte offset, counts, displs
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
 _CHARACTERS = {"S1": opaque(np.dtype("u1")), "U1": opaque(np.dtype("u4"))}
 _NO_NUMBERS = ("PACKED", "LOGICAL", "F_BOOL")  # though mpi4py's type string says integer or bool
@@ -72,15 +74,23 @@ class BufferLayout(NamedTuple):
         count, rest = divmod(nbytes, self.extent)
         if rest or count % nparts:
             needs = f"whole elements of {self.label}" if rest else f"{nparts} equal blocks of {self.label}"
-            raise ArgumentError(f"{subject} needs {needs}, got {nbytes} bytes ({self.extent} per element): give the count")
+            raise ArgumentError(
+                f"{subject} needs {needs}, got {nbytes} bytes ({self.extent} per element): give the count"
+            )
         return count
 
     def check(self, first: int, end: int, array: Array | DeviceArray, *, subject: str) -> None:
         """Refuse elements [first, end) that reach outside an array; those of a derived datatype, outside what it is a view of."""
-        before, behind = -first * self.extent - self.lower, (end - 1) * self.extent + self.upper - array.nbytes
+        before, behind = (
+            -first * self.extent - self.lower,
+            (end - 1) * self.extent + self.upper - array.nbytes,
+        )
         if self.trusted or first >= end or (before <= 0 and behind <= 0):
             return
-        needs, got = f"elements {first} to {end}" if first < 0 else f"{end} elements", str(array.nbytes // self.extent)
+        needs, got = (
+            f"elements {first} to {end}" if first < 0 else f"{end} elements",
+            str(array.nbytes // self.extent),
+        )
         if self.datatype is not None:
             room = surroundings(array)
             missing = [(before - room[0], "before"), (behind - room[1], "behind")]
@@ -121,7 +131,9 @@ def _read(datatype: MPI.Datatype) -> BufferLayout | None:
     derived = Derived(printable(datatype.name) or "derived", numbers.pop() if len(numbers) == 1 else "")
     table, every = table_of(layout, extent)
     dtype = np.dtype((np.void, layout.size))
-    return BufferLayout(dtype, extent, lower, lower + true_extent, label, datatype, False, derived, table, every)
+    return BufferLayout(
+        dtype, extent, lower, lower + true_extent, label, datatype, False, derived, table, every
+    )
 
 
 def _types(datatype: MPI.Datatype) -> set[str]:
@@ -145,10 +157,14 @@ def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
 
 
 # By dtype of the array; grows with what arrays bring.
-LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (layout := _plain(dtype)) is not None}
+LAYOUTS = {
+    dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (layout := _plain(dtype)) is not None
+}
 
 
-_STRUCTURES: dict[int, BufferLayout | None] = {}  # of predefined datatypes with several numbers (DOUBLE_INT), by handle
+_STRUCTURES: dict[
+    int, BufferLayout | None
+] = {}  # of predefined datatypes with several numbers (DOUBLE_INT), by handle
 
 
 def _is_of_numpy(typestr: str) -> bool:
@@ -162,8 +178,14 @@ def _is_of_numpy(typestr: str) -> bool:
 @functools.cache
 def _basic_names() -> dict[int, str]:
     """Return the names of predefined MPI datatypes that may have plain elements, by handle; of those that the library lacks, too."""
-    every = [(name, one) for name, one in vars(MPI).items() if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL]
-    return {MPI._handleof(one): name for name, one in every if name not in _QUAD and _is_of_numpy(one.typestr)}
+    every = [
+        (name, one)
+        for name, one in vars(MPI).items()
+        if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL
+    ]
+    return {
+        MPI._handleof(one): name for name, one in every if name not in _QUAD and _is_of_numpy(one.typestr)
+    }
 
 
 @functools.cache
@@ -190,13 +212,19 @@ def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     if not 2 <= len(spec) <= 4:
-        raise ArgumentError(f"{subject} needs 2 to 4 items (buffer, count, displacement, datatype), got {len(spec)}")
+        raise ArgumentError(
+            f"{subject} needs 2 to 4 items (buffer, count, displacement, datatype), got {len(spec)}"
+        )
     buffer, counts, displs, datatype = spec if len(spec) == 4 else (*spec[:2], None, *spec[2:], None)[:4]
     if len(spec) == 2 and isinstance(counts, MPI.Datatype | str):
         counts, datatype = None, counts
-    elif len(spec) < 4 and isinstance(counts, tuple if vector else tuple | list):  # for v forms a list is the counts
+    elif len(spec) < 4 and isinstance(
+        counts, tuple if vector else tuple | list
+    ):  # for v forms a list is the counts
         if len(counts) != 2:
-            raise ArgumentError(f"{subject} needs a pair (count, displacement), got {counts}; several counts are written as a list")
+            raise ArgumentError(
+                f"{subject} needs a pair (count, displacement), got {counts}; several counts are written as a list"
+            )
         counts, displs = counts
     return buffer, counts, displs, datatype
 
@@ -206,8 +234,14 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
     if datatype is None:
         layout = LAYOUTS.get(array.dtype) or _plain(array.dtype)
         if layout is None:
-            kind = ArgumentKeyError if array.dtype.isnative and array.dtype.kind not in "mM" else ArgumentBufferError
-            raise kind(f"{subject} needs native numbers, got dtype {array.dtype}: convert it or give an MPI datatype")
+            kind = (
+                ArgumentKeyError
+                if array.dtype.isnative and array.dtype.kind not in "mM"
+                else ArgumentBufferError
+            )
+            raise kind(
+                f"{subject} needs native numbers, got dtype {array.dtype}: convert it or give an MPI datatype"
+            )
         LAYOUTS[array.dtype] = layout
         return layout
     if isinstance(datatype, str):
@@ -219,20 +253,40 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
     return layout if layout is not None or datatype == MPI.DATATYPE_NULL else derived_layout(datatype)
 
 
-def place_one(counts: object, displs: object, array: Array | DeviceArray, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
+def place_one(
+    counts: object,
+    displs: object,
+    array: Array | DeviceArray,
+    *,
+    layout: BufferLayout,
+    nblocks: int,
+    subject: str,
+) -> _Place:
     """Place all elements in one stretch of memory, nblocks times as many as an explicit count says."""
     nbytes, first = array.nbytes, 0 if displs is None else _integer(displs, subject)
     offset = first * layout.extent
     if not 0 <= offset <= nbytes:
         raise ArgumentError(f"{subject} needs a displacement of 0 to {nbytes // layout.extent}, got {first}")
-    count = layout.infer(nbytes - offset, nblocks, subject) if counts is None else _integer(counts, subject) * nblocks
+    count = (
+        layout.infer(nbytes - offset, nblocks, subject)
+        if counts is None
+        else _integer(counts, subject) * nblocks
+    )
     if count < 0:
         raise ArgumentError(f"{subject} needs a count >= 0, got {count // nblocks}")
     layout.check(first, first + count, array, subject=subject)
     return count, offset, None, None
 
 
-def place_blocks(counts: object, displs: object, array: Array | DeviceArray, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
+def place_blocks(
+    counts: object,
+    displs: object,
+    array: Array | DeviceArray,
+    *,
+    layout: BufferLayout,
+    nblocks: int,
+    subject: str,
+) -> _Place:
     """Place blocks that each have their own count and displacement."""
     if counts is None:  # an even split, the rest to the first blocks
         base, extra = divmod(layout.infer(array.nbytes, 1, subject), nblocks)
@@ -256,19 +310,36 @@ def place_blocks(counts: object, displs: object, array: Array | DeviceArray, *, 
 def _integer(value: Any, subject: str) -> int:
     """Return a count or displacement; integral floats pass, since real codes compute counts with NumPy."""
     try:
-        return int(value) if isinstance(value, float | np.floating) and value.is_integer() else operator.index(value)
+        return (
+            int(value)
+            if isinstance(value, float | np.floating) and value.is_integer()
+            else operator.index(value)
+        )
     except TypeError:
-        raise ArgumentTypeError(f"{subject} needs integer counts and displacements, got {quoted(value)}") from None
+        raise ArgumentTypeError(
+            f"{subject} needs integer counts and displacements, got {quoted(value)}"
+        ) from None
 
 
 def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
     """Return an integer per block; a lone integer stands for its multiples by scale."""
-    if type(values) is np.ndarray and values.dtype.kind in "iu" and values.ndim == 1 and values.size == len(scale):
+    if (
+        type(values) is np.ndarray
+        and values.dtype.kind in "iu"
+        and values.ndim == 1
+        and values.size == len(scale)
+    ):
         return tuple(values.tolist())
     try:
         items = tuple(values)
     except TypeError:
         return tuple(_integer(values, subject) * factor for factor in scale)
     if len(items) != len(scale):
-        raise ArgumentError(f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}")
-    return items if all(type(item) is int for item in items) else tuple(_integer(item, subject) for item in items)
+        raise ArgumentError(
+            f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}"
+        )
+    return (
+        items
+        if all(type(item) is int for item in items)
+        else tuple(_integer(item, subject) for item in items)
+    )

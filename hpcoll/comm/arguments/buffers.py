@@ -70,9 +70,15 @@ class Resolved(NamedTuple):
 
 
 def resolve(
-    spec: object, *, name: str, rank: int, nblocks: int | None = None, nparts: int = 1, writable: bool = False,
+    spec: object,
+    *,
+    name: str,
+    rank: int,
+    nblocks: int | None = None,
+    nparts: int = 1,
+    writable: bool = False,
     stream: int | None = None,
-) -> Resolved | None:  # fmt: skip
+) -> Resolved | None:
     """Describe a buffer argument, with mpi4py's rules for what a spec leaves out.
 
     Args:
@@ -102,17 +108,24 @@ def resolve(
     gpu = array if isinstance(array, DeviceArray) else None
     if gpu is not None and layout.datatype is not None:
         return None
-    if layout.datatype is not None and isinstance(buffer, MPI.buffer):  # a length that the caller has declared; mpi4py does not ask it
+    if layout.datatype is not None and isinstance(
+        buffer, MPI.buffer
+    ):  # a length that the caller has declared; mpi4py does not ask it
         layout = layout._replace(trusted=True)
     place, nblocks = (place_one, nparts) if nblocks is None else (place_blocks, nblocks)
-    count, offset, sizes, starts = place(counts, displs, array, layout=layout, nblocks=nblocks, subject=subject)
+    count, offset, sizes, starts = place(
+        counts, displs, array, layout=layout, nblocks=nblocks, subject=subject
+    )
     address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
     nbytes, every = count * layout.dtype.itemsize, layout.map
     if layout.table is not None and sizes and starts:
         size, extent, table = layout.dtype.itemsize, layout.extent, layout.table
         every = Map((n * size, start * extent, table) for n, start in zip(sizes, starts, strict=True))
-    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu, every))
+    return _new_tuple(
+        Resolved,
+        (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu, every),
+    )
 
 
 def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None:
@@ -122,7 +135,12 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
     """
     if type(spec) is np.ndarray:
         array, layout = spec, LAYOUTS.get(spec.dtype)
-    elif type(spec) in (list, tuple) and len(spec) == 2 and type(spec[0]) is np.ndarray and isinstance(spec[1], MPI.Datatype):
+    elif (
+        type(spec) in (list, tuple)
+        and len(spec) == 2
+        and type(spec[0]) is np.ndarray
+        and isinstance(spec[1], MPI.Datatype)
+    ):
         array, layout = spec[0], None if spec[0].dtype.hasobject else plain_layout(spec[1])
     elif type(spec) is memoryview and spec.format in _NATIVE_FORMATS:
         array = np.asarray(spec)
@@ -136,7 +154,9 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
     if rest or not flags.c_contiguous or (writable and not flags.writeable) or count % nparts:
         return None
     address, readonly = _get_address(array) if count else 0, not flags.writeable
-    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None, None))
+    return _new_tuple(
+        Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None, None)
+    )
 
 
 def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:
@@ -155,8 +175,16 @@ def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, re
         ArgumentError: The orders differ, and the shapes do not.
     """
     one, other = _order(send), _order(recv)
-    if one[1] and other[1] and not _shapes(one, sent).isdisjoint(_shapes(other, received)) and set(one[1]).isdisjoint(other[1]):
-        shapes, got = f"sendbuf of shape {one[0]} and recvbuf of shape {other[0]}", f"{_NAMES[one[1]]} and {_NAMES[other[1]]}"
+    if (
+        one[1]
+        and other[1]
+        and not _shapes(one, sent).isdisjoint(_shapes(other, received))
+        and set(one[1]).isdisjoint(other[1])
+    ):
+        shapes, got = (
+            f"sendbuf of shape {one[0]} and recvbuf of shape {other[0]}",
+            f"{_NAMES[one[1]]} and {_NAMES[other[1]]}",
+        )
         raise ArgumentError(f"rank {rank}: {shapes} need one memory order, got {got}: copy one of them")
 
 
@@ -206,7 +234,9 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
     reach = [0, 0]  # end of the blocks of each side, so far up the addresses
     for low, high, side in sorted((*_ranges(send, 0), *_ranges(recv, 1))):
         if low < reach[1 - side]:
-            raise ArgumentError(f"rank {rank}: sendbuf and recvbuf must be the same memory or share none, got a partial overlap")
+            raise ArgumentError(
+                f"rank {rank}: sendbuf and recvbuf must be the same memory or share none, got a partial overlap"
+            )
         reach[side] = max(reach[side], high)
     return False
 
@@ -226,4 +256,8 @@ def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:
     if one.gpu is not None and one.has_gaps:
         return [(*one.gpu.span, side)]
     size = one.dtype.itemsize
-    return [(one.address + displ * size, one.address + (displ + count) * size, side) for count, displ in one.blocks if count]
+    return [
+        (one.address + displ * size, one.address + (displ + count) * size, side)
+        for count, displ in one.blocks
+        if count
+    ]

@@ -25,15 +25,27 @@ from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 from hpcoll.selection.config import RANK_ORDER
 
-Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
+Blocks = tuple[
+    tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]
+]  # INPUT, OUTPUT (displ, count); sizes
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 Time: TypeAlias = float | str | None  # seconds, or text such as "10s" or "5m"
 
 _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
-    (MPI.SUM, SUM), (MPI.PROD, PROD), (MPI.MIN, MIN), (MPI.MAX, MAX),
-    (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
-)  # fmt: skip
-BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
+    (MPI.SUM, SUM),
+    (MPI.PROD, PROD),
+    (MPI.MIN, MIN),
+    (MPI.MAX, MAX),
+    (MPI.LAND, LAND),
+    (MPI.LOR, LOR),
+    (MPI.LXOR, LXOR),
+    (MPI.BAND, BAND),
+    (MPI.BOR, BOR),
+    (MPI.BXOR, BXOR),
+)
+BY_IDENTITY = {
+    id(theirs): ours for theirs, ours in _PAIRS
+}  # MPI.Op is unhashable; its predefined objects never die
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
@@ -113,7 +125,11 @@ class Call(NamedTuple):
     @property
     def mapped(self) -> tuple[int, ...]:
         """The buffers that have maps."""
-        return () if self.maps is UNMAPPED else tuple(buffer for buffer, one in enumerate(self.maps) if one is not None)
+        return (
+            ()
+            if self.maps is UNMAPPED
+            else tuple(buffer for buffer, one in enumerate(self.maps) if one is not None)
+        )
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -128,9 +144,31 @@ class Call(NamedTuple):
         """The key of its plan: all that decides how the call runs, wherever its data lies and how many elements it has."""
         op = self.op and (self.op.name, self.op.function, self.op.commutative)
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
-        exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
-        kind = self.collective, self.objects, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
-        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold, self.graph, self.mapped, self.canonical)
+        exact = (
+            None if self.exported is None else (self.exported, self.counts)
+        )  # programs for GPU memory are for one size
+        kind = (
+            self.collective,
+            self.objects,
+            self.element,
+            self.mirrored,
+            self.dtype,
+            op,
+            self.root,
+            self.in_place,
+            blocks,
+        )
+        return (
+            *kind,
+            self.native,
+            self.strict,
+            bool(self.copied),
+            exact,
+            self.one_fold,
+            self.graph,
+            self.mapped,
+            self.canonical,
+        )
 
 
 class Reduction(NamedTuple):
@@ -163,10 +201,19 @@ class Reduction(NamedTuple):
         return self.nranks if self.op.average else 1
 
     def call(
-        self, send: int, recv: int, *, in_place: bool, dtype: np.dtype | None = None, copied: int = 0, keep: tuple[object, ...] = (),
-        finish: Callable[[], None] | None = None, as_given: bool = True, before: tuple[Callable[[int], None], ...] = (),
+        self,
+        send: int,
+        recv: int,
+        *,
+        in_place: bool,
+        dtype: np.dtype | None = None,
+        copied: int = 0,
+        keep: tuple[object, ...] = (),
+        finish: Callable[[], None] | None = None,
+        as_given: bool = True,
+        before: tuple[Callable[[int], None], ...] = (),
         one_fold: bool = False,
-    ) -> Call:  # fmt: skip
+    ) -> Call:
         """Return the call.
 
         Args:
@@ -188,9 +235,30 @@ class Reduction(NamedTuple):
             op, one_fold = op if dtype == own else working_op(op, own), True
         owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
-            self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
-            self.in_place, finish, owners, as_given, before, None, None, (), one_fold, None, own,
-        )  # fmt: skip
+            self.collective,
+            send,
+            recv,
+            self.count,
+            dtype or work,
+            op,
+            self.root,
+            in_place,
+            self.blocks,
+            native,
+            strict,
+            copied,
+            self.in_place,
+            finish,
+            owners,
+            as_given,
+            before,
+            None,
+            None,
+            (),
+            one_fold,
+            None,
+            own,
+        )
 
 
 def check_root(root: Any, nranks: int, rank: int) -> int:
@@ -209,7 +277,9 @@ def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
     try:
         return dtype.type(op.premultiplier)
     except TypeError:
-        raise ArgumentError(f"premul_sum needs a factor that {dtype} can hold, got {op.premultiplier!r}") from None
+        raise ArgumentError(
+            f"premul_sum needs a factor that {dtype} can hold, got {op.premultiplier!r}"
+        ) from None
 
 
 def is_in_place(spec: Any) -> bool:

@@ -12,13 +12,27 @@ from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.arguments.typed_blocks import TypedSpec
 from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.object_layout import HOLDERS
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_EDGES, OF_NONE, OF_RECEIVED, OF_SENT, ONE, TYPED
+from hpcoll.runtime.program.call_fields import (
+    ABSENT,
+    ALIASED,
+    BLOCKS,
+    FILLED,
+    MANY,
+    OF_EDGES,
+    OF_NONE,
+    OF_RECEIVED,
+    OF_SENT,
+    ONE,
+    TYPED,
+)
 from hpcoll.runtime.transports.mpi import handle
 
 Sides = tuple[BufferPattern, BufferPattern]
 
 
-def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nblocks: tuple[int, int]) -> Sides | None:
+def sides(
+    row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nblocks: tuple[int, int]
+) -> Sides | None:
     """Return the patterns of the buffers of a call that has passed all checks; None where compiled code cannot read them.
 
     Args:
@@ -28,7 +42,10 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
         rank: Rank of this process.
         nblocks: Blocks of a send buffer and of a receive buffer that have several.
     """
-    kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
+    kinds = [
+        row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0]
+        for one in buffers
+    ]
     if row.holds[0] == BLOCKS and not row.at_root and arguments[0] is MPI.IN_PLACE:
         kinds[1] = BLOCKS  # what is sent lies there
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
@@ -45,16 +62,29 @@ def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) ->
     for i, (spec, places, n) in enumerate(zip(buffers, call.blocks[:2], nblocks, strict=True)):
         parts = TypedSpec.of(spec, n) if n else None
         array = None if parts is None else _readable(spec, parts.buffer, parts.types, writable=i == 1)
-        if parts is None or array is None or type(parts.types) not in (list, tuple) or any(isinstance(one, str) for one in parts.types):
+        if (
+            parts is None
+            or array is None
+            or type(parts.types) not in (list, tuple)
+            or any(isinstance(one, str) for one in parts.types)
+        ):
             return None
         layouts = [layout_of(array, one, "") for one in parts.types]
-        ends = [int(d) + (int(n) - 1) * one.extent + one.upper for n, d, one in zip(parts.counts, parts.displs, layouts) if one and n]
+        ends = [
+            int(d) + (int(n) - 1) * one.extent + one.upper
+            for n, d, one in zip(parts.counts, parts.displs, layouts)
+            if one and n
+        ]
         firsts = [int(d) + one.lower for n, d, one in zip(parts.counts, parts.displs, layouts) if one and n]
         if min(firsts, default=0) < 0:  # it reaches before the array
             return None
         reach = 0, 0, 0, max(ends, default=0)
         keep = tuple(parts.types)
-        found.append(BufferPattern(TYPED, 0, i == 1, parts.buffer, len(spec), -1, keep, 1, n, parts.remembered(places), reach))
+        found.append(
+            BufferPattern(
+                TYPED, 0, i == 1, parts.buffer, len(spec), -1, keep, 1, n, parts.remembered(places), reach
+            )
+        )
     return found[0], found[1]
 
 
@@ -89,14 +119,18 @@ def _side(spec: Any, kind: int, nblocks: int, *, writable: bool) -> BufferPatter
         nbytes = array.nbytes - int(displs or 0) * layout.extent
         nbytes = nbytes if counts is None else int(counts) * nblocks * layout.extent
         nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
-    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived=derived)
+    return BufferPattern(
+        kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived=derived
+    )
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
     """Return the patterns of a call that only the MPI library understands: only its types count."""
     found: list[BufferPattern] = []
     for i, spec in enumerate(buffers):
-        buffer, datatype = (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
+        buffer, datatype = (
+            (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
+        )
         if _readable(spec, buffer, datatype, writable=i == 1) is None:
             return None
         found.append(BufferPattern(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
@@ -105,7 +139,9 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
 
 def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np.ndarray | None:
     """Return the memory that compiled code would find, or None. It does not look at the format of a view that is the whole spec."""
-    known = type(buffer) is np.ndarray or (type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None))
+    known = type(buffer) is np.ndarray or (
+        type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None)
+    )
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None
     try:

@@ -9,7 +9,17 @@ _MOST_NBYTES, _LEAST_NBYTES = 128 << 10, 128  # of a cell
 _RECEIVED_NBYTES = 1 << 20  # of the cells of all ranks
 _STAGED_NBYTES = 128 << 10  # of those that a rank sends, which must fit a staging slot
 _SENT_TO_EACH = ("scatter", "alltoall")
-OBJECTS = ("bcast", "scatter", "gather", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan")  # methods for objects
+OBJECTS = (
+    "bcast",
+    "scatter",
+    "gather",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "scan",
+    "exscan",
+)  # methods for objects
 REDUCTIONS = ("reduce", "allreduce", "scan", "exscan")
 GATHERED_RANKS = 4  # most that gather all objects of a reduction, however long these are
 _COLLECTIVES = {"allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}  # by which they travel
@@ -18,7 +28,12 @@ _BYTE = np.dtype(np.uint8)
 
 def cell_nbytes(method: str, nranks: int) -> int:
     """Return the bytes of a cell, alike on all ranks: to copy what it holds takes less time than a second message, in which nothing is."""
-    most = (_STAGED_NBYTES if method in _SENT_TO_EACH else _RECEIVED_NBYTES) // nranks // CELL_HEAD_NBYTES * CELL_HEAD_NBYTES
+    most = (
+        (_STAGED_NBYTES if method in _SENT_TO_EACH else _RECEIVED_NBYTES)
+        // nranks
+        // CELL_HEAD_NBYTES
+        * CELL_HEAD_NBYTES
+    )
     return max(_LEAST_NBYTES, min(_MOST_NBYTES, most))
 
 
@@ -35,6 +50,16 @@ def call_of_cells(method: str, root: int, rank: int, nranks: int, send: int = 0,
     sent = {"bcast": 0, "scatter": nranks * is_root, "alltoall": nranks}.get(collective, 1)
     received = {"bcast": 1, "scatter": 1, "gather": nranks * is_root}.get(collective, nranks)
     return Call(
-        collective, send, recv, cell_nbytes(method, nranks), _BYTE, root=root, in_place=collective == "bcast", native=False, as_given=False,
-        element="object", objects=method, cells=(sent, received),
-    )  # fmt: skip
+        collective,
+        send,
+        recv,
+        cell_nbytes(method, nranks),
+        _BYTE,
+        root=root,
+        in_place=collective == "bcast",
+        native=False,
+        as_given=False,
+        element="object",
+        objects=method,
+        cells=(sent, received),
+    )

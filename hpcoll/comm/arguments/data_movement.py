@@ -58,7 +58,9 @@ def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
     return move("bcast", data, data, data.nbytes, root, in_place=True)
 
 
-def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
+def gather(
+    collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool
+) -> Call | None:
     """Describe an allgather or a gather, whose recvbuf counts at the root alone.
 
     Args:
@@ -85,7 +87,16 @@ def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nr
         return move(collective, source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in target.places)
     blocks = ((0, own),), target.places, sizes
-    return move(collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+    return move(
+        collective,
+        source,
+        target,
+        sum(sizes) or own,
+        root,
+        in_place=in_place,
+        aliased=in_place,
+        blocks=blocks,
+    )
 
 
 def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
@@ -105,7 +116,9 @@ def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, va
         return move("scatter", source, target, own, root, in_place=in_place, aliased=in_place)
     sizes = tuple(nbytes for _, nbytes in source.places)
     blocks = source.places, ((0, own),), sizes
-    return move("scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+    return move(
+        "scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks
+    )
 
 
 def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool) -> Call | None:
@@ -116,7 +129,9 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
         return None
     if not varies:
         if send.nbytes != recv.nbytes or recv.nbytes % nranks:
-            raise ArgumentError(f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}")
+            raise ArgumentError(
+                f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}"
+            )
         check_same_order(sendbuf, recvbuf, rank)
     aliased = send is recv or check_overlap(send, recv, rank)
     copied = send.nbytes if aliased and send.map is None and not varies else 0
@@ -126,8 +141,18 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
         return move("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
     (_, sent), (_, received) = source.places[rank], target.places[rank]
     if sent != received:
-        raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}")
-    return move("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
+        raise ArgumentError(
+            f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}"
+        )
+    return move(
+        "alltoall",
+        source,
+        target,
+        source.nbytes,
+        0,
+        aliased=aliased,
+        blocks=(source.places, target.places, ()),
+    )
 
 
 def _all_blocks(spec: Any, name: str, rank: int, nranks: int, *, varies: bool) -> Resolved | None:
@@ -136,7 +161,9 @@ def _all_blocks(spec: Any, name: str, rank: int, nranks: int, *, varies: bool) -
     return resolve(spec, name=name, rank=rank, nblocks=nblocks, nparts=nparts, writable=name == "recvbuf")
 
 
-def _own_block(one: Resolved | None, many: Resolved | None, places: _Places, name: str, rank: int, nranks: int) -> tuple[int, bool]:
+def _own_block(
+    one: Resolved | None, many: Resolved | None, places: _Places, name: str, rank: int, nranks: int
+) -> tuple[int, bool]:
     """Return the bytes of this rank's block, and whether it lies in its place among all; refuse any other overlap.
 
     Args:
@@ -155,7 +182,9 @@ def _own_block(one: Resolved | None, many: Resolved | None, places: _Places, nam
     if places and size != own:
         raise ArgumentError(f"rank {rank}: block {rank} of {name} needs {own} bytes, got {size}")
     if not places and many.nbytes != own * nranks:
-        raise ArgumentError(f"rank {rank}: {name} needs {nranks} blocks of {own} bytes, got {many.nbytes} bytes")
+        raise ArgumentError(
+            f"rank {rank}: {name} needs {nranks} blocks of {own} bytes, got {many.nbytes} bytes"
+        )
     if one is None or one.map is not None or many.map is not None:
         return own, one is None
     return own, own > 0 and (one.address == many.address + first or check_overlap(one, many, rank))
@@ -170,9 +199,19 @@ def move(collective: str, source: PlainBytes, target: PlainBytes, count: int, ro
     """Return the call that moves bytes; ``more`` are attributes of `Call`."""
     maps = UNMAPPED if source.map is target.map is None else (source.map, target.map)
     return Call(
-        collective, source.address, target.address, count, _BYTE, root=root, before=source.before, keep=(source.keep, target.keep),
-        as_given=not (source.copied or target.copied), element=target.element if source is NOTHING else source.element, maps=maps, **more,
-    )  # fmt: skip
+        collective,
+        source.address,
+        target.address,
+        count,
+        _BYTE,
+        root=root,
+        before=source.before,
+        keep=(source.keep, target.keep),
+        as_given=not (source.copied or target.copied),
+        element=target.element if source is NOTHING else source.element,
+        maps=maps,
+        **more,
+    )
 
 
 def plain_bytes(one: Resolved) -> PlainBytes:
@@ -183,13 +222,19 @@ def plain_bytes(one: Resolved) -> PlainBytes:
         filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
         places, before = packed_places(_sizes(one)), (filled.fill,)
-        return PlainBytes(filled.memory.address, one.nbytes, places, keep, one.element, copied=True, before=before)
+        return PlainBytes(
+            filled.memory.address, one.nbytes, places, keep, one.element, copied=True, before=before
+        )
     if one.map is None:
         size, places = one.dtype.itemsize, ()
         if one.counts and one.displs:
-            places = tuple([(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)])
+            places = tuple(
+                [(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)]
+            )
         return PlainBytes(one.address, one.nbytes, places, one.owner, one.element)
-    return PlainBytes(one.address, one.nbytes, packed_places(_sizes(one)), one.owner, one.element, map=one.map)
+    return PlainBytes(
+        one.address, one.nbytes, packed_places(_sizes(one)), one.owner, one.element, map=one.map
+    )
 
 
 def copied_bytes(send: Resolved) -> PlainBytes:
@@ -199,7 +244,15 @@ def copied_bytes(send: Resolved) -> PlainBytes:
 
         places, (first, end) = plain_bytes(send).places, send.gpu.span
         copied = gpu_staging.copy(gpu_staging.gpu_of(send.gpu.ordinal), first, end - first)
-        return PlainBytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
+        return PlainBytes(
+            copied.memory.address,
+            send.nbytes,
+            places,
+            copied.memory,
+            send.element,
+            copied=True,
+            before=(copied.fill,),
+        )
     return as_copied(plain_bytes(send))
 
 

@@ -36,7 +36,9 @@ def layout_of_datatype(datatype: MPI.Datatype) -> Layout | None:
     if datatype.is_predefined:
         return _predefined(datatype)
     with made_of(datatype) as (numbers, datatypes):
-        old = tuple((layout, one.extent) for one in datatypes if (layout := layout_of_datatype(one)) is not None)
+        old = tuple(
+            (layout, one.extent) for one in datatypes if (layout := layout_of_datatype(one)) is not None
+        )
         if datatype.combiner not in _LAYOUTS or len(old) < len(datatypes):
             return None
         make = _remembered if len(numbers) + len(old) <= _FEW else _made
@@ -47,7 +49,9 @@ def _made(combiner: int, old: _Old, numbers: Sequence[int]) -> Layout:
     return _LAYOUTS[combiner](old, numbers)
 
 
-_remembered = lru_cache(_MOST)(_made)  # programs that make their datatypes for each call make the same ones again
+_remembered = lru_cache(_MOST)(
+    _made
+)  # programs that make their datatypes for each call make the same ones again
 
 
 @lru_cache(_MOST)
@@ -80,10 +84,15 @@ def _indexed(old: _Old, lengths: Sequence[int], displs: Any) -> Layout:
     """Return blocks of one datatype, or of one each, at displacements in bytes."""
     if len(old) == 1 and old[0][0].is_plain(old[0][1]):
         return Layout.of_runs(displs, np.multiply(lengths, old[0][1]))
-    return joined((int(displ), one.repeated(n, extent)) for n, displ, (one, extent) in zip(lengths, displs, cycle(old), strict=False))
+    return joined(
+        (int(displ), one.repeated(n, extent))
+        for n, displ, (one, extent) in zip(lengths, displs, cycle(old), strict=False)
+    )
 
 
-def _boxes(old: _Old, sizes: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]], order: int) -> Layout:
+def _boxes(
+    old: _Old, sizes: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]], order: int
+) -> Layout:
     layout, extent = old[0]
     axes = list(zip(sizes, ranges, strict=True))
     return layout.boxes(extent, axes if order == MPI.ORDER_FORTRAN else axes[::-1])
@@ -99,7 +108,12 @@ def _darray(old: _Old, numbers: Sequence[int]) -> Layout:
     rank, n = numbers[1:3]
     sizes, kinds, arguments, processes = (numbers[3 + i * n : 3 + (i + 1) * n] for i in range(4))
     places = map(int, np.unravel_index(rank, processes))
-    return _boxes(old, sizes, [list(_ranges(*one)) for one in zip(sizes, kinds, arguments, processes, places, strict=True)], numbers[-1])
+    return _boxes(
+        old,
+        sizes,
+        [list(_ranges(*one)) for one in zip(sizes, kinds, arguments, processes, places, strict=True)],
+        numbers[-1],
+    )
 
 
 def _ranges(size: int, kind: int, argument: int, nprocesses: int, place: int) -> Iterator[tuple[int, int]]:

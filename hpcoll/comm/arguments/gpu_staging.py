@@ -60,14 +60,23 @@ def reduction(given: Reduction) -> Call:
     if recv is not None and work != dtype:
         result = gpu.temporary(given.own_count * work.itemsize)
         keep.append(result)
-        after.append(scale(gpu, target, dtype, result.address, work, given.own_count, given.divisor, divides=True))
+        after.append(
+            scale(gpu, target, dtype, result.address, work, given.own_count, given.divisor, divides=True)
+        )
         target, in_place = result.address, False
     elif recv is not None and given.divisor > 1:
         after.append(scale(gpu, target, dtype, target, dtype, given.own_count, given.divisor, divides=True))
     return given.call(
-        source, target, in_place=in_place, dtype=work, one_fold=one_fold, before=tuple(before), finish=finisher(gpu, after),
-        keep=tuple(keep), as_given=False,
-    )  # fmt: skip
+        source,
+        target,
+        in_place=in_place,
+        dtype=work,
+        one_fold=one_fold,
+        before=tuple(before),
+        finish=finisher(gpu, after),
+        keep=tuple(keep),
+        as_given=False,
+    )
 
 
 def settled(call: Call, gpu: Gpu) -> Call:
@@ -75,10 +84,17 @@ def settled(call: Call, gpu: Gpu) -> Call:
     if not call.copied:
         return call
     copied = copy(gpu, call.send, call.copied)
-    return call._replace(send=copied.memory.address, copied=0, before=(*call.before, copied.fill), keep=(*call.keep, copied.memory))
+    return call._replace(
+        send=copied.memory.address,
+        copied=0,
+        before=(*call.before, copied.fill),
+        keep=(*call.keep, copied.memory),
+    )
 
 
-def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None = None) -> Callable[[], None] | None:
+def finisher(
+    gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None = None
+) -> Callable[[], None] | None:
     """Return a function that calls ``first``, launches and waits; ``first`` itself where there is nothing to launch."""
     if not after:
         return first
@@ -94,13 +110,27 @@ def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None
     return finish
 
 
-def scale(gpu: Gpu, dst: int, dst_type: np.dtype, src: int, src_type: np.dtype, count: int, value: complex, *, divides: bool) -> Launch:
+def scale(
+    gpu: Gpu,
+    dst: int,
+    dst_type: np.dtype,
+    src: int,
+    src_type: np.dtype,
+    count: int,
+    value: complex,
+    *,
+    divides: bool,
+) -> Launch:
     """Return the launch that multiplies or divides by a number, and converts."""
     made = kernels()
     function = gpu.function(made.scale(src_type, dst_type, gpu.cc))
-    real, imag = (struct.unpack("<q", struct.pack("<d", part))[0] for part in (complex(value).real, complex(value).imag))
+    real, imag = (
+        struct.unpack("<q", struct.pack("<d", part))[0] for part in (complex(value).real, complex(value).imag)
+    )
     blocks = -(-count * dst_type.itemsize // (made.BLOCK * WIDE_NBYTES))
-    return lambda stream: gpu.launch(function, [dst, src, count, real, imag, int(divides)], blocks, made.BLOCK, stream)
+    return lambda stream: gpu.launch(
+        function, [dst, src, count, real, imag, int(divides)], blocks, made.BLOCK, stream
+    )
 
 
 def copy(gpu: Gpu, src: int, nbytes: int) -> StagedBytes:
@@ -115,7 +145,9 @@ def pack(gpu: Gpu, array: DeviceArray) -> StagedBytes:
     assert array.strides is not None
     shape, strides = _axes(array.shape, array.strides)
     if len(shape) > MAX_AXES:
-        raise ArgumentError(f"an array with gaps needs at most {MAX_AXES} axes, got {len(shape)}: copy it first")
+        raise ArgumentError(
+            f"an array with gaps needs at most {MAX_AXES} axes, got {len(shape)}: copy it first"
+        )
     shape, strides = [1] * (MAX_AXES - len(shape)) + shape, [0] * (MAX_AXES - len(strides)) + strides
     memory = gpu.temporary(array.nbytes)
     function = gpu.function(made.pack(array.dtype.itemsize, gpu.cc))
@@ -135,7 +167,14 @@ class Lifted:
         """CUDA array interface, which `hpcoll.runtime.gpu.arrays` reads."""
         strides = None if self.host.flags.c_contiguous else self.host.strides
         data = (self.memory.address if self.host.size else 0, not self.host.flags.writeable)
-        return {"version": 3, "shape": self.host.shape, "typestr": self.host.dtype.str, "data": data, "strides": strides, "stream": None}
+        return {
+            "version": 3,
+            "shape": self.host.shape,
+            "typestr": self.host.dtype.str,
+            "data": data,
+            "strides": strides,
+            "stream": None,
+        }
 
     def fill(self, stream: int) -> None:
         """Copy from the host."""

@@ -74,7 +74,12 @@ class Mirror:
     _copy_stream: _CopyStream | None = None  # of ``follow``
 
     def __init__(
-        self, arguments: tuple[Any, ...], arrays: dict[int, DeviceArray], received: int | None, unread: set[int], streams: set[int]
+        self,
+        arguments: tuple[Any, ...],
+        arrays: dict[int, DeviceArray],
+        received: int | None,
+        unread: set[int],
+        streams: set[int],
     ) -> None:
         self._streams, self._keep = streams, arrays
         self._ordinal = next(iter(arrays.values())).ordinal
@@ -84,7 +89,11 @@ class Mirror:
         theirs = list(arguments)
         for position, array in arrays.items():
             host = self._host(array)
-            theirs[position] = host if theirs[position] is buffer_of(theirs[position]) else with_buffer(theirs[position], _alone(host))
+            theirs[position] = (
+                host
+                if theirs[position] is buffer_of(theirs[position])
+                else with_buffer(theirs[position], _alone(host))
+            )
         self.arguments = tuple(theirs)
         self._received = arrays.get(received) if received is not None else None
 
@@ -173,7 +182,9 @@ class Mirror:
 
 def _alone(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array over the same memory that is no view of more: a datatype that reaches outside it is to be refused."""
-    return np.asarray(SimpleNamespace(__array_interface__=host.__array_interface__, owner=host)).view(host.dtype)
+    return np.asarray(SimpleNamespace(__array_interface__=host.__array_interface__, owner=host)).view(
+        host.dtype
+    )
 
 
 def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> Mirror | None:
@@ -205,7 +216,9 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
     unread = set() if received is None or _is_read(row, arguments, received) else {received}
     ignored = {0, 1} - {sent, received} if row.arguments[0] != "buf" else set()
-    arguments = tuple(None if position in ignored else argument for position, argument in enumerate(arguments))
+    arguments = tuple(
+        None if position in ignored else argument for position, argument in enumerate(arguments)
+    )
     return Mirror(arguments, arrays, received, unread, streams)
 
 
@@ -218,7 +231,9 @@ def _is_read(row: Method, arguments: tuple[Any, ...], received: int) -> bool:
 def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:
     """Return memory for the arrays, one region for arrays that share bytes."""
     merged: list[tuple[int, int, bool]] = []
-    for (first, end), read in sorted((one.span, position not in unread) for position, one in arrays.items() if one.size):
+    for (first, end), read in sorted(
+        (one.span, position not in unread) for position, one in arrays.items() if one.size
+    ):
         if merged and first < merged[-1][1]:
             start, reached, before = merged.pop()
             merged.append((start, max(reached, end), before or read))

@@ -14,7 +14,14 @@ from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, KnownArray, device_a
 from hpcoll.runtime.gpu.cuda import driver
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError, LookupError, AttributeError)  # what exporters raise
+UNREADABLE = (
+    TypeError,
+    ValueError,
+    BufferError,
+    RuntimeError,
+    LookupError,
+    AttributeError,
+)  # what exporters raise
 
 
 def buffer_of(spec: Any) -> Any:
@@ -29,11 +36,15 @@ def with_buffer(spec: Any, buffer: Any) -> Any:
     return (buffer, *spec[1:]) if isinstance(spec, tuple) else buffer
 
 
-def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
+def memory(
+    buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None
+) -> Array | DeviceArray | None:
     """Return an array over a buffer's memory, or None for a buffer that hpcoll does not know; arguments and errors as of `gpu_memory`."""
     if buffer is None:
         if datatype is None:
-            raise ArgumentTypeError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
+            raise ArgumentTypeError(
+                f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements"
+            )
         return np.empty(0, np.uint8)
     if not isinstance(buffer, np.ndarray):
         gpu = gpu_memory(buffer, subject, writable=writable, bare=bare, stream=stream)
@@ -47,7 +58,9 @@ def memory(buffer: object, datatype: object, subject: str, *, writable: bool, ba
         return None
     flags = array.flags
     if array.dtype.hasobject:
-        raise ArgumentKeyError(f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method")
+        raise ArgumentKeyError(
+            f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method"
+        )
     if not flags.forc:
         raise _not_contiguous(array, subject, "numpy.ascontiguousarray")
     if writable and not flags.writeable:
@@ -55,7 +68,9 @@ def memory(buffer: object, datatype: object, subject: str, *, writable: bool, ba
     return array
 
 
-def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> DeviceArray | None:
+def gpu_memory(
+    buffer: object, subject: str, *, writable: bool, bare: bool, stream: int | None
+) -> DeviceArray | None:
     """Return an array in GPU memory that a call may use; None for any other buffer.
 
     Args:
@@ -93,7 +108,10 @@ def find_gpu_array(argument: Any) -> DeviceArray | None:
 
 
 def _unreadable(buffer: object, subject: str, error: Exception) -> ArgumentError:
-    return like(error, f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {text_of(error)}")
+    return like(
+        error,
+        f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {text_of(error)}",
+    )
 
 
 def _not_contiguous(array: Array | DeviceArray, subject: str, how: str) -> ArgumentError:
@@ -120,7 +138,9 @@ def host_array(buffer: Any) -> Array | None:
         return _of_dlpack(dlpack.export(buffer))
     if not hasattr(buffer, "__cuda_array_interface__"):
         return None
-    return np.asarray(SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer))
+    return np.asarray(
+        SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer)
+    )
 
 
 def surroundings(array: Array | DeviceArray) -> tuple[int, int]:
@@ -128,7 +148,9 @@ def surroundings(array: Array | DeviceArray) -> tuple[int, int]:
     if isinstance(array, DeviceArray):
         return 0, 0
     whole = array
-    while isinstance(owner := whole.base.obj if isinstance(whole.base, memoryview) else whole.base, np.ndarray):
+    while isinstance(
+        owner := whole.base.obj if isinstance(whole.base, memoryview) else whole.base, np.ndarray
+    ):
         whole = owner
     with contextlib.suppress(TypeError, ValueError):  # None, or an owner that exports no memory
         whole = np.asarray(memoryview(owner))  # type: ignore[arg-type]
@@ -158,7 +180,10 @@ def as_array(spec: Any) -> Any:
 def _of_dlpack(tensor: dlpack.Tensor) -> Array:
     """Return a NumPy array that keeps a capsule, whose memory is given back with it; `numpy.from_dlpack` would consume it."""
     interface = {
-        "version": 3, "shape": tensor.shape, "typestr": tensor.dtype.str, "strides": tensor.strides,
+        "version": 3,
+        "shape": tensor.shape,
+        "typestr": tensor.dtype.str,
+        "strides": tensor.strides,
         "data": (tensor.pointer, tensor.readonly),
-    }  # fmt: skip
+    }
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=tensor.capsule)).view(tensor.dtype)

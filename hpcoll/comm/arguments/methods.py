@@ -97,7 +97,9 @@ class Method(NamedTuple):
         root = rank == (arguments[self.root_at] if self.root_at < len(arguments) else 0)
         if self.arguments[0] == "buf":
             return (0, None) if root else (None, 0)
-        return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
+        return (0 if root or self.at_root != "sendbuf" else None), (
+            1 if root or self.at_root != "recvbuf" else None
+        )
 
     def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
         """Return the arguments with ``MPI.IN_PLACE`` for None, as in mpi4py, and arrays for objects that export host memory by DLPack."""
@@ -157,7 +159,9 @@ def _barrier(me: Caller) -> Call:
 
 
 def _gathered(collective: str, *, varies: bool = False) -> Describe:
-    return lambda me, send, recv, root=0: gather(collective, send, recv, me.root(root), me.rank, me.nranks, varies=varies)
+    return lambda me, send, recv, root=0: gather(
+        collective, send, recv, me.root(root), me.rank, me.nranks, varies=varies
+    )
 
 
 def _scattered(*, varies: bool = False) -> Describe:
@@ -188,29 +192,97 @@ def _typed_neighbours(me: Caller, send: Any, recv: Any) -> Call | None:
 _OPERATED, _ROOTED = (*_PAIR, "op"), (*_PAIR, "root")
 _ROWS = (
     Method("Allreduce", "allreduce", _OPERATED, _reduced("allreduce"), _VECTORS, one_fold=True),
-    Method("Reduce", "reduce", (*_OPERATED, "root"), _reduced("reduce"), _ROOTED_VECTOR, "recvbuf", one_fold=True),
     Method(
-        "Bcast", "bcast", ("buf", "root"), lambda me, buf, root: bcast(buf, me.root(root), me.rank, me.nranks), "recv count type root comm"
+        "Reduce", "reduce", (*_OPERATED, "root"), _reduced("reduce"), _ROOTED_VECTOR, "recvbuf", one_fold=True
     ),
-    Method("Reduce_scatter_block", "reduce_scatter", _OPERATED, _reduced("reduce_scatter"), _VECTORS, one_fold=True, holds=(BLOCKS, ONE)),
-    Method("Reduce_scatter", "reduce_scatter", (*_PAIR, "recvcounts", "op"), _reduce_scatter, fills=False, holds=(MANY, ONE)),
+    Method(
+        "Bcast",
+        "bcast",
+        ("buf", "root"),
+        lambda me, buf, root: bcast(buf, me.root(root), me.rank, me.nranks),
+        "recv count type root comm",
+    ),
+    Method(
+        "Reduce_scatter_block",
+        "reduce_scatter",
+        _OPERATED,
+        _reduced("reduce_scatter"),
+        _VECTORS,
+        one_fold=True,
+        holds=(BLOCKS, ONE),
+    ),
+    Method(
+        "Reduce_scatter",
+        "reduce_scatter",
+        (*_PAIR, "recvcounts", "op"),
+        _reduce_scatter,
+        fills=False,
+        holds=(MANY, ONE),
+    ),
     Method("Allgather", "allgather", _PAIR, _gathered("allgather"), _BLOCKS, holds=(ONE, BLOCKS)),
-    Method("Allgatherv", "allgather", _PAIR, _gathered("allgather", varies=True), fills=False, holds=(ONE, MANY)),
+    Method(
+        "Allgatherv", "allgather", _PAIR, _gathered("allgather", varies=True), fills=False, holds=(ONE, MANY)
+    ),
     Method("Gather", "gather", _ROOTED, _gathered("gather"), _ROOTED_BLOCKS, "recvbuf", holds=(ONE, BLOCKS)),
-    Method("Gatherv", "gather", _ROOTED, _gathered("gather", varies=True), at_root="recvbuf", fills=False, holds=(ONE, MANY)),
+    Method(
+        "Gatherv",
+        "gather",
+        _ROOTED,
+        _gathered("gather", varies=True),
+        at_root="recvbuf",
+        fills=False,
+        holds=(ONE, MANY),
+    ),
     Method("Scatter", "scatter", _ROOTED, _scattered(), _ROOTED_BLOCKS, "sendbuf", holds=(BLOCKS, ONE)),
-    Method("Scatterv", "scatter", _ROOTED, _scattered(varies=True), at_root="sendbuf", fills=False, holds=(MANY, ONE)),
+    Method(
+        "Scatterv",
+        "scatter",
+        _ROOTED,
+        _scattered(varies=True),
+        at_root="sendbuf",
+        fills=False,
+        holds=(MANY, ONE),
+    ),
     Method("Alltoall", "alltoall", _PAIR, _alltoall(), _BLOCKS, holds=(BLOCKS, BLOCKS)),
     Method("Alltoallv", "alltoall", _PAIR, _alltoall(varies=True), fills=False, holds=(MANY, MANY)),
     Method("Alltoallw", "alltoall", _PAIR, _typed_alltoall, fills=False, holds=(TYPED, TYPED)),
-    Method("Neighbor_allgather", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather"), _BLOCKS, fills=False, holds=(ONE, BLOCKS)),
-    Method("Neighbor_allgatherv", "neighbor_allgather", _PAIR, _neighbours("neighbor_allgather", varies=True), fills=False,
-        holds=(ONE, MANY)),
-    Method("Neighbor_alltoall", "neighbor_alltoall", _PAIR, _neighbours("neighbor_alltoall"), _BLOCKS, fills=False,
-        holds=(BLOCKS, BLOCKS)),
-    Method("Neighbor_alltoallv", "neighbor_alltoall", _PAIR, _neighbours("neighbor_alltoall", varies=True), fills=False,
-        holds=(MANY, MANY)),
-    Method("Neighbor_alltoallw", "neighbor_alltoall", _PAIR, _typed_neighbours, fills=False, holds=(TYPED, TYPED)),
+    Method(
+        "Neighbor_allgather",
+        "neighbor_allgather",
+        _PAIR,
+        _neighbours("neighbor_allgather"),
+        _BLOCKS,
+        fills=False,
+        holds=(ONE, BLOCKS),
+    ),
+    Method(
+        "Neighbor_allgatherv",
+        "neighbor_allgather",
+        _PAIR,
+        _neighbours("neighbor_allgather", varies=True),
+        fills=False,
+        holds=(ONE, MANY),
+    ),
+    Method(
+        "Neighbor_alltoall",
+        "neighbor_alltoall",
+        _PAIR,
+        _neighbours("neighbor_alltoall"),
+        _BLOCKS,
+        fills=False,
+        holds=(BLOCKS, BLOCKS),
+    ),
+    Method(
+        "Neighbor_alltoallv",
+        "neighbor_alltoall",
+        _PAIR,
+        _neighbours("neighbor_alltoall", varies=True),
+        fills=False,
+        holds=(MANY, MANY),
+    ),
+    Method(
+        "Neighbor_alltoallw", "neighbor_alltoall", _PAIR, _typed_neighbours, fills=False, holds=(TYPED, TYPED)
+    ),
     Method("Barrier", "barrier", (), _barrier, "comm"),
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
@@ -219,12 +291,18 @@ _ROWS = (
 
 def _of_cells(name: str) -> Method:
     """Return the row of a method for objects, of whose arguments the root and the operator's number tell one call from another."""
-    describe = lambda me, root=0, number=0: call_of_cells(name, me.root(root), me.rank, me.nranks)._replace(operator=number)  # noqa: E731
+
+    def describe(me: Member, root: int = 0, number: int = 0) -> Call:
+        return call_of_cells(name, me.root(root), me.rank, me.nranks)._replace(operator=number)
+
     return Method(name, collective_of(name), ("root",), describe, root_at=0)
 
 
 OBJECT_METHODS = {name: _of_cells(name) for name in OBJECTS}
-METHODS = {row.name: row._replace(root_at=row.arguments.index("root") if "root" in row.arguments else None) for row in _ROWS}
+METHODS = {
+    row.name: row._replace(root_at=row.arguments.index("root") if "root" in row.arguments else None)
+    for row in _ROWS
+}
 
 
 def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
@@ -275,4 +353,6 @@ def row_of(name: str) -> Method:
     return METHODS.get(name) or OBJECT_METHODS[name]
 
 
-BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}  # the method of equal blocks
+BY_COLLECTIVE = {
+    row.collective: row for row in METHODS.values() if row.c_arguments
+}  # the method of equal blocks

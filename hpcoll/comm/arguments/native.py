@@ -59,7 +59,13 @@ def _whole(item: Any) -> Any:
 
 
 def compiled(
-    row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int, log: CallLog
+    row: Method,
+    arguments: Sequence[Any],
+    comm: MPI.Intracomm,
+    found: Sides,
+    sums: np.ndarray,
+    nparts: int,
+    log: CallLog,
 ) -> MpiCall | None:
     """Return the compiled form of calls like one, which needs no mpi4py; None where mpi4py must look at the arguments each time.
 
@@ -74,19 +80,35 @@ def compiled(
     """
     sent, received = found
     op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
-    alike = sent.kind == ALIASED or (sent.size == received.size and (not (sent.derived or received.derived) or sent.type is received.type))
-    if not row.c_arguments or not alike or not received.size or datatype is None or not (op is None or isinstance(op, MPI.Op)):
+    alike = sent.kind == ALIASED or (
+        sent.size == received.size and (not (sent.derived or received.derived) or sent.type is received.type)
+    )
+    if (
+        not row.c_arguments
+        or not alike
+        or not received.size
+        or datatype is None
+        or not (op is None or isinstance(op, MPI.Op))
+    ):
         return None
     nbytes, in_place = received.size * nparts, sent.kind == ALIASED
     name, number = f"MPI_{row.name}", NUMBERS[row.name]
-    return MpiCall(name, row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes, log, number)
+    return MpiCall(
+        name, row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes, log, number
+    )
 
 
 def _datatype(side: BufferPattern) -> MPI.Datatype | None:
     """Return the MPI datatype of a side's elements; None where MPI has none."""
     if isinstance(side.type, MPI.Datatype):
         return side.type
-    code = side.type if isinstance(side.type, str) else side.array.dtype.char if type(side.array) is np.ndarray else "B"
+    code = (
+        side.type
+        if isinstance(side.type, str)
+        else side.array.dtype.char
+        if type(side.array) is np.ndarray
+        else "B"
+    )
     datatype = MPI.Datatype.fromcode(code)
     return None if datatype == MPI.DATATYPE_NULL else datatype
 
@@ -106,14 +128,18 @@ def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, 
     element = "" if not layouts else str(layouts[0].element)
     op = row.find("op", arguments)
     if op is not None and to_ours(op, rank) is None:
-        return element, next((name for name in _ONLY_THEIRS if getattr(MPI, name) == op), "user-defined operator")
+        return element, next(
+            (name for name in _ONLY_THEIRS if getattr(MPI, name) == op), "user-defined operator"
+        )
     if None in found:
         return element, "buffer that only it understands"
     if any(is_extended(one.dtype) for one in layouts):
         return element, "long double elements"
     if any(one.datatype is not None for one in layouts):
         return element, "derived datatype"
-    return element, "arguments that only it understands" if all(kind(one.dtype) for one in layouts) else "elements that are no numbers"
+    return element, "arguments that only it understands" if all(
+        kind(one.dtype) for one in layouts
+    ) else "elements that are no numbers"
 
 
 _ONLY_THEIRS = ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")

@@ -16,12 +16,18 @@ from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, copied_byte
 from hpcoll.comm.arguments.typed_blocks import typed_bytes
 from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched
 
-_TOPOLOGIES: dict[int, type[MPI.Topocomm]] = {MPI.CART: MPI.Cartcomm, MPI.GRAPH: MPI.Graphcomm, MPI.DIST_GRAPH: MPI.Distgraphcomm}
+_TOPOLOGIES: dict[int, type[MPI.Topocomm]] = {
+    MPI.CART: MPI.Cartcomm,
+    MPI.GRAPH: MPI.Graphcomm,
+    MPI.DIST_GRAPH: MPI.Distgraphcomm,
+}
 
 
 def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a communicator as mpi4py's own object, of the class for its topology."""
-    return _TOPOLOGIES.get(MPI.UNDEFINED if comm == MPI.COMM_NULL else comm.Get_topology(), MPI.Intracomm)(comm)
+    return _TOPOLOGIES.get(MPI.UNDEFINED if comm == MPI.COMM_NULL else comm.Get_topology(), MPI.Intracomm)(
+        comm
+    )
 
 
 def graph_of(comm: MPI.Intracomm) -> Callable[[], Graph | None]:
@@ -44,7 +50,9 @@ def graph_of(comm: MPI.Intracomm) -> Callable[[], Graph | None]:
     return lambda: None
 
 
-def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Graph, *, varies: bool) -> Call | None:
+def neighbours(
+    collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Graph, *, varies: bool
+) -> Call | None:
     """Describe a neighbor_allgather or a neighbor_alltoall; None where only the MPI library understands it.
 
     Args:
@@ -74,9 +82,23 @@ def neighbours(collective: str, sendbuf: Any, recvbuf: Any, rank: int, graph: Gr
     source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send)
     target = NOTHING if recv is None else plain_bytes(recv)
     if not varies and not graph.lonely:
-        return move(collective, source, target, source.nbytes // nsent if nsent else target.nbytes // nreceived, 0, graph=graph)
+        return move(
+            collective,
+            source,
+            target,
+            source.nbytes // nsent if nsent else target.nbytes // nreceived,
+            0,
+            graph=graph,
+        )
     places = source.places or _equal(source.nbytes, nsent)
-    call = _varying(collective, source, target._replace(places=target.places or _equal(target.nbytes, nreceived)), places, rank, graph)
+    call = _varying(
+        collective,
+        source,
+        target._replace(places=target.places or _equal(target.nbytes, nreceived)),
+        places,
+        rank,
+        graph,
+    )
     return call._replace(element="") if graph.lonely else call
 
 
@@ -95,10 +117,18 @@ def _equal(nbytes: int, n: int) -> tuple[tuple[int, int], ...]:
 
 
 def _varying(
-    collective: str, source: PlainBytes, target: PlainBytes, places: tuple[tuple[int, int], ...], rank: int, graph: Graph
-) -> Call:  # fmt: skip
+    collective: str,
+    source: PlainBytes,
+    target: PlainBytes,
+    places: tuple[tuple[int, int], ...],
+    rank: int,
+    graph: Graph,
+) -> Call:
     """Return a call whose blocks, at ``places`` of INPUT, have sizes of their own; refuse those that are copied here and differ."""
-    found, same = graph.received(rank), dict[int, list[int]]()  # by the rank from which blocks come: their sizes
+    found, same = (
+        graph.received(rank),
+        dict[int, list[int]](),
+    )  # by the rank from which blocks come: their sizes
     if collective == "neighbor_allgather":
         same = {peer: [target.places[block][1] for block in blocks] for peer, blocks in found.items()}
         if rank in same:
@@ -108,7 +138,9 @@ def _varying(
             same[rank] = [places[sent][1], target.places[received][1]]
     for peer, sizes in same.items():
         if len(set(sizes)) > 1:
-            raise ArgumentError(f"rank {rank}: blocks of rank {peer} must have one size at both ends of an edge, got {sizes} bytes")
+            raise ArgumentError(
+                f"rank {rank}: blocks of rank {peer} must have one size at both ends of an edge, got {sizes} bytes"
+            )
     return move(collective, source, target, source.nbytes, 0, blocks=(places, target.places, ()), graph=graph)
 
 
@@ -116,4 +148,11 @@ def _blocks(spec: Any, name: str, rank: int, n: int, *, varies: bool) -> Resolve
     """Resolve a buffer with ``n`` blocks; None also where there are none."""
     if not n:
         return None
-    return resolve(spec, name=name, rank=rank, nblocks=n if varies else None, nparts=1 if varies else n, writable=name == "recvbuf")
+    return resolve(
+        spec,
+        name=name,
+        rank=rank,
+        nblocks=n if varies else None,
+        nparts=1 if varies else n,
+        writable=name == "recvbuf",
+    )

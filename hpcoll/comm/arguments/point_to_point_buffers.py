@@ -27,7 +27,9 @@ class Transfer(NamedTuple):
     store: Callable[[MPI.Status], None] | None = None
 
 
-def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False) -> Transfer:
+def serve(
+    comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False
+) -> Transfer:
     """Return the buffer arguments of a message, or of one sent and one received, for the MPI library.
 
     Args:
@@ -47,13 +49,20 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         return Transfer(specs)
     if is_direct(comm, arrays) and all(array.order for array in arrays.values()):
         settle(arrays, stream, rank)
-        return Transfer(tuple(with_buffer(spec, _ExportedMessage(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
+        return Transfer(
+            tuple(
+                with_buffer(spec, _ExportedMessage(arrays[i])) if i in arrays else spec
+                for i, spec in enumerate(specs)
+            )
+        )
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
     mirror = Mirror(specs, arrays, received, set() if received is None else {received}, streams)
     hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
     places = {i: _resolved(hosts[i], names[i], rank, writable=i == received) for i in arrays}
     place = None if received is None else places.get(received)
-    if replaces or (place is not None and place.datatype is not None):  # else the bytes that came are one stretch
+    if replaces or (
+        place is not None and place.datatype is not None
+    ):  # else the bytes that came are one stretch
         mirror.fetch(everything=True)
     elif set(arrays) == {received}:
         mirror.follow()
@@ -79,17 +88,23 @@ def written(place: Resolved, memory: np.ndarray[Any, Any], nbytes: int) -> list[
     count = -(-nbytes // size)
     marks = np.zeros(memory.nbytes + 2, np.uint8)
     address = place.address - base + marks.ctypes.data + 1
-    unpack(np.full(count * size, 1, np.uint8), place._replace(address=address, count=count, nbytes=count * size))
+    unpack(
+        np.full(count * size, 1, np.uint8), place._replace(address=address, count=count, nbytes=count * size)
+    )
     edges = (np.flatnonzero(marks[1:] != marks[:-1]) + base).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def gpu_arrays(specs: tuple[Any, ...], names: tuple[str, ...], rank: int, received: int | None, stream: Any) -> dict[int, DeviceArray]:
+def gpu_arrays(
+    specs: tuple[Any, ...], names: tuple[str, ...], rank: int, received: int | None, stream: Any
+) -> dict[int, DeviceArray]:
     """Return the GPU arrays among buffer arguments, by position; errors as in `serve`."""
     handle, found = None if stream is None else stream_handle(stream, rank), {}
     for position, (spec, name) in enumerate(zip(specs, names, strict=True)):
         buffer = buffer_of(spec)
-        array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
+        array = gpu_memory(
+            buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle
+        )
         if array is not None:
             found[position] = array
     return found
@@ -97,13 +112,17 @@ def gpu_arrays(specs: tuple[Any, ...], names: tuple[str, ...], rank: int, receiv
 
 def settle(arrays: dict[int, DeviceArray], stream: Any, rank: int) -> None:
     """Wait for the work on GPU arrays that their streams have by now."""
-    finish_streams(next(iter(arrays.values())).ordinal, {stream_of(array, stream, rank) for array in arrays.values()})
+    finish_streams(
+        next(iter(arrays.values())).ordinal, {stream_of(array, stream, rank) for array in arrays.values()}
+    )
 
 
 def _resolved(spec: Any, name: str, rank: int, *, writable: bool) -> Resolved:
     place = resolve(spec, name=name, rank=rank, writable=writable)
     if place is None:
-        raise ArgumentError(f"rank {rank}: {name} needs a datatype of positive extent for an array in GPU memory, got {spec[-1]!r}")
+        raise ArgumentError(
+            f"rank {rank}: {name} needs a datatype of positive extent for an array in GPU memory, got {spec[-1]!r}"
+        )
     return place
 
 
@@ -114,15 +133,22 @@ class _ExportedMessage:
         self._array = array
         typestr = "<i2" if is_bfloat16(array.dtype) else array.dtype.str
         self.__cuda_array_interface__ = {
-            "version": 3, "shape": (array.size,), "typestr": typestr, "data": (array.pointer, array.readonly), "strides": None,
-        }  # fmt: skip
+            "version": 3,
+            "shape": (array.size,),
+            "typestr": typestr,
+            "data": (array.pointer, array.readonly),
+            "strides": None,
+        }
 
 
 @cache
 def _takes(ordinal: int) -> bool:
     """Say whether the MPI library takes memory of a GPU; tried once per process."""
     taken = takes_gpu_memory(gpu_of(ordinal))
-    log.info("messages of GPU arrays: %s", "by MPI from GPU memory" if taken else "by MPI from page-locked host memory")
+    log.info(
+        "messages of GPU arrays: %s",
+        "by MPI from GPU memory" if taken else "by MPI from page-locked host memory",
+    )
     return taken
 
 

@@ -18,7 +18,14 @@ from hpcoll.comm.arguments.call import Call, Reduction, factor_of, is_in_place, 
 
 
 def reduction(
-    collective: str, sendbuf: Any, recvbuf: Any, op: Any, root: int, rank: int, nranks: int, one_fold: bool = False
+    collective: str,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any,
+    root: int,
+    rank: int,
+    nranks: int,
+    one_fold: bool = False,
 ) -> Call | None:
     """Describe an Allreduce, Reduce, Scan, Exscan or Reduce_scatter_block; None when only the MPI library can serve it.
 
@@ -31,14 +38,20 @@ def reduction(
     if in_place and not receives:
         raise ArgumentError(f"rank {rank}: only the root of a reduce may pass MPI.IN_PLACE as sendbuf")
     nblocks = nranks if collective == "reduce_scatter" else 1
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, nparts=nblocks if in_place else 1, writable=True) if receives else None
+    recv = (
+        resolve(recvbuf, name="recvbuf", rank=rank, nparts=nblocks if in_place else 1, writable=True)
+        if receives
+        else None
+    )
     send = recv if in_place else resolve(sendbuf, name="sendbuf", rank=rank, nparts=nblocks)
     if ours is None or send is None or (receives and recv is None) or not _reducible(ours, send, recv, rank):
         return None
     if recv is not None and not in_place:
         expected = _share(send.count, nblocks, "sendbuf", rank)
         if recv.dtype != send.dtype or recv.count != expected:
-            raise ArgumentError(f"rank {rank}: recvbuf needs {expected} elements of {send.dtype}, got {recv.count} of {recv.dtype}")
+            raise ArgumentError(
+                f"rank {rank}: recvbuf needs {expected} elements of {send.dtype}, got {recv.count} of {recv.dtype}"
+            )
         check_same_order(sendbuf, recvbuf, rank)
         in_place = check_overlap(send, recv, rank)
     count = _share(send.count, nblocks, "recvbuf" if in_place else "sendbuf", rank)
@@ -46,7 +59,13 @@ def reduction(
 
 
 def reduction_of_blocks(
-    sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], list[int]]
+    sendbuf: Any,
+    recvbuf: Any,
+    recvcounts: Any,
+    op: Any,
+    rank: int,
+    nranks: int,
+    allgather: Callable[[int], list[int]],
 ) -> Call | None:
     """Describe a Reduce_scatter, whose blocks vary, as `reduction` does; ``allgather`` finds the counts that the caller leaves out."""
     recvcounts = every_count(sendbuf, recvbuf, rank, allgather) if recvcounts is None else recvcounts
@@ -60,7 +79,9 @@ def reduction_of_blocks(
     send = recv if in_place else resolve(sendbuf, name="sendbuf", rank=rank)
     if ours is None or send is None or recv is None or not _reducible(ours, send, recv, rank):
         return None
-    if send.count != sum(counts) or (not in_place and (recv.count < counts[rank] or recv.dtype != send.dtype)):
+    if send.count != sum(counts) or (
+        not in_place and (recv.count < counts[rank] or recv.dtype != send.dtype)
+    ):
         raise ArgumentError(
             f"rank {rank}: reduce_scatter of counts {list(counts)} needs {sum(counts)} elements sent and {counts[rank]} received, "
             f"got {send.count} of {send.dtype} and {recv.count} of {recv.dtype}"
@@ -71,9 +92,16 @@ def reduction_of_blocks(
     return _call(Reduction("reduce_scatter", ours, 0, sum(counts), send, recv, in_place, nranks, blocks))
 
 
-def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], list[int]]) -> list[int] | None:
+def every_count(
+    sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], list[int]]
+) -> list[int] | None:
     """Gather the counts that a Reduce_scatter leaves out, one per rank; None where only the MPI library can tell them."""
-    if type(recvbuf) is np.ndarray and LAYOUTS.get(recvbuf.dtype) and (flags := recvbuf.flags).c_contiguous and flags.writeable:
+    if (
+        type(recvbuf) is np.ndarray
+        and LAYOUTS.get(recvbuf.dtype)
+        and (flags := recvbuf.flags).c_contiguous
+        and flags.writeable
+    ):
         return None if is_in_place(sendbuf) else allgather(recvbuf.size)  # `resolve` takes 0.8 us
     own = None if is_in_place(sendbuf) else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
     return None if own is None else allgather(own.count)
@@ -81,7 +109,11 @@ def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int]
 
 def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
     """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
-    if send.datatype is not None or not kind(send.dtype) or (recv is not None and (recv.datatype is not None or not kind(recv.dtype))):
+    if (
+        send.datatype is not None
+        or not kind(send.dtype)
+        or (recv is not None and (recv.datatype is not None or not kind(recv.dtype)))
+    ):
         return False
     check_op(op, send.dtype, rank)
     return not (is_extended(send.dtype) or (recv is not None and is_extended(recv.dtype)))
@@ -112,17 +144,28 @@ def _call(given: Reduction) -> Call:
         source *= factor_of(op, work)
     if recv is None:
         return given.call(address, 0, in_place=in_place, keep=(source,), as_given=as_given)
-    beside = given.collective == "reduce_scatter" and in_place  # its input lies where results come, until all have it
+    beside = (
+        given.collective == "reduce_scatter" and in_place
+    )  # its input lies where results come, until all have it
     in_place = in_place and not beside
     copied = send.nbytes if beside else 0
     if work == given.dtype and given.divisor == 1:
-        return given.call(address, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given)
+        return given.call(
+            address, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given
+        )
     return _finished(given, recv, work, address, source, in_place=in_place, copied=copied)
 
 
 def _finished(
-    given: Reduction, recv: Resolved, work: np.dtype, send: int, source: np.ndarray | None, *, in_place: bool, copied: int
-) -> Call:  # fmt: skip
+    given: Reduction,
+    recv: Resolved,
+    work: np.dtype,
+    send: int,
+    source: np.ndarray | None,
+    *,
+    in_place: bool,
+    copied: int,
+) -> Call:
     """Return a call whose result is divided, or rounded to the caller's type, at its end."""
     target = view(recv)[: given.own_count]
     result = target if work == given.dtype else np.empty(target.size, work)
@@ -135,4 +178,6 @@ def _finished(
                 target[...] = result
 
     address, keep = result.ctypes.data, (source, result)
-    return given.call(send, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False)
+    return given.call(
+        send, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False
+    )

@@ -34,12 +34,21 @@ class TypedSpec(NamedTuple):
         counts, displs = (given if len(given) != 1 else given[0]) or (None, None)  # type: Any, Any
         if counts is None and displs is None:
             counts, displs = [1] * nblocks, [0] * nblocks
-        alike = all(isinstance(one, Sequence | np.ndarray) and len(one) == nblocks for one in (counts, displs, types))
+        alike = all(
+            isinstance(one, Sequence | np.ndarray) and len(one) == nblocks for one in (counts, displs, types)
+        )
         return cls(buffer, counts, displs, types) if alike else None
 
     def remembered(self, places: Sequence[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the blocks as `hpcoll.runtime.engine.compiled.spec_reader.read_blocks` compares them, with their ``places``."""
-        rows = zip(self.counts, self.displs, map(id, self.types), map(handle, self.types), *zip(*places, strict=True), strict=True)
+        rows = zip(
+            self.counts,
+            self.displs,
+            map(id, self.types),
+            map(handle, self.types),
+            *zip(*places, strict=True),
+            strict=True,
+        )
         return np.array(list(rows), np.int64)
 
 
@@ -54,11 +63,17 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
     if parts is None:
         return None
     anywhere = parts.buffer is MPI.BOTTOM  # displacements are addresses
-    array = np.empty(0, np.uint8) if anywhere else memory(parts.buffer, "", subject, writable=name == "recvbuf", bare=False, stream=None)
+    array = (
+        np.empty(0, np.uint8)
+        if anywhere
+        else memory(parts.buffer, "", subject, writable=name == "recvbuf", bare=False, stream=None)
+    )
     if not isinstance(array, np.ndarray):
         return None
     blocks: _Blocks = []
-    for count, displ, datatype in zip(map(int, parts.counts), map(int, parts.displs), parts.types, strict=True):
+    for count, displ, datatype in zip(
+        map(int, parts.counts), map(int, parts.displs), parts.types, strict=True
+    ):
         if datatype is None:
             raise ArgumentTypeError(f"{subject} needs a datatype for each block, got None")
         layout = layout_of(array, datatype, subject)
@@ -72,7 +87,10 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
     if all(layout.table is None for *_, layout in blocks):
         places = tuple((displ, size) for (_, displ, _), size in zip(blocks, sizes, strict=True))
         return PlainBytes(address, nbytes, places, array, "")
-    every = Map((size, displ, BYTES if one.table is None else one.table) for (_, displ, one), size in zip(blocks, sizes, strict=True))
+    every = Map(
+        (size, displ, BYTES if one.table is None else one.table)
+        for (_, displ, one), size in zip(blocks, sizes, strict=True)
+    )
     return PlainBytes(address, nbytes, packed_places(sizes), array, "", map=every)
 
 
@@ -82,7 +100,9 @@ def _check_reach(blocks: _Blocks, array: np.ndarray[Any, Any], subject: str) -> 
     for count, displ, layout in blocks:
         first, end = displ + layout.lower, displ + (count - 1) * layout.extent + layout.upper
         if count and (first < -before or end > array.nbytes + behind):
-            raise ArgumentError(f"{subject} needs bytes {first} to {end} of its array, got {array.nbytes} bytes")
+            raise ArgumentError(
+                f"{subject} needs bytes {first} to {end} of its array, got {array.nbytes} bytes"
+            )
 
 
 def typed_alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
@@ -96,5 +116,15 @@ def typed_alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call |
         return None
     sent, received = source.places[rank][1], target.places[rank][1]
     if sent != received:
-        raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}")
-    return move("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
+        raise ArgumentError(
+            f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}"
+        )
+    return move(
+        "alltoall",
+        source,
+        target,
+        source.nbytes,
+        0,
+        aliased=aliased,
+        blocks=(source.places, target.places, ()),
+    )

@@ -28,7 +28,9 @@ from hpcoll.comm.telemetry.start import begins, ends, leaves
 from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, name_of, why_unusable
 
 _registry = TeamCache()
-_making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
+_making: weakref.WeakValueDictionary[int, Any] = (
+    weakref.WeakValueDictionary()
+)  # locks by handle: two objects may be one communicator
 
 
 def _after_fork() -> None:
@@ -108,15 +110,21 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
     if why := why_unusable():
         raise ArgumentError(f"this communicator cannot be used: {why}")
     if comm == MPI.COMM_NULL:
-        raise ArgumentError(f"rank {MPI.COMM_WORLD.rank}: this communicator cannot be used: the communicator was freed")
+        raise ArgumentError(
+            f"rank {MPI.COMM_WORLD.rank}: this communicator cannot be used: the communicator was freed"
+        )
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
-        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
+        MPI.COMM_SELF.Set_attr(
+            MPI.Comm.Create_keyval(delete_fn=_finalizing), None
+        )  # MPI_Finalize deletes it first of all
     with _making.setdefault(handle(comm), threading.Lock()):
         context = existing_context(comm) or _new_context(comm, bool(mixed), ledger)
     asked = context.resources.asked_mixed
     if mixed is not None and mixed != asked:
-        raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}")
+        raise ArgumentError(
+            f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}"
+        )
     return context
 
 
@@ -213,7 +221,9 @@ class WithContext(MPI.Intracomm):
         context = vars(self).get("_context") or existing_context(self)
         if context is not None and not context.closed:
             with contextlib.suppress(Revoked):
-                context.interrupted("Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}"))
+                context.interrupted(
+                    "Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}")
+                )
 
     def _begin_all(self) -> None:
         """Begin calls in flight that have not."""
@@ -241,7 +251,11 @@ class WithContext(MPI.Intracomm):
         if not MPI.Is_initialized() or MPI.Is_finalized() or self == MPI.COMM_NULL:
             return f"<{name}: null>" if self == MPI.COMM_NULL else f"<{name}: MPI is not running>"
         context = vars(self).get("_context") or existing_context(self)
-        nodes = f" on {counted(max(context.resources.team.topology.nodes) + 1, 'node')}" if context is not None else ""
+        nodes = (
+            f" on {counted(max(context.resources.team.topology.nodes) + 1, 'node')}"
+            if context is not None
+            else ""
+        )
         vendor, version = MPI.get_vendor()
         title = " ".join(filter(None, (name, name_of(self))))
         return f"<{title}: rank {self.rank} of {self.size}{nodes}, {vendor} {'.'.join(map(str, version))}>"

@@ -28,9 +28,15 @@ def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
 
 
 def enter(
-    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call, served: CachedCall,
+    planner: Planner,
+    table: CallTable,
+    method: str,
+    arguments: tuple[Any, ...],
+    buffers: tuple[Any, ...],
+    call: Call,
+    served: CachedCall,
     most_nbytes: int = NEVER,
-) -> None:  # fmt: skip
+) -> None:
     """Let calls like one be found in a table.
 
     Args:
@@ -49,22 +55,44 @@ def enter(
     found = typed_sides(buffers, call, nblocks) if typed else sides(row, arguments, buffers, on.rank, nblocks)
     if found is not None:
         cell = planner.cell(call)
-        _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
+        _enter(
+            table,
+            row,
+            arguments,
+            found,
+            call,
+            served,
+            (cell[0], min(cell[1], most_nbytes)),
+            (on.rank, on.nranks),
+        )
 
 
 def _enter(
-    table: CallTable, row: Method, arguments: tuple[Any, ...], found: Sides, call: Call, served: CachedCall, cell: tuple[int, int],
+    table: CallTable,
+    row: Method,
+    arguments: tuple[Any, ...],
+    found: Sides,
+    call: Call,
+    served: CachedCall,
+    cell: tuple[int, int],
     who: tuple[int, int],
-) -> None:  # fmt: skip
+) -> None:
     """``cell``: least and most bytes of the messages of such calls; ``who``: rank and size."""
     sent, received = found
     if call.blocks is None:
         element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
         least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]), maps=call.maps)
+        served = served._replace(
+            cell=(least, most),
+            count=call.nbytes // element,
+            nbytes=ledger_nbytes(call, who[1]),
+            maps=call.maps,
+        )
     elif ALIASED not in (sent.kind, received.kind) and (sent.kind == TYPED or not _told_blocks(call, who[0])):
-        served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize, maps=call.maps)
+        served = served._replace(
+            cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize, maps=call.maps
+        )
     else:
         return
     table.enter(row.find("op", arguments), sent, received, served)
@@ -86,8 +114,13 @@ def _told_blocks(call: Call, rank: int) -> bool:
 
 
 def enter_native(
-    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
-) -> None:  # fmt: skip
+    planner: Planner,
+    table: CallTable,
+    method: str,
+    arguments: tuple[Any, ...],
+    buffers: tuple[Any, ...],
+    prepared: Prepared,
+) -> None:
     """Enter a call that the MPI library serves, as `enter`: compiled code makes a blocking one with a count, mpi4py makes others."""
     row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
     if (call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE) or not table.wants_more():
@@ -97,11 +130,21 @@ def enter_native(
     op, parts = row.find("op", arguments), 0 if call is None else nparts(call, on.nranks)
     nblocks = _nblocks(call, on.rank, on.nranks)
     found = sides(row, arguments, buffers, on.rank, nblocks) if call is not None or op is not None else None
-    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, parts, on.log)
+    by = (
+        None
+        if table.starts or found is None
+        else compiled(row, arguments, on.native, found, plan.account.sums, parts, on.log)
+    )
     if call is not None and found is not None:
-        _enter(table, row, arguments, found, call, CachedCall(by, plan), planner.cell(call), (on.rank, on.nranks))
+        _enter(
+            table, row, arguments, found, call, CachedCall(by, plan), planner.cell(call), (on.rank, on.nranks)
+        )
     elif found is not None and by is not None:
-        counted = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
-        table.enter(op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * counted)))
+        counted = (
+            on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1
+        )  # in place: the call counts one of them
+        table.enter(
+            op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * counted))
+        )
     elif call is None and (opaque := opaque_sides(buffers)) is not None:
         table.enter(op, *opaque, CachedCall(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

@@ -37,7 +37,9 @@ from hpcoll.selection.config import EVERY_CALL, NATIVE
 if TYPE_CHECKING:
     from hpcoll.comm.context.gpu_calls import GpuCalls
 
-_BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
+_BUSY = np.array(
+    [0, 1], np.int64
+)  # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
 
 
 class Parts(NamedTuple):
@@ -74,10 +76,18 @@ class Context(CommunicatorCalls):
         self.ledger = ledger
         self.exchanges: defaultdict[Any, list[Any]] = defaultdict(list)
         native = self.resources.native
-        most = max(self.nranks, native.indegree, native.outdegree) if isinstance(native, MPI.Topocomm) else self.nranks
-        self.tables, self.on_host = call_cache.CallCache(self.rank, most), call_cache.CallCache(self.rank, most)
+        most = (
+            max(self.nranks, native.indegree, native.outdegree)
+            if isinstance(native, MPI.Topocomm)
+            else self.nranks
+        )
+        self.tables, self.on_host = (
+            call_cache.CallCache(self.rank, most),
+            call_cache.CallCache(self.rank, most),
+        )
         self.started = [
-            call_cache.CallCache(self.rank, most, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
+            call_cache.CallCache(self.rank, most, one.tickets.ctypes.data)
+            for one in self.resources.message_contexts[1:]
         ]
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
@@ -132,7 +142,13 @@ class Context(CommunicatorCalls):
             unused.clear()
 
     def run(
-        self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
+        self,
+        status: int,
+        key: call_cache.Key,
+        arguments: tuple[Any, ...],
+        *buffers: Any,
+        stream: Any = None,
+        limit_s: float | None = None,
     ) -> None:
         """Run a call, or end one that was begun.
 
@@ -150,7 +166,10 @@ class Context(CommunicatorCalls):
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
-        table, (method, _, algorithm, segment, order) = self.tables.table(key) if buffers else None, call_cache.whole(key)
+        table, (method, _, algorithm, segment, order) = (
+            self.tables.table(key) if buffers else None,
+            call_cache.whole(key),
+        )
         if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
         if status == MISS:
@@ -170,21 +189,31 @@ class Context(CommunicatorCalls):
                 self.check()
             raise other_thread(self.rank)
         if status == MISS:
-            self._run_prepared(key, arguments, CallOptions(algorithm, segment, stream, order, limit_s=limit_s), table, *buffers)
+            self._run_prepared(
+                key,
+                arguments,
+                CallOptions(algorithm, segment, stream, order, limit_s=limit_s),
+                table,
+                *buffers,
+            )
             return
         assert table is not None
         if isinstance(table.latest.by, MpiCall):
             native_calls.failed(self, method, MPI.Exception(table.latest.by.error))
         self._go_on_cached(table, status, limit_s, arguments)
 
-    def _go_on_cached(self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]) -> None:
+    def _go_on_cached(
+        self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]
+    ) -> None:
         """Run the call that a table found to its end, if it has not come there."""
         if status not in (DONE, NOTED):
             served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
             self.go_on(served.plan, served.by, status, limit_s, arguments)
         self.exchange.look_back()
 
-    def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
+    def _run_repeated(
+        self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None
+    ) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
         from hpcoll.comm.context.repeated_gpu_calls import on_host
 
@@ -222,14 +251,23 @@ class Context(CommunicatorCalls):
             return self.gpu.prepare(row, arguments, arrays, asked)
         describe = partial(self.planner.describe, row, arguments, asked)
         call = describe()
-        others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus  # the library's request cannot serve them
+        others_have_gpus = (
+            asked.in_flight and self.resources.mixed and self.resources.has_gpus
+        )  # the library's request cannot serve them
         if call is not None and (others_have_gpus or not asked.native):
             call = call._replace(native=False)
-        plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
+        plan = self.planner.plan(
+            call, method, arguments, asked.algorithm, asked.segment, waits=not asked.in_flight
+        )
         return Prepared(call, plan, arguments, describe, self.resources)
 
     def _run_prepared(
-        self, key: call_cache.Key, arguments: tuple[Any, ...], asked: CallOptions, table: call_cache.CallTable | None, *buffers: Any
+        self,
+        key: call_cache.Key,
+        arguments: tuple[Any, ...],
+        asked: CallOptions,
+        table: call_cache.CallTable | None,
+        *buffers: Any,
     ) -> None:
         method, root, *_ = call_cache.whole(key)
         limit_s = self.limit_s if asked.limit_s is None else asked.limit_s
@@ -239,7 +277,11 @@ class Context(CommunicatorCalls):
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = native_calls.run(self, method, prepared)
-            if table is not None and self.resources.config.check != EVERY_CALL and all(map(is_, theirs, arguments)):
+            if (
+                table is not None
+                and self.resources.config.check != EVERY_CALL
+                and all(map(is_, theirs, arguments))
+            ):
                 cache_entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared, asked.limit_s)
@@ -249,12 +291,28 @@ class Context(CommunicatorCalls):
         if "gpu" in self.__dict__:
             self.gpu.note(key, arguments, asked.stream, prepared)
             if prepared.on_host is not None:  # it is found by the copies of its arrays
-                call, arguments, table, most_nbytes = prepared.on_host, prepared.arguments, self.on_host.table(key), self.gpu.short_nbytes
+                call, arguments, table, most_nbytes = (
+                    prepared.on_host,
+                    prepared.arguments,
+                    self.on_host.table(key),
+                    self.gpu.short_nbytes,
+                )
                 buffers = FOUND_BY[method](arguments, self.caller)[:2]
         if cache_entries.may_enter(table, call, plan, buffers[0]):
-            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.CachedCall(engine, plan), most_nbytes)
+            cache_entries.enter(
+                self.planner,
+                table,
+                method,
+                arguments,
+                buffers,
+                call,
+                call_cache.CachedCall(engine, plan),
+                most_nbytes,
+            )
 
-    def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:
+    def _run_engine(
+        self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None
+    ) -> HostEngine:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
@@ -269,8 +327,14 @@ class Context(CommunicatorCalls):
         return engine
 
     def go_on(
-        self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, arguments: tuple[Any, ...], call: Call | None = None
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        engine: HostEngine,
+        status: int,
+        limit_s: float | None,
+        arguments: tuple[Any, ...],
+        call: Call | None = None,
+    ) -> None:
         """Run a call to its end that has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
         try:
             if status:

@@ -37,7 +37,15 @@ from hpcoll.selection.config import HOST, NATIVE, name_of
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
 # `Planner.known_nbytes`
-_UNTOLD = "Gatherv", "Scatterv", "Alltoallv", "Alltoallw", "Neighbor_allgatherv", "Neighbor_alltoallv", "Neighbor_alltoallw"
+_UNTOLD = (
+    "Gatherv",
+    "Scatterv",
+    "Alltoallv",
+    "Alltoallw",
+    "Neighbor_allgatherv",
+    "Neighbor_alltoallv",
+    "Neighbor_alltoallw",
+)
 
 
 class GpuCalls:
@@ -73,7 +81,9 @@ class GpuCalls:
         """Forget the calls that are known."""
         self._known.forget()
 
-    def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions) -> Prepared:
+    def prepare(
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions
+    ) -> Prepared:
         """Describe a call on GPU arrays and find how it runs; errors as of `hpcoll.comm.context.context.Context.prepare`.
 
         Args:
@@ -84,14 +94,18 @@ class GpuCalls:
         """
         known = list(arguments)
         for position, array in arrays.items():
-            if array.owner is buffer_of(arguments[position]):  # it came by an interface that is not told which stream will use it
+            if array.owner is buffer_of(
+                arguments[position]
+            ):  # it came by an interface that is not told which stream will use it
                 known[position] = with_buffer(arguments[position], KnownArray(array))
         found = self._for_program(row, tuple(known), arrays, asked.algorithm)
         if found is not None:
             return self._by_program(row, arguments, arrays, asked, *found)
         return self._by_mirror(row, arguments, tuple(known), asked)
 
-    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions) -> Prepared:
+    def _by_mirror(
+        self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions
+    ) -> Prepared:
         mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
@@ -102,13 +116,21 @@ class GpuCalls:
         if call is None and asked.in_flight:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
             raise ArgumentError(f"rank {self._on.rank}: {why}")
-        plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight)
+        plan = self._planner.plan(
+            call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight
+        )
         describe = partial(self._describe_mirrored, row, arguments, asked)
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
 
     def _by_program(
-        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions, on_gpu: "_OnGpu", call: Call
-    ) -> Prepared:  # fmt: skip
+        self,
+        row: Method,
+        arguments: tuple[Any, ...],
+        arrays: Arrays,
+        asked: CallOptions,
+        on_gpu: "_OnGpu",
+        call: Call,
+    ) -> Prepared:
         routes = self.routes(on_gpu.gpu)
         call = self._planner.ordered(self._launching(call, on_gpu, routes, arrays, asked.stream), row, asked)
 
@@ -119,7 +141,15 @@ class GpuCalls:
 
         on = self._on
         engines = GpuEngines(routes, on.topology, on.wait_policy, on.lock)
-        plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build, waits=not asked.in_flight)
+        plan = self._planner.plan(
+            call,
+            row.name,
+            arguments,
+            asked.algorithm,
+            asked.segment,
+            engines.build,
+            waits=not asked.in_flight,
+        )
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
@@ -127,13 +157,20 @@ class GpuCalls:
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
-        return forced is None or (forced in algorithms(row.collective) and find(row.collective, forced).one_fold)
+        return forced is None or (
+            forced in algorithms(row.collective) and find(row.collective, forced).one_fold
+        )
 
     def _for_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | Algorithm | None
-    ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
+    ) -> "tuple[_OnGpu, Call] | None":
         """Return the call, if a program for GPU memory runs it."""
-        if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):
+        if (
+            self._on.mixed
+            or self._on.config.cuda_path == HOST
+            or algorithm == NATIVE
+            or self._is_short(row, arrays)
+        ):
             return None
         folds_once = self._may_fold_once(row, algorithm)
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
@@ -177,7 +214,9 @@ class GpuCalls:
         call = gpu_staging.settled(call, gpu)
         first, *others = {stream_of(array, stream, self._on.rank) for array in arrays.values()}
         launches = (*(lift.fill for lift in on_gpu.lifts), *call.before)
-        finish = call.finish if received is None else gpu_staging.finisher(gpu, [received.bring_home], call.finish)
+        finish = (
+            call.finish if received is None else gpu_staging.finisher(gpu, [received.bring_home], call.finish)
+        )
 
         def start(engine: Any) -> None:
             with gpu.entered():
@@ -202,7 +241,9 @@ class GpuCalls:
             self._routes = Gpus(on, gpu)
         mine = self._routes.gpu.ordinal
         if gpu.ordinal != mine:
-            raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
+            raise ArgumentError(
+                f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each"
+            )
         return self._routes
 
     def array(self, form: ArrayForm) -> Any:
@@ -213,13 +254,22 @@ class GpuCalls:
         """
         on = self._on
         found = cuda.driver() if cuda.is_likely() else None
-        if not on.service_collectives.everywhere(np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}")[0]:
-            raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
+        if not on.service_collectives.everywhere(
+            np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}"
+        )[0]:
+            raise ArgumentError(
+                f"rank {on.rank}: device 'cuda' needs a GPU on every rank"
+                + ("" if found else ", got none here")
+            )
         assert found is not None
         ordinal = found.current_ordinal()
         gpu = gpu_of(local_device(on.native) if ordinal is None else ordinal)
         routes = None if on.mixed or on.config.cuda_path == HOST else self.routes(gpu)
-        return array_over(Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes), form.shape, form.dtype)
+        return array_over(
+            Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes),
+            form.shape,
+            form.dtype,
+        )
 
 
 def _mirrored(call: Call, mirror: Mirror) -> Call:

@@ -105,11 +105,15 @@ class Gpus(ContextPool):
         """Return the routes to the peers in words, for the log."""
         reached = self._on.message_contexts[0].local_peers if self._path != DIRECT else {}
         routes, local = self._routes(reached, (True, True)), self._ranks.local_peers
-        found = Counter((rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank)
+        found = Counter(
+            (rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank
+        )
         parts = []
         for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
             why = f" ({self._why})" if route is PinnedRingRoute else ""
-            parts.append((f"{n} of {len(local)} ranks of the node " if is_local else "other nodes ") + route.text + why)
+            parts.append(
+                (f"{n} of {len(local)} ranks of the node " if is_local else "other nodes ") + route.text + why
+            )
         return "; ".join(parts) or "one rank"
 
     def routes(self, call: Call, message_context: MessageContext) -> Routes:
@@ -118,7 +122,9 @@ class Gpus(ContextPool):
         return self._routes(message_context.local_peers, call.exported)
 
     def _routes(self, reached: Mapping[int, int], exported: tuple[bool, bool]) -> Routes:
-        return gpu_routes(reached, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped)
+        return gpu_routes(
+            reached, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped
+        )
 
     def begin(self) -> MessageContext:
         """Return the message context of a blocking call; where staging memory is large, the team's communicators take turns with it."""
@@ -132,7 +138,11 @@ class Gpus(ContextPool):
     def end(self) -> None:
         """Let another communicator have the message context, which must try itself where memory was refused."""
         found = self._blocking
-        if self._turn is not None and found is not None and (found.rings is not None or not self._on.shares_memory):
+        if (
+            self._turn is not None
+            and found is not None
+            and (found.rings is not None or not self._on.shares_memory)
+        ):
             self._turn.end(found)
 
     def _new_turn(self) -> tuple[StagingLease, MessageContext]:
@@ -161,7 +171,9 @@ class Gpus(ContextPool):
         It is pinned at once, which gives it pages, and all ranks of the node do without it where that fails on one of them.
         """
         message_contexts = self._on.team.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
-        problem = "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
+        problem = (
+            "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
+        )
         try:
             for message_context in message_contexts:
                 self._pin(message_context)
@@ -187,7 +199,9 @@ class Gpus(ContextPool):
             for address, nbytes in rings.staging:
                 self.gpu.pin(rings.window, address, nbytes)
         except DeviceError as error:
-            raise DeviceError(f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code) from error
+            raise DeviceError(
+                f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code
+            ) from error
 
     def exported(self, call: Call, spans: list[tuple[int, int]]) -> tuple[bool, bool]:
         """Say whether peers may map INPUT, and OUTPUT, which are the caller's arrays, of these spans, or temporary memory."""
@@ -249,10 +263,32 @@ class GpuEngines(EngineBuilder):
         return STAGING_SLOTS
 
     def _engine(
-        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
-    ) -> GpuEngine:  # fmt: skip
+        self,
+        program: Program,
+        call: Call,
+        account: np.ndarray,
+        message_context: MessageContext,
+        shape: Shape | None,
+    ) -> GpuEngine:
         gpu, function = self._gpus.gpu, 0
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))
-        binding = Binding(message_context.comm, self._lock, account, 0, message_context.rings, message_context.log, message_context.tags)
-        return GpuEngine(program, library(), self._wait_policy, binding, function, gpu, message_context.index, self._gpus.directory)
+        binding = Binding(
+            message_context.comm,
+            self._lock,
+            account,
+            0,
+            message_context.rings,
+            message_context.log,
+            message_context.tags,
+        )
+        return GpuEngine(
+            program,
+            library(),
+            self._wait_policy,
+            binding,
+            function,
+            gpu,
+            message_context.index,
+            self._gpus.directory,
+        )

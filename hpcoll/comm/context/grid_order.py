@@ -19,7 +19,11 @@ _placed = lru_cache(128)(place)  # programs make the same grid again
 
 @contextmanager
 def in_grid_order(
-    comm: MPI.Intracomm, topology: Topology | None, dims: Sequence[int], periods: Any, shape: Sequence[int] | None
+    comm: MPI.Intracomm,
+    topology: Topology | None,
+    dims: Sequence[int],
+    periods: Any,
+    shape: Sequence[int] | None,
 ) -> Iterator[Any]:
     """Give mpi4py's communicator of a grid's ranks, placed as `place` says; null on ranks that the grid does not need.
 
@@ -40,17 +44,23 @@ def in_grid_order(
         yield native
         return
     size = list(map(index, dims))
-    rounds = list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)  # mpi4py takes one for all, too
+    rounds = (
+        list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)
+    )  # mpi4py takes one for all, too
     if len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
         yield native
         return
     if shape is not None and (len(shape) != len(size) or min(shape) < 1):
         expected = f"{len(size)} numbers of points, of the whole array"
         raise ArgumentError(f"rank {topology.rank}: shape of Create_cart needs {expected}, got {list(shape)}")
-    placed = _placed(tuple(size), tuple(map(bool, rounds)), topology.parts, None if shape is None else tuple(shape))
+    placed = _placed(
+        tuple(size), tuple(map(bool, rounds)), topology.parts, None if shape is None else tuple(shape)
+    )
     what = "nodes" if len(set(topology.nodes)) > 1 else "cache domains"
     if topology.rank == 0 and placed.before:
-        log.info("grid %s: %d faces between %s, %d in the order of ranks", size, placed.after, what, placed.before)
+        log.info(
+            "grid %s: %d faces between %s, %d in the order of ranks", size, placed.after, what, placed.before
+        )
     if list(placed.ranks) == sorted(placed.ranks):
         yield native
         return

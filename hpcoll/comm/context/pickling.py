@@ -10,7 +10,9 @@ from mpi4py import MPI
 
 def name_of(comm: MPI.Comm) -> str:
     """Return the name of a predefined communicator; raise mpi4py's ValueError for any other."""
-    reduced: Any = MPI.Intracomm(comm).__reduce__()  # a second object over the handle refers to the predefined one
+    reduced: Any = MPI.Intracomm(
+        comm
+    ).__reduce__()  # a second object over the handle refers to the predefined one
     name: str = reduced[1][1].__reduce__()
     return name
 

@@ -82,13 +82,17 @@ class Planner:
 
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
-        self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
+        self._engines = HostEngines(
+            resources.topology, resources.wait_policy, resources.lock, resources.capacity
+        )
         resources.service_collectives = ServiceCollectives(
             resources.nranks, resources.message_contexts[0], self._engines.build
         )
         self._admission = Admission()
         self._ranges = SizeRanges(resources.config)
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes, and by kind of call and choice
+        self._plans: dict[
+            tuple[Any, ...], Plan
+        ] = {}  # by kind of call and cell of sizes, and by kind of call and choice
 
     def serve(self, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
@@ -117,15 +121,26 @@ class Planner:
     def ordered(self, call: Call, row: Method, asked: CallOptions) -> Call:
         """Return a call as it is to be planned: where its results must be the canonical expression, the MPI library cannot serve it."""
         exact = call.op is EXACT_SUM  # of integers, which no order changes
-        return call._replace(canonical=True, native=False) if self._is_ordered(row, asked) and not exact else call
+        return (
+            call._replace(canonical=True, native=False)
+            if self._is_ordered(row, asked) and not exact
+            else call
+        )
 
     def _is_ordered(self, row: Method, asked: CallOptions) -> bool:
         return "op" in row.arguments and (asked.order or self.resources.config.order) is not None
 
     def plan(
-        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any,
-        build: BuildEngine | None = None, *, waits: bool = True,
-    ) -> Plan:  # fmt: skip
+        self,
+        call: Call | None,
+        method: str,
+        arguments: tuple[Any, ...],
+        algorithm: str | Algorithm | None,
+        segment: Any,
+        build: BuildEngine | None = None,
+        *,
+        waits: bool = True,
+    ) -> Plan:
         """Find how a call runs.
 
         Args:
@@ -143,15 +158,22 @@ class Planner:
         """
         if call is None:
             if algorithm not in (None, NATIVE):
-                raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
+                raise ArgumentError(
+                    f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}"
+                )
             row = METHODS[method]
             return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
         try:
-            algorithm, forced = name_of(algorithm, call.collective), None if segment is None else positive_segment(segment)
+            algorithm, forced = (
+                name_of(algorithm, call.collective),
+                None if segment is None else positive_segment(segment),
+            )
             kind = (*call.kind, method, algorithm, forced)
             key = (*kind, self.cell(call))
             known = self._plans.get(key)
-            return known or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build, waits=waits)
+            return known or self._new_plan(
+                key, kind, call, algorithm, forced, build or self._engines.build, waits=waits
+            )
         except ArgumentError as error:
             raise refusal(self.resources.rank, call, error) from None
 
@@ -169,19 +191,30 @@ class Planner:
         return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
 
     def _new_plan(
-        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: BuildEngine,
-        *, waits: bool,
-    ) -> Plan:  # fmt: skip
+        self,
+        key: tuple[Any, ...],
+        kind: tuple[Any, ...],
+        call: Call,
+        algorithm: str | None,
+        segment: int | None,
+        build: BuildEngine,
+        *,
+        waits: bool,
+    ) -> Plan:
         choice = self._choose(call, algorithm, segment)
         if choice.algorithm != NATIVE and (row := find(call.collective, choice.algorithm)).key not in PACKAGE:
             gather = self.resources.service_collectives.gather_number if waits else None
             self._admission.admit(row._replace(graph=call.graph), call, self._nodes(call), gather)
         sizes = self._all_sizes(call, choice)
-        why = (choice.brief or choice.why) if choice.algorithm == NATIVE else _ORDERED if call.canonical else ""
+        why = (
+            (choice.brief or choice.why) if choice.algorithm == NATIVE else _ORDERED if call.canonical else ""
+        )
         alike = (*kind, choice.algorithm, choice.segment, why)
         plan = None if sizes else self._plans.get(alike)
         if plan is None:
-            account = self._ledger.account(call.objects or call.collective, choice.algorithm, _text_of(call.element), why)
+            account = self._ledger.account(
+                call.objects or call.collective, choice.algorithm, _text_of(call.element), why
+            )
             account.ways.update([HOST] if call.mirrored else [])
             elements = "objects" if call.objects else f"{{}} elements of {_text_of(call.dtype)}"
             title = f"{call.objects or call.collective}/{choice.algorithm} of {elements}"
@@ -200,19 +233,33 @@ class Planner:
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
         on, known = self.resources, self.known_nbytes(call)
         need = Need(
-            call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
+            call.collective,
+            on.nranks,
+            None if known is None else self._ranges.cell(known)[0],
             call.op is not None and not call.op.commutative,
-            call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
-            self._nodes(call), on.levels, call.exported is not None, call.gpus, call.one_fold, call.graph,
-            call.canonical and call.op is not None, on.config.registered,
-        )  # fmt: skip
+            call.blocks is not None,
+            call.native,
+            call.strict,
+            type_class(call.dtype if call.op else None),
+            on.one_node,
+            self._nodes(call),
+            on.levels,
+            call.exported is not None,
+            call.gpus,
+            call.one_fold,
+            call.graph,
+            call.canonical and call.op is not None,
+            on.config.registered,
+        )
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice
         if on.rank == 0 and log.isEnabledFor(logging.INFO):
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
             cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
             why = f"{choice.why}; {_ORDERED}" if call.canonical else choice.why
-            log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, why)
+            log.info(
+                "%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, why
+            )
         return choice
 
     def _nodes(self, call: Call) -> Nodes:
@@ -226,7 +273,11 @@ class Planner:
 
     def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
         """Return the bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
-        if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
+        if (
+            call.blocks is None
+            or call.collective not in ("gather", "scatter")
+            or choice.algorithm in ("direct", NATIVE)
+        ):
             return ()
         sizes = np.zeros(self.resources.nranks, np.int64)
         if self.resources.rank == call.root:

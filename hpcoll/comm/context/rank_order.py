@@ -60,16 +60,28 @@ def gathered(caller: Caller, row: Method, arguments: tuple[Any, ...]) -> Call:
     receives = row.collective != "reduce" or me == root
     send, recv, in_place = given["sendbuf"], given["recvbuf"], is_in_place(given["sendbuf"])
     parts = caller.nranks if row.name == "Reduce_scatter_block" else 1
-    target = resolve(recv, name="recvbuf", rank=me, nparts=parts if in_place else 1, writable=True) if receives else None
+    target = (
+        resolve(recv, name="recvbuf", rank=me, nparts=parts if in_place else 1, writable=True)
+        if receives
+        else None
+    )
     source = target if in_place else resolve(send, name="sendbuf", rank=me, nparts=parts)
     if source is None or (receives and target is None) or source.gpu is not None:
         raise _refused(me, "hpcoll cannot move these buffers")
     datatype, op = _datatype(recv if in_place else send, source, me), _operator(op, me)
-    counts = _counts(caller, row, given.get("recvcounts"), source, target, in_place=in_place) if blocks else [source.count]
+    counts = (
+        _counts(caller, row, given.get("recvcounts"), source, target, in_place=in_place)
+        if blocks
+        else [source.count]
+    )
     own = counts[me] if blocks else source.count
     if target is not None and not in_place and (target.count < own or target.dtype != source.dtype):
-        raise ArgumentError(f"rank {me}: recvbuf needs {own} elements of {source.dtype}, got {target.count} of {target.dtype}")
-    op.Reduce_local(_spec(0, 0, datatype), _spec(0, 0, datatype))  # refuses an operator that does not take them
+        raise ArgumentError(
+            f"rank {me}: recvbuf needs {own} elements of {source.dtype}, got {target.count} of {target.dtype}"
+        )
+    op.Reduce_local(
+        _spec(0, 0, datatype), _spec(0, 0, datatype)
+    )  # refuses an operator that does not take them
     used = {"scan": me + 1, "exscan": me}.get(row.collective, caller.nranks if receives else 0)
     made = Contributions(datatype, own, caller.nranks if receives else 0)
     sent, all_blocks = _spec(source.address, source.count, datatype), made.block(0)
@@ -83,10 +95,16 @@ def gathered(caller: Caller, row: Method, arguments: tuple[Any, ...]) -> Call:
     if call is None:
         raise _refused(me, f"hpcoll cannot move elements of {datatype.name or 'this datatype'}")
     result = None if target is None or not used or not own else _spec(target.address, own, datatype)
-    return call._replace(finish=_after(call, made, op, used, result), as_given=False, keep=(*call.keep, made, source, target, op))
+    return call._replace(
+        finish=_after(call, made, op, used, result),
+        as_given=False,
+        keep=(*call.keep, made, source, target, op),
+    )
 
 
-def _after(call: Call, made: Contributions, op: MPI.Op, used: int, result: list[Any] | None) -> Callable[[], None] | None:
+def _after(
+    call: Call, made: Contributions, op: MPI.Op, used: int, result: list[Any] | None
+) -> Callable[[], None] | None:
     """Return what follows the call: the fold of the first blocks, whose result is stored."""
     if result is None:
         return call.finish
@@ -118,7 +136,9 @@ def _datatype(given: Any, found: Resolved, rank: int) -> MPI.Datatype:
         raise _refused(rank, f"the MPI library has no datatype for {found.dtype}") from None
 
 
-def _counts(caller: Caller, row: Method, given: Any, source: Resolved, target: Resolved | None, *, in_place: bool) -> list[int]:
+def _counts(
+    caller: Caller, row: Method, given: Any, source: Resolved, target: Resolved | None, *, in_place: bool
+) -> list[int]:
     """Return the elements of each rank's block."""
     if row.name == "Reduce_scatter_block":
         return [source.count // caller.nranks] * caller.nranks
@@ -126,5 +146,7 @@ def _counts(caller: Caller, row: Method, given: Any, source: Resolved, target: R
         return caller.allgather(target.count)
     counts = [] if given is None else [int(count) for count in given]
     if len(counts) != caller.nranks or min(counts) < 0 or sum(counts) != source.count:
-        raise ArgumentError(f"rank {caller.rank}: recvcounts needs {caller.nranks} counts that sum to {source.count}, got {counts}")
+        raise ArgumentError(
+            f"rank {caller.rank}: recvcounts needs {caller.nranks} counts that sum to {source.count}, got {counts}"
+        )
     return counts

@@ -25,7 +25,9 @@ from hpcoll.runtime.program.call_fields import MANY
 
 GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
 _MOST_KNOWN = 64  # longer calls that are known
-_SERVED = frozenset(name for name, row in METHODS.items() if row.fills and MANY not in row.holds and row.arguments)
+_SERVED = frozenset(
+    name for name, row in METHODS.items() if row.fills and MANY not in row.holds and row.arguments
+)
 
 
 class SeenArray(NamedTuple):
@@ -162,13 +164,25 @@ class KnownCalls:
     def add(self, key: Key, seen: SeenCall, prepared: Prepared) -> None:
         """Let a call be found, if it is nothing but a run of its engine: no launch before it, nothing to finish. No array is kept."""
         call, streams = prepared.call, {one.stream for one in seen.arrays.values()}
-        if call is None or call.finish is not None or call.before or len(streams) > 1 or not prepared.plan.kept:
+        if (
+            call is None
+            or call.finish is not None
+            or call.before
+            or len(streams) > 1
+            or not prepared.plan.kept
+        ):
             return
         if len(self._calls) >= _MOST_KNOWN:
             self.forget()
-        others = tuple(one for at, one in enumerate(seen.arguments) if at not in seen.arrays)  # their addresses are not to be used again
+        others = tuple(
+            one for at, one in enumerate(seen.arguments) if at not in seen.arrays
+        )  # their addresses are not to be used again
         call = call._replace(keep=())
-        self._calls[seen.known_by(key)] = prepared._replace(call=None, arguments=(), describe=_anew), call, others
+        self._calls[seen.known_by(key)] = (
+            prepared._replace(call=None, arguments=(), describe=_anew),
+            call,
+            others,
+        )
 
     def forget(self) -> None:
         """Forget all calls."""

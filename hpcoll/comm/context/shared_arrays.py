@@ -64,7 +64,9 @@ class SharedArrays(WithContext):
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
         on = context.resources
         with context.failure_scope(method):
-            return symmetric_memory.symmetric(on.native, on.service_collectives, allocate, method, shape, dtype)
+            return symmetric_memory.symmetric(
+                on.native, on.service_collectives, allocate, method, shape, dtype
+            )
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """Return a read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -100,6 +102,8 @@ def _local_ranks(context: Context) -> LocalRanks | None:
     resources = context.resources
     if resources.shares_memory:
         return resources.node
-    why = "HPCOLL_SHM is 0" if resources.node.nranks > 1 else "no other rank of the communicator is on its node"
+    why = (
+        "HPCOLL_SHM is 0" if resources.node.nranks > 1 else "no other rank of the communicator is on its node"
+    )
     log.info("rank %d: its arrays are ordinary memory: %s", resources.rank, resources.node.refused or why)
     return None

@@ -42,9 +42,16 @@ from hpcoll.selection.config import NATIVE, name_of, read_config
 
 
 def issue(
-    comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None, tag: str | None = None, order: str | None = None,
-) -> MPI.Request:  # fmt: skip
+    comm: WithContext,
+    method: str,
+    arguments: tuple[Any, ...],
+    algorithm: str | Algorithm | None,
+    segment: Any,
+    stream: Any,
+    timeout: Time = None,
+    tag: str | None = None,
+    order: str | None = None,
+) -> MPI.Request:
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
 
     One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
@@ -65,14 +72,20 @@ def issue(
     context.starting = True  # no thread runs between these two
     try:
         send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-        key = method if root == 0 and algorithm is None and segment is None and order is None else (method, root, algorithm, segment, order)
+        key = (
+            method
+            if root == 0 and algorithm is None and segment is None and order is None
+            else (method, root, algorithm, segment, order)
+        )
         status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
         if status == DONE:
             context.issued = issued = context.issued + 1
             if not issued % EVERY:
                 _tell(context)
             return _to_self(None, _NOBODY)  # a request that is complete
-        return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, order, True, limit_s))
+        return _go_on(
+            context, method, arguments, key, status, (algorithm, segment, stream, order, True, limit_s)
+        )
     finally:
         context.starting = False
 
@@ -89,11 +102,23 @@ def _tell(context: Context) -> None:
     context.issued += 1
 
 
-def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
+def _go_on(
+    context: Context,
+    method: str,
+    arguments: tuple[Any, ...],
+    key: Key,
+    status: int | None,
+    asked: tuple[Any, ...],
+) -> MPI.Request:
     """Return the request of a call that did not end in its first turns, or had none; ``asked`` has the fields of `CallOptions`."""
-    turn, meant = context.issued % IN_FLIGHT, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    turn, meant = (
+        context.issued % IN_FLIGHT,
+        METHODS[method].meant(arguments, context.rank) if status == MISS else arguments,
+    )
     table = context.started[turn].table(key)
-    late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
+    late = status == BUSY and hurry(
+        context.resources.message_contexts[1 + turn], context.resources.wait_policy
+    )
     if late or meant is not arguments:  # it may be known by what it means
         arguments = meant
         send, recv, op, _ = FOUND_BY[method](arguments, context.caller)
@@ -111,7 +136,12 @@ def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, 
 
 
 def _under_way(
-    context: Context, table: CallTable, method: str, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
+    context: Context,
+    table: CallTable,
+    method: str,
+    status: int | None,
+    arguments: tuple[Any, ...],
+    limit_s: float | None,
 ) -> MPI.Request | None:
     """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
     message_context = context.resources.message_contexts[1 + context.issued % IN_FLIGHT]
@@ -127,12 +157,16 @@ def _under_way(
         plan.claim(message_context, engine)
         first = partial(int, status)
     call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept), maps=maps)
-    request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
+    request = launch(
+        context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY
+    )
     _issued(context)
     return request
 
 
-def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None) -> MPI.Request:
+def _prepared(
+    context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None
+) -> MPI.Request:
     """Return the request of a call after describing and planning it; ``make`` makes the request, whoever serves the call."""
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.issued % IN_FLIGHT
@@ -142,7 +176,9 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = name_of(algorithm, row.collective) or "direct"
         if algorithm not in ("direct", NATIVE):
-            raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
+            raise ArgumentError(
+                f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}"
+            )
     with context.failure_scope(method):
         prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
@@ -153,7 +189,11 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     send, recv, _, root = FOUND_BY[method](meant, context.caller)
     table = context.started[turn].table((method, root, asked.algorithm, asked.segment, asked.order))
     if call is None or plan.algorithm == NATIVE:
-        theirs = arguments_of(context, row, prepared if prepared.arguments is not arguments else prepared._replace(arguments=meant))
+        theirs = arguments_of(
+            context,
+            row,
+            prepared if prepared.arguments is not arguments else prepared._replace(arguments=meant),
+        )
         if all(map(operator.is_, theirs, given)):
             enter_native(context.planner, table, method, meant, (send, recv), prepared._replace(plan=plan))
         context.resources.counts_in_flight = False
@@ -165,14 +205,27 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
 
         return chain(context.rank, f"I{method.lower()}", request, make)
     with context.failure_scope(plan.named(call.count)):
-        request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
+        request, engine = start(
+            context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s
+        )
     _issued(context)
     if is_eager(call, engine) and may_enter(table, call, plan, send):
-        enter(context.planner, table, method, meant, (send, recv), call, CachedCall(engine, plan), engine.wait_policy.eager)
+        enter(
+            context.planner,
+            table,
+            method,
+            meant,
+            (send, recv),
+            call,
+            CachedCall(engine, plan),
+            engine.wait_policy.eager,
+        )
     return request
 
 
-def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> MPI.Request | None:
+def _first(
+    comm: WithContext, method: str, arguments: tuple[Any, ...], asked: CallOptions
+) -> MPI.Request | None:
     """Return the request of a call on a communicator that has no context yet; None where it has one by now.
 
     Only all ranks together can make a context, and no call in flight may wait for that. So a thread does meanwhile. Where the MPI library
@@ -184,8 +237,14 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
     arguments = row.meant(arguments, native.rank)
     if row.gpu_arrays(arguments, native.rank):
         return None
-    asks = row.neighbours or (method == "Reduce_scatter" and arguments[2] is None)  # to describe it asks the others
-    call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
+    asks = row.neighbours or (
+        method == "Reduce_scatter" and arguments[2] is None
+    )  # to describe it asks the others
+    call = (
+        None
+        if asks
+        else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
+    )
     if can_be_helped():
         given = retain_datatypes(arguments)
 
@@ -197,16 +256,28 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
         starts = vars(comm).setdefault("_starts", PendingStarts())
         return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)
     ordered = "op" in row.arguments and (asked.order or read_config().order) is not None
-    if asks or ordered or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
+    if (
+        asks
+        or ordered
+        or asked.algorithm is not None
+        or (call is not None and (call.strict or not call.native))
+    ):
         return None
     theirs = as_native(arguments, row.in_place_at if call is not None and call.aliased else None)
-    element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")
+    element, why = (
+        only_native(row, arguments, native.rank)
+        if call is None
+        else (str(call.element), "in flight before a blocking call")
+    )
     comm.ledger.library(row.collective, element, why, native.rank).note(ledger_nbytes(call, native.size))
     return _IN_MPI[method](native, *theirs)
 
 
 _to_self, _NOBODY = MPI.COMM_SELF.Isend, MPI.PROC_NULL
-_IN_MPI = {name: getattr(MPI.Topocomm if row.neighbours else MPI.Intracomm, f"I{name.lower()}") for name, row in METHODS.items()}
+_IN_MPI = {
+    name: getattr(MPI.Topocomm if row.neighbours else MPI.Intracomm, f"I{name.lower()}")
+    for name, row in METHODS.items()
+}
 _BYTE = np.dtype(np.uint8)
 
 
@@ -222,9 +293,16 @@ class _Planned(NamedTuple):
 
 
 def make_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | Algorithm | None, segment: Any, stream: Any,
-    timeout: Time = None, tag: str | None = None, order: str | None = None,
-) -> MPI.Prequest:  # fmt: skip
+    context: Context,
+    method: str,
+    arguments: tuple[Any, ...],
+    algorithm: str | Algorithm | None,
+    segment: Any,
+    stream: Any,
+    timeout: Time = None,
+    tag: str | None = None,
+    order: str | None = None,
+) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     if context.starting:
         raise other_thread(context.rank)
@@ -238,8 +316,14 @@ def make_persistent(
         context.starting = False
 
 
-def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], asked: CallOptions, region: Region | None) -> MPI.Prequest:
-    from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest, TaggedRequest
+def _made_persistent(
+    context: Context, method: str, arguments: tuple[Any, ...], asked: CallOptions, region: Region | None
+) -> MPI.Prequest:
+    from hpcoll.comm.requests.persistent_request import (
+        LibraryPersistentRequest,
+        PersistentRequest,
+        TaggedRequest,
+    )
 
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(BeginningCall(method, arguments, "persistent", order=asked.order))
@@ -259,19 +343,36 @@ def _made_persistent(context: Context, method: str, arguments: tuple[Any, ...], 
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
             hooks().begins(context, BeginningCall(method, root=root, planned=True))
             made = getattr(context.resources.native, f"{method}_init")(*theirs)
-            return LibraryPersistentRequest.of(made, partial(plan.account.note, ledger_nbytes(call, context.nranks)))
+            return LibraryPersistentRequest.of(
+                made, partial(plan.account.note, ledger_nbytes(call, context.nranks))
+            )
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
-            enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
-    request, compared = PersistentRequest() if region is None else TaggedRequest.of(region), context.resources.service_collectives
+            enter(
+                context.planner,
+                table,
+                method,
+                arguments,
+                (send, recv),
+                call,
+                CachedCall(planned.engine, (plan, call)),
+            )
+    request, compared = (
+        PersistentRequest() if region is None else TaggedRequest.of(region),
+        context.resources.service_collectives,
+    )
     with context.failure_scope(planned.plan.named(planned.call.count)):
         at_once = planned.call.exported is not None  # its message context goes with it
         compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)
-        request._bind(context, *planned, partial(compared.end_comparison, planned.message_context.index), asked.limit_s)
+        request._bind(
+            context, *planned, partial(compared.end_comparison, planned.message_context.index), asked.limit_s
+        )
     return request
 
 
-def _planned_before(context: Context, table: CallTable, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> _Planned:
+def _planned_before(
+    context: Context, table: CallTable, row: Method, arguments: tuple[Any, ...], asked: CallOptions
+) -> _Planned:
     """Return the parts for a call that the table has found."""
     plan, call = table.latest.plan
     (source, target, counts), kept = table.waiting, table.take_kept()
@@ -283,7 +384,9 @@ def _planned_before(context: Context, table: CallTable, row: Method, arguments: 
             assert described is not None
             engine = plan.take(message_context, described)
     call = call._replace(send=source, recv=target, count=engine.elements, keep=(*arguments, *kept))
-    return _Planned(plan, message_context, engine, call, None, partial(context.resources.give_back, message_context))
+    return _Planned(
+        plan, message_context, engine, call, None, partial(context.resources.give_back, message_context)
+    )
 
 
 def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
@@ -291,7 +394,14 @@ def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
         message_context = prepared.context_pool.message_context()
         engine = prepared.plan.take(message_context, call)
     describe = None if call.as_given else prepared.describe
-    return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.context_pool.give_back, message_context))
+    return _Planned(
+        prepared.plan,
+        message_context,
+        engine,
+        call,
+        describe,
+        partial(prepared.context_pool.give_back, message_context),
+    )
 
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -299,4 +409,8 @@ def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple
     if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
     with context.failure_scope("Reduce_scatter_init"):
-        return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]
+        return (
+            *arguments[:2],
+            every_count(arguments[0], arguments[1], context.rank, context.caller.allgather),
+            arguments[3],
+        )

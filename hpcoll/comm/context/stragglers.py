@@ -22,7 +22,11 @@ from hpcoll.comm.telemetry.account import forget, rank_waits
 from hpcoll.comm.telemetry.links import slow_links
 
 _METHOD, _TRIED, _TIMES = "stragglers", 50, 10  # calls that are timed at once, and how often
-_SOME_S, _LOOK_S, _NAP_S = 2.0, 0.2, 0.002  # in which ranks come that need not; from one look at the others to the next; of a nap
+_SOME_S, _LOOK_S, _NAP_S = (
+    2.0,
+    0.2,
+    0.002,
+)  # in which ranks come that need not; from one look at the others to the next; of a nap
 _around_a_call: list[float] = []  # seconds of hpcoll's own Python, once they are measured
 _pending: list[Any] = []  # a request that did not end, and its memory
 
@@ -49,7 +53,9 @@ class WithStragglers(WithContext):
         """
         context: Context = self._context
         context.check()
-        gather = partial(context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD)
+        gather = partial(
+            context.resources.service_collectives.gather_objects, purpose=Purpose.WAITS, what=_METHOD
+        )
         with context.failure_scope(_METHOD):
             if not _around_a_call:
                 _around_a_call.append(_measured(self))
@@ -62,7 +68,9 @@ class WithStragglers(WithContext):
 def _measured(comm: Any) -> float:
     """Return the seconds that hpcoll's own Python takes on this rank around a call like an earlier one."""
     alone = comm._keep(MPI.COMM_SELF.Dup())
-    live_contexts.pop(alone._context)  # the program does not make these calls: no trace, no metrics and no comparison have them
+    live_contexts.pop(
+        alone._context
+    )  # the program does not make these calls: no trace, no metrics and no comparison have them
     log = alone._context.resources.log
     log.compare_at(sys.maxsize)
     alone.Barrier()
@@ -88,10 +96,19 @@ def _compare_at_end(context: Context) -> None:
     context.exchange.now(context.resources.comm.Allgather)
 
 
-def _asked(context: Context, gather: Callable[[Any], list[Any]], compare: Callable[[Context], None], around_s: float = 0.0) -> Stragglers:
+def _asked(
+    context: Context,
+    gather: Callable[[Any], list[Any]],
+    compare: Callable[[Context], None],
+    around_s: float = 0.0,
+) -> Stragglers:
     """Return the judgement of the waits in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
     place = {rank: i for i, rank in enumerate(context.resources.team.world_ranks)}
-    inside = {_name(one): one for one in list(live_contexts) if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)}
+    inside = {
+        _name(one): one
+        for one in list(live_contexts)
+        if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)
+    }
     told: list[set[Any]] = gather(set(inside))
     for name in sorted(inside):  # in an order that is alike on all ranks
         if all(name in told[place[rank]] for rank in name[0]):
@@ -121,7 +138,9 @@ def _summarise() -> None:
     """Print the answer at the end of the program, where ``HPCOLL_SUMMARY`` is set; or why there is none. The first rank does."""
     if _pending or MPI.Is_finalized():
         return
-    contexts = [one for one in list(live_contexts) if isinstance(one, Context) and one.resources.config.summary]
+    contexts = [
+        one for one in list(live_contexts) if isinstance(one, Context) and one.resources.config.summary
+    ]
     if not contexts:
         return
     context = min(contexts, key=lambda one: (-one.nranks, _name(one)))
@@ -131,13 +150,22 @@ def _summarise() -> None:
         try:
             on = context.resources
             whole = on.nranks == MPI.COMM_WORLD.size
-            who = counted(on.nranks, "rank") if whole else f"{ranks_in_words(on.team.world_ranks)} of MPI_COMM_WORLD"
+            who = (
+                counted(on.nranks, "rank")
+                if whole
+                else f"{ranks_in_words(on.team.world_ranks)} of MPI_COMM_WORLD"
+            )
             text = f"{on.title}, {who}\n{_asked(context, on.comm.allgather, _compare_at_end)}"
         except Exception as error:
             text += error_text(error)
     if context.rank == 0 and sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed
-            print("".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)
+            print(
+                "".join(f"hpcoll: {line}".rstrip() + "\n" for line in text.splitlines()),
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _who_does_not_come(context: Context) -> str:
@@ -148,7 +176,10 @@ def _who_does_not_come(context: Context) -> str:
     from hpcoll.comm.diagnosis.peer_state import PeerState  # what few programs need
 
     on = context.resources
-    well = np.array([_is_usable(context) and not ends_by_exception() and all(one.idle for one in on.message_contexts)], np.int64)
+    well = np.array(
+        [_is_usable(context) and not ends_by_exception() and all(one.idle for one in on.message_contexts)],
+        np.int64,
+    )
     request = on.comm.Iallreduce(MPI.IN_PLACE, well, MPI.MIN)
     _pending[:] = request, well
     known, look, whole = PeerState(on, on.log), 0.0, on.nranks == MPI.COMM_WORLD.size and bool(well[0])

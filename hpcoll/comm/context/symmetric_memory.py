@@ -39,7 +39,12 @@ class ArrayForm(NamedTuple):
 
 
 def symmetric(
-    comm: MPI.Intracomm, service_collectives: ServiceCollectives, allocate: Callable[[ArrayForm], Any], method: str, shape: Any, dtype: Any
+    comm: MPI.Intracomm,
+    service_collectives: ServiceCollectives,
+    allocate: Callable[[ArrayForm], Any],
+    method: str,
+    shape: Any,
+    dtype: Any,
 ) -> Any:
     """Return an array of this rank, which its peers on the node read in place; collective.
 
@@ -64,7 +69,11 @@ def symmetric(
     try:
         array = allocate(form)
     except (ArgumentError, DeviceError, MemoryError) as error:
-        problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {text_of(error)}"
+        problem = (
+            str(error)
+            if isinstance(error, ArgumentError)
+            else f"rank {rank}: {method} with {form}: {text_of(error)}"
+        )
     problem = _first_problem(service_collectives, problem, f"{method} with {form}")
     if problem or array is None:
         array = None  # the traceback must not keep it
@@ -78,7 +87,13 @@ def zeros(node: LocalRanks | None, form: ArrayForm) -> np.ndarray:
     return memory.view(form.dtype).reshape(form.shape)
 
 
-def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
+def share(
+    comm: MPI.Intracomm,
+    service_collectives: ServiceCollectives,
+    node: LocalRanks | None,
+    array: Any,
+    root: Any,
+) -> np.ndarray:
     """Return a read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:
@@ -109,7 +124,11 @@ def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: Lo
         mapping = node.copy(form.nbytes, writer) if node else None
         memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
     except (ArgumentError, MemoryError) as error:
-        problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {text_of(error)}"
+        problem = (
+            str(error)
+            if isinstance(error, ArgumentError)
+            else f"rank {comm.rank}: share with {form}: {text_of(error)}"
+        )
     problem = _first_problem(service_collectives, problem, f"share with root {root}")
     if problem or memory is None:
         memory = mapping = None
@@ -138,7 +157,9 @@ def _form(rank: int, method: str, shape: Any, dtype: Any) -> ArrayForm:
     try:
         element = np.dtype(dtype)
     except TypeError as error:
-        raise ArgumentError(f"rank {rank}: {method} needs an element type, got {quoted(dtype)}: {text_of(error)}") from None
+        raise ArgumentError(
+            f"rank {rank}: {method} needs an element type, got {quoted(dtype)}: {text_of(error)}"
+        ) from None
     if element.hasobject or element.itemsize == 0:
         raise ArgumentError(f"rank {rank}: {method} needs elements of fixed size, got {quoted(element)}")
     try:
@@ -146,11 +167,15 @@ def _form(rank: int, method: str, shape: Any, dtype: Any) -> ArrayForm:
         np.empty([0] * len(axes))  # not more axes than NumPy has
         form = ArrayForm(axes, element)
     except (TypeError, ValueError):
-        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {quoted(shape)}") from None
+        raise ArgumentError(
+            f"rank {rank}: {method} needs a shape of integers >= 0, got {quoted(shape)}"
+        ) from None
     if min(axes, default=0) < 0:
         raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {quoted(shape)}")
     if form.nbytes > _MOST_NBYTES:
-        raise ArgumentError(f"rank {rank}: {method} needs at most {_MOST_NBYTES} bytes, got {form.nbytes} for {form}")
+        raise ArgumentError(
+            f"rank {rank}: {method} needs at most {_MOST_NBYTES} bytes, got {form.nbytes} for {form}"
+        )
     return form
 
 
@@ -158,7 +183,9 @@ def _source(rank: int, array: Any) -> np.ndarray:
     try:
         return np.asarray(array)
     except (TypeError, ValueError, BufferError) as error:
-        raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {text_of(error)}") from None
+        raise ArgumentError(
+            f"rank {rank}: share needs an array, got a {type(array).__name__}: {text_of(error)}"
+        ) from None
 
 
 def _agree(service_collectives: ServiceCollectives, problem: str, call: str, more: Any = None) -> list[Any]:
@@ -173,12 +200,16 @@ def _agree(service_collectives: ServiceCollectives, problem: str, call: str, mor
         raise ArgumentError(problems[0])
     for rank, (_, got, _) in enumerate(found):
         if got != found[0][1]:
-            raise ArgumentError(f"rank {rank}: all ranks must make one call, expected {found[0][1]} as on rank 0, got {got}")
+            raise ArgumentError(
+                f"rank {rank}: all ranks must make one call, expected {found[0][1]} as on rank 0, got {got}"
+            )
     return [one for _, _, one in found]
 
 
 def _first_problem(service_collectives: ServiceCollectives, problem: str, call: str) -> str:
-    return next(filter(None, service_collectives.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), "")
+    return next(
+        filter(None, service_collectives.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), ""
+    )
 
 
 def _ordinary(nbytes: int) -> np.ndarray:

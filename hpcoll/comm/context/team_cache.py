@@ -48,10 +48,20 @@ class _Offer(NamedTuple):
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         """Return the offers of all ranks, combined; collective, errors as of `allreduce_in_time`."""
-        words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
+        words = bytearray(
+            b"".join(
+                word.to_bytes(nbytes, "little", signed=True)
+                for word, nbytes in zip(self, _NBYTES, strict=True)
+            )
+        )
         allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, FIRST_USE)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
-        found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
+        found = _Offer(
+            *(
+                int.from_bytes(words[end - n : end], "little", signed=True)
+                for end, n in zip(ends, _NBYTES, strict=True)
+            )
+        )
         if found.limited:  # others may have given up before this rank came
             allreduce_in_time(comm, bytearray(1), MPI.BAND, FIRST_USE)
         return found
@@ -66,7 +76,9 @@ class TeamCache:
     def __init__(self) -> None:
         self._teams: dict[Key, Team] = {}
         self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
-        self._processes: dict[int, tuple[Settings, Process]] = {}  # by rank in COMM_WORLD, and with what settings all agreed
+        self._processes: dict[
+            int, tuple[Settings, Process]
+        ] = {}  # by rank in COMM_WORLD, and with what settings all agreed
         self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
@@ -99,15 +111,34 @@ class TeamCache:
     def _offer(self, key: Key, team: Team | None, ready: bool) -> _Offer:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
-        known = self._processes.get(me) == (settings, mine) and all(self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks)
+        known = self._processes.get(me) == (settings, mine) and all(
+            self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks
+        )
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
         if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
-                number, used, spare = team.number, team.used, sum(1 << n for one, n in self._spare if one is team)
+                number, used, spare = (
+                    team.number,
+                    team.used,
+                    sum(1 << n for one, n in self._spare if one is team),
+                )
         new = next(self._numbers) if ranks[0] == me else -1
-        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(FINALIZE_COMMS))
+        return _Offer(
+            -ready,
+            -known,
+            number,
+            ~number,
+            new,
+            spare,
+            ~used,
+            limited,
+            -known_to_share(ranks),
+            -bool(FINALIZE_COMMS),
+        )
 
-    def _found(self, native: MPI.Intracomm, key: Key, team: Team | None, offer: _Offer) -> tuple[Resources, Parts | None]:
+    def _found(
+        self, native: MPI.Intracomm, key: Key, team: Team | None, offer: _Offer
+    ) -> tuple[Resources, Parts | None]:
         """Return what the offers of all ranks say; errors as of `join`."""
         if team is None or (offer.team, offer.not_team) != (team.number, ~team.number):
             team, offer = self._new_team(native, key, offer), offer._replace(spare=0, vacant=-1)
@@ -127,7 +158,15 @@ class TeamCache:
         ranks, mixed, settings = key
         self._free_closed()
         known = [self._processes[rank][1] for rank in ranks] if offer.known else None
-        team = Team(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
+        team = Team(
+            native,
+            offer.new,
+            known,
+            ranks,
+            mixed=mixed,
+            all_share=bool(offer.sharing),
+            may_part=bool(offer.parting),
+        )
         for rank, process in zip(ranks, team.processes, strict=True):
             if rank != MPI.UNDEFINED:
                 self._processes[rank] = settings, process

@@ -25,7 +25,9 @@ def awaited(engine: HostEngine, local_ranks: Sequence[int]) -> tuple[list[int], 
     found = set[int]()
     for lane, row in waiting:
         if rows[row][f.CODE] == Code.RESERVE and engine.rings is not None:
-            slot = (lane % int(engine.state[f.WINDOW]) + int(engine.state[f.FIRST_STAGING_SLOT])) % f.STAGING_SLOTS
+            slot = (
+                lane % int(engine.state[f.WINDOW]) + int(engine.state[f.FIRST_STAGING_SLOT])
+            ) % f.STAGING_SLOTS
             found |= {local_ranks[local] for local in engine.rings.unread(slot)}
         found |= _peers(rows, rows[row], local_ranks)
     return sorted(found), f"row {waiting[0][1] + 1} of {nrows}" if waiting else ""

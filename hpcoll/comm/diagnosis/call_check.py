@@ -38,7 +38,12 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
         CollectiveTimeout: Not all ranks came in time.
         PeerFailed: A rank is known to have ended.
     """
-    row, arguments, root, limit_s = row_of(beginning.method), beginning.arguments, beginning.root, beginning.limit_s
+    row, arguments, root, limit_s = (
+        row_of(beginning.method),
+        beginning.arguments,
+        beginning.root,
+        beginning.limit_s,
+    )
     root = root if root is None else context.caller.root(root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:
@@ -60,7 +65,9 @@ def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None
         return f"{_named(f'{method}_init', root if rooted else None)} by the MPI library"
 
     try:
-        numbers = context.resources.service_collectives.gather_number(hash((NUMBERS[method], root)), Purpose.PERSISTENT, what)
+        numbers = context.resources.service_collectives.gather_number(
+            hash((NUMBERS[method], root)), Purpose.PERSISTENT, what
+        )
     except TransportError as error:
         context.interrupted(f"{method}_init", error)
         raise
@@ -69,7 +76,9 @@ def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None
     _tell(context, _every(context, method, _said([f"{method}_init", root, None], what())))
 
 
-def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
+def _every(
+    context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None
+) -> list[dict[str, Any]]:
     """Return what every rank says of its call; the call fails where not all do."""
     import json
 
@@ -87,7 +96,11 @@ def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_
 
 def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     """Raise MismatchError, on all ranks alike, if their calls differ."""
-    different = [one["call"] for at, one in enumerate(calls) if one["call"] not in [other["call"] for other in calls[:at]]]
+    different = [
+        one["call"]
+        for at, one in enumerate(calls)
+        if one["call"] not in [other["call"] for other in calls[:at]]
+    ]
     if all(_alike(one, other) for one in different for other in different):
         return
     only_how = len({one["what"] for one in calls}) == 1
@@ -115,4 +128,8 @@ def _alike(one: list[Any], other: list[Any]) -> bool:
         return bool(one[0] == other[0])
     if len(one) == 3:
         return one == other
-    return bool(one[0] == other[0] and one[-1] == other[-1] and Signature(*one[1:-1]).compared == Signature(*other[1:-1]).compared)
+    return bool(
+        one[0] == other[0]
+        and one[-1] == other[-1]
+        and Signature(*one[1:-1]).compared == Signature(*other[1:-1]).compared
+    )

@@ -31,7 +31,9 @@ _BASE = 8  # of the distances at which a rank tells others of a failure: of n ra
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 
-Answers: TypeAlias = tuple[str, int, list[Answer]]  # key of a communicator, index of a message context, and answers about ranks
+Answers: TypeAlias = tuple[
+    str, int, list[Answer]
+]  # key of a communicator, index of a message context, and answers about ranks
 control_planes: "list[ControlPlane]" = []  # that have not ended; copied in one go, while other threads make some
 
 
@@ -50,10 +52,18 @@ class ControlPlane(Channel):
         super().__init__()
         self._comm, self._logs, self._hosts = on.comm, on.team.logs, [one.host for one in on.team.processes]
         self._messages, self._answer = ControlMessages(on.comm, control_tag()), answer
-        self._answers: dict[tuple[str, int | None, int], Answer] = {}  # the latest on a message context, and on any
-        self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
-        self._kept: dict[str, dict[int, Answers]] = {}  # what was known of this rank on communicators that are gone
-        self._unanswered: dict[int, float] = {}  # of ranks of which nothing was heard since: when they were asked first
+        self._answers: dict[
+            tuple[str, int | None, int], Answer
+        ] = {}  # the latest on a message context, and on any
+        self._asked: dict[
+            tuple[str, int, int], tuple[float, float]
+        ] = {}  # when, and how long until the next time
+        self._kept: dict[
+            str, dict[int, Answers]
+        ] = {}  # what was known of this rank on communicators that are gone
+        self._unanswered: dict[
+            int, float
+        ] = {}  # of ranks of which nothing was heard since: when they were asked first
         self._ends: dict[int, Answer] = {}  # of ranks that have ended, what is said of that
         self._news, self._told_at = list[Answer](), 0.0  # of these, not yet passed on
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
@@ -64,7 +74,9 @@ class ControlPlane(Channel):
         """Serve one more communicator; what is known about those that are gone is forgotten."""
         self.resources[on.key] = on
         # Copies: for a list of items there are tuples to make, at which other threads may run, and may hear of ranks.
-        self._answers = {about: one for about, one in self._answers.copy().items() if about[0] in self.resources}
+        self._answers = {
+            about: one for about, one in self._answers.copy().items() if about[0] in self.resources
+        }
         self._asked = {about: one for about, one in self._asked.copy().items() if about[0] in self.resources}
         if on.key in self.failed:  # another rank's first call, before this one was ready
             _set_abort_flag(on)
@@ -74,7 +86,10 @@ class ControlPlane(Channel):
         with CONTROL_LOCK:
             on = self.resources.get(key)
             if on is not None and on.aborted_by is not None:
-                self._kept[key] = {one.log.index: self._known(key, one.log.index, on.rank) for one in on.every_message_context()}
+                self._kept[key] = {
+                    one.log.index: self._known(key, one.log.index, on.rank)
+                    for one in on.every_message_context()
+                }
             while len(self._kept) > _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self.resources.pop(key, None)
@@ -89,22 +104,43 @@ class ControlPlane(Channel):
         found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)
         if end is None:
             return found
-        calls = [{"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane]
-        return found | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf} | (calls[0] if calls else {})
+        calls = [
+            {"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane
+        ]
+        return (
+            found
+            | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf}
+            | (calls[0] if calls else {})
+        )
 
     def heard_of(self, key: str, lane: int) -> list[int]:
         """Return the ranks of which anything was heard; another thread may be hearing more."""
-        return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
+        return [
+            *self._ends,
+            *(
+                rank
+                for *about, rank in list(self._answers)
+                if about == [key, lane] and rank not in self._ends
+            ),
+        ]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
         """Ask far ranks, and the neighbours of those that are late with an answer."""
         now, never = time.monotonic(), (0.0, _AGAIN_S)
-        asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
+        asked_before = [
+            (*self._asked.get((key, lane, rank), never), rank)
+            for rank in dict.fromkeys(ranks)
+            if rank not in self._ends
+        ]
         due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
             self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
             late = now - self._unanswered.setdefault(rank, now) >= _AGAIN_S
-            neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if late else []
+            neighbours = (
+                [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank]
+                if late
+                else []
+            )
             for one in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(one, {"ask": [key, lane, rank]})
 
@@ -122,7 +158,9 @@ class ControlPlane(Channel):
     def leave(self, how: str) -> None:
         """Tell some ranks, who tell the others, that this one ends, how far it is, and who else has ended."""
         calls = [(lane, *log.begun_and_ended) for lane, log in list(self._logs.items())]
-        self._hear_of_ends([{"rank": self._comm.rank, "how": how[:_MOST_HOW], "when": time.time(), "calls": calls}])
+        self._hear_of_ends(
+            [{"rank": self._comm.rank, "how": how[:_MOST_HOW], "when": time.time(), "calls": calls}]
+        )
         self._pass_on()
 
     def all_sent(self) -> bool:

@@ -43,7 +43,9 @@ class Diagnosis(CallHooks):
             from hpcoll.comm.diagnosis.watchdog import Watchdog
 
             place = 1 + call.turn if call.form == "in flight" else 0
-            Watchdog(on, None, what=in_words(owner, call), calls=on.message_contexts[place].log).raise_remote_failure()
+            Watchdog(
+                on, None, what=in_words(owner, call), calls=on.message_contexts[place].log
+            ).raise_remote_failure()
         if on.config.check == EVERY_CALL and call.method and call.form == "blocking":
             from hpcoll.comm.diagnosis.call_check import check_call
 
@@ -115,11 +117,17 @@ def in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
     """Return a call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
     method, arguments, described = call.method, call.arguments, None
     with suppress(HpcollError):
-        if method and not row_of(method).gpu_arrays(arguments, owner.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
+        if (
+            method
+            and not row_of(method).gpu_arrays(arguments, owner.rank)
+            and (method != "Reduce_scatter" or arguments[2] is not None)
+        ):
             described = row_of(method).describe(owner.caller, *arguments)
     if described is None:
         return method and written(f"{method}()", call.form)
-    return written(Signature.of(described)._replace(ordered=int(call.order is not None)).text(described.count), call.form)
+    return written(
+        Signature.of(described)._replace(ordered=int(call.order is not None)).text(described.count), call.form
+    )
 
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
@@ -127,9 +135,15 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
-    teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}  # of each, what its oldest communicator knows
+    teams = {
+        one.resources.team: one.resources for one in reversed(list(live_contexts))
+    }  # of each, what its oldest communicator knows
     for on in teams.values():
-        places = [(rank, place) for rank, place in enumerate(on.team.world_ranks) if place in sought and rank != on.rank]
+        places = [
+            (rank, place)
+            for rank, place in enumerate(on.team.world_ranks)
+            if place in sought and rank != on.rank
+        ]
         for one in on.message_contexts[:1]:
             known = PeerState(on, one.log)
             known.ask([rank for rank, _ in places])

@@ -50,10 +50,17 @@ def write_record(folder: str, why: str) -> Path | None:
 def _record(why: str) -> dict[str, Any]:
     world, contexts = MPI.COMM_WORLD, sorted(live_contexts, key=lambda one: str(one.resources.key))
     return {
-        "format": FORMAT, "program": program_words(), "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
-        "world_size": world.size, "written": time.time(), "why": why, "doing": RANK_STATUS.doing,
+        "format": FORMAT,
+        "program": program_words(),
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "world_rank": world.rank,
+        "world_size": world.size,
+        "written": time.time(),
+        "why": why,
+        "doing": RANK_STATUS.doing,
         "communicators": [_of_communicator(one.resources) for one in contexts],
-    }  # fmt: skip
+    }
 
 
 def _of_communicator(on: Resources) -> dict[str, Any]:
@@ -64,9 +71,13 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
         calls += found
         dropped += one.log.ncalls - len(found)
     return {
-        "id": on.key, "name": on.title, "rank": on.rank, "ranks": list(on.team.world_ranks), "dropped": dropped,
+        "id": on.key,
+        "name": on.title,
+        "rank": on.rank,
+        "ranks": list(on.team.world_ranks),
+        "dropped": dropped,
         "calls": sorted(calls, key=lambda call: float(call["begun"])),
-    }  # fmt: skip
+    }
 
 
 def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
@@ -75,12 +86,21 @@ def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) 
     first, records = found.records()
     for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
         wait = next((one for one in waits if one.number == number), None)
-        calls.append(Signature.unpacked(word).record(count) | {
-            "seq": number, "lane": lane, "counted": on.counted(found.index, number),
-            "begun": _time(begun), "ended": _time(ended) if ended else None,
-            "state": "ended" if ended else "waiting", "step": wait.step if wait else "", "awaits": list(wait.awaits) if wait else [],
-            "caller": call_parts(wait.what)[1] if wait else place_text(names >> f.PLACE_AT), "region": region_text(names & f.REGION_BITS),
-        })  # fmt: skip
+        calls.append(
+            Signature.unpacked(word).record(count)
+            | {
+                "seq": number,
+                "lane": lane,
+                "counted": on.counted(found.index, number),
+                "begun": _time(begun),
+                "ended": _time(ended) if ended else None,
+                "state": "ended" if ended else "waiting",
+                "step": wait.step if wait else "",
+                "awaits": list(wait.awaits) if wait else [],
+                "caller": call_parts(wait.what)[1] if wait else place_text(names >> f.PLACE_AT),
+                "region": region_text(names & f.REGION_BITS),
+            }
+        )
     return calls
 
 

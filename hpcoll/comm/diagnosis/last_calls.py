@@ -22,7 +22,11 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import knows_failures
 
-_OTHERS_S, _ASK_S, _NAP_S = 2.0, 1.0, 0.01  # in which others come, or hear of an error before the job ends; in which they answer
+_OTHERS_S, _ASK_S, _NAP_S = (
+    2.0,
+    1.0,
+    0.01,
+)  # in which others come, or hear of an error before the job ends; in which they answer
 _END = "the end of the program"
 
 
@@ -81,10 +85,20 @@ class _Farewell:
 
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
         self.every, on = sorted(every, key=lambda one: one.resources.key), every[0].resources
-        contexts = [(one.resources.key, at, it) for one in self.every for at, it in enumerate(one.resources.message_contexts)]
-        well = well and all(it.idle for *_, it in contexts) and not any(one.closed or one.resources.aborted_by for one in every)
+        contexts = [
+            (one.resources.key, at, it)
+            for one in self.every
+            for at, it in enumerate(one.resources.message_contexts)
+        ]
+        well = (
+            well
+            and all(it.idle for *_, it in contexts)
+            and not any(one.closed or one.resources.aborted_by for one in every)
+        )
         keys = zlib.crc32(" ".join(one.resources.key for one in self.every).encode())
-        calls = zlib.crc32(repr([(*about, it.log.ncalls, int(it.log.fields[f.CHAIN])) for *about, it in contexts]).encode())
+        calls = zlib.crc32(
+            repr([(*about, it.log.ncalls, int(it.log.fields[f.CHAIN])) for *about, it in contexts]).encode()
+        )
         share = 1 if on.rank else 1 - on.nranks
         self._mine = np.array([not well, share * keys, share * calls], np.int64)
         self._sums, self.on = np.zeros(3, np.int64), on
@@ -106,11 +120,22 @@ class _Farewell:
                 while not known.holds_for_all(known.is_known) and time.monotonic() < end:
                     calls.resources.team.channel.serve()
                     time.sleep(_NAP_S)
-                begun = [found.begun for found in map(known.progress, range(self.on.nranks)) if found is not None]
+                begun = [
+                    found.begun for found in map(known.progress, range(self.on.nranks)) if found is not None
+                ]
                 past = [known.past_call(rank, min(begun)) for rank in range(self.on.nranks)]
-                if max(begun) > min(begun) or any(it is not None and past[0] is not None and not it.alike(past[0]) for it in past):
-                    _raise(calls, one.log, "" if mine > min(begun) else _END, min(begun) + (max(begun) > min(begun)))
-        raise MismatchError(f"rank {self.on.rank}: ranks have not called the same before the end of the program")
+                if max(begun) > min(begun) or any(
+                    it is not None and past[0] is not None and not it.alike(past[0]) for it in past
+                ):
+                    _raise(
+                        calls,
+                        one.log,
+                        "" if mine > min(begun) else _END,
+                        min(begun) + (max(begun) > min(begun)),
+                    )
+        raise MismatchError(
+            f"rank {self.on.rank}: ranks have not called the same before the end of the program"
+        )
 
 
 def compare_far() -> None:
@@ -161,7 +186,9 @@ def _let_others_hear(on: Resources) -> None:
 
     known, end = PeerState(on, on.log), time.monotonic() + _OTHERS_S
     others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
-    while time.monotonic() < end and not all(known.status(rank).left or known.process_state(rank) == GONE for rank in others):
+    while time.monotonic() < end and not all(
+        known.status(rank).left or known.process_state(rank) == GONE for rank in others
+    ):
         on.team.channel.serve()
         time.sleep(_NAP_S)
 

@@ -90,7 +90,10 @@ class PeerState:
 
     def __init__(self, on: Resources, log: CallLog) -> None:
         self._on, self.key, self.lane, self.log = on, on.key, log.index, log
-        self._near, self._channel = on.near if len(log.histories) == len(on.near) else {on.rank: 0}, on.team.channel
+        self._near, self._channel = (
+            on.near if len(log.histories) == len(on.near) else {on.rank: 0},
+            on.team.channel,
+        )
 
     def known_ranks(self) -> list[int]:
         """Return the ranks of which anything is known, in order."""
@@ -122,12 +125,20 @@ class PeerState:
         if rank not in self._on.near:
             return Status.from_json(self._latest_anywhere(rank).get("notice", {}))
         slots, mine = self._on.node.status_slots, rank == self._on.rank
-        status = RANK_STATUS.status() if mine or slots is None else Status.from_json(slots.read(self._on.near[rank]))
+        status = (
+            RANK_STATUS.status()
+            if mine or slots is None
+            else Status.from_json(slots.read(self._on.near[rank]))
+        )
         return replace(status, waits=tuple(replace(one, since=since_1970(one.since)) for one in status.waits))
 
     def process_state(self, rank: int) -> str:
         """Return the state of a rank's process; empty where it is not known."""
-        return state_of(self._on.pids[rank]) if rank in self._on.near else self._latest_anywhere(rank).get("state", "")
+        return (
+            state_of(self._on.pids[rank])
+            if rank in self._on.near
+            else self._latest_anywhere(rank).get("state", "")
+        )
 
     def is_known(self, rank: int, *, anywhere: bool = False) -> bool:
         """Say whether anything is known of a rank, on this message context or on any."""
@@ -159,7 +170,11 @@ class PeerState:
 
     def of(self, call: BlockedCall) -> "PeerState | None":
         """Return what is known about the message context of another call; None where this rank has none of it."""
-        served = [self._on] if call.key == self.key else [one.resources for one in list(live_contexts) if one.resources.key == call.key]
+        served = (
+            [self._on]
+            if call.key == self.key
+            else [one.resources for one in list(live_contexts) if one.resources.key == call.key]
+        )
         logs = [(on, on.team.logs.get(call.lane)) for on in served]
         return next((PeerState(on, log) for on, log in logs if log is not None), None)
 
@@ -180,9 +195,19 @@ class PeerState:
         if rank not in self._on.near:
             found = self._latest_anywhere(rank).get("latest")
             return None if found is None else LatestCall(*found)
-        logs = {log.index: log for log in (self._on.log, self.log, *(one.log for one in self._on.every_message_context()))}
-        every, waits = ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items()), (self._on.log.index, self.lane)
-        calls = [LatestCall(lane, lane in waits and one.begun > one.ended, *one) for lane, one in every if one is not None]
+        logs = {
+            log.index: log
+            for log in (self._on.log, self.log, *(one.log for one in self._on.every_message_context()))
+        }
+        every, waits = (
+            ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items()),
+            (self._on.log.index, self.lane),
+        )
+        calls = [
+            LatestCall(lane, lane in waits and one.begun > one.ended, *one)
+            for lane, one in every
+            if one is not None
+        ]
         return max(calls, key=lambda one: (one.inside, one.ended > 0, one.when), default=None)
 
     def numbered(self, number: int) -> str:
@@ -191,7 +216,9 @@ class PeerState:
 
     def in_words(self, latest: LatestCall) -> str:
         """Return the latest call of a rank as `numbered`: the one in which it is, or the one that it ended last."""
-        return self._on.numbered(latest.lane, latest.begun if latest.inside else latest.ended, after=not latest.inside)
+        return self._on.numbered(
+            latest.lane, latest.begun if latest.inside else latest.ended, after=not latest.inside
+        )
 
     def in_library(self, rank: int) -> InLibrary | None:
         """Return how far a rank is with blocking collectives of the MPI library's own; None where that is not known."""
@@ -214,16 +241,32 @@ class PeerState:
         if number < 1:
             return None
         history = self.log.histories[self._near[rank]]
-        before = int(history[0, f.BEGUN])  # for each reading Python takes longer than a processor looks ahead: they are in this order
+        before = int(
+            history[0, f.BEGUN]
+        )  # for each reading Python takes longer than a processor looks ahead: they are in this order
         line = history[1 + number % f.REMEMBERED].tolist()
-        overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1  # or being so, which is told when it is done
-        call = PastCall(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN], line[f.ITS_COUNTED])
+        overwritten = (
+            number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1
+        )  # or being so, which is told when it is done
+        call = PastCall(
+            Signature.unpacked(line[f.ITS_SIGNATURE]),
+            line[f.ITS_COUNT],
+            line[f.ITS_CHAIN],
+            line[f.ITS_COUNTED],
+        )
         return call if before >= number == line[f.NUMBER] and not overwritten else None
 
     def blocked_call(self, rank: int, number: int) -> BlockedCall | None:
         """Return what a rank says of the call with a number, if it waits in it, or failed while it did."""
         status = self.status(rank)
-        return next((one for one in status.waits + status.failed if (one.key, one.lane, one.number) == (self.key, self.lane, number)), None)
+        return next(
+            (
+                one
+                for one in status.waits + status.failed
+                if (one.key, one.lane, one.number) == (self.key, self.lane, number)
+            ),
+            None,
+        )
 
     def has_answered(self, rank: int, number: int, since: float) -> bool:
         """Say whether a rank has said of the call with a number all that it can.
@@ -231,7 +274,9 @@ class PeerState:
         It has said what the call is, that it has ended, or, since a time on the clock `time.monotonic`, which other call keeps it.
         """
         progress, status = self.progress(rank), self.status(rank)
-        early = self.form == "persistent" and progress is not None and progress.begun == number  # it may have yet to be waited for
+        early = (
+            self.form == "persistent" and progress is not None and progress.begun == number
+        )  # it may have yet to be waited for
         if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
             return True
         kept = bool(status.waits or status.failed) and progress is not None and progress.begun < number
@@ -255,15 +300,24 @@ class PeerState:
         import json  # what ranks of one node do not need
 
         status, state = self.status(rank), RUNNING if rank == self._on.rank else self.process_state(rank)
-        progress, latest = self.progress(rank), self.latest(rank)  # after its status: it may have left once this call had ended
+        progress, latest = (
+            self.progress(rank),
+            self.latest(rank),
+        )  # after its status: it may have left once this call had ended
         assert progress is not None
         numbers = range(max(1, progress.begun - f.REMEMBERED + 1), progress.begun + 1)
         found: list[tuple[int, Any]] = [(number, self.past_call(rank, number)) for number in numbers]
         return {
-            "rank": rank, "state": state, "begun": progress, "latest": latest,
-            "notice": json.loads(fitting(status.as_json())),  # as that of others is, which is read where it has little room
-            "library": self.in_library(rank), "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
-        }  # fmt: skip
+            "rank": rank,
+            "state": state,
+            "begun": progress,
+            "latest": latest,
+            "notice": json.loads(
+                fitting(status.as_json())
+            ),  # as that of others is, which is read where it has little room
+            "library": self.in_library(rank),
+            "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
+        }
 
 
 def answer_about(on: Resources, lane: int, rank: int) -> Answer | None:

@@ -60,7 +60,11 @@ def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
     status, here = known.status(rank), (known.key, known.lane, number)
     calls = [one for one in status.waits if (one.key, one.lane, one.number) != here and not one.over]
     running = not status.left and _runs(known, rank)
-    return next(iter([*(one for one in reversed(calls) if one.holds), *reversed(calls)]), None) if running else None
+    return (
+        next(iter([*(one for one in reversed(calls) if one.holds), *reversed(calls)]), None)
+        if running
+        else None
+    )
 
 
 def _runs(known: PeerState, rank: int) -> bool:
@@ -97,11 +101,15 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
             there = known.of(call) if call is not None else None
             if call is not None and there is not None:
                 known, number, waits = there, call.number, call.awaits
-        yield f"rank {rank}{here} {how}" + (f" for {ranks_in_words(waits)}{_of(known, ranks)}" if waits else "")
+        yield f"rank {rank}{here} {how}" + (
+            f" for {ranks_in_words(waits)}{_of(known, ranks)}" if waits else ""
+        )
         if not waits:
             return
         rank = next((one for one in waits if (known.key, known.lane, number, one) not in seen), waits[0])
-        if known.key != place[0] and not known.is_known(rank, anywhere=True):  # nobody has asked it about that communicator
+        if known.key != place[0] and not known.is_known(
+            rank, anywhere=True
+        ):  # nobody has asked it about that communicator
             return
 
 
@@ -123,7 +131,9 @@ def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[in
         if len(found) >= _MOST:
             break
         call = other_call(known, rank, number)
-        waits = call.awaits if call is not None and call.key == known.key else awaited_ranks(known, rank, number)
+        waits = (
+            call.awaits if call is not None and call.key == known.key else awaited_ranks(known, rank, number)
+        )
         found += [one for one in waits if one not in found][: _MOST - len(found)]
     return found
 
@@ -140,7 +150,9 @@ def first_difference(known: PeerState, nranks: int, number: int) -> int:
 def difference_text(known: PeerState, nranks: int, number: int, title: str) -> str:
     """Return what each rank called as the call with a number, and where those are now that have ended it."""
     past = [known.past_call(rank, number) for rank in range(nranks)]
-    only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
+    only_how = (
+        len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
+    )
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
     which = known.numbered(number)
@@ -197,7 +209,9 @@ class Observations:
 
     def _since(self, rank: int) -> float:
         """Return when a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
-        blocking, *others = (PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context())
+        blocking, *others = (
+            PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context()
+        )
         if blocking is not None and blocking.begun > blocking.ended:
             return time.time()
         return max((one.when for one in (blocking, *others) if one is not None), default=0.0)

@@ -18,7 +18,9 @@ from hpcoll.selection.config import log
 
 _EVERY_S = 0.2  # between two looks
 _FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
-_FAREWELL_S = 1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
+_FAREWELL_S = (
+    1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
+)
 _attending = threading.Lock()
 
 
@@ -77,8 +79,12 @@ def leave() -> None:
     _listener.end()
     if MPI.Is_finalized():
         return
-    whole = not knows_failures() or not MPI.COMM_WORLD.Get_failed().size  # else the library complains of the one that is gone
-    for _, comm in sorted(FINALIZE_COMMS.items()) if whole else ():  # threads may have made them in another order
+    whole = (
+        not knows_failures() or not MPI.COMM_WORLD.Get_failed().size
+    )  # else the library complains of the one that is gone
+    for _, comm in (
+        sorted(FINALIZE_COMMS.items()) if whole else ()
+    ):  # threads may have made them in another order
         with contextlib.suppress(MPI.Exception):
             _serve_until(comm.Ibarrier().Test)
     if FINALIZE_COMMS:

@@ -37,7 +37,11 @@ class BlockedRank:
     place: tuple[Any, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "place", (self.on.team.world_ranks[self.rank], self.call.key, self.call.lane, self.call.number))
+        object.__setattr__(
+            self,
+            "place",
+            (self.on.team.world_ranks[self.rank], self.call.key, self.call.lane, self.call.number),
+        )
 
 
 def find_deadlock(on: Resources, call: BlockedCall) -> list[BlockedRank]:
@@ -57,12 +61,16 @@ def deadlock_text(circle: list[BlockedRank]) -> str:
     """Return what each rank of the communicator calls, or where there are several, each that waits."""
     on = circle[0].on
     if any(one.on is not on for one in circle):
-        each = (f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle)
+        each = (
+            f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle
+        )
         return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
     calls, known = list[str](), PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
     for rank in range(on.nranks):
         theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]
-        calls.append(next((one.what for one in theirs if one.key == on.key), "") or activity_text(known, rank, 0))
+        calls.append(
+            next((one.what for one in theirs if one.key == on.key), "") or activity_text(known, rank, 0)
+        )
     return tabled(f"ranks do not call the same on {on.title}", call_rows(calls))
 
 
@@ -86,7 +94,9 @@ def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
 def _closes(start: BlockedRank, blocked: BlockedRank) -> bool:
     """Say whether an edge leads back to the first node: this process has yet to come to that call, and is held up."""
     here, held = blocked.on.rank, start.call.holds == PROCESS or start.call.key == blocked.call.key
-    awaits_all = blocked.call.lane == IN_LIBRARY  # nobody says for whom it waits; its calls come in one order on all ranks
+    awaits_all = (
+        blocked.call.lane == IN_LIBRARY
+    )  # nobody says for whom it waits; its calls come in one order on all ranks
     return held and (awaits_all or here in blocked.call.awaits) and _is_absent(blocked.on, here, blocked.call)
 
 

@@ -26,7 +26,11 @@ from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
 from hpcoll.selection.config import log
 
-_LOOK_S, _DEADLOCK_S, _SEARCH_S = 0.03, 0.1, 0.25  # between two looks at what is known, at who waits for whom, and at processes
+_LOOK_S, _DEADLOCK_S, _SEARCH_S = (
+    0.03,
+    0.1,
+    0.25,
+)  # between two looks at what is known, at who waits for whom, and at processes
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
@@ -45,8 +49,19 @@ class Watchdog:
         number: Number of an earlier call of which is told instead.
     """
 
-    def __init__(self, on: Resources, call: StalledCall | None, what: str = "", calls: CallLog | None = None, number: int = 0) -> None:
-        self._on, self._engine, self._form = on, call.engine if call else None, call.form if call else "blocking"
+    def __init__(
+        self,
+        on: Resources,
+        call: StalledCall | None,
+        what: str = "",
+        calls: CallLog | None = None,
+        number: int = 0,
+    ) -> None:
+        self._on, self._engine, self._form = (
+            on,
+            call.engine if call else None,
+            call.form if call else "blocking",
+        )
         self._since = time.monotonic() if call is None or call.since is None else call.since
         calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
         self._known, self._channel = PeerState(on, calls), on.team.channel
@@ -55,7 +70,9 @@ class Watchdog:
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
         place = place_of_caller() if call is None or call.called_at is None else None
-        self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""  # the end has no line
+        self._where = (
+            call.called_at if call and call.called_at else in_words(place) if call or place else ""
+        )  # the end has no line
         self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
@@ -66,7 +83,9 @@ class Watchdog:
     def _call(self) -> str:
         """The call as the program wrote it, and where."""
         if self._engine is None:
-            return call_text(self._what, self._where, self._region) if self._what and self._where else self._what
+            return (
+                call_text(self._what, self._where, self._region) if self._what and self._where else self._what
+            )
         text = self._what or written(self._signature.text(self._engine.elements), self._form)
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
         return call_text(text, self._where, self._region)
@@ -83,8 +102,16 @@ class Watchdog:
         awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
         held_up = holds() if self._held else ""
         return BlockedCall(
-            self._on.key, self._known.lane, self._number, self._call, self._on.title, tuple(awaits), step, self._since, held_up
-        )  # fmt: skip
+            self._on.key,
+            self._known.lane,
+            self._number,
+            self._call,
+            self._on.title,
+            tuple(awaits),
+            step,
+            self._since,
+            held_up,
+        )
 
     def look(self, *, held: bool = True) -> None:
         """Find out whether the call is to be given up.
@@ -114,18 +141,31 @@ class Watchdog:
             self._next_search = now + _SEARCH_S
             self._find_absent()
         if self._limit_s is not None and now - self._since > self._limit_s:
-            self._fail(CollectiveTimeout, report.tabled(f"{self._numbered} did not end in {self._limit_s:g} s", self._wait_chain()))
+            self._fail(
+                CollectiveTimeout,
+                report.tabled(f"{self._numbered} did not end in {self._limit_s:g} s", self._wait_chain()),
+            )
         warn = self._on.config.warn
         if warn and now - self._since > warn and not self._warned:
             self._warned = True
-            if not any(rank < self._on.rank and self._known.blocked_call(rank, self._number) for rank in self._known.known_ranks()):
-                log.warning("%s has waited for %.0f s: %s", self._numbered, now - self._since, "; ".join(self._wait_chain()))
+            if not any(
+                rank < self._on.rank and self._known.blocked_call(rank, self._number)
+                for rank in self._known.known_ranks()
+            ):
+                log.warning(
+                    "%s has waited for %.0f s: %s",
+                    self._numbered,
+                    now - self._since,
+                    "; ".join(self._wait_chain()),
+                )
 
     def _ask(self, now: float, call: BlockedCall) -> None:
         """Ask the ranks that share no memory and know why this one waits."""
         if now - self._since > _ASK_S:
             warn = self._on.config.warn
-            lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []  # of those known the lowest warns
+            lowest = (
+                [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []
+            )  # of those known the lowest warns
             texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
             anew = max((one for one in texts_at if one <= now), default=0.0)
             self._known.ask([*report.ranks_behind(self._known, call.awaits, self._number), *lowest], anew)
@@ -185,20 +225,32 @@ class Watchdog:
         if self._engine is not None and self._engine.truncated:
             self._code = error.code
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
-        self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)  # the library's own; where it knows failures it may be of one
+        self._find_failed(
+            KNOWN_S if 0 < error.code < f.UNMAPPED else 0
+        )  # the library's own; where it knows failures it may be of one
 
     def _differs(self) -> bool:
         """Say whether another rank has called something else where this one waits, or before."""
         mine = self._known.past_call(self._on.rank, self._number)
-        others = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks() if rank != self._on.rank)
+        others = (
+            self._known.past_call(rank, self._number)
+            for rank in self._known.known_ranks()
+            if rank != self._on.rank
+        )
         return mine is not None and any(not one.alike(mine) for one in others if one is not None)
 
     def _difference(self, lane: int, number: int) -> str:
         """Return what each rank called in a call, once they have said so."""
-        known, nranks, now = PeerState(self._on, self._on.team.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
+        known, nranks, now = (
+            PeerState(self._on, self._on.team.logs.get(lane, self._known.log)),
+            self._on.nranks,
+            time.monotonic(),
+        )
         self._wait(lambda: known.holds_for_all(known.is_known, now))
         number = report.first_difference(known, nranks, number)
-        self._wait(lambda: known.holds_for_all(lambda rank: known.has_answered(rank, number, now), now), _SAY_S)
+        self._wait(
+            lambda: known.holds_for_all(lambda rank: known.has_answered(rank, number, now), now), _SAY_S
+        )
         return report.difference_text(known, nranks, number, self._on.title)
 
     def _find_deadlock(self, call: BlockedCall) -> None:
@@ -208,14 +260,19 @@ class Watchdog:
         if circle and circle == before:
             since = self._circle_since
             self._wait(lambda: self._known.holds_for_all(self._known.is_known, since))
-            self._wait(lambda: self._known.holds_for_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
+            self._wait(
+                lambda: self._known.holds_for_all(lambda rank: self._known.heard_at(rank) > since, since),
+                _SAY_S,
+            )
             text = deadlock_text(circle)
             for on in {one.on for one in circle} - {self._on}:
                 broadcast_failure(on, MismatchError, text)
             self._fail(MismatchError, text)
         if circle:  # what is seen once may have been read while it was written
             self._next_deadlock, self._circle_since = self._next_look, time.monotonic()
-            self._known.ask(list(range(self._on.nranks)), self._circle_since)  # for the text, which has them all
+            self._known.ask(
+                list(range(self._on.nranks)), self._circle_since
+            )  # for the text, which has them all
 
     def _find_absent(self) -> None:
         """Raise where a rank that has yet to take part never will."""
@@ -223,7 +280,9 @@ class Watchdog:
             if rank == self._on.rank or not self._is_behind(rank):
                 continue
             left = self._known.status(rank).left
-            if (left or self._known.process_state(rank) == GONE) and self._is_behind(rank):  # it may have ended the call before it left
+            if (left or self._known.process_state(rank) == GONE) and self._is_behind(
+                rank
+            ):  # it may have ended the call before it left
                 self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
         self._find_failed()
         if revoked := self._on.revoked:
@@ -246,9 +305,13 @@ class Watchdog:
 
 
 def broadcast_failure(
-    on: Resources, kind: type[TransportError], text: str, call: BlockedCall | None = None, known: PeerState | None = None,
+    on: Resources,
+    kind: type[TransportError],
+    text: str,
+    call: BlockedCall | None = None,
+    known: PeerState | None = None,
     first: BlockedCall | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
 
     Args:

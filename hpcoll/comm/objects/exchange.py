@@ -28,15 +28,31 @@ from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import object_fields as o
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, CELL_FLAG, CELL_HEAD_NBYTES, DONE, ON_OBJECT, RUN, SPECIAL, UNLIKE
+from hpcoll.runtime.program.fields import (
+    AS_BEFORE,
+    BUSY,
+    CELL_FLAG,
+    CELL_HEAD_NBYTES,
+    DONE,
+    ON_OBJECT,
+    RUN,
+    SPECIAL,
+    UNLIKE,
+)
 from hpcoll.selection.config import EVERY_CALL
 
 _PROTOCOL, _PICKLE = current().protocol, MPI.pickle
-DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None  # what it was given
+DEFAULT = (
+    get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None
+)  # what it was given
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
 _FEW = 8
-_SHARED_FROM = {"allreduce": 2, "scan": 3, "exscan": 4}  # ranks from which two results have a combination in common
+_SHARED_FROM = {
+    "allreduce": 2,
+    "scan": 3,
+    "exscan": 4,
+}  # ranks from which two results have a combination in common
 
 
 class CellExchange:
@@ -61,13 +77,50 @@ class CellExchange:
     """
 
     __slots__ = (
-        "_arguments", "_at", "_code", "_engine", "_fields", "_in_place", "_kinds", "_messages", "_plan", "_sends", "_sent",
-        "_sent_kinds", "_sent_words", "_shared", "_signature", "_slots", "_started", "_state", "_words", "buffers", "collective",
-        "context", "data", "engine", "keep", "made", "method", "op", "pool", "room", "root", "source", "target", "views",
-    )  # fmt: skip
+        "_arguments",
+        "_at",
+        "_code",
+        "_engine",
+        "_fields",
+        "_in_place",
+        "_kinds",
+        "_messages",
+        "_plan",
+        "_sends",
+        "_sent",
+        "_sent_kinds",
+        "_sent_words",
+        "_shared",
+        "_signature",
+        "_slots",
+        "_started",
+        "_state",
+        "_words",
+        "buffers",
+        "collective",
+        "context",
+        "data",
+        "engine",
+        "keep",
+        "made",
+        "method",
+        "op",
+        "pool",
+        "room",
+        "root",
+        "source",
+        "target",
+        "views",
+    )
 
     def __init__(
-        self, context: Context, pool: list[Any], method: str, root: int = 0, op: Op | None = None, first: "CellExchange | None" = None
+        self,
+        context: Context,
+        pool: list[Any],
+        method: str,
+        root: int = 0,
+        op: Op | None = None,
+        first: "CellExchange | None" = None,
     ) -> None:
         on, every = context.resources, context.resources.config.check == EVERY_CALL
         if first is None:
@@ -79,14 +132,24 @@ class CellExchange:
         self.collective = call.collective
         nbytes, (nsent, nreceived) = call.count, call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
-        self._sent_words, self._words = (memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
-        self._sent_kinds, self._kinds = (memoryview(one).cast("q")[1 :: nbytes // 8] for one in (self._sent, received))  # type: ignore[arg-type]
+        self._sent_words, self._words = (
+            memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received)
+        )  # type: ignore[arg-type]
+        self._sent_kinds, self._kinds = (
+            memoryview(one).cast("q")[1 :: nbytes // 8] for one in (self._sent, received)
+        )  # type: ignore[arg-type]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
         with context.failure_scope(method):
-            self._plan = context.planner.plan(call, method if first is None else "part", (), algorithm, _WHOLE)
+            self._plan = context.planner.plan(
+                call, method if first is None else "part", (), algorithm, _WHOLE
+            )
             self._engine = self._plan.take(on.begin(), call)
             self._plan.give(on.begin(), self._engine)
-        self.engine, self.source, self.target = self._engine.address, self._sent.ctypes.data, received.ctypes.data
+        self.engine, self.source, self.target = (
+            self._engine.address,
+            self._sent.ctypes.data,
+            received.ctypes.data,
+        )
         self.room = nbytes - CELL_HEAD_NBYTES
         self.views, self._slots = (
             [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
@@ -94,13 +157,18 @@ class CellExchange:
         )
         self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
         self.keep = partial(cells.keeps, found=self.buffers)
-        self._messages = list[bytes | Outgoing]()  # of a call under way that takes the long way; bytes: a pickle that fits its cell
+        self._messages = list[
+            bytes | Outgoing
+        ]()  # of a call under way that takes the long way; bytes: a pickle that fits its cell
         self._sends = call.collective != "bcast" or on.rank == root
         self._in_place = self._sends and call.collective == "bcast"
         self._fields, self._arguments = self._laid_out()
         self._started, self._state = memoryview(self._fields), memoryview(self._engine.state)  # type: ignore[arg-type]
         self._at = self._fields.ctypes.data
-        self._signature = self._state[f.SIGNATURE] & (1 << OPERATOR_AT) - 1 | self._state[f.SIGNATURE] >> OPERATOR_END << OPERATOR_END
+        self._signature = (
+            self._state[f.SIGNATURE] & (1 << OPERATOR_AT) - 1
+            | self._state[f.SIGNATURE] >> OPERATOR_END << OPERATOR_END
+        )
         self._shared, self._code, self.op = None, None, None  # type: Any, Any, Any
         if first is not None:
             self._state[f.FORM] |= f.PART
@@ -112,10 +180,34 @@ class CellExchange:
         given = [0, 0, 0] if DEFAULT is None else [id(one) for one in DEFAULT[:3]]
         views, keywords = np.array([id(view) for view in self.views], np.int64), ("buffer_callback",)
         fields = [
-            self.engine, self.target, self._sends, self._in_place, self.room, id(_PICKLE), *given, id(self.buffers), id(dumps), id(loads),
-            id(keywords), id(self.made), BYTES_LENGTH_AT or 0, len(self.views), views.ctypes.data, 0, 0, id(_PROTOCOL),
-            id(self.keep), 0, 0, 0, 0, TYPES.ctypes.data, TYPES.ctypes.data + TYPES.nbytes, id(np.ndarray), OPCODES.ctypes.data,
-        ]  # fmt: skip
+            self.engine,
+            self.target,
+            self._sends,
+            self._in_place,
+            self.room,
+            id(_PICKLE),
+            *given,
+            id(self.buffers),
+            id(dumps),
+            id(loads),
+            id(keywords),
+            id(self.made),
+            BYTES_LENGTH_AT or 0,
+            len(self.views),
+            views.ctypes.data,
+            0,
+            0,
+            id(_PROTOCOL),
+            id(self.keep),
+            0,
+            0,
+            0,
+            0,
+            TYPES.ctypes.data,
+            TYPES.ctypes.data + TYPES.nbytes,
+            id(np.ndarray),
+            OPCODES.ctypes.data,
+        ]
         return np.array(fields, np.int64), (views, keywords, _PROTOCOL)
 
     def use(self, op: Op) -> None:
@@ -125,7 +217,10 @@ class CellExchange:
             return
         number, kinds = operator_of(op)
         asks = self.context.nranks >= _SHARED_FROM.get(self.method, math.inf)
-        self._started[o.SIGNATURE], self._started[o.KINDS] = self._signature + (number << OPERATOR_AT), kinds | f.ASKS if asks else 0
+        self._started[o.SIGNATURE], self._started[o.KINDS] = (
+            self._signature + (number << OPERATOR_AT),
+            kinds | f.ASKS if asks else 0,
+        )
         self._code, self.op = code, op if kinds and code is None else None
 
     @property
@@ -166,7 +261,9 @@ class CellExchange:
         if type(obj) is list and len(obj) >= floats.LEAST and get_referents(_PICKLE) == DEFAULT:
             self.data = floats.pickled(obj)
             if self.data is not None:
-                fits = len(self.data) <= self.room  # and the word behind its length has all bits: it is of all kinds
+                fits = (
+                    len(self.data) <= self.room
+                )  # and the word behind its length has all bits: it is of all kinds
                 self._started[o.KIND] = f.ANY_KIND
                 return self._begin(id(self.data) + BYTES_LENGTH_AT if fits else self._announce(self.data))  # type: ignore[operator]
         try:
@@ -190,7 +287,10 @@ class CellExchange:
     def _begin(self, at: int) -> int:
         """Send a cell as `run` does."""
         if self._started[o.SIGNATURE]:
-            self._state[f.SIGNATURE], self._state[f.KINDS] = self._started[o.SIGNATURE], self._started[o.KINDS]
+            self._state[f.SIGNATURE], self._state[f.KINDS] = (
+                self._started[o.SIGNATURE],
+                self._started[o.KINDS],
+            )
         status: int = call_compiled(RUN, self.engine, at, at if self._in_place else self.target, AS_BEFORE)
         if status == DONE and self.data is not None:
             self.made += map(loads, [self.data] if self._in_place else self.views)
@@ -226,7 +326,11 @@ class CellExchange:
             if get_referents(MPI.pickle) == DEFAULT:
                 for one in found:
                     data = dumps(one, _PROTOCOL, buffer_callback=self.keep)
-                    messages.append(data if not self.buffers and len(data) <= room else cells.message(data, self._taken_buffers(), room))
+                    messages.append(
+                        data
+                        if not self.buffers and len(data) <= room
+                        else cells.message(data, self._taken_buffers(), room)
+                    )
             else:
                 for one in found:
                     message = cells.message_of(one, room)
@@ -267,18 +371,31 @@ class CellExchange:
         if status == BUSY:
             context.run(status, (self.method, self.root, None, None), ())
         if status not in (DONE, SPECIAL, UNLIKE):
-            context.go_on(self._plan, self._engine, status, limit_s, (self,))  # which has the memory that messages use
+            context.go_on(
+                self._plan, self._engine, status, limit_s, (self,)
+            )  # which has the memory that messages use
             context.exchange.note_place()
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
-        incoming = [Incoming(view, self._words[i], source) for i, (view, source) in enumerate(zip(self.views, sources, strict=True))]
+        incoming = [
+            Incoming(view, self._words[i], source)
+            for i, (view, source) in enumerate(zip(self.views, sources, strict=True))
+        ]
         sent, self._messages = self._messages or [self.data or b""], []
         mine = [one if isinstance(one, Outgoing) else cells.message(one, (), self.room) for one in sent]
-        special = any(one.length & CELL_FLAG for one in mine) or any(word & CELL_FLAG for word in self._words[: len(incoming)])
+        special = any(one.length & CELL_FLAG for one in mine) or any(
+            word & CELL_FLAG for word in self._words[: len(incoming)]
+        )
         return mine, incoming, special
 
     def receive(
-        self, mine: Sequence[Outgoing], incoming: Sequence[Incoming], limit_s: float | None, *, special: bool, ends: bool = True
-    ) -> None:  # fmt: skip
+        self,
+        mine: Sequence[Outgoing],
+        incoming: Sequence[Incoming],
+        limit_s: float | None,
+        *,
+        special: bool,
+        ends: bool = True,
+    ) -> None:
         """Receive what follows the cells of a call, if any is ``special``; raise the first error. The call ends with that, or goes on."""
         refused = any(one.error is not None for one in mine) or any(one.refused for one in incoming)
         if special:

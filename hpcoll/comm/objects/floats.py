@@ -12,7 +12,9 @@ from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT, FLOATS_SUPPORTED
 from hpcoll.runtime.program.fields import FLOATS
 
-LEAST = 32 if FLOATS_SUPPORTED and BYTES_LENGTH_AT is not None else 1 << 62  # floats in a list that is worth it
+LEAST = (
+    32 if FLOATS_SUPPORTED and BYTES_LENGTH_AT is not None else 1 << 62
+)  # floats in a list that is worth it
 _BEGIN = b"\x80\x05"  # protocol 5
 _NOTHING = b"N0"  # pushes None and drops it
 _CALL = b"chpcoll.comm.objects.floats\nfloats\n"
@@ -33,4 +35,6 @@ def pickled(numbers: list[Any]) -> bytes | None:
     if type(numbers[0]) is not float or type(numbers[-1]) is not float:
         return None
     data = b"".join((_HEAD, struct.pack("<q", 8 * count), bytes(8 * count), _END))  # nobody else has it yet
-    return data if call_compiled(FLOATS, id(numbers), count, id(float), id(data) + _DATA_AT) == count else None
+    return (
+        data if call_compiled(FLOATS, id(numbers), count, id(float), id(data) + _DATA_AT) == count else None
+    )

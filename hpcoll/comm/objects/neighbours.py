@@ -13,7 +13,9 @@ from hpcoll.comm.objects.cells import loaded, pickled
 _NONE = -1  # in place of the bytes of an object that cannot be pickled
 
 
-def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: int, timeout: Any) -> list[Any]:
+def exchanged(
+    comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: int, timeout: Any
+) -> list[Any]:
     """Return an object from each neighbour, None for those behind an open edge; collective among neighbours.
 
     Args:
@@ -42,9 +44,14 @@ def exchanged(comm: Any, method: str, make: Callable[[], Sequence[Any]], nsent: 
     if problem is not None:
         raise problem
     if (theirs == _NONE).any():
-        raise ArgumentError(f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send")
+        raise ArgumentError(
+            f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send"
+        )
     ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0], strict=True)]
-    return [loaded(found[displ:end].data, ()) if displ < end else None for displ, end in zip(places[1], ends, strict=True)]
+    return [
+        loaded(found[displ:end].data, ()) if displ < end else None
+        for displ, end in zip(places[1], ends, strict=True)
+    ]
 
 
 def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:

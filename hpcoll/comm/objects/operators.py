@@ -29,14 +29,38 @@ from hpcoll.runtime.program.object_fields import LENGTH, UNKNOWN
 Op: TypeAlias = MPI.Op | Callable[[Any, Any], Any]
 
 _OPS: tuple[MPI.Op, ...] = tuple(getattr(MPI, name) for name in OBJECT_OPS)
-_KNOWN = max, min, operator.mul, operator.or_, operator.and_, operator.xor, np.add, np.multiply, np.maximum, np.minimum
+_KNOWN = (
+    max,
+    min,
+    operator.mul,
+    operator.or_,
+    operator.and_,
+    operator.xor,
+    np.add,
+    np.multiply,
+    np.maximum,
+    np.minimum,
+)
 _BUILTIN = {id(function) for function in _KNOWN}
 _SUM = (lambda a, b: a + b).__code__.co_code
-_VARYING = {"BUILD_SET", "SET_ADD", "SET_UPDATE", "IS_OP"}  # order of a set, and identity, which differ between processes
+_VARYING = {
+    "BUILD_SET",
+    "SET_ADD",
+    "SET_UPDATE",
+    "IS_OP",
+}  # order of a set, and identity, which differ between processes
 _UNLIKE_FUNCTIONS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _NUMPY = [np.dtype(code) for code in "?bhilqBHILQefd"]
 # An array's element type or another object's type, and the kinds of its objects; a pickle tells the others.
-_SCALARS = [float, int, str, bytes, bool, type(None), *(one for dtype in _NUMPY for one in (dtype, dtype.type))]
+_SCALARS = [
+    float,
+    int,
+    str,
+    bytes,
+    bool,
+    type(None),
+    *(one for dtype in _NUMPY for one in (dtype, dtype.type)),
+]
 _KINDS = [*((id(one), PLAIN) for one in _SCALARS), (id(list), SEQUENCE), (id(tuple), SEQUENCE)]
 TYPES = np.array(_KINDS if SUPPORTED else [], np.int64)
 
@@ -85,7 +109,11 @@ def _is_pure(code: CodeType) -> bool:
     """Say whether code works with nothing but two arguments and constants, so that plain objects give the same in every process."""
     if code.co_names or code.co_freevars or code.co_cellvars or code.co_flags & _UNLIKE_FUNCTIONS:
         return False
-    if code.co_argcount != 2 or code.co_kwonlyargcount or any(isinstance(one, frozenset | CodeType) for one in code.co_consts):
+    if (
+        code.co_argcount != 2
+        or code.co_kwonlyargcount
+        or any(isinstance(one, frozenset | CodeType) for one in code.co_consts)
+    ):
         return False
     return _VARYING.isdisjoint(one.opname for one in get_instructions(code))
 

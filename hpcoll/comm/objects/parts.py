@@ -35,7 +35,9 @@ class CallParts:
     def __init__(self, context: Context, engine: HostEngine, method: str, limit_s: float | None) -> None:
         self._context, self._engine, self._method, self._limit_s = context, engine, method, limit_s
 
-    def exchange(self, collective: str, root: int, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
+    def exchange(
+        self, collective: str, root: int, mine: Sequence[Outgoing], incoming: Sequence[Incoming]
+    ) -> None:
         """Send the blocks of messages, and receive those of others.
 
         Args:
@@ -46,7 +48,11 @@ class CallParts:
         """
         number, sends = 0, collective != "bcast" or self._context.rank == root
         while True:
-            sent = [place_of(one.blocks[number]) if number < len(one.blocks) else NOTHING for one in mine] if sends else []
+            sent = (
+                [place_of(one.blocks[number]) if number < len(one.blocks) else NOTHING for one in mine]
+                if sends
+                else []
+            )
             blocks = [] if collective == "bcast" and sends else [one.next_block() for one in incoming]
             received = [NOTHING if one is None else place_of(one) for one in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
@@ -58,7 +64,14 @@ class CallParts:
         """Note that the call has ended on this rank."""
         self._context.resources.begin().log.end_parts(time.monotonic_ns())
 
-    def run(self, collective: str, root: int, sent: Sequence[Place], received: Sequence[Place], owners: tuple[Any, ...]) -> None:
+    def run(
+        self,
+        collective: str,
+        root: int,
+        sent: Sequence[Place],
+        received: Sequence[Place],
+        owners: tuple[Any, ...],
+    ) -> None:
         """Run one part; arguments as of `exchange`, with a place for each block, and the owners of these."""
         context = self._context
         if collective == "bcast":
@@ -66,13 +79,19 @@ class CallParts:
             call = Call(collective, address, address, nbytes, _BYTE, root=root, in_place=True)
         else:
             (send, inputs), (recv, outputs) = _displaced(sent), _displaced(received)
-            sizes = () if collective == "alltoall" else tuple(n for _, n in (inputs if collective == "scatter" else outputs))
+            sizes = (
+                ()
+                if collective == "alltoall"
+                else tuple(n for _, n in (inputs if collective == "scatter" else outputs))
+            )
             if collective in ("gather", "scatter") and context.rank != root:
                 sizes = ()
             count = sum(sizes) or sum(n for _, n in inputs)
             call = Call(collective, send, recv, count, _BYTE, root=root, blocks=(inputs, outputs, sizes))
         start = partial(HostEngine.go_on_with, other=self._engine)
-        call = call._replace(native=False, as_given=False, element="object", objects=self._method, start=start)
+        call = call._replace(
+            native=False, as_given=False, element="object", objects=self._method, start=start
+        )
         with context.failure_scope(collective):
             algorithm = "direct" if collective in _OF_PAIRS else None
             plan = context.planner.plan(call, "part", (), algorithm, None)

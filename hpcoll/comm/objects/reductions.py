@@ -36,7 +36,9 @@ def scanned(objects: Sequence[Any], op: Op, end: int) -> Any:
     return _combined(lambda rank: objects[rank], op, 0, end) if end else None
 
 
-def _combined(get: Callable[[int], Any], op: Op, first: int, end: int, kept: dict[tuple[int, int], bytes] | None = None) -> Any:
+def _combined(
+    get: Callable[[int], Any], op: Op, first: int, end: int, kept: dict[tuple[int, int], bytes] | None = None
+) -> Any:
     """Combine the objects of ranks from ``first`` to before ``end``: those of the largest power of two with those behind.
 
     Args:
@@ -109,7 +111,9 @@ class _Tree:
         incoming: Objects of all ranks, of which the cells have come.
     """
 
-    def __init__(self, exchange: CellExchange, limit_s: float | None, op: Op, incoming: Sequence[Incoming]) -> None:
+    def __init__(
+        self, exchange: CellExchange, limit_s: float | None, op: Op, incoming: Sequence[Incoming]
+    ) -> None:
         self._exchange, self._op, self._incoming = exchange, op, incoming
         self._rank, self._nranks = exchange.context.rank, exchange.context.nranks
         self._parts = exchange.parts(limit_s)
@@ -148,7 +152,11 @@ class _Tree:
         return one.load()
 
     def _message(self) -> Outgoing:
-        return message_of(self._found, self._exchange.room) if self._error is None else refusal(self._error, self._exchange.room)
+        return (
+            message_of(self._found, self._exchange.room)
+            if self._error is None
+            else refusal(self._error, self._exchange.room)
+        )
 
     def _shared(self) -> Any:
         """Return rank 0's result on all ranks."""
@@ -203,7 +211,9 @@ class _Tree:
 
 def _write(cell: np.ndarray, message: Outgoing) -> None:
     cell[:8].view(np.int64)[0] = message.length
-    cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(message.payload)] = np.frombuffer(message.payload, np.uint8)
+    cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(message.payload)] = np.frombuffer(
+        message.payload, np.uint8
+    )
 
 
 def _incoming(cell: np.ndarray, source: int) -> Incoming:

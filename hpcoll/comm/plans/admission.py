@@ -37,14 +37,21 @@ class Admission:
 
         found, refused = list[str](), None
         try:
-            found = [proven(row, len(nodes), call.root, n, nodes if row.placed else ()) for n in (CHUNKS if row.chunked else (1,))]
+            found = [
+                proven(row, len(nodes), call.root, n, nodes if row.placed else ())
+                for n in (CHUNKS if row.chunked else (1,))
+            ]
         except ScheduleError as error:
             refused, found = error, [str(error)]
         if gather_number and (row, call.root) not in self._used:
             mine = int(hashlib.blake2b("".join(found).encode(), digest_size=7).hexdigest(), 16)
-            every = gather_number(mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use")
+            every = gather_number(
+                mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use"
+            )
             if len(set(every)) > 1:
-                raise ArgumentError(f"{row.key} is not the same on all ranks, so nobody runs it: {_in_words(every)}")
+                raise ArgumentError(
+                    f"{row.key} is not the same on all ranks, so nobody runs it: {_in_words(every)}"
+                )
         self._used.add((row, call.root))
         if refused:
             raise refused
@@ -52,4 +59,6 @@ class Admission:
 
 def _in_words(every: list[int]) -> str:
     kinds = [[rank for rank, one in enumerate(every) if one == number] for number in dict.fromkeys(every)]
-    return "; ".join(f"{ranks_in_words(ranks)}: schedules of digest {every[ranks[0]]:014x}" for ranks in kinds)
+    return "; ".join(
+        f"{ranks_in_words(ranks)}: schedules of digest {every[ranks[0]]:014x}" for ranks in kinds
+    )

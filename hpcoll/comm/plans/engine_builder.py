@@ -69,7 +69,9 @@ def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
         places = [tuple((next(given), next(given)) for _ in side) for side in (inputs, outputs)]
         blocks = *places, tuple(given)
         count = sum(blocks[2] if every else [n for _, n in blocks[0] or blocks[1]])
-    copied = call.copied and (count * (call.copied // call.count) if call.blocks is None else count * call.dtype.itemsize)
+    copied = call.copied and (
+        count * (call.copied // call.count) if call.blocks is None else count * call.dtype.itemsize
+    )
     call = call._replace(count=count, blocks=blocks, copied=copied)
     return call, Shape(sizes, count, ledger_nbytes(call, nranks), counted(call), copied)
 
@@ -83,7 +85,14 @@ class EngineBuilder(ABC):
         self._topology, self._wait_policy, self._lock = topology, wait_policy, lock
         self._nodes = topology.nodes if self.on_gpu else topology.parts  # as schedules see them
 
-    def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
+    def build(
+        self,
+        choice: Choice,
+        sizes: tuple[int, ...],
+        account: Account,
+        call: Call,
+        message_context: MessageContext,
+    ) -> HostEngine:
         """Build an engine for calls of one kind, of all counts for which its program holds; on GPU arrays for these counts alone.
 
         Args:
@@ -100,12 +109,19 @@ class EngineBuilder(ABC):
         return self._signed(engine, choice, account, call, ways)
 
     def _lowered(
-        self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext
-    ) -> tuple[HostEngine, Ways]:  # fmt: skip
+        self,
+        choice: Choice,
+        sizes: tuple[int, ...],
+        account: Account,
+        call: Call,
+        message_context: MessageContext,
+    ) -> tuple[HostEngine, Ways]:
         """Lower a program, and return its engine and the numbers of peers by route."""
         row = find(call.collective, choice.algorithm)._replace(graph=call.graph)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
-        unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
+        unit = (
+            max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1
+        )  # kernels work on arrays that are all aligned alike
         rank, placement = self._topology.rank, self._placement(row)
         most = self._lane_nbytes(row) if call.cells is None else None  # one lane has all cells, whole
         steps, segments = segmented(row, call, choice.segment, most, rank, placement, sizes, unit)
@@ -115,15 +131,25 @@ class EngineBuilder(ABC):
             proven(row, len(placement), call.root, steps.nchunks)
         routes = self._routes(call, message_context)
         program = lower(
-            steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
-            in_place=call.in_place, routes=routes, mapped=call.mapped, on_gpu=self.on_gpu,
-        )  # fmt: skip
+            steps,
+            segments,
+            call.dtype.itemsize,
+            self._window(len(steps.channels)),
+            in_place=call.in_place,
+            routes=routes,
+            mapped=call.mapped,
+            on_gpu=self.on_gpu,
+        )
         engine = self._engine(program, call, account.sums, message_context, shape)
         if shape is None:
-            engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), counted(call), call.copied)
+            engine.bind_counts(
+                call.count, ledger_nbytes(call, len(self._topology.nodes)), counted(call), call.copied
+            )
         return engine, Counter(route.name for route in routes.values())  # lowering has asked for no others
 
-    def _signed(self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways) -> HostEngine:
+    def _signed(
+        self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways
+    ) -> HostEngine:
         """Return an engine with its signature, by which peers compare calls; note its routes in ledger and log."""
         engine.sign(Signature.of(call, choice.algorithm, choice.segment).word, signed_nbytes(call))
         if call.cells is not None:
@@ -131,7 +157,13 @@ class EngineBuilder(ABC):
         account.ways.update(ways)
         if log.isEnabledFor(logging.DEBUG):
             peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"
-            log.debug("rank %d: %s: %s, peers: %s", self._topology.rank, named(call.collective, call.element), choice.algorithm, peers)
+            log.debug(
+                "rank %d: %s: %s, peers: %s",
+                self._topology.rank,
+                named(call.collective, call.element),
+                choice.algorithm,
+                peers,
+            )
         return engine
 
     @abstractmethod
@@ -152,8 +184,13 @@ class EngineBuilder(ABC):
 
     @abstractmethod
     def _engine(
-        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
-    ) -> HostEngine:  # fmt: skip
+        self,
+        program: Program,
+        call: Call,
+        account: np.ndarray,
+        message_context: MessageContext,
+        shape: Shape | None,
+    ) -> HostEngine:
         """Return the engine of a program."""
 
 
@@ -168,7 +205,14 @@ class HostEngines(EngineBuilder):
         whole = topology.nodes.count(topology.nodes[topology.rank])
         self._sharing = alike if alike < whole else -(-alike // ncaches())
 
-    def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
+    def build(
+        self,
+        choice: Choice,
+        sizes: tuple[int, ...],
+        account: Account,
+        call: Call,
+        message_context: MessageContext,
+    ) -> HostEngine:
         """Build an engine as `EngineBuilder.build`; calls of other element types, operators, methods and communicators share programs."""
         if sizes:
             return super().build(choice, sizes, account, call, message_context)
@@ -201,18 +245,42 @@ class HostEngines(EngineBuilder):
         return lane_nbytes(row, self._capacity, self._nodes, apart=self._nodes == self._topology.nodes)
 
     def _window(self, nchannels: int) -> int:
-        return STAGING_SLOTS if self._capacity else min(window(len(self._topology.nodes)) * nchannels, MAX_WINDOW)
+        return (
+            STAGING_SLOTS
+            if self._capacity
+            else min(window(len(self._topology.nodes)) * nchannels, MAX_WINDOW)
+        )
 
     def _engine(
-        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
-    ) -> HostEngine:  # fmt: skip
-        return HostEngine(program, library(), self._wait_policy, self._binding(program, call, account, message_context), shape)
+        self,
+        program: Program,
+        call: Call,
+        account: np.ndarray,
+        message_context: MessageContext,
+        shape: Shape | None,
+    ) -> HostEngine:
+        return HostEngine(
+            program,
+            library(),
+            self._wait_policy,
+            self._binding(program, call, account, message_context),
+            shape,
+        )
 
-    def _binding(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> Binding:
+    def _binding(
+        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext
+    ) -> Binding:
         operator = BOR if call.collective == "barrier" else call.op
         kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
         nbytes, rooted = message_nbytes(call, len(self._topology.nodes)), COLLECTIVES[call.collective].rooted
         uncached = past_the_caches(nbytes, self._sharing, rooted=rooted)
         return Binding(
-            message_context.comm, self._lock, account, kernel, message_context.rings, message_context.log, message_context.tags, uncached
+            message_context.comm,
+            self._lock,
+            account,
+            kernel,
+            message_context.rings,
+            message_context.log,
+            message_context.tags,
+            uncached,
         )

@@ -21,7 +21,11 @@ def travels_as_it_is(collective: str, forced: str | None) -> bool:
         forced: Name of the algorithm that the program asks for; None: each reduction has rows that fold once. ``native``, and one that
             does not exist, are refused later.
     """
-    return forced in (None, NATIVE) or f"{collective}/{forced}" not in CATALOGUE or find(collective, str(forced)).one_fold
+    return (
+        forced in (None, NATIVE)
+        or f"{collective}/{forced}" not in CATALOGUE
+        or find(collective, str(forced)).one_fold
+    )
 
 
 def as_digits(call: Call, rank: int, nranks: int) -> Call:
@@ -47,10 +51,19 @@ def as_digits(call: Call, rank: int, nranks: int) -> Call:
     unwanted = not result.size or (call.collective == "exscan" and rank == 0)
     size = nparts * within.nwords
     return call._replace(
-        send=words.ctypes.data, recv=result.ctypes.data, count=call.count * size, dtype=words.dtype, op=EXACT_SUM,
-        in_place=False, blocks=call.blocks and _longer(call.blocks, size), copied=0, finish=call.finish if unwanted else finish,
-        keep=(*call.keep, words, result), as_given=False, one_fold=False,
-    )  # fmt: skip
+        send=words.ctypes.data,
+        recv=result.ctypes.data,
+        count=call.count * size,
+        dtype=words.dtype,
+        op=EXACT_SUM,
+        in_place=False,
+        blocks=call.blocks and _longer(call.blocks, size),
+        copied=0,
+        finish=call.finish if unwanted else finish,
+        keep=(*call.keep, words, result),
+        as_given=False,
+        one_fold=False,
+    )
 
 
 def _array(address: int, count: int, dtype: np.dtype) -> np.ndarray:

@@ -92,7 +92,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
-        self._regions = defaultdict[str, np.ndarray](partial(np.zeros, 3, np.int64))  # calls, nanoseconds, calls with a time
+        self._regions = defaultdict[str, np.ndarray](
+            partial(np.zeros, 3, np.int64)
+        )  # calls, nanoseconds, calls with a time
         self._logs: Callable[[], Sequence[CallLog]] = tuple
         self._seen: dict[CallLog, int] = {}  # the last call of each log that was counted by its region
 
@@ -109,7 +111,11 @@ class Ledger:
             if ended == before:
                 continue
             _, records = calls.records(before + 1, ended)
-            words, regions, took = records[:, 0], records[:, f.ITS_NAMES] & f.REGION_BITS, records[:, f.ITS_END] - records[:, f.ITS_BEGIN]
+            words, regions, took = (
+                records[:, 0],
+                records[:, f.ITS_NAMES] & f.REGION_BITS,
+                records[:, f.ITS_END] - records[:, f.ITS_BEGIN],
+            )
             counted = regions > 0
             for word in np.unique(words[counted]).tolist():
                 if Signature.unpacked(word).purpose is not Purpose.NONE:  # the program has not made it
@@ -119,7 +125,11 @@ class Ledger:
     def _add(self, regions: np.ndarray, took: np.ndarray) -> None:
         ncalls, nanoseconds, ntimed = (np.bincount(regions, weights) for weights in (None, took, took > 0))
         for region in np.flatnonzero(ncalls).tolist():
-            self._regions[region_text(region)] += ncalls[region], int(nanoseconds[region]), int(ntimed[region])
+            self._regions[region_text(region)] += (
+                ncalls[region],
+                int(nanoseconds[region]),
+                int(ntimed[region]),
+            )
 
     def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
         """Return the running sums of a line; arguments as in `LedgerRow`."""
@@ -144,10 +154,16 @@ class Ledger:
     def rows(self) -> list[LedgerRow]:
         """Return the lines with at least one call, largest time first."""
         rows = []
-        for (operation, algorithm, element, why), account in list(self._accounts.items()):  # other threads add some
+        for (operation, algorithm, element, why), account in list(
+            self._accounts.items()
+        ):  # other threads add some
             ncalls, ns, nbytes, untimed = account.sums.tolist()
             ways = "+".join(sorted(account.ways))
-            rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, ways, ncalls - untimed))
+            rows.append(
+                LedgerRow(
+                    operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, ways, ncalls - untimed
+                )
+            )
         return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
     def regions(self) -> list[RegionRow]:
@@ -166,7 +182,10 @@ class Ledger:
 
     def __repr__(self) -> str:
         rows = self.rows()
-        ncalls, nbytes, seconds = (sum(column) for column in zip((0, 0, 0.0), *((row.calls, row.nbytes, row.seconds) for row in rows)))
+        ncalls, nbytes, seconds = (
+            sum(column)
+            for column in zip((0, 0, 0.0), *((row.calls, row.nbytes, row.seconds) for row in rows))
+        )
         kinds = counted(len({row.operation for row in rows}), "operation")
         return f"<hpcoll ledger: {counted(ncalls, 'call')} of {kinds}, {format_nbytes(nbytes)}, {duration(seconds)}; print() shows all>"
 
@@ -175,14 +194,27 @@ class Ledger:
     def __str__(self) -> str:
         rows, regions = self.rows(), self.regions()
         every: list[LedgerRow | RegionRow] = [*rows, *regions]
-        timed = f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"  # else the number of calls says it
+        timed = (
+            f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"
+        )  # else the number of calls says it
         heads = "calls", timed.format("timed"), "bytes", "seconds", "us/call", "element", "way, or why native"
         lines = [_LINE.format("operation", "algorithm", *heads)]
         for row in rows:
             ncalls, *times = _numbers(row, timed)
-            nbytes, why = format_nbytes(row.nbytes) if row.nbytes else "-", ", ".join(filter(None, (row.ways, row.why)))
-            lines.append(_LINE.format(row.operation, row.algorithm, row.calls, ncalls, nbytes, *times, row.element, why))
-        lines += ["", _REGION.format("region", "calls", timed.format("timed"), "seconds", "us/call")] if regions else []
+            nbytes, why = (
+                format_nbytes(row.nbytes) if row.nbytes else "-",
+                ", ".join(filter(None, (row.ways, row.why))),
+            )
+            lines.append(
+                _LINE.format(
+                    row.operation, row.algorithm, row.calls, ncalls, nbytes, *times, row.element, why
+                )
+            )
+        lines += (
+            ["", _REGION.format("region", "calls", timed.format("timed"), "seconds", "us/call")]
+            if regions
+            else []
+        )
         lines += [_REGION.format(one.region, one.calls, *_numbers(one, timed)) for one in regions]
         return "\n".join(line.rstrip() for line in lines)
 

@@ -30,7 +30,9 @@ def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = Tr
         apart: Nodes share no memory with each other; else messages of a hierarchical row between them are staged, too.
     """
     pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0) + (row.graph.degree if row.graph else 0)
-    if not row.staged:  # it has messages of any number, all of which the costs count that are derived from its schedules
+    if (
+        not row.staged
+    ):  # it has messages of any number, all of which the costs count that are derived from its schedules
         pieces = max(pieces, int(row.cost("messages", len(nodes), _MAX_CHUNKS if row.chunked else 1, nodes)))
     staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
     return int((capacity - CACHE_LINE_NBYTES * pieces) / staged)
@@ -48,7 +50,11 @@ def _staged_between(row: Algorithm, nodes: Nodes) -> float:
 
 def message_nbytes(call: Call, nranks: int) -> int:
     """Return m, the bytes of the whole message as the catalogue counts them."""
-    return call.count * call.dtype.itemsize * (nblocks(call.collective, nranks, call.graph) if call.blocks is None else 1)
+    return (
+        call.count
+        * call.dtype.itemsize
+        * (nblocks(call.collective, nranks, call.graph) if call.blocks is None else 1)
+    )
 
 
 def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
@@ -69,7 +75,14 @@ def nparts(call: Call, nranks: int) -> int:
 
 
 def segmented(
-    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...], unit: int = 1
+    row: Algorithm,
+    call: Call,
+    segment_nbytes: int,
+    most: int | None,
+    rank: int,
+    nodes: Nodes,
+    sizes: tuple[int, ...],
+    unit: int = 1,
 ) -> tuple[Schedule, Segments]:
     """Return schedule and segments of a call.
 
@@ -88,7 +101,9 @@ def segmented(
         return steps, vector_segments(call.count, longest, steps.nchunks, unit)
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
-        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // n))
+        return steps, varying_blocks(
+            *call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // n)
+        )
     if row.pipelined:
         longest = min(longest, segment)
     if blocks:

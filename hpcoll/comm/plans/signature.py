@@ -20,33 +20,84 @@ from hpcoll.schedules.catalogue import CATALOGUE, PACKAGE, registered
 from hpcoll.schedules.collectives import COLLECTIVES
 
 _ELEMENTS = (
-    "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
-    "complex128", "complex64", "float128", "complex256", "object",
-)  # fmt: skip
+    "uint8",
+    "int8",
+    "bool",
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "uint64",
+    "uint32",
+    "uint16",
+    "complex128",
+    "complex64",
+    "float128",
+    "complex256",
+    "object",
+)
 OBJECT_OPS = (
-    "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC", "MAXLOC", "REPLACE", "NO_OP",
-)  # fmt: skip
-OBJECT_FUNCTIONS = 1 << 11  # the first number of functions among the operators of calls on objects, and of their digests
-_METHOD_BITS = 4  # of an operator's field: position of the method for objects; the rest is the operator's number
+    "SUM",
+    "PROD",
+    "MIN",
+    "MAX",
+    "LAND",
+    "LOR",
+    "LXOR",
+    "BAND",
+    "BOR",
+    "BXOR",
+    "MINLOC",
+    "MAXLOC",
+    "REPLACE",
+    "NO_OP",
+)
+OBJECT_FUNCTIONS = (
+    1 << 11
+)  # the first number of functions among the operators of calls on objects, and of their digests
+_METHOD_BITS = (
+    4  # of an operator's field: position of the method for objects; the rest is the operator's number
+)
 OPERATOR_AT, OPERATOR_END = OP_AT + _METHOD_BITS, OP_AT + OP_BITS  # bits of a signature's word
 _ROOTED = ("bcast", "scatter", "gather", "reduce")  # methods for objects
 _OBJECT = len(_ELEMENTS)
 _OPS = (*BUILTIN, AVG.name, "premul_sum", EXACT_SUM.name)
 _COLLECTIVES = tuple(COLLECTIVES)
-_ALGORITHMS = {name: sorted(CATALOGUE[key].name for key in PACKAGE if CATALOGUE[key].collective == name) for name in COLLECTIVES}
+_ALGORITHMS = {
+    name: sorted(CATALOGUE[key].name for key in PACKAGE if CATALOGUE[key].collective == name)
+    for name in COLLECTIVES
+}
 _OTHERS = (1 << 5) - 1  # number of all registered algorithms for which the field has no room
 _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
 _GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
 _ORDERED = 1 << ELEMENT_BITS - 1  # of an element's field: every result must be the canonical expression
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
-PARTLY_KNOWN = ("gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")  # whose varying counts not all ranks know
+PARTLY_KNOWN = (
+    "gather",
+    "scatter",
+    "alltoall",
+    "neighbor_allgather",
+    "neighbor_alltoall",
+)  # whose varying counts not all ranks know
 
 
 _PURPOSES = (
-    "", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison",
-    "schedules of an algorithm", "when each rank came", "who came late", "the clocks of hosts",
-)  # fmt: skip
+    "",
+    "a persistent request",
+    "each rank's count",
+    "sizes of blocks",
+    "an array",
+    "arrays on the GPU",
+    "a comparison",
+    "schedules of an algorithm",
+    "when each rank came",
+    "who came late",
+    "the clocks of hosts",
+)
 
 
 class Purpose(IntEnum):
@@ -98,11 +149,17 @@ class Signature(NamedTuple):
     def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
         """Return the signature of a call; where no algorithm is named, that of the first."""
         return cls(
-            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
-            _position(call.objects, OBJECTS) + (call.operator << _METHOD_BITS) if call.objects else _op(call.op),
-            0 if algorithm is None else min(_algorithms(call.collective).index(algorithm), _OTHERS), _segment(segment),
-            call.root or call.purpose, int(call.canonical),
-        )  # fmt: skip
+            _COLLECTIVES.index(call.collective),
+            int(call.blocks is not None),
+            _position(_name(call.element), _ELEMENTS),
+            _position(call.objects, OBJECTS) + (call.operator << _METHOD_BITS)
+            if call.objects
+            else _op(call.op),
+            0 if algorithm is None else min(_algorithms(call.collective).index(algorithm), _OTHERS),
+            _segment(segment),
+            call.root or call.purpose,
+            int(call.canonical),
+        )
 
     @classmethod
     def unpacked(cls, word: int) -> "Signature":
@@ -138,8 +195,16 @@ class Signature(NamedTuple):
         collective = _COLLECTIVES[self.collective]
         if self.element == _OBJECT:
             op = f", op={self._operator}" if self.op >> _METHOD_BITS else ""
-            return f"{self._objects}(obj{op}, root={self.root})" if self._objects in _ROOTED else f"{self._objects}(obj{op})"
-        given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
+            return (
+                f"{self._objects}(obj{op}, root={self.root})"
+                if self._objects in _ROOTED
+                else f"{self._objects}(obj{op})"
+            )
+        given = (
+            []
+            if collective == "barrier"
+            else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
+        )
         if self.op and collective != "barrier":
             given.append(f"op={self._operator}")
         if COLLECTIVES[collective].rooted:
@@ -154,10 +219,12 @@ class Signature(NamedTuple):
         rooted = self._objects in _ROOTED if objects else COLLECTIVES[collective].rooted
         return {
             "collective": self._objects if objects else method(collective, varies=bool(self.varies)).lower(),
-            "count": self._elements(count) if self.counts and moves and not objects else None, "element": self._element if moves else "",
-            "op": self._operator if (self._objects in REDUCTIONS if objects else moves) else "", "root": self.root if rooted else None,
+            "count": self._elements(count) if self.counts and moves and not objects else None,
+            "element": self._element if moves else "",
+            "op": self._operator if (self._objects in REDUCTIONS if objects else moves) else "",
+            "root": self.root if rooted else None,
             "algorithm": self.algorithm_name,
-        }  # fmt: skip
+        }
 
     def nbytes(self, count: int) -> int | None:
         """Return the bytes of a count, which is as in `text`; None where ranks count differently, or the type is not known."""
@@ -182,7 +249,11 @@ class Signature(NamedTuple):
     def _operator(self) -> str:
         if self.element == _OBJECT:
             number = self.op >> _METHOD_BITS
-            return OBJECT_OPS[number] if number < len(OBJECT_OPS) else f"a function ({number % OBJECT_FUNCTIONS:03x})"
+            return (
+                OBJECT_OPS[number]
+                if number < len(OBJECT_OPS)
+                else f"a function ({number % OBJECT_FUNCTIONS:03x})"
+            )
         if self.op >= _USERS:
             return f"a function ({self.op - _USERS:04x})"  # two of them are told apart by that
         return _OPS[self.op - 1].upper() if self.op else ""
@@ -211,7 +282,11 @@ class Signature(NamedTuple):
     def algorithm_name(self) -> str:
         """The algorithm's name in the catalogue."""
         names = _algorithms(_COLLECTIVES[self.collective])
-        return names[self.algorithm] if self.algorithm < min(len(names), _OTHERS) else "registered by the program"
+        return (
+            names[self.algorithm]
+            if self.algorithm < min(len(names), _OTHERS)
+            else "registered by the program"
+        )
 
 
 NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
@@ -248,7 +323,9 @@ def _algorithms(collective: str) -> list[str]:
 
 
 def _name(element: Element) -> str:
-    return element if isinstance(element, str) else element.of if isinstance(element, Derived) else element.name
+    return (
+        element if isinstance(element, str) else element.of if isinstance(element, Derived) else element.name
+    )
 
 
 def _size(element: str) -> int:

@@ -36,7 +36,9 @@ class CallOwner:
             TransportError: The call failed.
         """
         since = 1e-9 * float(engine.state[f.STARTED])
-        call = StalledCall(self, engine, limit_s=self.limit_s if limit_s is None else limit_s, since=since, what=what)
+        call = StalledCall(
+            self, engine, limit_s=self.limit_s if limit_s is None else limit_s, since=since, what=what
+        )
         try:
             engine.go_on(status, lambda: hooks().stalls(call))
         except TransportError as error:
@@ -52,7 +54,9 @@ class CallOwner:
             TransportError: ``error``, with rank and call, where it is one.
         """
         if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {what}: {text_of(error, _WHOLE)}", code=error.code) from None
+            raise TransportError(
+                f"rank {self.rank}: {what}: {text_of(error, _WHOLE)}", code=error.code
+            ) from None
 
 
 class CollectiveOwner(CallOwner):
@@ -140,7 +144,9 @@ class FailureScope:
 
 def other_thread(rank: int) -> ArgumentError:
     """Return the error of a thread that calls while another one is inside the communicator."""
-    return ArgumentError(f"rank {rank}: another thread is inside a collective on this communicator: give each thread its own Dup()")
+    return ArgumentError(
+        f"rank {rank}: another thread is inside a collective on this communicator: give each thread its own Dup()"
+    )
 
 
 class BeginningCall(NamedTuple):
@@ -186,9 +192,15 @@ class StalledCall:
     __slots__ = ("called_at", "engine", "form", "limit_s", "owner", "since", "watchdog", "what")
 
     def __init__(
-        self, owner: CallOwner, engine: HostEngine, form: Form = "blocking", called_at: str | None = None, limit_s: float | None = None,
-        since: float | None = None, what: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        owner: CallOwner,
+        engine: HostEngine,
+        form: Form = "blocking",
+        called_at: str | None = None,
+        limit_s: float | None = None,
+        since: float | None = None,
+        what: str = "",
+    ) -> None:
         self.owner, self.engine, self.form, self.called_at = owner, engine, form, called_at
         self.limit_s, self.since, self.what, self.watchdog = limit_s, since, what, None  # type: float | None, float | None, str, Any
 

@@ -23,9 +23,15 @@ _BYTE = np.dtype(np.uint8)
 
 
 def chain(
-    rank: int, what: str, posted: MPI.Request, make: Callable[[Operation], MPI.Grequest], *, status: MPI.Status | None = None,
-    finish: Callable[[], None] | None = None, report: Callable[[MPI.Status], None] | None = None,
-) -> MPI.Grequest:  # fmt: skip
+    rank: int,
+    what: str,
+    posted: MPI.Request,
+    make: Callable[[Operation], MPI.Grequest],
+    *,
+    status: MPI.Status | None = None,
+    finish: Callable[[], None] | None = None,
+    report: Callable[[MPI.Status], None] | None = None,
+) -> MPI.Grequest:
     """Return a request that is done when another one is.
 
     Args:
@@ -54,5 +60,7 @@ def _plan(what: str) -> Plan:
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
     lock, account = np.zeros(1, np.int64), Account()
-    build = partial(HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums))
+    build = partial(
+        HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums)
+    )
     return Plan(what, "", account, lambda call, message_context: build())

@@ -21,7 +21,11 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ACTIVATE, ERROR, GIVEN_UP, ISSUED, NUMBERED, WAIT
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
-_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
+_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = (
+    300,
+    10,
+    -1,
+)  # such rounds; the second where others may need this core, the third after a while
 _FINALIZE_S, _STOP_S = 0.5, 0.05  # the second for messages that are about to end
 
 _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
@@ -42,7 +46,11 @@ def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
     if Operation.over:
         return
     with board().held():
-        _abandoned[:] = [one for one in _abandoned if not one[0].stop(_STOP_S if one[0] is engine else 0) or _on_gpu(one[1])]
+        _abandoned[:] = [
+            one
+            for one in _abandoned
+            if not one[0].stop(_STOP_S if one[0] is engine else 0) or _on_gpu(one[1])
+        ]
 
 
 def _on_gpu(call: Call | None) -> bool:
@@ -73,14 +81,23 @@ class Operation(Watched):
     over = ""
 
     def __init__(
-        self, context: CallOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
-        limit_s: float | None = None, form: Form = "in flight",
-    ) -> None:  # fmt: skip
+        self,
+        context: CallOwner,
+        plan: Plan,
+        message_context: MessageContext,
+        engine: HostEngine,
+        call: Call,
+        release: Callable[[], None],
+        limit_s: float | None = None,
+        form: Form = "in flight",
+    ) -> None:
         self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
         self.call, self._release, self._limit_s, self._form = call, release, limit_s, form
         self.board = board()
         if not self.board.free:
-            raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
+            raise ArgumentError(
+                f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them"
+            )
         self._slot = self.board.free.pop()
         self.board.slots[self._slot, progress.STATE] = progress.FREE
         self.dropped = self.ended = self.quiet = self._finished = self._held = False
@@ -111,21 +128,29 @@ class Operation(Watched):
         if self.over or (self.quiet and self.board.slots[self._slot, progress.STATE] != progress.ENDED_BADLY):
             return  # the library may not be called any more, or nobody is to hear of it
         state = self.board.slots[self._slot, progress.STATE]
-        queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
+        queued, in_time = (
+            state == progress.QUEUED,
+            self._limit_s is None or time.monotonic() - self.begun <= self._limit_s,
+        )
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
         if done or (queued and in_time):  # what is before it in the queue looks why
             return
         try:
             if self._stalled is None:
                 where = in_words(self.called_at)
-                self._stalled = StalledCall(self.context, self.engine, self._form, where, self._limit_s, self.begun)
+                self._stalled = StalledCall(
+                    self.context, self.engine, self._form, where, self._limit_s, self.begun
+                )
             if state == progress.ENDED_BADLY:
                 hooks().fails(self.context, self.engine.failure(), self._stalled)
             else:
                 hooks().stalls(self._stalled, held=held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
-                self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP
+                self._given_up, self.engine.state[ERROR] = (
+                    error.with_traceback(None),
+                    self.engine.state[ERROR] or GIVEN_UP,
+                )
 
     def give_up(self, error: TransportError) -> None:
         """End it, if it has not ended."""
@@ -143,16 +168,26 @@ class Operation(Watched):
             begun: Its first turns were already given.
         """
         tickets = self.message_context.tickets
-        slot = self.board.slots[self._slot]  # whose OWNER may still be the progress thread, on its way out of the last operation
+        slot = self.board.slots[
+            self._slot
+        ]  # whose OWNER may still be the progress thread, on its way out of the last operation
         self.board.help()
         self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
-        slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
+        slot[progress.TICKETS : progress.OUTPUT + 1] = (
+            tickets.ctypes.data,
+            tickets[1],
+            handle,
+            self.call.send,
+            self.call.recv,
+        )
         tickets[1] += 1
         self.message_context.last = self._slot
         if self._slot >= self.board.words[progress.HIGH]:
             self.board.words[progress.HIGH] = self._slot + 1
-        call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+        call_compiled(
+            ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0
+        )
 
     def break_off(self, error: BaseException) -> None:
         """Close the communicator after a signal's handler has raised before the operation was given turns: it never ends.
@@ -186,12 +221,18 @@ class Operation(Watched):
 
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
-        kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
+        kept, end = (
+            self.engine.wait_policy.stays // _TURNS,
+            math.inf if limit_s == math.inf else time.monotonic() + limit_s,
+        )
         begun = self._waited_ns[0] or time.monotonic_ns()
         try:
             while not self._finished:
                 yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
-                if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
+                if (
+                    call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after)
+                    >= progress.ENDED_WELL
+                ):
                     return True
                 kept, self._held = kept - 1, end == math.inf
                 move()
@@ -205,7 +246,9 @@ class Operation(Watched):
 
     def test(self) -> bool:
         """Give one turn, and say whether it has ended."""
-        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
+        return (
+            self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
+        )
 
     def finish(self) -> None:
         """Bring the result home and give back what was taken, when it has ended.
@@ -236,7 +279,9 @@ class Operation(Watched):
             if not self.ended:  # else compiled code has counted it
                 self.plan.account.note(self.engine.ledger_nbytes, self.engine.elapsed_ns)
             if self.engine.log is not None:
-                self.engine.log.note_wait(int(self.engine.state[NUMBERED]), *self._waited_ns, place=PLACES.number(self.called_at))
+                self.engine.log.note_wait(
+                    int(self.engine.state[NUMBERED]), *self._waited_ns, place=PLACES.number(self.called_at)
+                )
         except Exception as error:
             self._error = self.named(error)
             abandon(self.engine, self.call)
@@ -260,7 +305,11 @@ _watchdog_thread = WatchdogThread(lambda: list(_in_flight.values()))
 
 def first_unfinished(message_context: MessageContext) -> int | None:
     """Return the number of the first call on a message context that has begun, and that the program has not ended; None: there is none."""
-    begun = [one for one in list(_in_flight.values()) if one.message_context is message_context and one.state >= progress.RUNNING]
+    begun = [
+        one
+        for one in list(_in_flight.values())
+        if one.message_context is message_context and one.state >= progress.RUNNING
+    ]
     return min((int(one.engine.state[NUMBERED]) for one in begun), default=None)
 
 

@@ -106,7 +106,9 @@ class PendingRequest(Request):
 
     def __del__(self) -> None:
         if not self._start.begun and not Operation.over:
-            warnings.warn(f"{self._what}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                f"{self._what}: its request was dropped and never waited for", ResourceWarning, stacklevel=2
+            )
         super().__del__()
 
     def _end(self, status: MPI.Status | None) -> Literal[True]:
@@ -182,13 +184,17 @@ class _Starter:
             while self._left:
                 starts, come = self._left.popleft()
                 # each in a thread of its own: ranks may come to them in another order
-                threading.Thread(target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True).start()
+                threading.Thread(
+                    target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True
+                ).start()
 
 
 _starter = _Starter()
 
 
-def defer(starts: PendingStarts, come: Callable[[], object], what: str, begin: Callable[[Make], object]) -> PendingRequest | None:
+def defer(
+    starts: PendingStarts, come: Callable[[], object], what: str, begin: Callable[[Make], object]
+) -> PendingRequest | None:
     """Return the request of a call on a communicator without a context; None where it has one by now.
 
     Args:

@@ -24,7 +24,9 @@ from hpcoll.runtime.transports.mpi import handle
 _NULL = handle(MPI.REQUEST_NULL)
 
 
-def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
+def _released(
+    plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]
+) -> None:
     """Give back engine and message context of a persistent request that is gone, if it does not run."""
     if not message_context.idle:
         return
@@ -49,14 +51,28 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     _release: Any = None
 
     def _bind(
-        self, context: CollectiveOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
-        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], compare: Callable[[], None], limit_s: float | None,
-    ) -> None:  # fmt: skip
+        self,
+        context: CollectiveOwner,
+        plan: Plan,
+        message_context: MessageContext,
+        engine: HostEngine,
+        call: Call,
+        describe: Callable[[], Call | None] | None,
+        give_back: Callable[[], None],
+        compare: Callable[[], None],
+        limit_s: float | None,
+    ) -> None:
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context.
 
         ``compare`` raises where not all ranks have made the same request.
         """
-        self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
+        self._context, self._plan, self._message_context, self._call, self._describe = (
+            context,
+            plan,
+            message_context,
+            call,
+            describe,
+        )
         self._compare, self._named = compare, (plan.title, call.count)
         self._engine, self._limit_s = engine, limit_s
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
@@ -94,7 +110,9 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         self._stale = False
         self._completed, self._pid = MPI.Grequest.Start(say_nothing, freed, nothing), os.getpid()
         self._completed.Complete()
-        self._engine.bind_request(MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request))
+        self._engine.bind_request(
+            MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request)
+        )
         self._eager = START, self._engine.address, self._call.send, self._call.recv, 0
         return self._eager
 
@@ -116,15 +134,24 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             self._context.check()
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         if self._cell[0] != _NULL:
-            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+            raise ArgumentError(
+                f"rank {self._context.rank}: {self._title} was started and not waited for yet"
+            )
         with self._context.failure_scope(self._title):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)
         try:
             operation = Operation(
-                self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s, "persistent"
-            )  # fmt: skip
+                self._context,
+                self._plan,
+                self._message_context,
+                self._engine,
+                call,
+                nothing,
+                self._limit_s,
+                "persistent",
+            )
         except ArgumentError as error:
             if status is not None:
                 refused(self._context, self._plan, self._engine, call, error)
@@ -162,7 +189,9 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             ArgumentError: it runs.
         """
         if self._cell[0] != _NULL:
-            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+            raise ArgumentError(
+                f"rank {self._context.rank}: {self._title} was started and not waited for yet"
+            )
         self.close()
         self._give_back()
         if self._release is not None:

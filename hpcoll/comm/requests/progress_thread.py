@@ -48,7 +48,12 @@ class Board:
             return
         with self._starting:
             if self._thread is None and can_be_helped():
-                thread = threading.Thread(target=call_compiled, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
+                thread = threading.Thread(
+                    target=call_compiled,
+                    args=(SERVE, self.address, 0, 0, 0),
+                    name="hpcoll-progress",
+                    daemon=True,
+                )
                 thread.start()
                 atexit.register(self.stop)
                 self._thread = thread
@@ -72,7 +77,9 @@ class Board:
 
 
 def _post(words: np.ndarray) -> None:
-    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(int(words[progress.SEM_POST]))(int(words[progress.SEMAPHORE]))
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(int(words[progress.SEM_POST]))(
+        int(words[progress.SEMAPHORE])
+    )
 
 
 @functools.lru_cache(maxsize=1)

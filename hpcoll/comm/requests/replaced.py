@@ -34,7 +34,9 @@ def waited_for() -> list[Any]:
 def _waiting_for(wait: Callable[..., Any]) -> Callable[..., Any]:
     """Return a ``Waitall`` of mpi4py's that tells for which requests a thread waits, and that waits for ours itself beside null ones."""
 
-    def wait_all(kind: type[MPI.Request], requests: Sequence[Any], statuses: list[MPI.Status] | None = None) -> Any:
+    def wait_all(
+        kind: type[MPI.Request], requests: Sequence[Any], statuses: list[MPI.Status] | None = None
+    ) -> Any:
         """Wait for all requests, as mpi4py does."""
         thread = get_ident()
         _waiting[thread] = requests
@@ -59,7 +61,9 @@ def install() -> bool:
     """Replace the methods, and say whether they are; the classes let nobody set their attributes."""
     found: dict[type, Any] = {kind: next(iter(gc.get_referents(vars(kind))), None) for kind in _REPLACED}
     for kind, methods in _REPLACED.items():
-        if type(found[kind]) is not dict or any(found[kind].get(name) is not vars(kind)[name] for name in methods):
+        if type(found[kind]) is not dict or any(
+            found[kind].get(name) is not vars(kind)[name] for name in methods
+        ):
             return False
     for kind, methods in _REPLACED.items():
         found[kind].update({name: classmethod(method) for name, method in methods.items()})

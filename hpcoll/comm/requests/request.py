@@ -136,14 +136,24 @@ class CollectiveRequest(MPI.Request):
 
     def __repr__(self) -> str:
         operation = self._operation
-        state = "not in flight" if operation is None else "done" if operation.state >= progress.ENDED_WELL else "in flight"
+        state = (
+            "not in flight"
+            if operation is None
+            else "done"
+            if operation.state >= progress.ENDED_WELL
+            else "in flight"
+        )
         return f"<hpcoll request of {operation.title if operation else getattr(self, '_title', self._what)}: {state}>"
 
     def __del__(self) -> None:
         operation = self._operation
         if operation is not None and not operation.over and self != MPI.REQUEST_NULL:
             operation.dropped = True
-            warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                f"{operation.title}: its request was dropped and never waited for",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
 
 class Request(CollectiveRequest, MPI.Grequest):
@@ -170,8 +180,13 @@ Make: TypeAlias = Callable[[Operation], MPI.Grequest]
 
 
 def start(
-    context: CallOwner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
-) -> tuple[MPI.Grequest, HostEngine]:  # fmt: skip
+    context: CallOwner,
+    on: MessageContext,
+    plan: Plan,
+    call: Call,
+    make: Make = Request.of,
+    limit_s: float | None = None,
+) -> tuple[MPI.Grequest, HostEngine]:
     """Start a collective on a message context, for so long at most; ``make`` makes the request. Return the request and the engine."""
     engine = plan.take(on, call)
     if call.start is not None:
@@ -198,9 +213,16 @@ def _no_turns() -> None:
 
 
 def launch(
-    context: CallOwner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
-    make: Make = Request.of, limit_s: float | None = None, begun: bool = False,
-) -> MPI.Grequest:  # fmt: skip
+    context: CallOwner,
+    message_context: MessageContext,
+    plan: Plan,
+    call: Call,
+    engine: HostEngine,
+    first: Callable[[], int | None],
+    make: Make = Request.of,
+    limit_s: float | None = None,
+    begun: bool = False,
+) -> MPI.Grequest:
     """Return the request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
 
     Raises:

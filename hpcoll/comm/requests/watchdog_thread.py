@@ -55,7 +55,9 @@ class WatchdogThread:
                     self._thread.start()
                     atexit.register(self._end)
             self._something.set()
-        except BaseException:  # of a signal's handler, or no more threads: the next call in flight tries again
+        except (
+            BaseException
+        ):  # of a signal's handler, or no more threads: the next call in flight tries again
             self.awake = False
             raise
 

@@ -73,7 +73,9 @@ class BlockedCall:
     def as_json(self) -> dict[str, Any]:
         """Return what the JSON document has of it."""
         left_out = ("over",) if self.kind else ("over", *_FAILURE)
-        return {name: value for name, value in vars(self).items() if name not in left_out} | ({"over": True} if self.over else {})
+        return {name: value for name, value in vars(self).items() if name not in left_out} | (
+            {"over": True} if self.over else {}
+        )
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "BlockedCall":
@@ -106,7 +108,9 @@ class Status:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Status":
         """Return the status of a JSON document."""
-        waits, failed = (tuple(map(BlockedCall.from_json, found.get(name, ()))) for name in ("waits", "failed"))
+        waits, failed = (
+            tuple(map(BlockedCall.from_json, found.get(name, ()))) for name in ("waits", "failed")
+        )
         return cls(waits, failed, found.get("left", ""))
 
 

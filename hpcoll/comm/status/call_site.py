@@ -12,7 +12,10 @@ from hpcoll.base.text import LINE, printable
 
 Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instruction in it
 
-PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
+PROCESS, COMMUNICATOR = (
+    "process",
+    "communicator",
+)  # what cannot call anything before a call has ended in which a thread waits
 
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_OVER = (_PACKAGE, "contextlib", "torch")
@@ -61,5 +64,7 @@ def in_words(place: Place) -> str:
     if place is None:
         return "an unknown place"
     code, at = place
-    line = next((line for first, end, line in code.co_lines() if first <= at < end and line), code.co_firstlineno)
+    line = next(
+        (line for first, end, line in code.co_lines() if first <= at < end and line), code.co_firstlineno
+    )
     return f"{printable(code.co_filename, LINE)}:{line}"

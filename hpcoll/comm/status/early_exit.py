@@ -25,13 +25,24 @@ def say(how: str = "") -> None:
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
         page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()
         peers, program = {world.rank: pid}, program_words()
-        page.introduce(Identity(pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program))
+        page.introduce(
+            Identity(
+                pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program
+            )
+        )
         page.write({"waits": [], "failed": [], "left": how or how_it_ends()})
 
 
 def find(ranks: Sequence[int]) -> tuple[int, str] | None:
     """Return one of some ranks of COMM_WORLD that has ended, on this node, with its process and how, as text; None where there is none."""
-    return next(((who.rank, f"(process {who.pid} on {who.host}) {left}") for who, left in ends() if who.rank in ranks), None)
+    return next(
+        (
+            (who.rank, f"(process {who.pid} on {who.host}) {left}")
+            for who, left in ends()
+            if who.rank in ranks
+        ),
+        None,
+    )
 
 
 def ends() -> Iterator[tuple[Identity, str]]:

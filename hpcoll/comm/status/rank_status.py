@@ -16,7 +16,9 @@ from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, StatusPage, StatusSlots, fitting
 
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
-_MOST_TOLD = NOTICE_NBYTES // 2  # bytes of one: ranks that read it and those that are sent it have the same text
+_MOST_TOLD = (
+    NOTICE_NBYTES // 2
+)  # bytes of one: ranks that read it and those that are sent it have the same text
 
 
 class RankStatus:
@@ -33,7 +35,9 @@ class RankStatus:
         self._seen: dict[int, dict[str, Any]] = {}  # by id of the watchdog, what only the status page has
         self._failed: dict[str, BlockedCall] = {}  # by communicator, the first failure
         self._left = ""
-        self._changing = threading.RLock()  # the handler of a signal may call a collective while one that it interrupts is noted
+        self._changing = (
+            threading.RLock()
+        )  # the handler of a signal may call a collective while one that it interrupts is noted
         self._changes = self._written = 0
         self.at_end: list[Callable[[], None]] = []
 
@@ -56,7 +60,11 @@ class RankStatus:
 
     def waits_of(self, key: str, lane: int) -> list[BlockedCall]:
         """Return the calls that wait, or failed while they waited, on a message context."""
-        return [one for one in [*self._waits.values(), *self._failed.values()] if (one.key, one.lane) == (key, lane)]
+        return [
+            one
+            for one in [*self._waits.values(), *self._failed.values()]
+            if (one.key, one.lane) == (key, lane)
+        ]
 
     def wait(self, watchdog: object, call: BlockedCall, seen: dict[str, Any] | None = None) -> None:
         """Say that a call waits.
@@ -81,7 +89,9 @@ class RankStatus:
             if self._waits.pop(id(watchdog), None):
                 self._write()
 
-    def fail(self, kind: str, text: str, call: BlockedCall, first: BlockedCall | None = None) -> BlockedCall | None:
+    def fail(
+        self, kind: str, text: str, call: BlockedCall, first: BlockedCall | None = None
+    ) -> BlockedCall | None:
         """Say that a call has failed, and return what is said; None where one of its communicator has failed before.
 
         Args:
@@ -124,7 +134,9 @@ class RankStatus:
 
     def status(self) -> Status:
         """Return what this rank says of itself."""
-        waits = (replace(one, over=True) if one.key in self._failed else one for one in list(self._waits.values()))
+        waits = (
+            replace(one, over=True) if one.key in self._failed else one for one in list(self._waits.values())
+        )
         return Status(tuple(waits), tuple(self._failed.values()), self._left)
 
     def _write(self, *, page_alone: bool = False) -> None:
@@ -136,7 +148,10 @@ class RankStatus:
             for one in slots:
                 one.write(text)
             if self._page is not None:
-                waits = [call.as_json() | self._seen.get(watchdog, {}) for watchdog, call in list(self._waits.items())]
+                waits = [
+                    call.as_json() | self._seen.get(watchdog, {})
+                    for watchdog, call in list(self._waits.items())
+                ]
                 self._page.write(self.status().as_json() | {"waits": waits})
             self._written = changes
             page_alone = False

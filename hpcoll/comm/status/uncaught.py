@@ -19,8 +19,14 @@ from hpcoll.selection.agreement import first_of_node
 from hpcoll.selection.config import FULL, TRACEBACK
 
 _PACKAGE = __name__.partition(".")[0]
-_LAUNCHERS = ("runpy", "mpi4py.run", "mpi4py.__main__")  # modules above a program that ``python -m mpi4py`` starts
-_LIBRARIES = {*sys.stdlib_module_names, _PACKAGE, "llvmlite", "mpi4py", "numba", "numpy", "torch"} - {"__main__"}  # that hpcoll calls
+_LAUNCHERS = (
+    "runpy",
+    "mpi4py.run",
+    "mpi4py.__main__",
+)  # modules above a program that ``python -m mpi4py`` starts
+_LIBRARIES = {*sys.stdlib_module_names, _PACKAGE, "llvmlite", "mpi4py", "numba", "numpy", "torch"} - {
+    "__main__"
+}  # that hpcoll calls
 
 
 def install() -> None:
@@ -50,10 +56,16 @@ def install() -> None:
 @contextmanager
 def _shortened(error: BaseException | None, trace: TracebackType | None) -> Iterator[bool]:
     """Take out of an error, and of those before it, what nobody needs to see, for a while; say whether there was any."""
-    kept, one, refused = list[tuple[BaseException, TracebackType | None, TracebackType | None]](), error, False
+    kept, one, refused = (
+        list[tuple[BaseException, TracebackType | None, TracebackType | None]](),
+        error,
+        False,
+    )
     while one is not None and not _shows_all() and one not in [before for before, *_ in kept]:
         refused = refused or _on_purpose(one)  # what it was raised from is told, too: its text says why
-        kept.append((one, one.__traceback__, shown(trace if one is error else one.__traceback__, on_purpose=refused)))
+        kept.append(
+            (one, one.__traceback__, shown(trace if one is error else one.__traceback__, on_purpose=refused))
+        )
         refused = refused and one.__cause__ is not None
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     try:
@@ -75,7 +87,9 @@ def _shows_all() -> bool:
 
 
 def _on_purpose(error: BaseException) -> bool:
-    return isinstance(error, HpcollError) or (error.__suppress_context__ and isinstance(error.__context__, HpcollError))
+    return isinstance(error, HpcollError) or (
+        error.__suppress_context__ and isinstance(error.__context__, HpcollError)
+    )
 
 
 def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | None:

@@ -30,17 +30,24 @@ from hpcoll.runtime.transports.mpi import (
     tells_of_failure,
     title_of,
     world_ranks,
-)  # fmt: skip
+)
 from hpcoll.selection.config import PREFIX, Config, log
 
 FIRST_USE = "the first collective of hpcoll's"  # for texts
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
-_SEARCH_S, _MOST_S = 0.5, 10.0  # between two searches for ranks that have no communicator: at first, and at most
+_SEARCH_S, _MOST_S = (
+    0.5,
+    10.0,
+)  # between two searches for ranks that have no communicator: at first, and at most
 
-_left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
-failure_detectors: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []  # of some ranks of COMM_WORLD one that has ended, and how
+_left: list[
+    object
+] = []  # requests that were given up and their memory, in which the library writes when the others come
+failure_detectors: list[
+    Callable[[Sequence[int]], tuple[int, str] | None]
+] = []  # of some ranks of COMM_WORLD one that has ended, and how
 _GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
 
 
@@ -61,7 +68,9 @@ def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -
     """
     _refuse_revoked(comm, what)
     if _GIVEN_UP and (before := comm.Get_attr(_GIVEN_UP[0])) is not None:
-        raise ArgumentError(f"rank {comm.rank}: this communicator cannot be used: not all ranks came to {before}")
+        raise ArgumentError(
+            f"rank {comm.rank}: this communicator cannot be used: not all ranks came to {before}"
+        )
     _end_in_time(comm, comm.Iallreduce(MPI.IN_PLACE, buffer, op), buffer, what)
 
 
@@ -138,7 +147,9 @@ class PrivateComm(MPI.Intracomm):
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> "PrivateComm":
         """Return the communicator of the ranks that share a property with this rank."""
         self.Barrier()
-        return PrivateComm.of(super().Split_type(split_type, key, info), f"ranks of {self._named}", self._what)
+        return PrivateComm.of(
+            super().Split_type(split_type, key, info), f"ranks of {self._named}", self._what
+        )
 
 
 @contextlib.contextmanager
@@ -185,7 +196,9 @@ def _give_up(comm: MPI.Intracomm, what: str) -> None:
 def _refuse_revoked(comm: MPI.Intracomm, what: str) -> None:
     """Raise Revoked where a communicator is: the library's calls in flight on it may wait for ever."""
     if is_revoked(comm):
-        raise Revoked(f"rank {comm.rank}: {what}, on {title_of(comm)} at {in_words(place_of_caller())}: the communicator was revoked")
+        raise Revoked(
+            f"rank {comm.rank}: {what}, on {title_of(comm)} at {in_words(place_of_caller())}: the communicator was revoked"
+        )
 
 
 def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
@@ -231,7 +244,11 @@ class _Waiting:
 
     def end(self, request: MPI.Request) -> None:
         """Wait for it."""
-        limit, warn, next_look = _seconds("TIMEOUT", None), _seconds("WARN", Config().warn), self._begun + _LOOK_S
+        limit, warn, next_look = (
+            _seconds("TIMEOUT", None),
+            _seconds("WARN", Config().warn),
+            self._begun + _LOOK_S,
+        )
         try:
             while not request.Test():
                 time.sleep(_NAP_S)
@@ -246,14 +263,18 @@ class _Waiting:
                     warn = None
                     self._warn(waited)
         except TransportError as error:  # others that give up later read that this one has come
-            RANK_STATUS.fail(type(error).__name__, str(error), replace(self._call, key=self._what + self._title))
+            RANK_STATUS.fail(
+                type(error).__name__, str(error), replace(self._call, key=self._what + self._title)
+            )
             raise
         finally:
             RANK_STATUS.end(self)
 
     @property
     def _call(self) -> BlockedCall:
-        return BlockedCall("", -1, 0, f"{self._what} at {self._where}", self._title, since=self._begun, holds=holds())
+        return BlockedCall(
+            "", -1, 0, f"{self._what} at {self._where}", self._title, since=self._begun, holds=holds()
+        )
 
     def _look(self) -> None:
         """Say what this rank waits in, and see whether others are gone, or have revoked the communicator."""
@@ -277,17 +298,31 @@ class _Waiting:
     def _warn(self, waited: float) -> None:
         if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits may not be known
             size, called = self._comm.size, self._called
-            log.warning("%s waits for %.0f s: not all of %d ranks have come to %s: %s", self._who, waited, size, called, self._who_came())
+            log.warning(
+                "%s waits for %.0f s: not all of %d ranks have come to %s: %s",
+                self._who,
+                waited,
+                size,
+                called,
+                self._who_came(),
+            )
 
     def _who_came(self) -> str:
         """Return which ranks have come, and what others wait in, as far as their status pages say; they are found on this node alone."""
         world, mine = world_ranks(self._comm), self._comm.rank
         pages = {who.rank: Status.from_json(notice) for who, notice in early_exit.pages()}
-        calls = {rank: pages[place].waits + pages[place].failed for rank, place in enumerate(world) if place in pages and rank != mine}
+        calls = {
+            rank: pages[place].waits + pages[place].failed
+            for rank, place in enumerate(world)
+            if place in pages and rank != mine
+        }
         here = {rank for rank, found in calls.items() if any(self._is_this(one) for one in found)} | {mine}
         everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
         others = set(range(len(world))) - here
-        told = [f"{ranks_in_words(here)} came", f"{ranks_in_words(others)} did not" if everywhere else "other nodes' ranks are not seen"]
+        told = [
+            f"{ranks_in_words(here)} came",
+            f"{ranks_in_words(others)} did not" if everywhere else "other nodes' ranks are not seen",
+        ]
         for rank in sorted(others & calls.keys()):
             told += [f"rank {rank} waits in {printable(one.what, LINE)}" for one in calls[rank][-1:]]
         return "; ".join(told)

@@ -31,11 +31,20 @@ def install() -> None:
 
 def _leave(status: int) -> None:
     """Leave, as ``os._exit``, after the other ranks could hear of it."""
-    if status != 0 or os.getpid() != _pid or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+    if (
+        status != 0
+        or os.getpid() != _pid
+        or not MPI.Is_initialized()
+        or MPI.Is_finalized()
+        or MPI.COMM_WORLD.size == 1
+    ):
         _exit(status)
     try:
         if not _all_leave():
-            log.warning("rank %d leaves by os._exit(0) before others: MPI_Abort ends them, with status 1", MPI.COMM_WORLD.rank)
+            log.warning(
+                "rank %d leaves by os._exit(0) before others: MPI_Abort ends them, with status 1",
+                MPI.COMM_WORLD.rank,
+            )
             status = 1
             MPI.COMM_WORLD.Abort(status)
     finally:
@@ -56,5 +65,7 @@ def _all_leave() -> bool:
 
 def _nranks() -> int:
     """Return how many ranks this node has, as far as the launcher says, or communicators show."""
-    near = {on.team.world_ranks[rank] for on in (one.resources for one in list(live_contexts)) for rank in on.near}
+    near = {
+        on.team.world_ranks[rank] for on in (one.resources for one in list(live_contexts)) for rank in on.near
+    }
     return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)

@@ -18,9 +18,20 @@ from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import IN_FLIGHT, Team
 from hpcoll.runtime.telemetry.call_log import EVERY, CallLog
-from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, failed_ranks, is_revoked, may_call, tells_of_failure, title_of
+from hpcoll.runtime.transports.mpi import (
+    KNOWN_S,
+    Revoked,
+    failed_ranks,
+    is_revoked,
+    may_call,
+    tells_of_failure,
+    title_of,
+)
 
-_AT_ONCE, _MOST_AT_ONCE = 4, 16  # message contexts for persistent requests; the second where requests come and go
+_AT_ONCE, _MOST_AT_ONCE = (
+    4,
+    16,
+)  # message contexts for persistent requests; the second where requests come and go
 
 
 class ContextPool:
@@ -71,13 +82,24 @@ class Resources(ContextPool):
     def __init__(self, team: Team, number: int) -> None:
         self.team, self.number = team, number
         self.rank, self.nranks, self.comm = team.rank, team.nranks, team.comm
-        self.config, self.node, self.topology, self.levels = team.config, team.node, team.topology, team.levels
+        self.config, self.node, self.topology, self.levels = (
+            team.config,
+            team.node,
+            team.topology,
+            team.levels,
+        )
         self.capacity, self.one_node, self.has_gpus = team.capacity, team.one_node, team.has_gpus
         self.asked_mixed, self.mixed, self.wait_policy = team.asked_mixed, team.mixed, team.wait_policy
         self.message_contexts = team.message_contexts()
-        self.key = f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
+        self.key = (
+            f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
+        )
         self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
-        self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
+        self.near = (
+            {rank: local for local, rank in enumerate(self.node.ranks)}
+            if self.shares_memory
+            else {self.rank: 0}
+        )
         self.lock, self.life = np.zeros(1, np.int64), 0
         self.met = False
         self.settled: tuple[type[TransportError], str] | None = None
@@ -93,7 +115,14 @@ class Resources(ContextPool):
         self.counts_in_flight = not self.has_gpus  # calls on GPU arrays have message contexts of their own
         for one in self.message_contexts:
             one.log.serve()
-        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts, graph=graph_of(self.native))
+        self.caller = Caller(
+            self.native,
+            self.rank,
+            self.nranks,
+            np.zeros(1, np.uint8),
+            self._counts,
+            graph=graph_of(self.native),
+        )
 
     @property
     def title(self) -> str:
@@ -108,13 +137,23 @@ class Resources(ContextPool):
 
     def form(self, index: int) -> Form:
         """Return the form in which a program calls what runs on a message context."""
-        place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
-        return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
+        place = next(
+            (place for place, one in enumerate(self.every_message_context()) if one.index == index), 0
+        )
+        return (
+            "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
+        )
 
     def numbered(self, lane: int, number: int, *, after: bool = False) -> str:
         """Return `counted` in words; empty where it is not known."""
         count = self.counted(lane, number, after=after)
-        return "" if not count else f"blocking call {count}" if self.form(lane) == "blocking" else f"call {count} in flight"
+        return (
+            ""
+            if not count
+            else f"blocking call {count}"
+            if self.form(lane) == "blocking"
+            else f"call {count} in flight"
+        )
 
     def counted(self, lane: int, number: int, *, after: bool = False) -> int:
         """Return which call of the program's one is, as it counts blocking calls, and calls in flight; 0 where that is not known.
@@ -141,7 +180,10 @@ class Resources(ContextPool):
             PeerFailed: what is made there ended because a rank has failed.
         """
         try:
-            with self.team.alone(lambda ready: self.service_collectives.everywhere(ready, purpose, what), self.message_contexts[0].index):
+            with self.team.alone(
+                lambda ready: self.service_collectives.everywhere(ready, purpose, what),
+                self.message_contexts[0].index,
+            ):
                 yield
         except MPI.Exception as error:
             raise self.peer_failed(error) if tells_of_failure(error, self.comm) else error from None
@@ -271,4 +313,6 @@ class CommunicatorCalls(CollectiveOwner):
         return Revoked(f"rank {self.rank}: {revoked}") if revoked else super().refusal()
 
 
-live_contexts: dict[CommunicatorCalls, None] = {}  # of this process, until their communicators are freed; other threads make some
+live_contexts: dict[
+    CommunicatorCalls, None
+] = {}  # of this process, until their communicators are freed; other threads make some

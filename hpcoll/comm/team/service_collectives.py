@@ -25,12 +25,19 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, RUN, START, STARTED
 from hpcoll.selection.choice import Choice
 
-BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
+BuildEngine: TypeAlias = Callable[
+    [Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine
+]  # sizes of blocks
 
 _BYTE = np.dtype(np.uint8)
-_ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}  # few rounds, on any number of nodes
+_ALGORITHMS = {
+    "allreduce": "recursive_doubling",
+    "allgather": "circulant",
+}  # few rounds, on any number of nodes
 _WHOLE = 1 << 30  # bytes of a segment
-_FEW = 64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait
+_FEW = (
+    64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait
+)
 
 
 class ServiceCollectives:
@@ -49,7 +56,9 @@ class ServiceCollectives:
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[Call, HostEngine]] = {}
         self._numbers: dict[Purpose, tuple[np.ndarray, np.ndarray]] = {}
-        self._comparers: dict[int, tuple[HostEngine, Call]] = {}  # by index of the message context of a persistent request
+        self._comparers: dict[
+            int, tuple[HostEngine, Call]
+        ] = {}  # by index of the message context of a persistent request
         self._comparing: dict[int, int] = {}  # how far those are that have begun
         self._owner: CallOwner | None = None
 
@@ -72,9 +81,18 @@ class ServiceCollectives:
     def combine(self, words: np.ndarray, purpose: Purpose, what: str = "") -> None:
         """Set the bits of an array, equally long everywhere, that are set on any rank; arguments as of `everywhere`."""
         at = words.ctypes.data
-        self._run(Call("allreduce", at, at, words.nbytes, _BYTE, BOR, in_place=True, keep=(words,)), purpose, what)
+        self._run(
+            Call("allreduce", at, at, words.nbytes, _BYTE, BOR, in_place=True, keep=(words,)), purpose, what
+        )
 
-    def gather(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: str = "", limit_s: float | None = None) -> None:
+    def gather(
+        self,
+        mine: np.ndarray,
+        every: np.ndarray,
+        purpose: Purpose,
+        what: str = "",
+        limit_s: float | None = None,
+    ) -> None:
         """Gather every rank's array, one after another.
 
         Args:
@@ -88,10 +106,23 @@ class ServiceCollectives:
         self._run(call, purpose, what, limit_s)
 
     def gather_in_flight(
-        self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, message_context: MessageContext, make: Make
+        self,
+        mine: np.ndarray,
+        every: np.ndarray,
+        purpose: Purpose,
+        message_context: MessageContext,
+        make: Make,
     ) -> MPI.Grequest:
         """Begin to gather every rank's array, as a call in flight on a message context; ``make`` makes the request."""
-        call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every), purpose=purpose)
+        call = Call(
+            "allgather",
+            mine.ctypes.data,
+            every.ctypes.data,
+            mine.nbytes,
+            _BYTE,
+            keep=(mine, every),
+            purpose=purpose,
+        )
         key = call.collective, purpose
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
@@ -108,7 +139,9 @@ class ServiceCollectives:
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
-    def gather_again(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: Callable[[], str]) -> None:
+    def gather_again(
+        self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: Callable[[], str]
+    ) -> None:
         """Gather as `gather`, from and to the same arrays as the last time, as a rule: their engine is kept.
 
         Args:
@@ -119,7 +152,9 @@ class ServiceCollectives:
         """
         kept = self._kept.pop(purpose, None)  # not while another thread has it
         if kept is None or kept[0].keep[0] is not mine:
-            call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
+            call = Call(
+                "allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every)
+            )
             kept = call, self._run(call, purpose, what())
         else:
             call, engine = kept
@@ -141,7 +176,9 @@ class ServiceCollectives:
         self._numbers[purpose] = one, every
         return numbers
 
-    def begin_comparison(self, message_context: MessageContext, planned: HostEngine, *, at_once: bool) -> None:
+    def begin_comparison(
+        self, message_context: MessageContext, planned: HostEngine, *, at_once: bool
+    ) -> None:
         """Send all ranks a message with the check of a persistent request's calls, on its own message context.
 
         Args:
@@ -213,7 +250,15 @@ class ServiceCollectives:
         self._end(call, engine, status, purpose, what, limit_s)
         return engine
 
-    def _end(self, call: Call, engine: HostEngine, status: int, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
+    def _end(
+        self,
+        call: Call,
+        engine: HostEngine,
+        status: int,
+        purpose: Purpose,
+        what: str,
+        limit_s: float | None = None,
+    ) -> None:
         """Run to the end what has begun."""
         if status == DONE:
             return
@@ -235,6 +280,8 @@ class ServiceCollectives:
     def _plan(self, collective: str, purpose: Purpose) -> Plan:
         algorithm, account = _ALGORITHMS[collective], Account()
         choice = Choice(algorithm, _WHOLE, "")
-        plan = Plan(purpose.text, algorithm, account, lambda call, on: self._build(choice, (), account, call, on))
+        plan = Plan(
+            purpose.text, algorithm, account, lambda call, on: self._build(choice, (), account, call, on)
+        )
         plan.kept = True
         return plan

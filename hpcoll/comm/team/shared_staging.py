@@ -58,7 +58,9 @@ class SharedStaging:
                     return True
             time.sleep(_WAIT_S)
 
-    def take(self, owner: object, gpu: object, comm: MPI.Intracomm) -> tuple[StagingLease, MessageContext] | None:
+    def take(
+        self, owner: object, gpu: object, comm: MPI.Intracomm
+    ) -> tuple[StagingLease, MessageContext] | None:
         """Return a lease that no rank uses, and its message context, for a call that begins now; None, on all ranks, where there is none.
 
         Collective over ``comm``, while this thread is `hpcoll.comm.team.team.Team.alone`.

@@ -48,7 +48,10 @@ FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
-_IN_TURN, _ANYWAY = 3, 0.25  # attempts in which they keep their order, and the share of later ones in which they do not
+_IN_TURN, _ANYWAY = (
+    3,
+    0.25,
+)  # attempts in which they keep their order, and the share of later ones in which they do not
 
 
 class Team:
@@ -87,10 +90,22 @@ class Team:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], *, mixed: bool,
-        all_share: bool, may_part: bool,
-    ) -> None:  # fmt: skip
-        self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
+        self,
+        comm: MPI.Intracomm,
+        number: int,
+        processes: Sequence[Process] | None,
+        world_ranks: tuple[int, ...],
+        *,
+        mixed: bool,
+        all_share: bool,
+        may_part: bool,
+    ) -> None:
+        self.number, self.rank, self.nranks, self.world_ranks = (
+            number,
+            comm.Get_rank(),
+            comm.Get_size(),
+            world_ranks,
+        )
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
         self.uses_mpi = self.failed = False
         self._waiting: list[int] = []  # communicators that want to be `alone`
@@ -105,7 +120,9 @@ class Team:
                 self.comm.Free()
                 raise
             pids = [one.pid for one in self.processes]
-            self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share)
+            self.node = LocalRanks(
+                self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share
+            )
         with self._together():
             self._meet(may_part=may_part)
         self.has_gpus = any(one.has_gpu for one in self.processes)
@@ -113,7 +130,10 @@ class Team:
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
             peers = [rank for rank in range(self.nranks) if rank != self.rank]
-            log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
+            log.info(
+                "messages of rank 0: %s",
+                in_words(host_routes(self._stock[0].local_peers), peers, self.levels),
+            )
             if self.node.own_memory is not None:
                 log.info("long messages of ranks of a node: %s", self.node.own_memory)
 
@@ -132,22 +152,37 @@ class Team:
             self.wait_policy = self.wait_policy._replace(eager=NEVER)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
-            unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)
+            unreadable = self.node.read_own_memory(
+                [one.word for one in self.processes], self.config.shm_copy, measured
+            )
             if unreadable and self.node.rank == 0:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
-                log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
+                log.log(
+                    level,
+                    "ranks of this node stage all messages: they cannot read each other's memory: %s",
+                    unreadable,
+                )
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
         RANK_STATUS.add_slots(self.node.status_slots)
         if self.node.memory_alone:
-            log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
+            log.info(
+                "shared memory of this node: files of memory alone (memfd), because %s makes none without a name",
+                FOLDER,
+            )
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
-        if not self.one_node and not may_part and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size)):
+        if (
+            not self.one_node
+            and not may_part
+            and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size))
+        ):
             FINALIZE_COMMS[self.number, self.world_ranks] = self.comm.Dup()
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
-        self.levels = levels_between(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
+        self.levels = levels_between(hosts, self.config.levels).on_parts(
+            self.topology.nodes, self.topology.domains
+        )
 
     def _together(self) -> AbstractContextManager[None]:
         """Return a context manager for calls of the MPI library's own that all ranks make."""
@@ -198,7 +233,9 @@ class Team:
         self._waiting.append(turn)
         try:
             for attempt in count():
-                mine = turn == min(self._waiting) or (attempt > _IN_TURN and random.random() < _ANYWAY)  # the first may be late elsewhere
+                mine = turn == min(self._waiting) or (
+                    attempt > _IN_TURN and random.random() < _ANYWAY
+                )  # the first may be late elsewhere
                 ready = mine and self.lock.acquire(blocking=False)
                 try:
                     if everywhere(np.array([ready]))[0]:

@@ -95,7 +95,13 @@ def forget(inside: Sequence[int]) -> None:
 
 
 def _outside(
-    run_s: float, on_core_s: float, taken_s: float, in_calls_s: float, blocking_s: float, lingered_s: float, lingered_on_core_s: float
+    run_s: float,
+    on_core_s: float,
+    taken_s: float,
+    in_calls_s: float,
+    blocking_s: float,
+    lingered_s: float,
+    lingered_on_core_s: float,
 ) -> tuple[float, float, float]:
     """Return the seconds outside of collectives: on a core; asleep, stopped, or waiting for a device; ready, but without a core.
 
@@ -115,7 +121,11 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
     """Return this rank's waits in all communicators whose ranks are among those of one; ranks are numbered as in that one."""
     world = {rank: number for number, rank in enumerate(resources.team.world_ranks)}
     accounts = [one for one in _accounts.values() if set(one.world_ranks) <= set(world)]
-    by_rank, sums, places = np.zeros((4, len(world)), np.int64), np.zeros(w.NSUMS, np.int64), dict[tuple[str, str], PlaceWaits]()
+    by_rank, sums, places = (
+        np.zeros((4, len(world)), np.int64),
+        np.zeros(w.NSUMS, np.int64),
+        dict[tuple[str, str], PlaceWaits](),
+    )
     for account in accounts:
         ranks = [world[rank] for rank in account.world_ranks]
         by_rank[:, ranks] += account.by_rank
@@ -127,15 +137,38 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
             found = dict(before.waited_for)
             for rank, ns in for_rank.items():
                 found[ranks[rank]] = found.get(ranks[rank], 0.0) + _NS * ns
-            places[key] = PlaceWaits(*key, before.calls + ncalls, before.waited_s + _NS * waited, before.moved_s + _NS * moved, found)
+            places[key] = PlaceWaits(
+                *key,
+                before.calls + ncalls,
+                before.waited_s + _NS * waited,
+                before.moved_s + _NS * moved,
+                found,
+            )
     run_s, on_core_s, taken_s, *in_blocking = _life[0].passed()
     ncalls, waited, moved, hidden = sums.tolist()
     computed_s, absent_s, taken_s = _outside(run_s, on_core_s, taken_s, _NS * (waited + moved), *in_blocking)
-    waited_for, caused, inherited = ({rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank[1:].tolist())
+    waited_for, caused, inherited = (
+        {rank: _NS * ns for rank, ns in enumerate(row) if ns} for row in by_rank[1:].tolist()
+    )
     held_up = {rank: n for rank, n in enumerate(by_rank[0].tolist()) if n}
     return RankWaits(
-        resources.rank, os.uname().nodename, run_s, ncalls, sum(one.uncompared for one in accounts), held_up, _NS * waited, _NS * moved,
-        _NS * hidden, python_s, nbytes, waited_for, caused, inherited, taken_s, absent_s, computed_s,
+        resources.rank,
+        os.uname().nodename,
+        run_s,
+        ncalls,
+        sum(one.uncompared for one in accounts),
+        held_up,
+        _NS * waited,
+        _NS * moved,
+        _NS * hidden,
+        python_s,
+        nbytes,
+        waited_for,
+        caused,
+        inherited,
+        taken_s,
+        absent_s,
+        computed_s,
         tuple(places.values()),
         _NS * max((one.least for one in accounts), default=0),
-    )  # fmt: skip
+    )

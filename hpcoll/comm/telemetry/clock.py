@@ -168,7 +168,9 @@ class HostClock:
             theirs = self.leaders.receive(parent, number)
             after = time.monotonic_ns()
             least, most = max(least, theirs - after), min(most, theirs - before)
-        return Sample((begin + after) // 2, (least + most) // 2, (most - least + 1) // 2 + int(_DRIFT * (after - begin)))
+        return Sample(
+            (begin + after) // 2, (least + most) // 2, (most - least + 1) // 2 + int(_DRIFT * (after - begin))
+        )
 
     def _answer(self, child: int) -> None:
         for number in range(_ROUND_TRIPS):

@@ -28,4 +28,6 @@ class ComparedCalls(NamedTuple):
     waited: np.ndarray
 
 
-listeners: list[Callable[[ComparedCalls], None]] = []  # each is called on every rank, by the thread that makes the calls
+listeners: list[
+    Callable[[ComparedCalls], None]
+] = []  # each is called on every rank, by the thread that makes the calls

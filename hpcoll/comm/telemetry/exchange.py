@@ -34,8 +34,17 @@ _TICKS = (1 << w.TICK_BITS) - 1
 _HEADS = _MOST_LANES * _HEAD + 1  # the last word: rank 0 asks that clocks be compared, or not
 _AGAIN, _FIRST_TIME = 1, 2
 _FEW, _EVERY_NS = 64, 1_000_000_000  # calls, and time on the first rank's clock, for traces
-_KINDS = {"bcast": w.FROM_ROOT, "scatter": w.FROM_ROOT, "reduce": w.TO_ROOT, "gather": w.TO_ROOT, "scan": w.BEFORE, "exscan": w.BEFORE}
-_BY_NUMBER = np.array([w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64)
+_KINDS = {
+    "bcast": w.FROM_ROOT,
+    "scatter": w.FROM_ROOT,
+    "reduce": w.TO_ROOT,
+    "gather": w.TO_ROOT,
+    "scan": w.BEFORE,
+    "exscan": w.BEFORE,
+}
+_BY_NUMBER = np.array(
+    [w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64
+)
 
 
 class ArrivalExchange:
@@ -102,7 +111,9 @@ class ArrivalExchange:
         self.end()
         self._tell()
         arrays, on = (self._words["mine"], self._words["every"]), self._resources.in_flight(turn)
-        self._request = self._resources.service_collectives.gather_in_flight(*arrays, Purpose.ARRIVALS, on, _request)
+        self._request = self._resources.service_collectives.gather_in_flight(
+            *arrays, Purpose.ARRIVALS, on, _request
+        )
 
     def end(self) -> None:
         """Compare what was told in flight."""
@@ -117,14 +128,27 @@ class ArrivalExchange:
     def _make_room(self) -> None:
         """Make room, once."""
         nranks, n = self._resources.nranks, self._ncalls
-        shapes = {"mine": (_HEADS + n,), "every": (nranks, _HEADS + n), "owner": (n,), "waited": (n,), "near": (nranks,)}
+        shapes = {
+            "mine": (_HEADS + n,),
+            "every": (nranks, _HEADS + n),
+            "owner": (n,),
+            "waited": (n,),
+            "near": (nranks,),
+        }
         shapes |= {"told": (2, nranks), "groups": (n, w.GROUP_NFIELDS)}
-        self._words = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()} | {"table": np.zeros(w.NFIELDS, np.int64)}
+        self._words = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()} | {
+            "table": np.zeros(w.NFIELDS, np.int64)
+        }
         graph, table = self._resources.caller.graph(), self._words["table"]
         for end in graph.sources[self._resources.rank] if graph is not None else ():
             if end is not None:
                 self._words["near"][end[0]] = 1
-        for field, name in {w.OWNER: "owner", w.WAITED: "waited", w.GROUPS: "groups", w.NEIGHBOURS: "near"}.items():
+        for field, name in {
+            w.OWNER: "owner",
+            w.WAITED: "waited",
+            w.GROUPS: "groups",
+            w.NEIGHBOURS: "near",
+        }.items():
             table[field] = self._words[name].ctypes.data
         table[w.RANK], table[w.NRANKS], table[w.KINDS] = self._resources.rank, nranks, _BY_NUMBER.ctypes.data
         self._table, self._mine = memoryview(table), memoryview(self._words["mine"])  # type: ignore[arg-type]  # the same, at less cost
@@ -164,30 +188,46 @@ class ArrivalExchange:
         """Compare the calls that all ranks have told of."""
         lanes, every = self._lanes(), self._words["every"]
         account, heads = account_of(self._resources), every[:, : _HEAD * len(lanes)].tolist()
-        places = [self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))]
+        places = [
+            self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))
+        ]
         for lane, on in enumerate(lanes):
-            firsts, lasts, bases = zip(*(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True)
+            firsts, lasts, bases = zip(
+                *(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True
+            )
             first, last, log = max(firsts), min(lasts), on.log
             if max(lasts) == log.compared:  # none of any rank's
                 continue
             if first <= last:
                 account.uncompared += first - 1 - log.compared
                 told = self._words["told"]
-                told[:] = [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)], bases
+                told[:] = (
+                    [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)],
+                    bases,
+                )
                 self._compare_lane(account, lane, on, first, last)
             elif last > log.compared:  # there was no room
                 account.uncompared += last - log.compared
             log.compared = max(log.compared, last)
-            places = [place + 8 * max(0, end + 1 - one) for place, one, end in zip(places, firsts, lasts, strict=True)]
+            places = [
+                place + 8 * max(0, end + 1 - one)
+                for place, one, end in zip(places, firsts, lasts, strict=True)
+            ]
 
-    def _compare_lane(self, account: WaitAccount, lane: int, on: MessageContext, first: int, last: int) -> None:
+    def _compare_lane(
+        self, account: WaitAccount, lane: int, on: MessageContext, first: int, last: int
+    ) -> None:
         """Compare the calls of one lane; the words "told" are for each rank the address of its words, and its base."""
         table, n = self._table, last + 1 - first
         table[w.LOG], table[w.FIRST], table[w.NCALLS] = on.log.address, first, n
         if self._clock.crosses_hosts:
-            account.least = max(SHORT_NS, self._clock.error_at(int(self._words["told"][1].min())), self._clock.error_ns)
+            account.least = max(
+                SHORT_NS, self._clock.error_at(int(self._words["told"][1].min())), self._clock.error_ns
+            )
         table[w.IN_FLIGHT], table[w.LEAST] = lane > 0, account.least
-        table[w.SUMS], table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = account.addresses
+        table[w.SUMS], table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = (
+            account.addresses
+        )
         if listeners:
             owner, waited = self._words["owner"][:n], self._words["waited"][:n]
             owner.fill(w.NOBODY)

@@ -32,7 +32,9 @@ def begin() -> None:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _end)
-        threading.Thread(target=_serve, args=(reader, os.getpid()), name="hpcoll-interrupted", daemon=True).start()
+        threading.Thread(
+            target=_serve, args=(reader, os.getpid()), name="hpcoll-interrupted", daemon=True
+        ).start()
 
 
 def _serve(reader: int, pid: int) -> None:
@@ -61,9 +63,15 @@ def say(number: int) -> None:
         context = min(contexts, key=lambda one: (-one.nranks, one.resources.key))
         if context.rank == 0 and not _said:
             _said.append(number)
-            text = "".join(f"hpcoll: {line}".rstrip() + "\n" for line in _part(context).splitlines()).encode(errors="replace")
+            text = "".join(f"hpcoll: {line}".rstrip() + "\n" for line in _part(context).splitlines()).encode(
+                errors="replace"
+            )
             with contextlib.suppress(OSError):  # it is closed
-                file = _launchers_stderr() if number == signal.SIGTERM and not stat.S_ISREG(os.fstat(2).st_mode) else 2
+                file = (
+                    _launchers_stderr()
+                    if number == signal.SIGTERM and not stat.S_ISREG(os.fstat(2).st_mode)
+                    else 2
+                )
                 os.write(file, text)
 
 
@@ -73,14 +81,24 @@ def _launchers_stderr() -> int:
     with contextlib.suppress(OSError, ValueError):
         while pid > 1:
             if (PROC / str(pid) / "comm").read_text().strip() in _LAUNCHERS:
-                return os.open(PROC / str(pid) / "fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+                return os.open(
+                    PROC / str(pid) / "fd/2",
+                    os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK,
+                )
             pid = int(stat_fields(pid)[1])
     return 2
 
 
 def _part(context: CommunicatorCalls) -> str:
     mine = rank_waits(context.resources)
-    waits = (f"{duration(seconds)} for rank {rank}" for rank, seconds in sorted(mine.waited_for.items(), key=lambda one: -one[1]))
-    compared = f"in {counted(mine.calls, 'call')} that were compared it waited {', '.join(waits) or 'for nobody'}" if mine.calls else ""
+    waits = (
+        f"{duration(seconds)} for rank {rank}"
+        for rank, seconds in sorted(mine.waited_for.items(), key=lambda one: -one[1])
+    )
+    compared = (
+        f"in {counted(mine.calls, 'call')} that were compared it waited {', '.join(waits) or 'for nobody'}"
+        if mine.calls
+        else ""
+    )
     head = f"{context.resources.title}, {counted(context.nranks, 'rank')}: interrupted; rank 0 alone says what it has, and asks no other"
     return f"{head}\nrank 0 ran for {duration(mine.run_s)}; {compared or 'no calls were compared between ranks yet'}\n{context.ledger}"

@@ -22,7 +22,10 @@ class Leaders:
     """
 
     def __init__(self, team: Team) -> None:
-        self.ranks, self.node = [ranks[0] for ranks in members(team.topology.nodes)], team.topology.nodes[team.rank]
+        self.ranks, self.node = (
+            [ranks[0] for ranks in members(team.topology.nodes)],
+            team.topology.nodes[team.rank],
+        )
         self.leads = team.rank == self.ranks[self.node]
         self.nranks = team.nranks
         self._team, self._comm, self._turn, self._end = team, team.comm, 0, 0.0
@@ -39,7 +42,9 @@ class Leaders:
 
     def send(self, node: int, number: int, ns: int) -> None:
         """Begin to send a message with a number of this comparison's, and a time."""
-        self._under_way.append(self._comm.Isend(np.array([self._turn, number, ns], np.int64), self.ranks[node], clock_tag()))
+        self._under_way.append(
+            self._comm.Isend(np.array([self._turn, number, ns], np.int64), self.ranks[node], clock_tag())
+        )
 
     def receive(self, node: int, number: int) -> int:
         """Return the time in a message of that number.

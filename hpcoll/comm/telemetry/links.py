@@ -47,7 +47,11 @@ def slow_links(resources: Resources, gather: Callable[[Any], list[Any]]) -> dict
     if not all(told):
         leaders.left_messages()
         return {}
-    return _slowness([told[rank] for rank in leaders.ranks], every, [resources.topology.hosts[rank] for rank in leaders.ranks])
+    return _slowness(
+        [told[rank] for rank in leaders.ranks],
+        every,
+        [resources.topology.hosts[rank] for rank in leaders.ranks],
+    )
 
 
 def pairs(nnodes: int) -> list[tuple[int, int]]:
@@ -56,7 +60,11 @@ def pairs(nnodes: int) -> list[tuple[int, int]]:
     >>> pairs(3), len(pairs(8)), len(pairs(9))
     ([(0, 1), (0, 2), (1, 2)], 28, 18)
     """
-    found = [(i, (i + d) % nnodes, d) for d in (range(1, nnodes) if nnodes <= _ALL else (1, 2)) for i in range(nnodes)]
+    found = [
+        (i, (i + d) % nnodes, d)
+        for d in (range(1, nnodes) if nnodes <= _ALL else (1, 2))
+        for i in range(nnodes)
+    ]
     once = {(min(a, b), max(a, b)): d for a, b, d in reversed(found)}
     return sorted(once, key=lambda pair: (once[pair], pair[0] // once[pair] % 2, pair[0]))
 
@@ -73,7 +81,9 @@ def _exchange(leaders: Leaders, other: int) -> int:
     return best
 
 
-def _slowness(told: Sequence[Sequence[int]], every: Sequence[tuple[int, int]], hosts: Sequence[str]) -> dict[str, float]:
+def _slowness(
+    told: Sequence[Sequence[int]], every: Sequence[tuple[int, int]], hosts: Sequence[str]
+) -> dict[str, float]:
     """Return how many times slower each host's best pair is than the median host's, given what all nodes have measured, pair by pair."""
     by_pair: dict[tuple[int, int], int] = {}
     best = [_LONG_NS] * len(hosts)

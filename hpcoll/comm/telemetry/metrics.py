@@ -31,7 +31,9 @@ _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _PACKAGE = __name__.partition(".")[0]
 
 Labels: TypeAlias = Mapping[str, object]
-_Sums: TypeAlias = dict[tuple[str, str], tuple[int, int, float, int]]  # calls, bytes, seconds, timed calls by operation and algorithm
+_Sums: TypeAlias = dict[
+    tuple[str, str], tuple[int, int, float, int]
+]  # calls, bytes, seconds, timed calls by operation and algorithm
 
 
 class Family(NamedTuple):
@@ -53,9 +55,14 @@ def as_text(families: Iterable[Family], common: Labels) -> str:
     lines = []
     for name, what, samples in families:
         if samples:
-            lines += [f"# HELP {name} {what}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
+            lines += [
+                f"# HELP {name} {what}",
+                f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}",
+            ]
         for labels, value in samples:
-            given = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in {**common, **labels}.items())
+            given = ",".join(
+                f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in {**common, **labels}.items()
+            )
             lines.append(f"{name}{{{given}}} {value!r}")
     return "".join(f"{line}\n" for line in lines)
 
@@ -71,14 +78,23 @@ class Metrics:
     def __init__(self, resources: Resources, folder: str) -> None:
         self._pid, self._rank = os.getpid(), MPI.COMM_WORLD.rank
         job = job_of(os.environ, self._pid)
-        self._common, self._path = {"jobid": job, "rank": self._rank}, Path(folder, f"{_PACKAGE}_{job}_rank{self._rank}.prom")
+        self._common, self._path = (
+            {"jobid": job, "rank": self._rank},
+            Path(folder, f"{_PACKAGE}_{job}_rank{self._rank}.prom"),
+        )
         with suppress(OSError):  # the program is in no folder
             self._path = self._path.absolute()  # it may go to another one
         self._about = {
-            "version": sys.modules[_PACKAGE].__version__, "program": Path(program_words()[0]).name, "host": resources.host,
-            "ranks": MPI.COMM_WORLD.size, "pid": self._pid,
-        }  # fmt: skip
-        self._left, self._sums = list[Ledger](), _Sums()  # ledgers of communicators that left, and sums of those before
+            "version": sys.modules[_PACKAGE].__version__,
+            "program": Path(program_words()[0]).name,
+            "host": resources.host,
+            "ranks": MPI.COMM_WORLD.size,
+            "pid": self._pid,
+        }
+        self._left, self._sums = (
+            list[Ledger](),
+            _Sums(),
+        )  # ledgers of communicators that left, and sums of those before
         self._failures, self._failed = Counter(dict.fromkeys(_FAILURES, 0)), WeakSet[CommunicatorCalls]()
         self._reading, self._stopping, self._warned = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)
@@ -143,26 +159,39 @@ class Metrics:
         rows = sorted(self._ledgers(contexts).items())
 
         def by_algorithm(what: int) -> list[tuple[Labels, float]]:
-            return [({"operation": operation, "algorithm": algorithm}, sums[what]) for (operation, algorithm), sums in rows]
+            return [
+                ({"operation": operation, "algorithm": algorithm}, sums[what])
+                for (operation, algorithm), sums in rows
+            ]
 
         return [
             Family("hpcoll_info", "The process, always 1.", [(self._about, 1)]),
             Family("hpcoll_calls_total", "Collectives called.", by_algorithm(0)),
             Family("hpcoll_bytes_total", "Bytes of this rank's messages.", by_algorithm(1)),
-            Family("hpcoll_timed_calls_total", "Collectives of which it is known how long they took.", by_algorithm(3)),
+            Family(
+                "hpcoll_timed_calls_total",
+                "Collectives of which it is known how long they took.",
+                by_algorithm(3),
+            ),
             Family("hpcoll_call_seconds_total", "Seconds in these, waiting and moving.", by_algorithm(2)),
             *_of_waits(),
             Family(
-                "hpcoll_failures_total", "Communicators closed because a call failed, by the error that ranks raised.",
+                "hpcoll_failures_total",
+                "Communicators closed because a call failed, by the error that ranks raised.",
                 [({"error": name}, number) for name, number in sorted(self._failures.items())],
             ),
-        ]  # fmt: skip
+        ]
 
 
 def _add(sums: _Sums, ledger: Ledger) -> None:
     for row in ledger.rows():
         calls, nbytes, seconds, timed = sums.get((row.operation, row.algorithm), (0, 0, 0.0, 0))
-        sums[row.operation, row.algorithm] = calls + row.calls, nbytes + row.nbytes, seconds + row.seconds, timed + row.timed
+        sums[row.operation, row.algorithm] = (
+            calls + row.calls,
+            nbytes + row.nbytes,
+            seconds + row.seconds,
+            timed + row.timed,
+        )
 
 
 def _of_waits() -> list[Family]:
@@ -170,7 +199,9 @@ def _of_waits() -> list[Family]:
     every = accounts()
     held, seconds = Counter[int](), Counter[int]()
     for one in every:
-        for rank, calls, waited in zip(one.world_ranks, one.by_rank[0].tolist(), one.by_rank[1].tolist(), strict=True):
+        for rank, calls, waited in zip(
+            one.world_ranks, one.by_rank[0].tolist(), one.by_rank[1].tolist(), strict=True
+        ):
             held[rank] += calls
             seconds[rank] += waited
 
@@ -181,10 +212,34 @@ def _of_waits() -> list[Family]:
         return [({"late_rank": rank}, scale * value) for rank, value in sorted(sums.items()) if value]
 
     return [
-        Family("hpcoll_compared_calls_total", "Collectives of which it is known who came last.", total(w.CALLS, 1)),
-        Family("hpcoll_waited_seconds_total", "Seconds waited in compared calls for later ranks.", total(w.WAITED_NS, 1e-9)),
-        Family("hpcoll_moved_seconds_total", "Seconds in compared calls that all ranks had reached.", total(w.MOVED_NS, 1e-9)),
-        Family("hpcoll_hidden_seconds_total", "Seconds of calls in flight while the program ran on.", total(w.HIDDEN_NS, 1e-9)),
-        Family("hpcoll_held_up_calls_total", "Compared calls in which this rank waited, by the rank that came last.", late(held, 1)),
-        Family("hpcoll_waited_for_seconds_total", "Seconds waited, by the rank that came last.", late(seconds, 1e-9)),
+        Family(
+            "hpcoll_compared_calls_total",
+            "Collectives of which it is known who came last.",
+            total(w.CALLS, 1),
+        ),
+        Family(
+            "hpcoll_waited_seconds_total",
+            "Seconds waited in compared calls for later ranks.",
+            total(w.WAITED_NS, 1e-9),
+        ),
+        Family(
+            "hpcoll_moved_seconds_total",
+            "Seconds in compared calls that all ranks had reached.",
+            total(w.MOVED_NS, 1e-9),
+        ),
+        Family(
+            "hpcoll_hidden_seconds_total",
+            "Seconds of calls in flight while the program ran on.",
+            total(w.HIDDEN_NS, 1e-9),
+        ),
+        Family(
+            "hpcoll_held_up_calls_total",
+            "Compared calls in which this rank waited, by the rank that came last.",
+            late(held, 1),
+        ),
+        Family(
+            "hpcoll_waited_for_seconds_total",
+            "Seconds waited, by the rank that came last.",
+            late(seconds, 1e-9),
+        ),
     ]

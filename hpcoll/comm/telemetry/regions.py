@@ -49,9 +49,14 @@ class Region(metaclass=_RegionType):
         self.name = name
         self._begun = list[int]()  # when it was entered, while somebody watches
         fields = {
-            o.NUMBER_AT: PROCESS[f.REGION :].ctypes.data, o.OUTER: -1, o.INNER: -1, o.ENTERS: id(Region.enter), o.LEAVES: id(Region.leave),
-            o.REGION: id(self), o.NOTHING: id(None),
-        }  # fmt: skip
+            o.NUMBER_AT: PROCESS[f.REGION :].ctypes.data,
+            o.OUTER: -1,
+            o.INNER: -1,
+            o.ENTERS: id(Region.enter),
+            o.LEAVES: id(Region.leave),
+            o.REGION: id(self),
+            o.NOTHING: id(None),
+        }
         self._words = np.array([fields[field] for field in range(o.REGION_NFIELDS)], np.int64)
         cross = python_function("cross", region_address, self._words) if SUPPORTED and not _watchers else None
         self._cross_by(cross or self.enter, cross or self.leave)
@@ -91,7 +96,9 @@ class _Regions(dict[str, Region]):
 
     def __missing__(self, name: str) -> Region:
         if not isinstance(name, str) or not printable(name):
-            raise ArgumentTypeError(f"rank {MPI.COMM_WORLD.rank}: region or tag must be a text that is not empty, got {quoted(name)}")
+            raise ArgumentTypeError(
+                f"rank {MPI.COMM_WORLD.rank}: region or tag must be a text that is not empty, got {quoted(name)}"
+            )
         return self.setdefault(name, Region(printable(name)))
 
 

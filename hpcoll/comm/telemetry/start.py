@@ -29,7 +29,9 @@ def begins(context: CommunicatorCalls) -> None:
         interrupted.begin()
 
 
-def _begin(what: str, kept: list[T], make: Callable[[Resources, str], T], resources: Resources, folder: str) -> None:
+def _begin(
+    what: str, kept: list[T], make: Callable[[Resources, str], T], resources: Resources, folder: str
+) -> None:
     """Make something once, and keep it; where that fails, one rank of a host warns, and the one that has found a stranger's file."""
     if what in _begun:
         return
@@ -39,7 +41,10 @@ def _begin(what: str, kept: list[T], make: Callable[[Resources, str], T], resour
     except HpcollError:  # of the call in which ranks compare their clocks
         raise
     except Exception as error:
-        if isinstance(error, UntrustedError) or resources.topology.hosts.index(resources.host) == resources.rank:
+        if (
+            isinstance(error, UntrustedError)
+            or resources.topology.hosts.index(resources.host) == resources.rank
+        ):
             log.warning("rank %d: no %s written: %s", resources.rank, what, error_text(error))
 
 

@@ -55,10 +55,15 @@ class Trace:
         self._rows: WeakKeyDictionary[CallLog, Row] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[CallLog, int] = WeakKeyDictionary()  # of rows
         self._steps: WeakKeyDictionary[CallLog, StepRow] = WeakKeyDictionary()
-        self._stride = 1 + (resources.log.steps is not None)  # steps are in the rows behind those of their calls
+        self._stride = 1 + (
+            resources.log.steps is not None
+        )  # steps are in the rows behind those of their calls
         self._nrows = self._stride  # with the one of blocking calls
         self._writing, self._stopping = threading.RLock(), threading.Event()
-        self._moved, self._in_flight = list[np.ndarray](), list[np.ndarray]()  # pairs of a time and a change of a counter
+        self._moved, self._in_flight = (
+            list[np.ndarray](),
+            list[np.ndarray](),
+        )  # pairs of a time and a change of a counter
         self._nbytes = self._nflights = 0
         self._regions: list[tuple[int, int, int]] = []
         self._thread = threading.Thread(target=self._run, name="hpcoll-trace", daemon=True)
@@ -74,20 +79,30 @@ class Trace:
         """Write who this process is."""
         rank, where = self._positions.rank, self._positions.own(0)
         told = {
-            "version": sys.modules[_PACKAGE].__version__, "ranks": MPI.COMM_WORLD.size, "rank": rank, "host": self._positions.host,
-            "pid": os.getpid(), "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
-            "started": time.time(), "program": program_words(),
-        }  # fmt: skip
-        self._append([
-            _meta("process_name", where, name=self._positions.host), _meta("process_sort_index", where, sort_index=self._positions.node),
-            _meta("hpcoll", where, **told),
-        ])  # fmt: skip
+            "version": sys.modules[_PACKAGE].__version__,
+            "ranks": MPI.COMM_WORLD.size,
+            "rank": rank,
+            "host": self._positions.host,
+            "pid": os.getpid(),
+            "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
+            "started": time.time(),
+            "program": program_words(),
+        }
+        self._append(
+            [
+                _meta("process_name", where, name=self._positions.host),
+                _meta("process_sort_index", where, sort_index=self._positions.node),
+                _meta("hpcoll", where, **told),
+            ]
+        )
         self._name_rows(f"rank {rank}", where, self._positions.own(1))
 
     def _name_rows(self, name: str, *rows: dict[str, Any]) -> None:
         """Write the name of a row of calls, and of the row of their steps, where there is one."""
         for at, text in list(zip(rows, (name, f"{name} steps"), strict=True))[: self._stride]:
-            self._append([_meta("thread_name", at, name=text), _meta("thread_sort_index", at, sort_index=at["tid"])])
+            self._append(
+                [_meta("thread_name", at, name=text), _meta("thread_sort_index", at, sort_index=at["tid"])]
+            )
 
     def add(self, calls: ComparedCalls) -> None:
         """Write compared calls: who waited for whom, and those calls that have not been written; called by the thread that makes them."""
@@ -138,7 +153,9 @@ class Trace:
         first, records = on.log.records(row.written + 1)
         if len(records):  # at most the last one has not ended
             last = records[-1]
-            under_way = not last[f.ITS_END] or (lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END])
+            under_way = not last[f.ITS_END] or (
+                lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END]
+            )
             self._count_begun(row, first, records)
             self._calls(row, resources, first, records[: len(records) - int(under_way)])
         self._append(self._steps[on.log].lines(resources, on))
@@ -170,8 +187,9 @@ class Trace:
     def _write_counters(self) -> None:
         who = f"rank {self._positions.rank}"
         for name, series, changes, before in (
-            ("total", "bytes", self._moved, self._nbytes), ("in flight", "calls", self._in_flight, self._nflights),
-        ):  # fmt: skip
+            ("total", "bytes", self._moved, self._nbytes),
+            ("in flight", "calls", self._in_flight, self._nflights),
+        ):
             times, values = np.concatenate(changes, axis=1) if changes else np.empty((2, 0), np.int64)
             changes.clear()
             if len(times):
@@ -209,15 +227,21 @@ class Trace:
     def _row(self, resources: Resources, lane: int, on: MessageContext) -> Row:
         """Return the row of a message context, which is introduced when it is first seen."""
         if on.log not in self._rows:
-            for one in resources.every_message_context()[1:] if lane else ():  # alike on all ranks, whichever of them they use first
+            for one in (
+                resources.every_message_context()[1:] if lane else ()
+            ):  # alike on all ranks, whichever of them they use first
                 if one.log not in self._numbers:
                     self._numbers[one.log], self._nrows = self._nrows, self._nrows + self._stride
             number = self._numbers[on.log] if lane else 0
             self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
-            row.written = row.begun = on.log.compared if resources.nranks == 1 else 0  # by calls before hpcoll has measured its own Python
+            row.written = row.begun = (
+                on.log.compared if resources.nranks == 1 else 0
+            )  # by calls before hpcoll has measured its own Python
             self._steps[on.log] = steps = StepRow(self._positions.own(number + 1), self._common)
             if lane:
-                self._name_rows(f"rank {self._positions.rank} {resources.form(on.index)} {number}", row.at, steps.at)
+                self._name_rows(
+                    f"rank {self._positions.rank} {resources.form(on.index)} {number}", row.at, steps.at
+                )
         return self._rows[on.log]
 
     def _safely(self, write: Callable[[], None]) -> None:
@@ -227,7 +251,9 @@ class Trace:
                 if self._file is not None:
                     write()
             except Exception as error:
-                log.warning("rank %d: its trace ends: %s: %s", self._positions.rank, type(error).__name__, error)
+                log.warning(
+                    "rank %d: its trace ends: %s: %s", self._positions.rank, type(error).__name__, error
+                )
                 self._end()
 
     def _append(self, texts: Lines) -> None:

@@ -14,7 +14,9 @@ _WORD, _BASE = 4, 10_000  # digits that are written at once
 _PLAIN = [f"{n:4d}" if n else "    " for n in range(_BASE)]  # nothing but zeros before it
 _INNER = [f"{n:04d}" for n in range(_BASE)]
 _WORDS = np.frombuffer("".join(_PLAIN + _INNER).encode(), np.uint32)
-_LAST = np.frombuffer("".join(["   0", *_PLAIN[1:], *_INNER]).encode(), np.uint32)  # the last word of a number, which is there for 0, too
+_LAST = np.frombuffer(
+    "".join(["   0", *_PLAIN[1:], *_INNER]).encode(), np.uint32
+)  # the last word of a number, which is there for 0, too
 _THOUSANDTHS = np.frombuffer("".join(f".{n:03d}" for n in range(1000)).encode(), np.uint32)
 
 Form: TypeAlias = tuple[bytes, ...]  # the text before, between and behind the gaps
@@ -50,7 +52,9 @@ def whole(values: np.ndarray) -> Words:
 def thousandths(values: np.ndarray) -> Words:
     """Return words with the digits of int64 values in thousandths, such as of nanoseconds in microseconds: three behind the point."""
     if values.min() < 0:
-        return _signed(values, lambda value: f"{'-' if value < 0 else ''}{abs(value) // 1000}.{abs(value) % 1000:03d}")
+        return _signed(
+            values, lambda value: f"{'-' if value < 0 else ''}{abs(value) // 1000}.{abs(value) % 1000:03d}"
+        )
     units = values // 1000
     return [*_digits(units), _THOUSANDTHS[values - 1000 * units]]
 
@@ -74,7 +78,11 @@ def _signed(values: np.ndarray, written: Callable[[int], str]) -> Words:
     """Return the words of numbers some of which are negative, which no time and no count of a sound program is."""
     texts = [written(value) for value in values.tolist()]
     length = -(-max(map(len, texts)) // _WORD) * _WORD
-    return list(np.frombuffer("".join(text.rjust(length) for text in texts).encode(), np.uint32).reshape(len(texts), -1).T)
+    return list(
+        np.frombuffer("".join(text.rjust(length) for text in texts).encode(), np.uint32)
+        .reshape(len(texts), -1)
+        .T
+    )
 
 
 def line(**event: Any) -> bytes:
@@ -84,4 +92,6 @@ def line(**event: Any) -> bytes:
 
 def form(event: dict[str, Any]) -> bytes:
     """Return an event as text; what is None is left out."""
-    return json.dumps({name: value for name, value in event.items() if value is not None}, separators=(",", ":")).encode()
+    return json.dumps(
+        {name: value for name, value in event.items() if value is not None}, separators=(",", ":")
+    ).encode()

@@ -18,12 +18,24 @@ from hpcoll.runtime.program import fields as f
 Lines: TypeAlias = list[bytes | np.ndarray]
 
 LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
-_TICK_NS, _LEAST_SLICE_NS = 16, 50  # begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
-_MOVES_AT, _ENDS_AT = 2 * _TICK_NS, 3 * _TICK_NS  # after the last rank came: readers that keep times as floats tell them apart for years
+_TICK_NS, _LEAST_SLICE_NS = (
+    16,
+    50,
+)  # begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
+_MOVES_AT, _ENDS_AT = (
+    2 * _TICK_NS,
+    3 * _TICK_NS,
+)  # after the last rank came: readers that keep times as floats tell them apart for years
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
-_world: dict[str, str] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
-MIX = -7046029254386353131, -4417276706812531889, 1609587929392839161  # odd numbers, by which words of a kind or a step make one number
+_world: dict[
+    str, str
+] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
+MIX = (
+    -7046029254386353131,
+    -4417276706812531889,
+    1609587929392839161,
+)  # odd numbers, by which words of a kind or a step make one number
 
 
 class Positions:
@@ -51,7 +63,10 @@ class Positions:
 
     def of(self, resources: Resources, rank: int, row: int) -> dict[str, Any]:
         """Return where the row of a rank of a communicator is; row 0: its blocking calls."""
-        return {"pid": self.node_of(resources.topology.hosts[rank]), "tid": self._tid(resources.team.world_ranks[rank], row)}
+        return {
+            "pid": self.node_of(resources.topology.hosts[rank]),
+            "tid": self._tid(resources.team.world_ranks[rank], row),
+        }
 
     def own(self, row: int) -> dict[str, Any]:
         """Return where a row of this process is."""
@@ -88,17 +103,23 @@ class Row:
         begun: Number of the last call that counters know of.
     """
 
-    def __init__(self, positions: Positions, number: int, lane: int, common: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(
+        self, positions: Positions, number: int, lane: int, common: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
         self._positions, self.lane, self._common, self._number = positions, lane, common, number
         self.at = positions.own(number)
         self.written = self.begun = self._free_at = 0
         self._life = -1
         self._forget()
-        self._bounds = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)  # of what the program waits
+        self._bounds = (
+            (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
+        )  # of what the program waits
 
     def calls(self, resources: Resources, first: int, records: np.ndarray) -> tuple[Lines, np.ndarray]:
         """Return the slices of calls that have ended, and the bytes of each; ``first`` is the number of the first one."""
-        if resources.life != self._life or len(self._kinds) > _MOST_KINDS:  # another communicator, or one that calls a great many
+        if (
+            resources.life != self._life or len(self._kinds) > _MOST_KINDS
+        ):  # another communicator, or one that calls a great many
             self._forget()
             self._life = resources.life
         which, kinds = self._kinds_of(resources, records)
@@ -107,12 +128,25 @@ class Row:
         found: Lines = self._slices(forms, which, numbers, begin, np.maximum(took, _LEAST_SLICE_NS))
         waits = np.flatnonzero(records[:, f.ITS_WAIT_BEGIN]) if self.lane else ()
         if len(waits):
-            begin, end = self._common(records[waits, f.ITS_WAIT_BEGIN]), self._common(records[waits, f.ITS_WAIT_END])
+            begin, end = (
+                self._common(records[waits, f.ITS_WAIT_BEGIN]),
+                self._common(records[waits, f.ITS_WAIT_END]),
+            )
             forms = [kind.waiting for kind in kinds]
-            found.append(lines(forms, which[waits], whole(numbers[waits]), thousandths(begin), thousandths(np.maximum(end - begin, 0))))
+            found.append(
+                lines(
+                    forms,
+                    which[waits],
+                    whole(numbers[waits]),
+                    thousandths(begin),
+                    thousandths(np.maximum(end - begin, 0)),
+                )
+            )
         return found, np.array([kind.nbytes for kind in kinds])[which]
 
-    def _slices(self, forms: list[Form], which: np.ndarray, numbers: np.ndarray, begin: np.ndarray, took: np.ndarray) -> Lines:
+    def _slices(
+        self, forms: list[Form], which: np.ndarray, numbers: np.ndarray, begin: np.ndarray, took: np.ndarray
+    ) -> Lines:
         """Return slices of calls. Those of a row must not overlap: a call in flight that waits for its turn has its slice from there on."""
         if not self.lane:
             return [lines(forms, which, whole(numbers), thousandths(begin), thousandths(took))]
@@ -121,11 +155,24 @@ class Row:
         self._free_at, queued, found = int(end[-1]), turn > begin, list[bytes | np.ndarray]()
         if not queued.all():
             at = np.flatnonzero(~queued)
-            found.append(lines(forms, which[at], whole(numbers[at]), thousandths(begin[at]), thousandths(took[at])))
+            found.append(
+                lines(forms, which[at], whole(numbers[at]), thousandths(begin[at]), thousandths(took[at]))
+            )
         if queued.any():
             at = np.flatnonzero(queued)
-            times = thousandths(turn[at]), thousandths(np.maximum(end[at] - turn[at], 0)), thousandths(begin[at])
-            found.append(lines([(*form[:-1], b',"issued":', form[-1]) for form in forms], which[at], whole(numbers[at]), *times))
+            times = (
+                thousandths(turn[at]),
+                thousandths(np.maximum(end[at] - turn[at], 0)),
+                thousandths(begin[at]),
+            )
+            found.append(
+                lines(
+                    [(*form[:-1], b',"issued":', form[-1]) for form in forms],
+                    which[at],
+                    whole(numbers[at]),
+                    *times,
+                )
+            )
         return found
 
     def _forget(self) -> None:
@@ -160,14 +207,27 @@ class Row:
         if self.lane and self.lane < len(resources.message_contexts):
             name = f"I{name.lower()}"
         known = {
-            "comm": _title(resources), "lane": self.lane or None, "bytes": nbytes, "count": call["count"], "type": call["element"] or None,
-            "op": call["op"] or None, "root": call["root"], "algorithm": call["algorithm"],
-            "at": self._positions.here(place_text(names >> f.PLACE_AT)), "region": region_text(names & f.REGION_BITS) or None,
-        }  # fmt: skip
-        known = {name: value for name, value in known.items() if value is not None and (name == "comm" or not signature.purpose)}
+            "comm": _title(resources),
+            "lane": self.lane or None,
+            "bytes": nbytes,
+            "count": call["count"],
+            "type": call["element"] or None,
+            "op": call["op"] or None,
+            "root": call["root"],
+            "algorithm": call["algorithm"],
+            "at": self._positions.here(place_text(names >> f.PLACE_AT)),
+            "region": region_text(names & f.REGION_BITS) or None,
+        }
+        known = {
+            name: value
+            for name, value in known.items()
+            if value is not None and (name == "comm" or not signature.purpose)
+        }
         cat = "service" if signature.purpose else "call"
         slice = slice_form({"cat": cat, "name": name, **self.at, "args": known}, numbered=True)
-        waiting = slice_form({"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True)
+        waiting = slice_form(
+            {"cat": "in wait", "name": f"Wait {name}", **self._positions.own(0), "args": known}, numbered=True
+        )
         return _Kind(slice, waiting, nbytes or 0)
 
     def unfinished(self, resources: Resources, first: int, records: np.ndarray, now_ns: int) -> Lines:
@@ -182,7 +242,15 @@ class Row:
         lost = first - self.written - 1
         ts = int(self._common(records[:1, f.ITS_BEGIN])[0]) / 1000
         name = f"{lost} calls before are missing"
-        return line(ph="i", s="t", cat="missing", name=name, **self.at, ts=ts, args={"calls": lost, "first": self.written + 1})
+        return line(
+            ph="i",
+            s="t",
+            cat="missing",
+            name=name,
+            **self.at,
+            ts=ts,
+            args={"calls": lost, "first": self.written + 1},
+        )
 
     def waits(self, calls: ComparedCalls) -> Lines:
         """Return the waits in calls, and arrows from the ranks that came last."""
@@ -194,18 +262,32 @@ class Row:
             sums = np.bincount(owner[short], waited[short]).astype(np.int64)
             told = {world_ranks[rank]: int(sums[rank]) for rank in np.flatnonzero(sums).tolist()}
             args, name = {"calls": len(short), "ns_for": told}, f"waits below {LEAST_NS // 1000} us"
-            found.append(line(ph="i", s="t", cat="wait", name=name, **at, ts=int(begin[-1]) / 1000, args=args))
+            found.append(
+                line(ph="i", s="t", cat="wait", name=name, **at, ts=int(begin[-1]) / 1000, args=args)
+            )
         long = np.flatnonzero(waited >= LEAST_NS)
         if len(long):
             owners, which = np.unique(owner[long], return_inverse=True)
             event = {"cat": "wait", "cname": "terrible", **at}
-            named = [{**event, "name": f"waits for rank {rank}", "args": {"for": rank}} for rank in (world_ranks[one] for one in owners)]
+            named = [
+                {**event, "name": f"waits for rank {rank}", "args": {"for": rank}}
+                for rank in (world_ranks[one] for one in owners)
+            ]
             times = thousandths(begin[long]), thousandths(waited[long])
-            found.append(lines([slice_form(one, numbered=True) for one in named], which, whole(calls.first + long), *times))
+            found.append(
+                lines(
+                    [slice_form(one, numbered=True) for one in named],
+                    which,
+                    whole(calls.first + long),
+                    *times,
+                )
+            )
             found += self._late(calls, owners.tolist(), long, which, begin[long] + waited[long])
         return found
 
-    def _late(self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray) -> Lines:
+    def _late(
+        self, calls: ComparedCalls, owners: list[int], long: np.ndarray, which: np.ndarray, came: np.ndarray
+    ) -> Lines:
         """Return arrows, and the slices to which they lead: of moving data, once the last rank has come.
 
         Perfetto has an arrow lead to the slice that begins later, so it cannot be that of the call or of the wait.
@@ -221,12 +303,29 @@ class Row:
         arrows = np.flatnonzero((calls.waited[long] >= ARROW_NS) & (came + _ENDS_AT + _TICK_NS < end))
         if not len(arrows):
             return []
-        number, came, moving, own = self._positions.arrows(len(arrows)), came[arrows], (end - came)[arrows], self._positions.own(0)
+        number, came, moving, own = (
+            self._positions.arrows(len(arrows)),
+            came[arrows],
+            (end - came)[arrows],
+            self._positions.own(0),
+        )
         late = {"cat": "late", "name": "late"}
-        begins = [_gapped({"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts") for rank in owners]
+        begins = [
+            _gapped(
+                {"ph": "s", **late, **self._positions.of(calls.resources, rank, self._number)}, "id", "ts"
+            )
+            for rank in owners
+        ]
         ends = [_gapped({"ph": "f", "bp": "e", **late, **own}, "id", "ts")]
-        moves = [slice_form({"cat": "moves", "name": "moves data", "cname": "good", **own, "args": {}}, numbered=True)]
-        times, alike = (thousandths(came + _MOVES_AT), thousandths(moving - _MOVES_AT - _TICK_NS)), np.zeros_like(arrows)
+        moves = [
+            slice_form(
+                {"cat": "moves", "name": "moves data", "cname": "good", **own, "args": {}}, numbered=True
+            )
+        ]
+        times, alike = (
+            (thousandths(came + _MOVES_AT), thousandths(moving - _MOVES_AT - _TICK_NS)),
+            np.zeros_like(arrows),
+        )
         return [
             lines(moves, alike, whole(calls.first + long[arrows]), *times),
             lines(begins, which[arrows], whole(number), thousandths(came + _TICK_NS)),
@@ -244,7 +343,12 @@ def slice_form(event: dict[str, Any], *, numbered: bool = False) -> Form:
     whole = {"ph": "X", **event}
     if not numbered:
         return _gapped(whole, "ts", "dur")
-    return (form(whole)[:-2] + (b',"call":' if event["args"] else b'"call":'), b'},"ts":', b',"dur":', b"},\n")
+    return (
+        form(whole)[:-2] + (b',"call":' if event["args"] else b'"call":'),
+        b'},"ts":',
+        b',"dur":',
+        b"},\n",
+    )
 
 
 def _gapped(event: dict[str, Any], *gaps: str) -> Form:
@@ -263,4 +367,8 @@ def _title(resources: Resources) -> str:
     """Return a name of a communicator that no other one has, alike on all its ranks; of the world only the first has its plain name."""
     title = resources.title
     of_world = title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size
-    return title if of_world and _world.setdefault(title, resources.key) == resources.key else f"{title} {resources.key}"
+    return (
+        title
+        if of_world and _world.setdefault(title, resources.key) == resources.key
+        else f"{title} {resources.key}"
+    )

@@ -16,12 +16,18 @@ from hpcoll.runtime.program.opcodes import Code
 _BATCH = 8192  # steps that are formatted at once
 _CODE, _SEGMENT = (1 << f.STEP_SEGMENT_AT) - 1, (1 << f.STEP_PEER_AT - f.STEP_SEGMENT_AT) - 1
 _KINDS = {  # of an operation: its kind, and its name
-    Code.RECV: ("receive", "receive{nbytes} from {peer}"), Code.SEND: ("send", "send{nbytes} to {peer}"),
-    Code.POST: ("send", "send{nbytes} to {peer}"), Code.WAIT: ("wait", "wait for {peer}"), Code.AWAIT: ("wait", "wait for {peer}"),
-    Code.DRAIN: ("wait", "wait until {peer} has read"), Code.UNREAD: ("wait", "wait until {peer} has read"),
-    Code.RESERVE: ("wait", "wait for room"), Code.COPY: ("copy", "copy{nbytes}"), Code.STAGE: ("copy", "copy{nbytes}"),
+    Code.RECV: ("receive", "receive{nbytes} from {peer}"),
+    Code.SEND: ("send", "send{nbytes} to {peer}"),
+    Code.POST: ("send", "send{nbytes} to {peer}"),
+    Code.WAIT: ("wait", "wait for {peer}"),
+    Code.AWAIT: ("wait", "wait for {peer}"),
+    Code.DRAIN: ("wait", "wait until {peer} has read"),
+    Code.UNREAD: ("wait", "wait until {peer} has read"),
+    Code.RESERVE: ("wait", "wait for room"),
+    Code.COPY: ("copy", "copy{nbytes}"),
+    Code.STAGE: ("copy", "copy{nbytes}"),
     Code.REDUCE: ("reduce", "reduce{nbytes}"),
-}  # fmt: skip
+}
 
 
 class StepRow:
@@ -44,7 +50,17 @@ class StepRow:
         if lost and len(steps):
             self._lost += lost
             ts = int(self._common(steps[-1:, f.STEP_END])[0]) / 1000
-            found.append(line(ph="i", s="t", cat="missing steps", name=f"{lost} steps are missing", **self.at, ts=ts, args={"steps": lost}))
+            found.append(
+                line(
+                    ph="i",
+                    s="t",
+                    cat="missing steps",
+                    name=f"{lost} steps are missing",
+                    **self.at,
+                    ts=ts,
+                    args={"steps": lost},
+                )
+            )
         return found
 
     def _slices(self, resources: Resources, on: MessageContext, steps: np.ndarray) -> np.ndarray:
@@ -55,10 +71,18 @@ class StepRow:
         return lines(forms, which, whole(steps[:, f.STEP_CALL]), thousandths(begin), thousandths(took))
 
     def _form(self, resources: Resources, on: MessageContext, what: int, nbytes: int) -> tuple[bytes, ...]:
-        code, segment, peer = what & _CODE, (what >> f.STEP_SEGMENT_AT & _SEGMENT) - 1, (what >> f.STEP_PEER_AT) - 1
+        code, segment, peer = (
+            what & _CODE,
+            (what >> f.STEP_SEGMENT_AT & _SEGMENT) - 1,
+            (what >> f.STEP_PEER_AT) - 1,
+        )
         kind, text = _KINDS[Code(code)]
         if peer >= 0:
-            rank = peer if code < Code.STAGE else next(rank for rank, local in on.local_peers.items() if local == peer)
+            rank = (
+                peer
+                if code < Code.STAGE
+                else next(rank for rank, local in on.local_peers.items() if local == peer)
+            )
             peer = resources.team.world_ranks[rank]
         size = f" {format_nbytes(nbytes)}" if nbytes >= 0 else ""
         name = text.format(nbytes=size, peer=peer) + (f" segment {segment}" if segment >= 0 else "")

@@ -71,7 +71,9 @@ class OpenChannel:
         self.gpu, self.index, self.link = gpu, index, link
         self.items: list[tuple[Step | list[ChannelMark], FilePlace]] = []
         self.early = True  # it has touched no memory, and waited for nothing that orders accesses
-        self.unconfirmed: list[tuple[int, FilePlace]] = []  # gpus that it has written to for an operation, and not heard from
+        self.unconfirmed: list[
+            tuple[int, FilePlace]
+        ] = []  # gpus that it has written to for an operation, and not heard from
 
     def add(self, op: Op, place: FilePlace, peer: int, dst: Chunk | None = None, *srcs: Chunk) -> None:
         """Append a step."""
@@ -93,9 +95,14 @@ class ChannelMark(NamedTuple):
     nitems: int
 
 
-def finished(channels: Sequence[OpenChannel]) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...]]:
+def finished(
+    channels: Sequence[OpenChannel],
+) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...]]:
     """Return steps and places of a gpu's channels, of which the first item is a step, with AFTER steps for marks."""
-    waits = [[[] if isinstance(item, Step) else _latest(item, channel) for item, _ in channel.items] for channel in channels]
+    waits = [
+        [[] if isinstance(item, Step) else _latest(item, channel) for item, _ in channel.items]
+        for channel in channels
+    ]
     behind = [_counted(channel, mine) for channel, mine in zip(channels, waits)]
     steps: list[tuple[Step, ...]] = []
     places: list[tuple[FilePlace, ...]] = []
@@ -104,7 +111,10 @@ def finished(channels: Sequence[OpenChannel]) -> tuple[tuple[tuple[Step, ...], .
         for (item, place), wait in zip(channel.items, mine):
             if isinstance(item, Step):
                 found.append((item, place))
-            found.extend((Step(Op.AFTER, -1, None, (), after=(index, behind[index][nitems])), place) for index, nitems in wait)
+            found.extend(
+                (Step(Op.AFTER, -1, None, (), after=(index, behind[index][nitems])), place)
+                for index, nitems in wait
+            )
         steps.append(tuple(step for step, _ in found))
         places.append(tuple(place for _, place in found))
     return tuple(steps), tuple(places)

@@ -15,7 +15,14 @@ from hpcoll.base.text import MAX_CHUNKS
 from hpcoll.formats.mscclpp.channels import Direction
 from hpcoll.schedules.ir import Buffer
 
-KINDS = {"memory": "memory", "sm": "memory", "port": "port", "proxy": "port", "switch": "switch", "nvls": "switch"}
+KINDS = {
+    "memory": "memory",
+    "sm": "memory",
+    "port": "port",
+    "proxy": "port",
+    "switch": "switch",
+    "nvls": "switch",
+}
 BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 _T = TypeVar("_T")
 
@@ -45,27 +52,48 @@ class PlanGpu:
         """Read a gpu but for its thread blocks; ArgumentError: a field is missing or wrong."""
         integer(content, "id", "", rank, rank)
         self.rank, self.new = rank, "input_chunks" in content
-        keys = ("input_chunks", "output_chunks", "scratch_chunks") if self.new else ("inputChunks", "outputChunks", "scratchChunks")
+        keys = (
+            ("input_chunks", "output_chunks", "scratch_chunks")
+            if self.new
+            else ("inputChunks", "outputChunks", "scratchChunks")
+        )
         self.sizes = [integer(content, key, "", 0, MAX_CHUNKS) for key in keys]
-        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(list)  # by kind, in the first generation by kind and buffers
+        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(
+            list
+        )  # by kind, in the first generation by kind and buffers
         numbers: dict[tuple[str, int], int] = defaultdict(int)
         for entry in entries(content, "channels"):
-            kind, key = self.key(entry, "channel_type" if "channel_type" in entry else "type", "srcbuff", "dstbuff")
-            for peer in integers(entry, "connected_to" if self.new else "connectedTo", nranks) if kind != "switch" else ():
+            kind, key = self.key(
+                entry, "channel_type" if "channel_type" in entry else "type", "srcbuff", "dstbuff"
+            )
+            for peer in (
+                integers(entry, "connected_to" if self.new else "connectedTo", nranks)
+                if kind != "switch"
+                else ()
+            ):
                 if peer == rank:
                     raise ArgumentError(f"expected channels to other gpus, got one to gpu {rank} itself")
                 budget.spend(1, CHANNELS)
                 self.channels[key].append(PlanPeer(kind, peer, numbers[kind, peer]))
                 numbers[kind, peer] += 1
         remotes = entries(content, "remote_buffers", needed=False)
-        self.remotes = [(integer(entry, "rank", "", 0, nranks - 1), one_of(BUFFERS, entry, "type")) for entry in remotes]
-        self.semaphores = [integer(entry, "init_value", "", 0, MAX_CHUNKS) for entry in entries(content, "semaphores", needed=False)]
+        self.remotes = [
+            (integer(entry, "rank", "", 0, nranks - 1), one_of(BUFFERS, entry, "type")) for entry in remotes
+        ]
+        self.semaphores = [
+            integer(entry, "init_value", "", 0, MAX_CHUNKS)
+            for entry in entries(content, "semaphores", needed=False)
+        ]
         self.blocks = entries(content, "threadblocks")
 
     def key(self, entry: Any, kind: str, src: str, dst: str) -> tuple[str, Hashable]:
         """Return the kind of the channels of an entry, and their key."""
         found = one_of(KINDS, entry, kind)
-        return found, found if self.new or found == "switch" else (found, one_of(BUFFERS, entry, src), one_of(BUFFERS, entry, dst))
+        return found, found if self.new or found == "switch" else (
+            found,
+            one_of(BUFFERS, entry, src),
+            one_of(BUFFERS, entry, dst),
+        )
 
 
 def entries(content: Any, key: str, needed: bool = True) -> list[dict[str, Any]]:

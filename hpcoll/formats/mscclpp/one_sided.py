@@ -34,9 +34,13 @@ class Translation:
     """
 
     def __init__(
-        self, path: str, blocks: Sequence[Sequence[Sequence[Action]]], cells: Sequence[int], results: Sequence[Sequence[Chunk]],
+        self,
+        path: str,
+        blocks: Sequence[Sequence[Sequence[Action]]],
+        cells: Sequence[int],
+        results: Sequence[Sequence[Chunk]],
         budget: Budget,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Translate.
 
         Args:
@@ -50,7 +54,13 @@ class Translation:
             ArgumentError: The program is not understood, or too large.
             ScheduleError: A signal, a barrier or packets miss their counterpart.
         """
-        self.path, self.cells, self._waits, self._nlinks, self._budget = path, list(cells), Waits(path, budget), 0, budget
+        self.path, self.cells, self._waits, self._nlinks, self._budget = (
+            path,
+            list(cells),
+            Waits(path, budget),
+            0,
+            budget,
+        )
         self._channels: list[list[OpenChannel]] = [[] for _ in blocks]
         self._agents: dict[tuple[int, int], OpenChannel] = {}  # (link of its client, gpu)
         self._ports: dict[Direction, OpenChannel] = {}
@@ -83,10 +93,15 @@ class Translation:
 
     def _pair(self, gpu: int, actions: Sequence[Action]) -> tuple[OpenChannel, OpenChannel]:
         """Return the channels of a thread block, which are one where there is nothing to do for the other one."""
-        data, kinds = self._begin(gpu), {action.verb == "move" and not action.port for action in actions if action.verb != "nop"}
+        data, kinds = (
+            self._begin(gpu),
+            {action.verb == "move" and not action.port for action in actions if action.verb != "nop"},
+        )
         return data, self._begin(gpu) if len(kinds) == 2 else data
 
-    def written(self, gpu: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...], tuple[int, ...]]:
+    def written(
+        self, gpu: int
+    ) -> tuple[tuple[tuple[Step, ...], ...], tuple[tuple[FilePlace, ...], ...], tuple[int, ...]]:
         """Return steps, places and links of a gpu's channels."""
         return *finished(self._channels[gpu]), tuple(channel.link for channel in self._channels[gpu])
 
@@ -175,7 +190,10 @@ class Translation:
     def _check(self, main: OpenChannel, action: Action) -> None:
         """Let a move wait for the packets that it reads."""
         for run in action.srcs + action.dsts:
-            if run.chunk.buffer is Buffer.SCRATCH and self._packets.setdefault(run.gpu, run.packets) != run.packets:
+            if (
+                run.chunk.buffer is Buffer.SCRATCH
+                and self._packets.setdefault(run.gpu, run.packets) != run.packets
+            ):
                 cause = f"expected packets or other chunks in scratch of gpu {run.gpu}, got both"
                 raise ArgumentError(f"{self.path}, {action.place}: {cause}")
         if action.checked and any(src.packets for src in action.srcs):
@@ -184,7 +202,10 @@ class Translation:
     def _move(self, main: OpenChannel, action: Action) -> None:
         place, gpu, main.early = action.place, main.gpu, False
         self._check(main, action)
-        here, there = [dst for dst in action.dsts if dst.gpu == gpu], [dst for dst in action.dsts if dst.gpu != gpu]
+        here, there = (
+            [dst for dst in action.dsts if dst.gpu == gpu],
+            [dst for dst in action.dsts if dst.gpu != gpu],
+        )
         value = self._value(main, action, here[0].chunk if here else None)
         for dst in here:
             if dst.chunk != value:

@@ -81,7 +81,9 @@ class PlanBlock:
             kind, key = gpu.key(entry, "channel_type" if gpu.new else "ctype", "src", "dst")
             ids = next((name for name in ("channel_ids", "cids", "cid") if name in entry), "channel_ids")
             known = gpu.channels[key]
-            self.channels[key] += [known[i] for i in integers(entry, ids, len(known))] if kind != "switch" else []
+            self.channels[key] += (
+                [known[i] for i in integers(entry, ids, len(known))] if kind != "switch" else []
+            )
         self.remotes: dict[str, list[tuple[int, Buffer]]] = defaultdict(list)
         for entry in entries(content, "remote_buffer_refs", needed=False):
             mine = self.remotes[one_of(KINDS, entry, "access_channel_type")]
@@ -92,13 +94,18 @@ class PlanBlock:
         if member(op, "name", str, "") != "pipeline":
             yield from self._actions(op, place, _Part(-1, *_part(op)))
             return
-        units = integer(member(op, "iter_context", dict, ""), "num_chunks", "iter_context", 1, MAX_CHUNKS) * self.factor
+        units = (
+            integer(member(op, "iter_context", dict, ""), "num_chunks", "iter_context", 1, MAX_CHUNKS)
+            * self.factor
+        )
         ops = entries(op, "ops")
         self._budget.spend(units * max(1, len(ops)), TURNS)
         for unit in range(units):
             for inner in ops:
                 if member(inner, "name", str, "") == "pipeline" or "tbg_info" in inner:
-                    raise ArgumentError("a pipeline or a group of thread blocks in a pipeline is not understood")
+                    raise ArgumentError(
+                        "a pipeline or a group of thread blocks in a pipeline is not understood"
+                    )
                 yield from self._actions(inner, place, _Part(unit))
 
     def _actions(self, op: Any, place: FilePlace, part: _Part) -> Iterator[Action]:
@@ -115,7 +122,12 @@ class PlanBlock:
                 yield Action(verb, place, name=direction, port=port, relaxed=name.startswith("rlx"))
         elif name == "barrier":
             count = integer(op, "num_threadblocks" if gpu.new else "nthread_blocks", "", 1)
-            yield Action("barrier", place, name=Local("barrier", gpu.rank, integer(op, "barrier_id", "", 0)), count=count)
+            yield Action(
+                "barrier",
+                place,
+                name=Local("barrier", gpu.rank, integer(op, "barrier_id", "", 0)),
+                count=count,
+            )
         elif name in ("sem_acquire", "sem_release"):
             for i in integers(op, "semaphore_ids", len(gpu.semaphores)):
                 yield Action(name[4:], place, name=Local("semaphore", gpu.rank, i), count=gpu.semaphores[i])
@@ -132,7 +144,9 @@ class PlanBlock:
         if form.folds and name.startswith("rr") and all(src.gpu != self.gpu.rank for src in srcs):
             srcs = dsts[:1] + srcs  # the oldest files have no local source: it is the destination
         if not srcs or not dsts or (not form.folds and len(srcs) not in (1, len(dsts))):
-            raise ArgumentError(f"expected sources and destinations of {name}, got {len(srcs)} and {len(dsts)}")
+            raise ArgumentError(
+                f"expected sources and destinations of {name}, got {len(srcs)} and {len(dsts)}"
+            )
         if (kind == "port" and form.folds) or (kind != "port" and name in ("pws", "pwsf")):
             raise ArgumentError(f"{name} through a channel of kind {kind} is not understood")
         if name == "cpkt" and dsts[0].buffer is Buffer.SCRATCH:
@@ -142,11 +156,24 @@ class PlanBlock:
         ports = self._ports(op, dsts) if kind == "port" else []
         together = form.folds or (len(srcs) == 1 and not ports)
         for i, dst in enumerate(dsts[:1] if together else dsts):
-            runs = [self._run(src, part, n >= form.packets_in) for n, src in enumerate(srcs if together else srcs[i % len(srcs) :][:1])]
-            outs = [self._run(dst, part, n >= form.packets_out) for n, dst in enumerate(dsts if together else [dst])]
+            runs = [
+                self._run(src, part, n >= form.packets_in)
+                for n, src in enumerate(srcs if together else srcs[i % len(srcs) :][:1])
+            ]
+            outs = [
+                self._run(dst, part, n >= form.packets_out)
+                for n, dst in enumerate(dsts if together else [dst])
+            ]
             if len(sizes := {run.chunk.n for run in runs + outs}) > 1:
                 raise ArgumentError(f"expected runs of one size, got {sorted(sizes)}")
-            yield Action("move", place, tuple(runs), tuple(outs), port=ports[i] if ports else None, checked=name != "ppkt")
+            yield Action(
+                "move",
+                place,
+                tuple(runs),
+                tuple(outs),
+                port=ports[i] if ports else None,
+                checked=name != "ppkt",
+            )
         for port in ports if name in ("pws", "pwsf") else ():
             yield Action("signal", place, name=port, port=port)
             if name == "pwsf":
@@ -155,11 +182,15 @@ class PlanBlock:
     def _run(self, one: _Range, part: _Part, packets: bool) -> MemoryRun:
         """Return a run's part, in chunks of the program."""
         if packets and one.buffer is not Buffer.SCRATCH:
-            raise ArgumentError(f"expected packets in scratch, got some in the {one.buffer.name.lower()} buffer")
+            raise ArgumentError(
+                f"expected packets in scratch, got some in the {one.buffer.name.lower()} buffer"
+            )
         first, n = one.first * self.factor, one.n * self.factor
         if part.unit >= 0:
             return MemoryRun(one.gpu, Chunk(one.buffer, first + part.unit, 1), packets)
-        return MemoryRun(one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets)
+        return MemoryRun(
+            one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets
+        )
 
     def _ports(self, op: Any, dsts: list[_Range]) -> list[Direction]:
         """Return the port of each destination."""
@@ -177,7 +208,11 @@ class PlanBlock:
 
     def _named(self, op: Any, side: str) -> list[tuple[PlanPeer, int, Buffer]]:
         """Return channels, offsets and the peer's buffer in an operation of the first generation."""
-        buffers = member(op, f"{side}_buff", dict, "") if f"{side}_buff" in op else {"src": op.get("srcbuff"), "dst": op.get("dstbuff")}
+        buffers = (
+            member(op, f"{side}_buff", dict, "")
+            if f"{side}_buff" in op
+            else {"src": op.get("srcbuff"), "dst": op.get("dstbuff")}
+        )
         src, dst = one_of(BUFFERS, buffers, "src"), one_of(BUFFERS, buffers, "dst")
         known = self.channels[one_of(KINDS, op, "ctype"), src, dst]
         found = []
@@ -194,9 +229,15 @@ class PlanBlock:
         n = integer(op, "cnt", "", 1, MAX_CHUNKS)
         found = []
         if f"{side}off" in op:
-            found.append(_Range(rank, one_of(BUFFERS, op, f"{side}buff"), integer(op, f"{side}off", "", 0, MAX_CHUNKS), n))
+            found.append(
+                _Range(
+                    rank, one_of(BUFFERS, op, f"{side}buff"), integer(op, f"{side}off", "", 0, MAX_CHUNKS), n
+                )
+            )
         for entry in entries(op, f"{side}s", needed=False):
-            found.append(_Range(rank, one_of(BUFFERS, entry, "buff"), integer(entry, "off", "", 0, MAX_CHUNKS), n))
+            found.append(
+                _Range(rank, one_of(BUFFERS, entry, "buff"), integer(entry, "off", "", 0, MAX_CHUNKS), n)
+            )
         letter = "i" if side == "src" else "o"
         for peer, first, buffer in self._named(op, letter) if f"{letter}_cids" in op else ():
             found.append(_Range(peer.peer, buffer, first, n, peer))

@@ -41,7 +41,9 @@ def program_of_plan(content: Any, path: Path, conditions: Conditions) -> FilePro
         raise
     except ArgumentError as error:
         place = f", {plan.place}" if plan.place else ""
-        raise error if str(error).startswith(plan.path) else ArgumentError(f"{plan.path}{place}: {error}") from None
+        raise (
+            error if str(error).startswith(plan.path) else ArgumentError(f"{plan.path}{place}: {error}")
+        ) from None
 
 
 class _Plan:
@@ -73,17 +75,32 @@ class _Plan:
         for rank in range(len(gpus)):
             channels, its, links = translation.written(rank)
             scratch = (0,) * translation.cells[rank]
-            schedule = Schedule(named.collective, name, len(gpus), rank, named.root, nchunks, channels, scratch, links=links)
+            schedule = Schedule(
+                named.collective, name, len(gpus), rank, named.root, nchunks, channels, scratch, links=links
+            )
             if in_place and named.meaning.aliases:
                 aliases = named.meaning.aliases(rank, len(gpus), named.root, nchunks)
                 schedule, its = with_private_input(schedule, its, named.sizes[rank][0], aliases)
             schedules.append(schedule)
             places.append(its)
-        least, most = (integer(content, key, "", 0, _ANY) if key in content else 0 for key in ("min_message_size", "max_message_size"))
+        least, most = (
+            integer(content, key, "", 0, _ANY) if key in content else 0
+            for key in ("min_message_size", "max_message_size")
+        )
         return FileProgram(
-            self.path, name, named.collective, named.meaning, len(gpus), named.root, tuple(schedules), tuple(places), in_place,
-            not in_place, min_bytes=least, max_bytes=most if most < _ANY else 0,
-        )  # fmt: skip
+            self.path,
+            name,
+            named.collective,
+            named.meaning,
+            len(gpus),
+            named.root,
+            tuple(schedules),
+            tuple(places),
+            in_place,
+            not in_place,
+            min_bytes=least,
+            max_bytes=most if most < _ANY else 0,
+        )
 
     def _in_place(self) -> bool:
         found = self.content.get("inplace")
@@ -104,7 +121,9 @@ class _Plan:
                 for op in self._ops(gpu, content):
                     factor = math.lcm(factor, factor_of(op))
                     if factor > MAX_CHUNKS:
-                        raise ArgumentError(f"expected groups of thread blocks that divide chunks into at most {MAX_CHUNKS}, got more")
+                        raise ArgumentError(
+                            f"expected groups of thread blocks that divide chunks into at most {MAX_CHUNKS}, got more"
+                        )
         self.place = ""
         return factor
 
@@ -120,15 +139,21 @@ class _Plan:
 
     def _named(self, nchunks: int) -> Named:
         """Return what the program must do."""
-        key = "colletive" if "colletive" in self.content and "collective" not in self.content else "collective"  # so in files of 2024
+        key = (
+            "colletive" if "colletive" in self.content and "collective" not in self.content else "collective"
+        )  # so in files of 2024
         coll = member(self.content, key, str, "") if key in self.content else ""
         sizes = [(mine[0], mine[1]) for mine in self.sizes]
-        conditions = _ring(sizes) if coll == "sendrecv" and not self.conditions.collective else self.conditions
+        conditions = (
+            _ring(sizes) if coll == "sendrecv" and not self.conditions.collective else self.conditions
+        )
         named = standard(self.path, conditions, coll, len(self.gpus), nchunks, 0)
         for rank, (have, want) in enumerate(zip(sizes, named.sizes)):
             if any(n and n != wanted for n, wanted in zip(have, want)):
                 got = f"{have[0]} and {have[1]}"
-                raise ArgumentError(f"expected {want[0]} chunks of input and {want[1]} of output on gpu {rank}, got {got}")
+                raise ArgumentError(
+                    f"expected {want[0]} chunks of input and {want[1]} of output on gpu {rank}, got {got}"
+                )
         self.sizes = [(*want, have[2]) for want, have in zip(named.sizes, self.sizes)]
         return named
 
@@ -137,7 +162,9 @@ class _Plan:
         block, found = PlanBlock(gpu, content, self.factor, self.budget), []
         for op in self._ops(gpu, content):
             for action in block.actions(op, self.step):
-                srcs, dsts = (tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts))
+                srcs, dsts = (
+                    tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts)
+                )
                 found.append(action._replace(srcs=srcs, dsts=dsts))
                 self.budget.spend(_STEPS, STEPS)
                 self.budget.spend(sum(run.chunk.n for run in srcs + dsts), NAMED)
@@ -170,5 +197,8 @@ def _results(named: Named, rank: int, nranks: int) -> Iterator[Chunk]:
 def _ring(sizes: list[tuple[int, int]]) -> Conditions:
     """Return the conditions of ``sendrecv``: each gpu has in the end the input of the one before it in the ring."""
     inputs = tuple(tuple(f"{rank}.{index}" for index in range(n)) for rank, (n, _) in enumerate(sizes))
-    outputs = tuple(tuple((name, 1 << (rank - 1) % len(inputs)) for name in inputs[rank - 1]) for rank in range(len(inputs)))
+    outputs = tuple(
+        tuple((name, 1 << (rank - 1) % len(inputs)) for name in inputs[rank - 1])
+        for rank in range(len(inputs))
+    )
     return Conditions("custom", False, 0, inputs, outputs, (0,) * len(inputs))

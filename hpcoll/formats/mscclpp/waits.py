@@ -34,7 +34,9 @@ class Waits:
         self.path, self._budget = path, budget
         self._done: dict[_Name, list[_Done]] = defaultdict(list)
         self._waits: dict[_Name, list[_OpenWait]] = defaultdict(list)
-        self._arrived: dict[_Name, dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]] = defaultdict(lambda: defaultdict(list))
+        self._arrived: dict[_Name, dict[OpenChannel, list[tuple[ChannelMark, _OpenWait]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._packets: dict[tuple[int, int], list[ChannelMark]] = defaultdict(list)
         self._reads: list[_OpenWait] = []
         self._owners: dict[tuple[str, _Name], OpenChannel] = {}
@@ -42,7 +44,9 @@ class Waits:
     def own(self, channel: OpenChannel, what: str, name: _Name, action: Action) -> None:
         """Let one thread block alone do something: several would do it in an order that nobody knows."""
         if self._owners.setdefault((what, name), channel) is not channel:
-            raise ArgumentError(f"{self.path}, {action.place}: expected one thread block to {what} {name}, got several")
+            raise ArgumentError(
+                f"{self.path}, {action.place}: expected one thread block to {what} {name}, got several"
+            )
 
     def done(self, action: Action, mark: ChannelMark, early: bool = False) -> None:
         """Take down a signal or a release."""
@@ -124,10 +128,15 @@ class Waits:
                 if waiting.action.count != len(arrived) or times[channel] != most:
                     expected = f"{waiting.action.count} thread blocks as often as one another"
                     self._refuse(
-                        waiting.action, f"deadlock: {name} is for {expected}, and {len(arrived)} come {sorted(times.values())} times"
+                        waiting.action,
+                        f"deadlock: {name} is for {expected}, and {len(arrived)} come {sorted(times.values())} times",
                     )
                 self._budget.spend(len(arrived), TURNS)
-                marks = [others[number][0] for other, others in arrived.items() if other is not channel and number < times[other]]
+                marks = [
+                    others[number][0]
+                    for other, others in arrived.items()
+                    if other is not channel and number < times[other]
+                ]
                 self._order(waiting, marks)
 
     def _see(self, waiting: _OpenWait, gpu: int, cell: int) -> None:

@@ -18,7 +18,9 @@ from hpcoll.runtime.transports.mpi import function_address, handle
 
 MAX_ENTRIES = 32  # calls that a table holds
 _FREE_MISSES = 16  # calls that are entered, though none that was entered last is found again
-_SELDOM = 61  # of further ones every so many is entered; a prime: kinds of calls that take turns all have theirs
+_SELDOM = (
+    61  # of further ones every so many is entered; a prime: kinds of calls that take turns all have theirs
+)
 _UNUSED = -1
 MAX_COUNT = 2**31 - 1  # of a vector or of a block of a call of the MPI library
 
@@ -36,7 +38,9 @@ class BufferPattern(NamedTuple):
     element: int = 1
     nblocks: int = 1
     typed: np.ndarray | None = None  # rows of blocks with datatypes of their own
-    derived: tuple[int, ...] = ()  # of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none
+    derived: tuple[
+        int, ...
+    ] = ()  # of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none
 
     @property
     def size(self) -> int:
@@ -70,7 +74,10 @@ class CachedCall(NamedTuple):
 
     by: Any  # an engine or a `MpiCall`, or None where mpi4py must
     plan: Any
-    cell: tuple[int, int] = (0, 0)  # least and most counts for which it is chosen; with blocks of their own sizes, bytes
+    cell: tuple[int, int] = (
+        0,
+        0,
+    )  # least and most counts for which it is chosen; with blocks of their own sizes, bytes
     count: int = 0  # type: ignore[assignment]  # hides tuple.count; 0 with blocks of their own sizes
     nbytes: int = 0  # for the ledger
     sizes: int = c.ALL_ALIKE
@@ -85,18 +92,34 @@ class MpiCall:
     """
 
     def __init__(
-        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
-        op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int, log: CallLog, method: int,
-    ) -> None:  # fmt: skip
+        self,
+        function_name: str,
+        arguments: str,
+        at_root: str,
+        comm: MPI.Intracomm,
+        root: int,
+        datatype: MPI.Datatype,
+        op: MPI.Op | None,
+        in_place: bool,
+        account: np.ndarray,
+        nbytes: int,
+        log: CallLog,
+        method: int,
+    ) -> None:
         """Bind a C function: ``arguments`` are the ``c_arguments`` of its row of methods, ``at_root`` and number ``method`` are the row's.
 
         An element counts ``nbytes`` in ``account``, a line of the ledger. The log notes that this rank is in the call.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
-            "count": 0, "type": handle(datatype), "op": 0 if op is None else handle(op), "root": root,
-            "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
-        }  # fmt: skip
+            "count": 0,
+            "type": handle(datatype),
+            "op": 0 if op is None else handle(op),
+            "root": root,
+            "comm": handle(comm),
+            "send": send if isinstance(send, int) else 0,
+            "recv": recv if isinstance(recv, int) else 0,
+        }
         names = arguments.split()
         self._account, self._log = account, log
         self._words = np.zeros(c.FIRST + c.NARGUMENTS, np.int64)
@@ -105,7 +128,10 @@ class MpiCall:
         self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
-        self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = places.get("source", -1), places.get("target", -1)
+        self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = (
+            places.get("source", -1),
+            places.get("target", -1),
+        )
         self._words[c.COUNTS_AT] = sum(1 << i for i, name in enumerate(names) if name == "count")
         self._words[c.ELEMENT_NBYTES] = nbytes
         self.address = self._words.ctypes.data  # for `call_mpi`
@@ -138,11 +164,22 @@ class CallTable:
         self._room = np.zeros(5 * nblocks + 2, np.int64)
         self._kept: list[object] = []  # arrays that lists named, of calls that have not ended
         fields = {
-            c.RANK: rank, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
-            c.TUPLE: id(tuple), c.INT: id(int), c.KEPT: id(self._kept), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
-            c.INT64: id(np.int64), c.INT64_DTYPE: id(np.dtype(np.int64)), c.INT32_DTYPE: id(np.dtype(np.int32)), c.HANDLE_AT: HANDLE_AT,
+            c.RANK: rank,
+            c.STARTS: starts,
+            c.COUNTS: self._room.ctypes.data,
+            c.ARRAY: id(np.ndarray),
+            c.LIST: id(list),
+            c.TUPLE: id(tuple),
+            c.INT: id(int),
+            c.KEPT: id(self._kept),
+            c.NONE: id(None),
+            c.IN_PLACE: id(MPI.IN_PLACE),
+            c.INT64: id(np.int64),
+            c.INT64_DTYPE: id(np.dtype(np.int64)),
+            c.INT32_DTYPE: id(np.dtype(np.int32)),
+            c.HANDLE_AT: HANDLE_AT,
             c.HANDLE_BITS: HANDLE_BITS,
-        }  # fmt: skip
+        }
         for field, value in fields.items():
             self._words[field] = value
         self.address, self.starts = self._words.ctypes.data, bool(starts)
@@ -172,7 +209,11 @@ class CallTable:
     def nbytes(self) -> int:
         """Bytes, for the ledger, of the call that `run_cached` found last."""
         served = self.latest
-        return self._numbers[c.COUNT] * (served.nbytes // served.count) if served.count else self._numbers[c.COUNT]
+        return (
+            self._numbers[c.COUNT] * (served.nbytes // served.count)
+            if served.count
+            else self._numbers[c.COUNT]
+        )
 
     def take_kept(self) -> list[object]:
         """Return the arrays that lists named in calls that `run_cached` has not ended; whoever ends these holds them."""

@@ -13,9 +13,13 @@ from hpcoll.kernels.machine_code import load_all, python_function
 _HPCOLL = Path(__file__).parents[2]
 # The sources of compiled code and of its constants.
 _MADE_OF = (
-    Path(__file__), *sorted((_HPCOLL / "runtime/engine").rglob("*.py")), *sorted((_HPCOLL / "runtime/program").glob("*.py")),
-    _HPCOLL / "schedules/ir.py", _HPCOLL / "base/sizes.py", Path(kernels.__file__),
-)  # fmt: skip
+    Path(__file__),
+    *sorted((_HPCOLL / "runtime/engine").rglob("*.py")),
+    *sorted((_HPCOLL / "runtime/program").glob("*.py")),
+    _HPCOLL / "schedules/ir.py",
+    _HPCOLL / "base/sizes.py",
+    Path(kernels.__file__),
+)
 
 
 def _compile(name: str, symbol: str) -> bytes:
@@ -32,6 +36,8 @@ def advance_noting_address() -> int:
 
 
 _PARTS = "engine", "advance", "region"  # the longer ones first
-_engine, advance_address, region_address = load_all({name: partial(_compile, name) for name in _PARTS}, _MADE_OF)
+_engine, advance_address, region_address = load_all(
+    {name: partial(_compile, name) for name in _PARTS}, _MADE_OF
+)
 call_compiled = python_function("call_compiled", _engine)
 run_cached = call_compiled  # with the address of a table, what is sent, what is received and the operator: `call_lookup.run_cached`

@@ -15,13 +15,17 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
 
-_NPARAMETERS = MAX_DESTINATIONS + MAX_SOURCES + 3  # destinations and their number, sources and their number, count
+_NPARAMETERS = (
+    MAX_DESTINATIONS + MAX_SOURCES + 3
+)  # destinations and their number, sources and their number, count
 _LONGER = 40  # how much a pass that asks the driver for an event takes, in passes that look at memory: a microsecond or so; not measured
 
 
 def asking_the_driver(wait_policy: WaitPolicy) -> WaitPolicy:
     """Return the wait policy where passes ask the driver for events: a rank keeps its core for about as long, in fewer passes."""
-    return wait_policy._replace(stays=max(wait_policy.stays // _LONGER, min(wait_policy.spins, wait_policy.stays)))
+    return wait_policy._replace(
+        stays=max(wait_policy.stays // _LONGER, min(wait_policy.spins, wait_policy.stays))
+    )
 
 
 class GpuEngine(HostEngine):
@@ -31,35 +35,62 @@ class GpuEngine(HostEngine):
     """
 
     def __init__(
-        self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, function: int,
-        gpu: Gpu, message_context: int, directory: Directory | None,
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        library: Library,
+        wait_policy: WaitPolicy,
+        binding: Binding,
+        function: int,
+        gpu: Gpu,
+        message_context: int,
+        directory: Directory | None,
+    ) -> None:
         super().__init__(program, library, asking_the_driver(wait_policy), binding)
         self.gpu, self._directory = gpu, directory
         gpu.enter()
         self._streams = np.array(gpu.streams(message_context, program.window), np.uint64)
-        self._events = np.array([gpu.driver.event() for _ in range(program.window * program.nevents)], np.uint64)
+        self._events = np.array(
+            [gpu.driver.event() for _ in range(program.window * program.nevents)], np.uint64
+        )
         weakref.finalize(self, release, gpu, "cuEventDestroy_v2", self._events.tolist()).atexit = False
         self._events[:: program.nevents] = self._events[0]
         self._values = np.zeros(_NPARAMETERS, np.int64)
         self._parameters = self._values.ctypes.data + 8 * np.arange(_NPARAMETERS, dtype=np.int64)
-        self._pinned = Memory(gpu, program.window * program.pinned_nbytes, pinned=True) if program.pinned_nbytes else None
+        self._pinned = (
+            Memory(gpu, program.window * program.pinned_nbytes, pinned=True)
+            if program.pinned_nbytes
+            else None
+        )
         self._table = np.zeros(f.GPU_NFIELDS, np.int64)
         driver = gpu.driver
         fields = {
-            f.CONTEXT: gpu.context, f.SET_CURRENT: driver.address("cuCtxSetCurrent"),
-            f.GET_CURRENT: driver.address("cuCtxGetCurrent"), f.COPY_ASYNC: driver.address("cuMemcpyAsync"),
-            f.LAUNCH: driver.address("cuLaunchKernel"), f.RECORD_EVENT: driver.address("cuEventRecord"),
-            f.QUERY_EVENT: driver.address("cuEventQuery"), f.WAIT_EVENT: driver.address("cuStreamWaitEvent"), f.FUNCTION: function,
-            f.STREAMS: self._streams.ctypes.data, f.NSTREAMS: len(self._streams),
-            f.EVENTS: self._events.ctypes.data, f.NEVENTS: program.nevents,
-            f.MOST_BLOCKS: gpu.most_blocks, f.BLOCK_THREADS: kernels().BLOCK, f.PARAMETERS: self._parameters.ctypes.data,
-            f.VALUES: self._values.ctypes.data, f.PINNED: self._pinned.address if self._pinned else 0,
-            f.PINNED_PER_LANE: program.pinned_nbytes, **(directory.fields if directory else {}),
-        }  # fmt: skip
+            f.CONTEXT: gpu.context,
+            f.SET_CURRENT: driver.address("cuCtxSetCurrent"),
+            f.GET_CURRENT: driver.address("cuCtxGetCurrent"),
+            f.COPY_ASYNC: driver.address("cuMemcpyAsync"),
+            f.LAUNCH: driver.address("cuLaunchKernel"),
+            f.RECORD_EVENT: driver.address("cuEventRecord"),
+            f.QUERY_EVENT: driver.address("cuEventQuery"),
+            f.WAIT_EVENT: driver.address("cuStreamWaitEvent"),
+            f.FUNCTION: function,
+            f.STREAMS: self._streams.ctypes.data,
+            f.NSTREAMS: len(self._streams),
+            f.EVENTS: self._events.ctypes.data,
+            f.NEVENTS: program.nevents,
+            f.MOST_BLOCKS: gpu.most_blocks,
+            f.BLOCK_THREADS: kernels().BLOCK,
+            f.PARAMETERS: self._parameters.ctypes.data,
+            f.VALUES: self._values.ctypes.data,
+            f.PINNED: self._pinned.address if self._pinned else 0,
+            f.PINNED_PER_LANE: program.pinned_nbytes,
+            **(directory.fields if directory else {}),
+        }
         for field, value in fields.items():
             self._table[field] = value
-        self.state[f.GPU], self.state[f.ADVANCE] = self._table.ctypes.data, advance_address  # its steps only begin work, and are not noted
+        self.state[f.GPU], self.state[f.ADVANCE] = (
+            self._table.ctypes.data,
+            advance_address,
+        )  # its steps only begin work, and are not noted
 
     def after(self, stream: int) -> None:
         """Let the next run start when the work that is on a stream of the current context by now has ended."""
@@ -74,13 +105,21 @@ class GpuEngine(HostEngine):
         self.scratch = memory  # type: ignore[assignment]
         self.state[f.SCRATCH] = memory.address
         directory = self._directory
-        if directory is not None and directory.readers and not directory.export(memory.address, memory.nbytes, reserved=True):
+        if (
+            directory is not None
+            and directory.readers
+            and not directory.export(memory.address, memory.nbytes, reserved=True)
+        ):
             raise DeviceError(f"scratch memory cannot be exported: {directory.problem}")
 
     def failure(self) -> HpcollError:
         """Return the error that a run which failed raises: of the driver, or as `HostEngine.failure`."""
         if self.error < 0:
-            return DeviceError(f"the CUDA driver failed with {self.gpu.driver.error_name(-self.error)}", code=-self.error)
+            return DeviceError(
+                f"the CUDA driver failed with {self.gpu.driver.error_name(-self.error)}", code=-self.error
+            )
         if self.error == f.UNMAPPED:
-            return DeviceError(f"GPU memory of a rank of this node cannot be mapped: {self._directory.problem if self._directory else ''}")
+            return DeviceError(
+                f"GPU memory of a rank of this node cannot be mapped: {self._directory.problem if self._directory else ''}"
+            )
         return super().failure()

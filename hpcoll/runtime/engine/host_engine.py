@@ -30,16 +30,22 @@ class Shape(NamedTuple):
     copied: Number = 0  # bytes of INPUT that are copied at the start of each run
 
 
-_PLACES = np.array([f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END])
+_PLACES = np.array(
+    [f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END]
+)
 _ANY = 1 << 62  # bytes of scratch that are as good as there
 
 
 def _sized(program: Program, shape: Shape) -> dict[int, Number]:
     """Return the fields of an engine's state that depend on counts."""
     return {
-        f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes, f.ELEMENTS: shape.elements,
-        f.LEDGER_NBYTES: shape.nbytes, f.COUNTED: shape.counted, f.COPY_NBYTES: shape.copied,
-    }  # fmt: skip
+        f.SCRATCH_PER_LANE: program.scratch_nbytes,
+        f.STAGING_OF_LANE: program.staging_nbytes,
+        f.ELEMENTS: shape.elements,
+        f.LEDGER_NBYTES: shape.nbytes,
+        f.COUNTED: shape.counted,
+        f.COPY_NBYTES: shape.copied,
+    }
 
 
 class Binding(NamedTuple):
@@ -58,28 +64,55 @@ class Binding(NamedTuple):
 class HostEngine:
     """A program bound to a communicator, a kernel and scratch; ``shape`` is None where it is for the counts of one call."""
 
-    def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        library: Library,
+        wait_policy: WaitPolicy,
+        binding: Binding,
+        shape: Shape | None = None,
+    ) -> None:
         nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))
         if binding.rings is not None:
-            assert int_value(program.staging_nbytes) <= binding.rings.capacity, (program.staging_nbytes, binding.rings.capacity)
+            assert int_value(program.staging_nbytes) <= binding.rings.capacity, (
+                program.staging_nbytes,
+                binding.rings.capacity,
+            )
         self.wait_policy = wait_policy
         self.program, self._nstate = program, f.OPERANDS + nsources
         self._bind_words(self._laid_out(library, shape))
         fields = {
-            f.NLANES: len(program.lanes), f.WINDOW: program.window,
-            f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
-            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.BYTE: library.byte,
-            f.ISEND: library.isend, f.IRECV: library.irecv, f.TEST: library.test, f.IPROBE: library.iprobe, f.GET_COUNT: library.get_count,
-            f.LAST_TAG: last_tag(), f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"),
-            f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
-            f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
-            f.TRUNCATED: library.truncated, f.PROCESS_VM_READV: function_address("process_vm_readv"),
+            f.NLANES: len(program.lanes),
+            f.WINDOW: program.window,
+            f.REQUESTS_PER_LANE: program.nrequests,
+            f.REQUEST_NBYTES: library.request_nbytes,
+            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes),
+            f.NMESSAGES: program.nmessages,
+            f.BYTE: library.byte,
+            f.ISEND: library.isend,
+            f.IRECV: library.irecv,
+            f.TEST: library.test,
+            f.IPROBE: library.iprobe,
+            f.GET_COUNT: library.get_count,
+            f.LAST_TAG: last_tag(),
+            f.MEMCPY: function_address("memcpy"),
+            f.MADVISE: function_address("madvise"),
+            f.SCHED_YIELD: function_address("sched_yield"),
+            f.USLEEP: function_address("usleep"),
+            f.CLOCK_GETTIME: function_address("clock_gettime"),
+            f.STAGING_OF_LANE: int_value(program.staging_nbytes),
+            f.TRUNCATED: library.truncated,
+            f.PROCESS_VM_READV: function_address("process_vm_readv"),
             f.ERRNO_LOCATION: function_address("__errno_location"),
-            f.SPINS: wait_policy.spins, f.STAYS: wait_policy.stays, f.YIELDS: wait_policy.stays + wait_policy.yields,
+            f.SPINS: wait_policy.spins,
+            f.STAYS: wait_policy.stays,
+            f.YIELDS: wait_policy.stays + wait_policy.yields,
             f.LINGERS: wait_policy.lingers,
-        }  # fmt: skip
+        }
         if shape is not None:
-            fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {f.NCOUNTS: len(shape.sizes.given)}
+            fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {
+                f.NCOUNTS: len(shape.sizes.given)
+            }
         for field, value in fields.items():
             self.state[field] = value
         self._bind(binding)
@@ -90,13 +123,19 @@ class HostEngine:
         request = np.dtype(f"u{library.request_nbytes}")
         nrequests = aligned(max(1, window * program.nrequests), 8 // request.itemsize)
         parts = {
-            f.ROWS: program.rows, f.SOURCES: program.sources, f.LANES: program.lanes,
-            f.WINDOW_SLOTS: np.zeros(2 * window, np.int64), f.LANDED: np.zeros(window * program.nmessages, np.int64),
+            f.ROWS: program.rows,
+            f.SOURCES: program.sources,
+            f.LANES: program.lanes,
+            f.WINDOW_SLOTS: np.zeros(2 * window, np.int64),
+            f.LANDED: np.zeros(window * program.nmessages, np.int64),
             f.REQUESTS: np.full(nrequests, library.request_null, request).view(np.int64),
-            f.COUNTS: np.array(shape.sizes.values if shape else [], np.int64), f.RECORDS: self._records(shape),
-        }  # fmt: skip
+            f.COUNTS: np.array(shape.sizes.values if shape else [], np.int64),
+            f.RECORDS: self._records(shape),
+        }
         words = np.concatenate([np.zeros(self._nstate, np.int64), *(part.ravel() for part in parts.values())])
-        words[[*parts, f.RECORDS_END]] = 8 * np.cumsum([self._nstate, *(part.size for part in parts.values())])
+        words[[*parts, f.RECORDS_END]] = 8 * np.cumsum(
+            [self._nstate, *(part.size for part in parts.values())]
+        )
         return words
 
     def _records(self, shape: Shape | None) -> np.ndarray:
@@ -105,9 +144,14 @@ class HostEngine:
         if shape is None:
             return np.zeros(0, np.int64)
         needed = program.window * program.scratch_nbytes + CACHE_LINE_NBYTES
-        sizes = [*((size, self._nstate + at) for size, at in program.symbols), *((size, at) for at, size in _sized(program, shape).items())]
+        sizes = [
+            *((size, self._nstate + at) for size, at in program.symbols),
+            *((size, at) for at, size in _sized(program, shape).items()),
+        ]
         stores = [(size, 8 * at) for size, at in sizes if isinstance(size, Size)]
-        return np.array(shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores), np.int64)
+        return np.array(
+            shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores), np.int64
+        )
 
     def _bind_words(self, words: np.ndarray) -> None:
         """Use memory that is laid out, and turn its places, which count from its start, into addresses."""
@@ -116,10 +160,16 @@ class HostEngine:
 
     def _bind(self, binding: Binding) -> None:
         self.lock, self.account, self.rings, state = binding.lock, binding.account, binding.rings, self.state
-        state[f.COMM], state[f.LOCK], state[f.ACCOUNT] = binding.comm, self.lock.ctypes.data, self.account.ctypes.data
+        state[f.COMM], state[f.LOCK], state[f.ACCOUNT] = (
+            binding.comm,
+            self.lock.ctypes.data,
+            self.account.ctypes.data,
+        )
         state[f.KERNEL], state[f.RINGS] = binding.kernel, self.rings.address if self.rings else 0
         self.log, state[f.LOG] = binding.log, binding.log.address if binding.log else 0
-        state[f.ADVANCE] = advance_noting_address() if binding.log and binding.log.steps is not None else advance_address
+        state[f.ADVANCE] = (
+            advance_noting_address() if binding.log and binding.log.steps is not None else advance_address
+        )
         state[f.TAG], state[f.TAG_STEP], state[f.TAG_CHECKS] = binding.tags
         state[f.CHECKED_TAG], state[f.STATUS_AT] = state[f.TAG], self.address + 8 * f.STATUS
         self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if binding.uncached else None
@@ -178,9 +228,15 @@ class HostEngine:
 
     def traffic(self) -> Traffic:
         """Return the bytes that the latest call moved on this rank."""
-        nrows, nlanes, copied = len(self.program.rows), int(self.state[f.NLANES]), int(self.state[f.COPY_NBYTES])
+        nrows, nlanes, copied = (
+            len(self.program.rows),
+            int(self.state[f.NLANES]),
+            int(self.state[f.COPY_NBYTES]),
+        )
         least = self._least_in_place(f.WHERE_INPUT), self._least_in_place(f.WHERE_OUTPUT)
-        found = memory_traffic(self.numbers(f.ROWS, nrows, f.NCOLUMNS), self.numbers(f.LANES, nlanes, 3), least)
+        found = memory_traffic(
+            self.numbers(f.ROWS, nrows, f.NCOLUMNS), self.numbers(f.LANES, nlanes, 3), least
+        )
         more = copied + int(self.state[f.REREAD])
         return Traffic(found.read + more, found.written + more, found.given)
 
@@ -188,7 +244,9 @@ class HostEngine:
         """Return the bytes from which on peers read messages of a buffer in place; None: never."""
         if self.rings is None or self.state[where] < 0:
             return None
-        return int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
+        return (
+            int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
+        )
 
     def numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
         """Return a table of its memory by the field that has its address."""
@@ -242,7 +300,11 @@ class HostEngine:
     def bind_copy(self, nbytes: int) -> None:
         """Make room for the copy of INPUT at the start of each run."""
         self._copy = np.empty(nbytes, np.uint8)
-        self.state[f.COPY], self.state[f.COPY_ROOM], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes, nbytes
+        self.state[f.COPY], self.state[f.COPY_ROOM], self.state[f.COPY_NBYTES] = (
+            self._copy.ctypes.data,
+            nbytes,
+            nbytes,
+        )
 
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
         """Let `compiled.progress.start` read and write a persistent request's handle of 4 or 8 bytes, at the address ``cell``.
@@ -277,7 +339,9 @@ class HostEngine:
     def stop(self, most_s: float) -> bool:
         """Cancel the messages of a run that failed, or wait for them for a time; say whether none is under way any more."""
         rows = self.numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
-        kinds = {int(row[f.REQUEST]): int(row[f.CODE]) for row in rows if row[f.CODE] in (Code.SEND, Code.RECV)}
+        kinds = {
+            int(row[f.REQUEST]): int(row[f.CODE]) for row in rows if row[f.CODE] in (Code.SEND, Code.RECV)
+        }
         if not kinds or MPI.Is_finalized():
             return True
         nrequests, n = self.program.window * self.program.nrequests, self.program.nrequests

@@ -14,7 +14,10 @@ from mpi4py import MPI
 from hpcoll.runtime.program import call_fields as c
 
 _C_CONTIGUOUS = 2  # flag of a memoryview
-_MACHINES = ("x86_64", "aarch64")  # whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
+_MACHINES = (
+    "x86_64",
+    "aarch64",
+)  # whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
 
 
 class Holder(NamedTuple):
@@ -35,7 +38,11 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 def _supported() -> bool:
     """Say whether known arrays, lists, tuples, NumPy scalars and handles lie in memory as compiled code expects."""
-    if os.uname().machine not in _MACHINES or sys.implementation.name != "cpython" or object.__basicsize__ != 16:
+    if (
+        os.uname().machine not in _MACHINES
+        or sys.implementation.name != "cpython"
+        or object.__basicsize__ != 16
+    ):
         return False
     if (_words(id(MPI.SUM), HANDLE_AT + 1)[HANDLE_AT] ^ MPI._handleof(MPI.SUM)) & HANDLE_BITS:
         return False
@@ -55,17 +62,22 @@ def _supported() -> bool:
 def _reads_items(spec: Any) -> bool:
     fields = _words(id(spec), 4)
     items = fields[c.ITEMS] if isinstance(spec, list) else id(spec) + 8 * c.FIRST_ITEM
-    return fields[c.TYPE_OF] == id(type(spec)) and fields[c.SIZE] == 2 and _words(items, 2) == (id(spec[0]), id(spec[1]))
+    return (
+        fields[c.TYPE_OF] == id(type(spec))
+        and fields[c.SIZE] == 2
+        and _words(items, 2) == (id(spec[0]), id(spec[1]))
+    )
 
 
 def _holders() -> dict[type[Any], Holder]:
     """Return the types whose known objects describe their memory in the expected words."""
     found: dict[type[Any], Holder] = {}
     samples: tuple[tuple[Any, Holder], ...] = (
-        (bytearray(40), Holder(5, 2, -1, -1, 0, 0)), (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
+        (bytearray(40), Holder(5, 2, -1, -1, 0, 0)),
+        (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
         (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _C_CONTIGUOUS, _C_CONTIGUOUS)),
         (ArrayType("b", bytes(40)), Holder(3, 2, -1, 5, 0, 0)),
-    )  # fmt: skip
+    )
     for sample, holder in samples:
         words = _words(id(sample), 1 + max(holder[:4]))
         expected = np.asarray(memoryview(sample)).ctypes.data, 40, True, True
@@ -85,19 +97,29 @@ def _bytes_length_at() -> int | None:
     """
     at, sample = bytes.__basicsize__ - 17, bytes(bytearray(b"sixteen and more"))
     words = _words(id(sample) + at, 4)
-    laid_out = sys.implementation.name == "cpython" and words[:2] == (len(sample), -1) and bytes(np.array(words[2:])) == sample
+    laid_out = (
+        sys.implementation.name == "cpython"
+        and words[:2] == (len(sample), -1)
+        and bytes(np.array(words[2:])) == sample
+    )
     return at if laid_out else None
 
 
 def _reads_floats() -> bool:
     """Say whether a float has its number where compiled code reads those of lists."""
-    return SUPPORTED and float(np.array(_words(id(sample := 1.5**40), 3)).view(np.float64)[c.SCALAR]) == sample
+    return (
+        SUPPORTED and float(np.array(_words(id(sample := 1.5**40), 3)).view(np.float64)[c.SCALAR]) == sample
+    )
 
 
 def holder_of(thing: Any) -> Holder:
     """Return the `Holder` of an object of a known type; that of an ``array.array`` also tells its elements."""
     holder = HOLDERS[type(thing)]
-    return holder._replace(mask=-1, value=_words(id(thing), holder.check_at + 1)[-1]) if type(thing) is ArrayType else holder
+    return (
+        holder._replace(mask=-1, value=_words(id(thing), holder.check_at + 1)[-1])
+        if type(thing) is ArrayType
+        else holder
+    )
 
 
 def unit_of(thing: Any) -> int:

@@ -17,7 +17,9 @@ def run_error(code: int, came: int, awaited: int) -> TransportError:
         awaited: Bytes that it should have had.
     """
     if code == f.FULL:
-        return TransportError("the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=code)
+        return TransportError(
+            "the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=code
+        )
     if code >= f.UNREADABLE:
         peer, number = divmod(code - f.UNREADABLE, 1 << 16)
         text = f"the memory of local rank {peer} cannot be read ({os.strerror(number)}): it has ended, or freed what it sends"

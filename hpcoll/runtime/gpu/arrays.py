@@ -35,7 +35,9 @@ class DeviceArray(NamedTuple):
     readonly: bool  # its producer forbids writing
     ordinal: int  # the GPU, by its number in this process
     owner: object  # keeps the memory alive
-    stream: int | None = None  # handle of the stream on which its producer orders work on it; None where it does not say
+    stream: int | None = (
+        None  # handle of the stream on which its producer orders work on it; None where it does not say
+    )
     managed: bool = False  # the driver moves it between host and GPUs, and other processes cannot map it
 
     @property
@@ -61,7 +63,9 @@ class DeviceArray(NamedTuple):
         if self.strides is None or not self.size:
             return self.pointer, self.pointer + self.nbytes
         reach = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
-        return self.pointer + sum(min(0, r) for r in reach), self.pointer + sum(max(0, r) for r in reach) + self.dtype.itemsize
+        return self.pointer + sum(min(0, r) for r in reach), self.pointer + sum(
+            max(0, r) for r in reach
+        ) + self.dtype.itemsize
 
 
 class KnownArray:
@@ -109,7 +113,17 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
         raise BufferError("it lies on a GPU, and this process sees none")
     stream = stream or torch_stream(buffer) or LEGACY_STREAM
     tensor = dlpack.export(buffer, stream)
-    return _placed(_array(tensor.pointer, tensor.shape, tensor.strides, tensor.dtype, tensor.readonly, (buffer, tensor.capsule), stream))
+    return _placed(
+        _array(
+            tensor.pointer,
+            tensor.shape,
+            tensor.strides,
+            tensor.dtype,
+            tensor.readonly,
+            (buffer, tensor.capsule),
+            stream,
+        )
+    )
 
 
 def _of_interface(buffer: Any, interface: Any) -> DeviceArray:
@@ -122,15 +136,27 @@ def _of_interface(buffer: Any, interface: Any) -> DeviceArray:
         raise BufferError("masked arrays cannot be sent")
     stream = interface.get("stream")
     if stream == 0:
-        raise BufferError("its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream")
+        raise BufferError(
+            "its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream"
+        )
     pointer, readonly = interface["data"]
     dtype = np.dtype(interface["typestr"])
     if pointer is None and 0 in interface["shape"]:
         pointer = 0
-    return _array(pointer, interface["shape"], interface.get("strides"), dtype, readonly, buffer, stream and int(stream))
+    return _array(
+        pointer, interface["shape"], interface.get("strides"), dtype, readonly, buffer, stream and int(stream)
+    )
 
 
-def _array(pointer: int, shape: Any, strides: Any, dtype: np.dtype[Any], readonly: bool, owner: object, stream: int | None) -> DeviceArray:
+def _array(
+    pointer: int,
+    shape: Any,
+    strides: Any,
+    dtype: np.dtype[Any],
+    readonly: bool,
+    owner: object,
+    stream: int | None,
+) -> DeviceArray:
     """Return an array of no GPU yet, without strides where they are those of C order."""
     shape = tuple(map(operator.index, shape))
     if strides is not None:
@@ -157,7 +183,9 @@ def _placed(array: DeviceArray) -> DeviceArray | None:
     ordinal = found.attribute(array.pointer, Attribute.DEVICE_ORDINAL)
     current = enter(found, ordinal)
     if current != ordinal and not managed:
-        raise BufferError(f"it lies on GPU {ordinal}, and this thread uses GPU {current}: use one GPU per rank, see hpcoll.local_device")
+        raise BufferError(
+            f"it lies on GPU {ordinal}, and this thread uses GPU {current}: use one GPU per rank, see hpcoll.local_device"
+        )
     _check_range(found, first, end)
     return array._replace(ordinal=current, managed=managed)
 
@@ -178,7 +206,9 @@ def _check_range(found: Driver, first: int, end: int) -> None:
         try:
             base, nbytes = found.address_range(reached)
         except DeviceError:
-            raise BufferError(f"it needs {end - first} bytes at {first:#x}, of which {reached - first} are allocated") from None
+            raise BufferError(
+                f"it needs {end - first} bytes at {first:#x}, of which {reached - first} are allocated"
+            ) from None
         reached = base + nbytes
 
 
@@ -203,10 +233,16 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
     Raises:
         ArgumentError: not a stream, or one under capture.
     """
-    handle = array.stream or torch_stream(array.owner) or LEGACY_STREAM if stream is None else stream_handle(stream, rank)
+    handle = (
+        array.stream or torch_stream(array.owner) or LEGACY_STREAM
+        if stream is None
+        else stream_handle(stream, rank)
+    )
     found = driver()
     if found is not None and _is_capturing(found, handle):
-        raise ArgumentError(f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective")
+        raise ArgumentError(
+            f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective"
+        )
     return handle
 
 
@@ -225,7 +261,9 @@ def _handle(stream: Any) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1].__int__())
-    found: Any = next((getattr(stream, name) for name in ("cuda_stream", "ptr", "handle") if hasattr(stream, name)), stream)
+    found: Any = next(
+        (getattr(stream, name) for name in ("cuda_stream", "ptr", "handle") if hasattr(stream, name)), stream
+    )
     if isinstance(found, ctypes.c_void_p):
         return found.value or 0
     is_number = isinstance(found, int | float | np.number)

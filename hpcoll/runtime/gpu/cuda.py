@@ -14,7 +14,9 @@ from hpcoll.base.errors import DeviceError
 
 IPC_HANDLE_NBYTES = 64
 OUT_OF_MEMORY = 2
-ALREADY_MAPPED = 208  # by cuIpcOpenMemHandle: this process has it open, or has freed memory open that lay there
+ALREADY_MAPPED = (
+    208  # by cuIpcOpenMemHandle: this process has it open, or has freed memory open that lay there
+)
 NOT_READY = 600  # what cuEventQuery and cuStreamQuery answer while work is under way
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY; 2 is the per-thread default stream
 
@@ -63,27 +65,50 @@ class DeviceAttribute(IntEnum):
 _P, _S = c_void_p, c_size_t
 # Parameter types by function; all return an error code.
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c_uint,), "cuDriverGetVersion": (POINTER(c_int),), "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuDeviceGetCount": (POINTER(c_int),), "cuDeviceGet": (POINTER(c_int), c_int),
-    "cuDeviceGetName": (c_char_p, c_int, c_int), "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
-    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int), "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+    "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (POINTER(_P), c_int),
-    "cuCtxSetCurrent": (_P,), "cuCtxGetCurrent": (POINTER(_P),), "cuCtxGetDevice": (POINTER(c_int),),
-    "cuPointerGetAttribute": (_P, c_int, c_uint64), "cuMemGetAddressRange_v2": (POINTER(c_uint64), POINTER(_S), c_uint64),
-    "cuMemAlloc_v2": (POINTER(c_uint64), _S), "cuMemFree_v2": (c_uint64,),
-    "cuMemHostAlloc": (POINTER(_P), _S, c_uint), "cuMemFreeHost": (_P,),
-    "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), _P, c_uint), "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
-    "cuMemcpyAsync": (c_uint64, c_uint64, _S, _P), "cuMemsetD8Async": (c_uint64, c_ubyte, _S, _P),
-    "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamCreateWithPriority": (POINTER(_P), c_uint, c_int),
-    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
-    "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
-    "cuEventCreate": (POINTER(_P), c_uint), "cuEventDestroy_v2": (_P,), "cuEventRecord": (_P, _P),
-    "cuStreamQuery": (_P,), "cuEventQuery": (_P,), "cuEventSynchronize": (_P,),
-    "cuModuleLoadData": (POINTER(_P), c_char_p), "cuModuleGetFunction": (POINTER(_P), _P, c_char_p),
+    "cuCtxSetCurrent": (_P,),
+    "cuCtxGetCurrent": (POINTER(_P),),
+    "cuCtxGetDevice": (POINTER(c_int),),
+    "cuPointerGetAttribute": (_P, c_int, c_uint64),
+    "cuMemGetAddressRange_v2": (POINTER(c_uint64), POINTER(_S), c_uint64),
+    "cuMemAlloc_v2": (POINTER(c_uint64), _S),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemHostAlloc": (POINTER(_P), _S, c_uint),
+    "cuMemFreeHost": (_P,),
+    "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), _P, c_uint),
+    "cuMemHostRegister_v2": (_P, _S, c_uint),
+    "cuMemHostUnregister": (_P,),
+    "cuMemcpyAsync": (c_uint64, c_uint64, _S, _P),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, _S, _P),
+    "cuStreamCreate": (POINTER(_P), c_uint),
+    "cuStreamCreateWithPriority": (POINTER(_P), c_uint, c_int),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
+    "cuStreamDestroy_v2": (_P,),
+    "cuStreamSynchronize": (_P,),
+    "cuStreamWaitEvent": (_P, _P, c_uint),
+    "cuStreamIsCapturing": (_P, POINTER(c_int)),
+    "cuEventCreate": (POINTER(_P), c_uint),
+    "cuEventDestroy_v2": (_P,),
+    "cuEventRecord": (_P, _P),
+    "cuStreamQuery": (_P,),
+    "cuEventQuery": (_P,),
+    "cuEventSynchronize": (_P,),
+    "cuModuleLoadData": (POINTER(_P), c_char_p),
+    "cuModuleGetFunction": (POINTER(_P), _P, c_char_p),
     "cuLaunchKernel": (_P, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, _P, _P, _P),
-    "cuIpcGetMemHandle": (POINTER(IpcHandle), c_uint64), "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), IpcHandle, c_uint),
+    "cuIpcGetMemHandle": (POINTER(IpcHandle), c_uint64),
+    "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), IpcHandle, c_uint),
     "cuIpcCloseMemHandle": (c_uint64,),
-}  # fmt: skip
+}
 
 
 class Driver:
@@ -239,7 +264,9 @@ class Driver:
 
     def open(self, handle: bytes) -> int:
         """Map another process's allocation; return its address here."""
-        return self._pointer("cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)), _IPC_LAZY_PEER_ACCESS)
+        return self._pointer(
+            "cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)), _IPC_LAZY_PEER_ACCESS
+        )
 
     def copy(self, destination: int, source: int, nbytes: int, stream: int) -> None:
         """Copy between any two memories, in order on a stream."""
@@ -248,7 +275,11 @@ class Driver:
 
 
 _library: list[Any] = []
-_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu")  # of Linux, of Windows under it, of Jetson boards
+_DEVICE_FILES = (
+    "/dev/nvidiactl",
+    "/dev/dxg",
+    "/dev/nvhost-gpu",
+)  # of Linux, of Windows under it, of Jetson boards
 _FOUND = list(filter(os.path.exists, _DEVICE_FILES))
 signs: list[Any] = list(_FOUND)  # of a GPU; without any, no memory in this process is a GPU's
 

@@ -23,9 +23,23 @@ _TAKES, _NOT = b"arrives", b"does not arrive"
 _TEXT = "hpcoll: trying whether the MPI library takes GPU memory, once"
 # Beginnings of variables by which users pick libraries and transports; none of them differs from job to job.
 _SETTINGS = (
-    "LD_", "MPI4PY_LIBMPI", "UCX_", "FI_", "MPIR_CVAR_", "MPICH_", "I_MPI_FABRICS", "I_MPI_OFFLOAD", "MV2_USE_", "PSM", "OMPI_MCA_pml",
-    "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_", "OMPI_MCA_accelerator",
-)  # fmt: skip
+    "LD_",
+    "MPI4PY_LIBMPI",
+    "UCX_",
+    "FI_",
+    "MPIR_CVAR_",
+    "MPICH_",
+    "I_MPI_FABRICS",
+    "I_MPI_OFFLOAD",
+    "MV2_USE_",
+    "PSM",
+    "OMPI_MCA_pml",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_smsc",
+    "OMPI_MCA_opal_",
+    "OMPI_MCA_accelerator",
+)
 _TRIAL = """
 import sys
 from mpi4py import MPI
@@ -65,7 +79,9 @@ def _digest(gpu: Gpu) -> str:
     driver, ordinal = gpu.driver, gpu.ordinal
     where = platform.node(), driver.version(), driver.device_name(ordinal), driver.bus_id(ordinal)
     settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
-    return hashlib.sha256(repr((where, MPI.Get_library_version(), settings, _TRIAL)).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((where, MPI.Get_library_version(), settings, _TRIAL)).encode()).hexdigest()[
+        :32
+    ]
 
 
 def _tried(ordinal: int) -> bytes:
@@ -76,9 +92,13 @@ def _tried(ordinal: int) -> bytes:
     with tempfile.TemporaryFile() as said:  # no pipe, which something that it started might hold
         try:
             one = subprocess.Popen(
-                python(_TRIAL, str(ordinal)), env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL,
+                python(_TRIAL, str(ordinal)),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError:
             return _NOT
         try:

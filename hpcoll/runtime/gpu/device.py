@@ -30,7 +30,9 @@ class Memory:
         gpu.enter()
         self.nbytes, self._gpu = nbytes, gpu
         self.address = gpu.driver.allocate_pinned(max(1, nbytes)) if pinned else gpu.allocate(max(1, nbytes))
-        weakref.finalize(self, release, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", [self.address]).atexit = False
+        weakref.finalize(
+            self, release, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", [self.address]
+        ).atexit = False
 
 
 def release(gpu: "Gpu", function: str, handles: Iterable[int]) -> None:
@@ -54,8 +56,13 @@ class Gpu:
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.driver, self.ordinal = driver, ordinal
         self.context = driver.primary_context(ordinal)
-        self.cc = (driver.device_attribute(ordinal, DeviceAttribute.MAJOR), driver.device_attribute(ordinal, DeviceAttribute.MINOR))
-        self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * driver.device_attribute(ordinal, DeviceAttribute.MULTIPROCESSORS)
+        self.cc = (
+            driver.device_attribute(ordinal, DeviceAttribute.MAJOR),
+            driver.device_attribute(ordinal, DeviceAttribute.MINOR),
+        )
+        self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * driver.device_attribute(
+            ordinal, DeviceAttribute.MULTIPROCESSORS
+        )
         self._functions: dict[str, int] = {}
         self._streams: dict[int, list[int]] = {}
         self.enter()
@@ -147,15 +154,21 @@ class Gpu:
     def launch(self, function: int, values: list[int], blocks: int, threads: int, stream: int) -> None:
         """Launch a kernel whose parameters are 8 bytes each; floating-point ones as their bits."""
         cells = (ctypes.c_uint64 * len(values))(*(value & (1 << 64) - 1 for value in values))
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(cells) + 8 * i for i in range(len(values))))
+        pointers = (ctypes.c_void_p * len(values))(
+            *(ctypes.addressof(cells) + 8 * i for i in range(len(values)))
+        )
         grid = max(1, min(blocks, self.most_blocks))
-        self.driver("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), None)
+        self.driver(
+            "cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), None
+        )
 
     def pin(self, owner: object, address: int, nbytes: int) -> None:
         """Page-lock host memory for as long as its owner lives, so that kernels read and write it."""
         self.enter()
         if not self.driver.device_attribute(self.ordinal, DeviceAttribute.CAN_USE_HOST_POINTER):
-            raise DeviceError(f"kernels of GPU {self.ordinal} do not reach host memory at the host's addresses")
+            raise DeviceError(
+                f"kernels of GPU {self.ordinal} do not reach host memory at the host's addresses"
+            )
         self.driver.register(address, nbytes)
         weakref.finalize(owner, release, self, "cuMemHostUnregister", [address]).atexit = False
 
@@ -192,7 +205,9 @@ def kernels() -> Any:
     try:
         from hpcoll.kernels import device
     except ImportError as error:
-        raise KernelError(f"kernels for GPU arrays need numba-cuda (pip install 'hpcoll[cuda13]' or '[cuda12]'): {error}") from error
+        raise KernelError(
+            f"kernels for GPU arrays need numba-cuda (pip install 'hpcoll[cuda13]' or '[cuda12]'): {error}"
+        ) from error
     return device
 
 
@@ -202,7 +217,12 @@ class _Lent:
     __slots__ = ("__array_interface__", "_address", "_idle")
 
     def __init__(self, address: int, nbytes: int, idle: list[int]) -> None:
-        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
         self._address, self._idle = address, idle
 
     def __del__(self) -> None:
@@ -249,7 +269,14 @@ class GpuArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The array for other libraries."""
         data = (self._memory.address if self.nbytes else 0, False)
-        return {"version": 3, "shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": None, "stream": None}
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": data,
+            "strides": None,
+            "stream": None,
+        }
 
 
 def array_over(memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -10,9 +10,14 @@ import numpy as np
 from hpcoll.kernels.digits import DigitWindow, normalise
 from hpcoll.runtime.gpu.device import Gpu, Temporary, kernels
 
-MOST_ELEMENTS = 2**28  # of a vector in one launch: no digit overflows, though a product adds to one several times
+MOST_ELEMENTS = (
+    2**28
+)  # of a vector in one launch: no digit overflows, though a product adds to one several times
 _WORDS_NBYTES = 64 << 20  # of vectors at a time
-_FIRST_SHARE, _SHARE = 64, 16  # elements of a thread, at least: in the first launch, which reads most, and in the others, which wait
+_FIRST_SHARE, _SHARE = (
+    64,
+    16,
+)  # elements of a thread, at least: in the first launch, which reads most, and in the others, which wait
 _FEW = 1024  # threads of a vector that add to its digits in turn
 _FLOAT64 = np.dtype(np.float64)
 
@@ -81,11 +86,20 @@ def _launched(gpu: Gpu, factors: list[GpuMatrix], within: DigitWindow) -> np.nda
             keep.append(words if last else gpu.temporary(32 * slices * one.nvectors))
             many = len(factors) == 1
             kernel = (made.digit_sums if many else made.digit_products)(one.dtype, gpu.cc)
-            sizes = (one.nvectors, one.length, one.across, one.along) if many else (one.length, *(factor.along for factor in factors))
+            sizes = (
+                (one.nvectors, one.length, one.across, one.along)
+                if many
+                else (one.length, *(factor.along for factor in factors))
+            )
             pointers = words.address, keep[-1].address, *(factor.pointer for factor in factors)
             values = [*pointers, *sizes, slices, int(last), within.first, within.ndigits]
-            gpu.launch(gpu.function(kernel), values, -(-one.nvectors * slices // made.BLOCK), made.BLOCK, stream)
-            factors, share = [GpuMatrix(keep[-1].address, _FLOAT64, one.nvectors, 4 * slices, 1, one.nvectors)], _SHARE
+            gpu.launch(
+                gpu.function(kernel), values, -(-one.nvectors * slices // made.BLOCK), made.BLOCK, stream
+            )
+            factors, share = (
+                [GpuMatrix(keep[-1].address, _FLOAT64, one.nvectors, 4 * slices, 1, one.nvectors)],
+                _SHARE,
+            )
         gpu.driver.copy(found.ctypes.data, words.address, found.nbytes, stream)
         gpu.finish(stream)
     return found

@@ -13,17 +13,28 @@ _NEWEST = (1, 0)
 
 class _Tensor(ctypes.Structure):
     _fields_ = (
-        ("data", ctypes.c_uint64), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
-    )  # fmt: skip
+        ("data", ctypes.c_uint64),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
 
 
 class _Versioned(ctypes.Structure):
     _fields_ = (
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64), ("tensor", _Tensor),
-    )  # fmt: skip
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
 
 
 class Tensor(NamedTuple):
@@ -34,11 +45,17 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...] | None  # bytes per axis; None in C order without gaps
     dtype: np.dtype[Any]
     readonly: bool  # capsules older than DLPack 1.0 cannot say so
-    capsule: object  # keeps the memory alive: its own destructor gives it back, because nobody has consumed it
+    capsule: (
+        object  # keeps the memory alive: its own destructor gives it back, because nobody has consumed it
+    )
 
 
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_has_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_has_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 
 
 def export(buffer: Any, stream: int | None = None) -> Tensor:
@@ -69,8 +86,12 @@ def export(buffer: Any, stream: int | None = None) -> Tensor:
 def _read(tensor: _Tensor, readonly: bool, capsule: object) -> Tensor:
     dtype, ndim = _dtype(tensor.code, tensor.bits, tensor.lanes), tensor.ndim
     shape = tuple(tensor.shape[:ndim]) if ndim else ()
-    strides = tuple(step * dtype.itemsize for step in tensor.strides[:ndim]) if ndim and tensor.strides else None
-    return Tensor(tensor.data + tensor.byte_offset if tensor.data else 0, shape, strides, dtype, readonly, capsule)
+    strides = (
+        tuple(step * dtype.itemsize for step in tensor.strides[:ndim]) if ndim and tensor.strides else None
+    )
+    return Tensor(
+        tensor.data + tensor.byte_offset if tensor.data else 0, shape, strides, dtype, readonly, capsule
+    )
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:

@@ -50,13 +50,17 @@ class Mapped:
 
     def __init__(self, gpu: Gpu, pids: Sequence[int], slots: np.ndarray) -> None:
         self.gpu, self.pids, self.slots = gpu, pids, slots
-        self.table = np.zeros((*slots.shape[:2], 2), np.int64)  # by rank and slot: generation that is mapped or 0, address
+        self.table = np.zeros(
+            (*slots.shape[:2], 2), np.int64
+        )  # by rank and slot: generation that is mapped or 0, address
         self.held: dict[tuple[int, int], _Exported] = {}  # by local rank and slot
 
     def stale(self, pid: int) -> list[tuple[int, int]]:
         """Return local ranks and slots that are mapped here of a process, and forgotten by it."""
         mine = [(local, slot) for local, slot in self.held if self.pids[local] == pid]
-        return [(local, slot) for local, slot in mine if self.table[local, slot, 0] != self.slots[local, slot, 0]]
+        return [
+            (local, slot) for local, slot in mine if self.table[local, slot, 0] != self.slots[local, slot, 0]
+        ]
 
 
 class Mappings:
@@ -66,7 +70,9 @@ class Mappings:
         self._lock = threading.Lock()  # the progress thread maps, too
         self._open: dict[_Exported, list[int]] = {}  # address, and how many slots of directories hold it
         self._tables: list[Mapped] = []
-        self._gone: list[Mapped] = []  # whose directories are; the collector may find that out while the lock is held
+        self._gone: list[
+            Mapped
+        ] = []  # whose directories are; the collector may find that out while the lock is held
 
     def add(self, table: Mapped) -> None:
         """Add a directory's table."""
@@ -169,9 +175,12 @@ class Directory:
         weakref.finalize(self, mappings.remove, self._mapped).atexit = False
         _directories.add(self)
         self.fields = {
-            f.EXPORTED: self._exported.ctypes.data, f.NEXPORTED: self._nexported.ctypes.data, f.DIRECTORY: self._window.address,
-            f.MAPPED: self._mapped.table.ctypes.data, f.OPEN: ctypes.cast(self._callback, ctypes.c_void_p).value or 0,
-        }  # fmt: skip
+            f.EXPORTED: self._exported.ctypes.data,
+            f.NEXPORTED: self._nexported.ctypes.data,
+            f.DIRECTORY: self._window.address,
+            f.MAPPED: self._mapped.table.ctypes.data,
+            f.OPEN: ctypes.cast(self._callback, ctypes.c_void_p).value or 0,
+        }
         self.readers = self._find_readers()
 
     def _find_readers(self) -> frozenset[int]:
@@ -184,8 +193,12 @@ class Directory:
         comm.Barrier()
         seen = {local for local in range(self._ranks.nranks) if local != mine and self._map(local, 0)}
         found: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
-        readers = frozenset(rank for rank, local in self._ranks.local_peers.items() if offered and mine in found[local][1])
-        theirs = (text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped)
+        readers = frozenset(
+            rank for rank, local in self._ranks.local_peers.items() if offered and mine in found[local][1]
+        )
+        theirs = (
+            text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped
+        )
         self.problem = next(theirs, "") if offered else why
         for local in seen:
             mappings.let_go(self._mapped, local, 0)
@@ -239,7 +252,11 @@ class Directory:
 
     def share(self, pointer: int) -> None:
         """Export memory and map what the others export here, so that no first use has to; collective, 0 for none."""
-        number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID) if pointer and self.export(pointer) else 0
+        number = (
+            self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID)
+            if pointer and self.export(pointer)
+            else 0
+        )
         slots: list[int | None] = self._ranks.comm.allgather(self._slot_of.get(number))
         for rank, local in self._ranks.local_peers.items():
             slot = slots[local]

@@ -35,7 +35,11 @@ def local_device(comm: Any = None) -> int:
     found = driver()
     if found is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "no CUDA driver or no GPU is here" if visible is None else f"CUDA_VISIBLE_DEVICES is {quoted(visible)}"
+        why = (
+            "no CUDA driver or no GPU is here"
+            if visible is None
+            else f"CUDA_VISIBLE_DEVICES is {quoted(visible)}"
+        )
         raise DeviceError(f"this process sees no GPU: {why}")
     return local_rank(comm) % found.count
 
@@ -48,7 +52,9 @@ def local_rank(comm: Any = None) -> int:
         if told is not None:
             return told
     if (comm := comm or world) is None:
-        raise ArgumentError("no launcher says which rank of its node this process is, and MPI is not initialised: pass a communicator")
+        raise ArgumentError(
+            "no launcher says which rank of its node this process is, and MPI is not initialised: pass a communicator"
+        )
     node = comm.Split_type(sys.modules["mpi4py.MPI"].COMM_TYPE_SHARED)
     rank = int(node.rank)
     node.Free()

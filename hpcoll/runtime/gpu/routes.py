@@ -87,7 +87,12 @@ class PinnedMpiRoute(MpiRoute):
 
 
 def gpu_routes(
-    local_peers: Mapping[int, int], readers: frozenset[int], exported: tuple[bool, bool], *, mpi_takes_gpu: bool, puts: bool = False
+    local_peers: Mapping[int, int],
+    readers: frozenset[int],
+    exported: tuple[bool, bool],
+    *,
+    mpi_takes_gpu: bool,
+    puts: bool = False,
 ) -> Routes:
     """Return the routes of arrays in GPU memory, the best first.
 
@@ -95,7 +100,10 @@ def gpu_routes(
     ``puts``: all ranks map each other's, as all of them know.
     """
     return Routes(
-        (partial(IpcRoute, exported, puts), {peer: local for peer, local in local_peers.items() if peer in readers}),
+        (
+            partial(IpcRoute, exported, puts),
+            {peer: local for peer, local in local_peers.items() if peer in readers},
+        ),
         (PinnedRingRoute, local_peers),
         (CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute, None),
     )

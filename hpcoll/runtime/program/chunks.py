@@ -20,7 +20,9 @@ class ChunkLayout(NamedTuple):
     varying: bool = False  # blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too
 
 
-Segments = list[tuple[int, ChunkLayout]]  # per segment its displacement and its layout; equal segments share one layout
+Segments = list[
+    tuple[int, ChunkLayout]
+]  # per segment its displacement and its layout; equal segments share one layout
 
 
 def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], ChunkLayout]) -> Segments:
@@ -57,7 +59,10 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
     def layout_of(length: int) -> ChunkLayout:
         parts = [(lo, hi - lo) for lo, hi in (chunk_bounds(length, nparts, part) for part in range(nparts))]
         inputs, outputs = (
-            [(i // nparts * count + parts[i % nparts][0], parts[i % nparts][1]) for i in range(count_of(*who))]
+            [
+                (i // nparts * count + parts[i % nparts][0], parts[i % nparts][1])
+                for i in range(count_of(*who))
+            ]
             for count_of in (collective.ninputs, collective.noutputs)
         )
         return ChunkLayout(inputs, outputs, lambda extent: parts[extent[1]][1] if nparts > 1 else length)  # type: ignore[index]
@@ -65,7 +70,12 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
     return _cut(count, segment, unit, layout_of)
 
 
-def varying_blocks(inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int], piece: int = 0) -> Segments:
+def varying_blocks(
+    inputs: Sequence[tuple[int, int]],
+    outputs: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    piece: int = 0,
+) -> Segments:
     """Cut blocks of different sizes, in elements.
 
     Args:
@@ -95,9 +105,16 @@ def varying_blocks(inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[in
 
 
 def _slices(
-    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], ins: list[int], outs: list[int], sizes: list[int]
+    inputs: Sequence[tuple[int, int]],
+    outputs: Sequence[tuple[int, int]],
+    ins: list[int],
+    outs: list[int],
+    sizes: list[int],
 ) -> ChunkLayout:
-    here = [list(zip((displ for displ, _ in blocks), counts, strict=True)) for blocks, counts in ((inputs, ins), (outputs, outs))]
+    here = [
+        list(zip((displ for displ, _ in blocks), counts, strict=True))
+        for blocks, counts in ((inputs, ins), (outputs, outs))
+    ]
     return ChunkLayout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]
 
 
@@ -125,7 +142,9 @@ def nbytes_of(pieces: Pieces) -> int:
 def placed(name: Hashable, buffer: int, pieces: Pieces) -> Pieces:
     """Return pieces of these sizes one after another in a buffer, under one name."""
     displs = accumulate((span.nbytes for _, span in pieces), initial=0)
-    return [(name, Span(buffer, displ, span.nbytes)) for (_, span), displ in zip(pieces, displs, strict=False)]
+    return [
+        (name, Span(buffer, displ, span.nbytes)) for (_, span), displ in zip(pieces, displs, strict=False)
+    ]
 
 
 def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
@@ -133,7 +152,9 @@ def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     start = 0
     for i in range(1, len(operands[0]) + 1):
         pairs = [(pieces[i - 1][1], pieces[i][1]) for pieces in operands] if i < len(operands[0]) else []
-        if not pairs or any((one.buffer, one.displ + one.nbytes) != (other.buffer, other.displ) for one, other in pairs):
+        if not pairs or any(
+            (one.buffer, one.displ + one.nbytes) != (other.buffer, other.displ) for one, other in pairs
+        ):
             yield [pieces[start:i] for pieces in operands]
             start = i
 

@@ -1,9 +1,28 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, HOLD, LET_GO, PACK, UNPACK, FLOATS, ON_OBJECT, TELL, COMPARE = range(15)
+(
+    RUN,
+    CACHED,
+    START,
+    ACTIVATE,
+    WAIT,
+    SERVE,
+    RESIZE,
+    HOLD,
+    LET_GO,
+    PACK,
+    UNPACK,
+    FLOATS,
+    ON_OBJECT,
+    TELL,
+    COMPARE,
+) = range(15)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
-UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
+UNFIT, NO_ROOM = (
+    6,
+    7,
+)  # the program does not hold for these counts, or needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
 UNLIKE = 10  # done, and one rank is to combine the objects that came: the call goes on, with a part of cells
 NOTED = 9  # done, and Python is to look at the log: the call took long, or it is time to compare calls
@@ -18,7 +37,9 @@ NCOLUMNS = 8  # one cache line
 CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6
 REQUEST, PEER = 1, 2  # of MPI messages
 LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages between local peers
-TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(1, 8)  # of copies (the first two) and reductions
+TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(
+    1, 8
+)  # of copies (the first two) and reductions
 EVENT = 1
 READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
 
@@ -48,15 +69,116 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # on both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
 # the addresses of the widest reduction's sources.
 (
-    NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
-    SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
-    KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, STAYS, YIELDS, LINGERS, STAGING_OF_LANE,
-    FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
-    GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
-    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, NUMBERED, ISSUED, GET_COUNT,
-    FORM, CELLS_SENT, CELLS_RECEIVED, CELL_NBYTES, KINDS, INPUT_MAP, OUTPUT_MAP, BOUNCE, STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(109)  # fmt: skip
+    NLANES,
+    WINDOW,
+    ROWS,
+    SOURCES,
+    LANES,
+    WINDOW_SLOTS,
+    REQUESTS,
+    REQUESTS_PER_LANE,
+    REQUEST_NBYTES,
+    SCRATCH_PER_LANE,
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    WHERE_INPUT,
+    WHERE_OUTPUT,
+    LANDED,
+    NMESSAGES,
+    RINGS,
+    COMM,
+    TAG,
+    BYTE,
+    STATUS_AT,
+    ISEND,
+    IRECV,
+    TEST,
+    IPROBE,
+    LAST_TAG,
+    KERNEL,
+    MEMCPY,
+    SCHED_YIELD,
+    USLEEP,
+    CLOCK_GETTIME,
+    ENDED,
+    ERROR,
+    FLAG,
+    SPINS,
+    STAYS,
+    YIELDS,
+    LINGERS,
+    STAGING_OF_LANE,
+    FIRST_STAGING_SLOT,
+    CLOCK,
+    CLOCK_NS,
+    LOCK,
+    ACCOUNT,
+    STARTED,
+    CELL,
+    NULL,
+    STAND_IN,
+    HANDLE_MASK,
+    TRUNCATED,
+    BLOCK,
+    COPY,
+    COPY_NBYTES,
+    GPU,
+    COUNTS,
+    NCOUNTS,
+    RECORDS,
+    RECORDS_END,
+    ROOM,
+    COPY_ROOM,
+    NEEDED,
+    ELEMENTS,
+    LEDGER_NBYTES,
+    CAME,
+    AWAITED,
+    HELD,
+    MADVISE,
+    ADVANCE,
+    PROCESS_VM_READV,
+    ERRNO_LOCATION,
+    LOCAL_VECTOR,
+    _,
+    REMOTE_VECTOR,
+    _,
+    REREAD,
+    HANDED_OUT,
+    TURNS,
+    READS,
+    STAGED_NS,
+    READ_NS,
+    SIGNATURE,
+    SIGNED,
+    COUNTED,
+    CHECKED,
+    CHECKED_TAG,
+    TAG_STEP,
+    TAG_CHECKS,
+    LOG,
+    NUMBERED,
+    ISSUED,
+    GET_COUNT,
+    FORM,
+    CELLS_SENT,
+    CELLS_RECEIVED,
+    CELL_NBYTES,
+    KINDS,
+    INPUT_MAP,
+    OUTPUT_MAP,
+    BOUNCE,
+    STATUS,
+    _,
+    _,
+    _,
+    _,
+    _,
+    _,
+    _,
+    OPERANDS,
+) = range(109)
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
 # take part in it: a message without bytes is none.
@@ -76,13 +198,36 @@ CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 # READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
 # PIECES_NBYTES of room.
 (
-    SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, STAGED,
-    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, RINGS_NFIELDS,
-) = range(23)  # fmt: skip
+    SLOTS_AT,
+    ACKS_AT,
+    STAGING_AT,
+    STAGING_WHERE,
+    CAPACITY,
+    NLOCAL,
+    LOCAL_RANK,
+    SENT,
+    TAKEN,
+    ACKED,
+    USED,
+    STAGED,
+    SLOW_WRITES,
+    BASES,
+    NRANGES,
+    RANGES,
+    POPULATED_AT_ONCE,
+    READ_FROM,
+    READ_FROM_USUALLY,
+    READ_FROM_SLOW,
+    PIDS,
+    PIECES_AT,
+    RINGS_NFIELDS,
+) = range(23)
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
-UNREADABLE = 1 << 42  # error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
+UNREADABLE = (
+    1 << 42
+)  # error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
 MADV_POPULATE_WRITE = 23  # of Linux
 FULL = 1 << 41  # error: the system has no more shared memory
 # Errors: a peer calls something else; a call of some rank has failed; it was given up.
@@ -111,19 +256,26 @@ REGION_BITS = (1 << PLACE_AT) - 1
 # Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far; of those in
 # blocking ones that did not end at once, and of these on a core.
 REGION, SPENT, LINGERED, ON_CORE, PROCESS_NFIELDS = range(5)
-RECORDS_HOT, RECORD_BLOCKS = 256, 20  # in the block that is written, and how many full ones are kept behind it
+RECORDS_HOT, RECORD_BLOCKS = (
+    256,
+    20,
+)  # in the block that is written, and how many full ones are kept behind it
 # Steps (int64), which are rows of programs that were run: how many were noted so far, taken by whoever reads them, and lost because there
 # was no room; of the latest call its number, start and channels; when the latest step ended. Behind that is room for STEPS_ROOM of them.
 # STEP_WHAT: the code, the segment and the peer, the last two plus 1 and 0 where there is none. Local peers are local ranks. STEP_NBYTES: -1
 # of cells.
-STEPS_NOTED, STEPS_TAKEN, STEPS_LOST, STEPS_CALL, STEPS_STARTED, STEPS_CHANNELS, STEPS_AT, FIRST_STEP = range(8)
+STEPS_NOTED, STEPS_TAKEN, STEPS_LOST, STEPS_CALL, STEPS_STARTED, STEPS_CHANNELS, STEPS_AT, FIRST_STEP = range(
+    8
+)
 STEP_CALL, STEP_BEGIN, STEP_END, STEP_WHAT, STEP_NBYTES, STEP_NFIELDS = range(6)
 STEPS_ROOM = 1 << 16
 STEP_SEGMENT_AT, STEP_PEER_AT = 8, 36
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined
-SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much
+SPREAD = (
+    -7046029254386353131
+)  # an odd number, by which counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 BOUNCE_NBYTES = 16384
@@ -144,10 +296,33 @@ BLOCK_AT, BLOCK_DISPL, BLOCK_LAYOUT, BLOCK_NFIELDS = range(4)
 # export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
 # address of each of them in this process; OPEN: of a function that maps one.
 (
-    CONTEXT, BEFORE, GET_CURRENT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, NSTREAMS,
-    EVENTS, NEVENTS, MOST_BLOCKS, BLOCK_THREADS, PARAMETERS, VALUES, PINNED, PINNED_PER_LANE, EXPORTED, NEXPORTED, DIRECTORY, MAPPED, OPEN,
+    CONTEXT,
+    BEFORE,
+    GET_CURRENT,
+    SET_CURRENT,
+    COPY_ASYNC,
+    LAUNCH,
+    RECORD_EVENT,
+    QUERY_EVENT,
+    WAIT_EVENT,
+    FUNCTION,
+    STREAMS,
+    NSTREAMS,
+    EVENTS,
+    NEVENTS,
+    MOST_BLOCKS,
+    BLOCK_THREADS,
+    PARAMETERS,
+    VALUES,
+    PINNED,
+    PINNED_PER_LANE,
+    EXPORTED,
+    NEXPORTED,
+    DIRECTORY,
+    MAPPED,
+    OPEN,
     GPU_NFIELDS,
-) = range(26)  # fmt: skip
+) = range(26)
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows
 NSLOTS, SLOT_NBYTES = 1024, 128
 UNMAPPED = 1 << 40  # error: a peer's GPU memory cannot be mapped here

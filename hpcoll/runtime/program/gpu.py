@@ -31,7 +31,9 @@ class GpuItems(Items):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._copies: dict[tuple[Hashable, ...], tuple[Pieces, int]] = {}  # chunks, and for what -> copy, and items up to then
+        self._copies: dict[
+            tuple[Hashable, ...], tuple[Pieces, int]
+        ] = {}  # chunks, and for what -> copy, and items up to then
         self._written: dict[Hashable, int] = {}  # chunk -> items up to the last that wrote it
         self._partials: list[int] = []  # landing slots of partial results
         self._used: list[tuple[int, int, Any]] = []  # messages that were used and not yet acknowledged
@@ -78,11 +80,18 @@ class GpuItems(Items):
         return copy
 
     def _operate(
-        self, code: Code, spans: list[Span], names: list[list[Hashable]], further: list[Span], written: list[list[Hashable]]
-    ) -> None:  # fmt: skip
+        self,
+        code: Code,
+        spans: list[Span],
+        names: list[list[Hashable]],
+        further: list[Span],
+        written: list[list[Hashable]],
+    ) -> None:
         """Add long folds as several reductions; the last one writes the destinations, of which the rest get copies."""
         nresults = 0
-        while len(spans) > 1 + MAX_SOURCES:  # aligned groups of a power of two are subtrees of the canonical expression
+        while (
+            len(spans) > 1 + MAX_SOURCES
+        ):  # aligned groups of a power of two are subtrees of the canonical expression
             results: list[tuple[Span, list[Hashable]]] = []
             for first in range(1, len(spans), MAX_SOURCES):
                 group, of_group = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]
@@ -92,7 +101,10 @@ class GpuItems(Items):
                     super()._operate(code, [result[0], *group], [result[1], *of_group], [], [])
                     nresults += 1
                 results.append(result)
-            spans, names = [spans[0], *(span for span, _ in results)], [names[0], *(name for _, name in results)]
+            spans, names = (
+                [spans[0], *(span for span, _ in results)],
+                [names[0], *(name for _, name in results)],
+            )
         most = MAX_DESTINATIONS - 1
         super()._operate(code, spans, names, further[:most], written[:most])
         for span, theirs in zip(further[most:], written[most:], strict=True):

@@ -40,7 +40,9 @@ class Item(NamedTuple):
 
     code: Code
     peer: int  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
-    spans: list[Span]  # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
+    spans: list[
+        Span
+    ]  # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
     reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
     to: int = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
@@ -85,19 +87,40 @@ class Items:
     on_gpu: ClassVar[bool] = False
 
     def __init__(
-        self, schedule: Schedule, layout: ChunkLayout, itemsize: int, aliases: dict[int, int],
-        mapped: Collection[int] = (), copied: frozenset[int] = frozenset(), unused: frozenset[int] = frozenset(),
-    ) -> None:  # fmt: skip
-        self.layout, self.itemsize, self.aliases, self._mapped, self._copied = layout, itemsize, aliases, mapped, copied
+        self,
+        schedule: Schedule,
+        layout: ChunkLayout,
+        itemsize: int,
+        aliases: dict[int, int],
+        mapped: Collection[int] = (),
+        copied: frozenset[int] = frozenset(),
+        unused: frozenset[int] = frozenset(),
+    ) -> None:
+        self.layout, self.itemsize, self.aliases, self._mapped, self._copied = (
+            layout,
+            itemsize,
+            aliases,
+            mapped,
+            copied,
+        )
         self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
-        self.scratch, self.scratch_count = _cells([layout.size(extent) for extent in schedule.scratch], unused)
+        self.scratch, self.scratch_count = _cells(
+            [layout.size(extent) for extent in schedule.scratch], unused
+        )
         self.landings: list[Any] = []  # bytes of each landing slot
         self.pinned: set[int] = set()  # landing slots in pinned memory
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
-        self._receiving: dict[bool, deque[int]] = {False: deque(), True: deque()}  # landing slots of receives; key: pinned
-        self._staged: dict[tuple[Hashable, ...], tuple[Span, Hashable]] = {}  # chunks that are staged as they are in memory
-        self._unused: list[tuple[int, int, Any]] = []  # messages awaited and not yet used, in order: message slot, local peer, bytes
+        self._receiving: dict[bool, deque[int]] = {
+            False: deque(),
+            True: deque(),
+        }  # landing slots of receives; key: pinned
+        self._staged: dict[
+            tuple[Hashable, ...], tuple[Span, Hashable]
+        ] = {}  # chunks that are staged as they are in memory
+        self._unused: list[
+            tuple[int, int, Any]
+        ] = []  # messages awaited and not yet used, in order: message slot, local peer, bytes
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
@@ -121,7 +144,9 @@ class Items:
         """Add an item."""
         self.list.append(item)
         if item.writes:
-            self._staged = {names: where for names, where in self._staged.items() if not set(names) & set(item.writes)}
+            self._staged = {
+                names: where for names, where in self._staged.items() if not set(names) & set(item.writes)
+            }
 
     # --- within the rank
 
@@ -134,10 +159,24 @@ class Items:
                 self._operate(code, spans[:n], names[:n], spans[n:], names[n:])
 
     def _operate(
-        self, code: Code, spans: list[Span], names: list[list[Hashable]], further: list[Span], written: list[list[Hashable]]
-    ) -> None:  # fmt: skip
+        self,
+        code: Code,
+        spans: list[Span],
+        names: list[list[Hashable]],
+        further: list[Span],
+        written: list[list[Hashable]],
+    ) -> None:
         writes = [name for part in (names[0], *written) for name in part]
-        self.append(Item(code, -1, spans + further, [name for part in names[1:] for name in part], writes, nfurther=len(further)))
+        self.append(
+            Item(
+                code,
+                -1,
+                spans + further,
+                [name for part in names[1:] for name in part],
+                writes,
+                nfurther=len(further),
+            )
+        )
 
     def copy(self, destination: Pieces, source: Pieces) -> None:
         """Copy pieces."""
@@ -185,14 +224,26 @@ class Items:
             start = self.staging_nbytes
             for span in spans_of(pieces):
                 copy = ("staged", self.nstaged)
-                self.append(Item(Code.STAGE, -1, [span], list(names), [copy], to=self.staging_nbytes, in_place=in_place))
+                self.append(
+                    Item(
+                        Code.STAGE, -1, [span], list(names), [copy], to=self.staging_nbytes, in_place=in_place
+                    )
+                )
                 self.staging_nbytes += span.nbytes
             self._staged[names] = Span(STAGING, start, self.staging_nbytes - start), ("staged", self.nstaged)
             self.nstaged += 1
             self.staging_nbytes = aligned(self.staging_nbytes)
         return self._staged[names]
 
-    def post(self, peer: int, source: Span, reads: Sequence[Hashable], *, staged_displ: int = 0, in_place: InPlace = InPlace.NEVER) -> None:
+    def post(
+        self,
+        peer: int,
+        source: Span,
+        reads: Sequence[Hashable],
+        *,
+        staged_displ: int = 0,
+        in_place: InPlace = InPlace.NEVER,
+    ) -> None:
         """Announce a message."""
         self.append(Item(Code.POST, peer, [source], list(reads), [], to=staged_displ, in_place=in_place))
 
@@ -245,7 +296,9 @@ class Items:
         Their reader may itself wait there: two ranks that exchange a chunk and reduce into it would wait for each other.
         """
         found: set[int] = set()
-        lent: dict[Hashable, list[tuple[int, int]]] = {}  # chunk -> item that lends it, and how many messages had been used before it
+        lent: dict[
+            Hashable, list[tuple[int, int]]
+        ] = {}  # chunk -> item that lends it, and how many messages had been used before it
         used = 0
         for i, item in enumerate(self.list if self._lent else ()):
             for name in item.writes:

@@ -64,7 +64,10 @@ class Layout:
             loops[0] = count * loops[0][0], loops[0][1]
         else:
             loops.insert(0, (count, stride))
-        return Layout(np.array([[at, offset, nbytes, *(number for loop in loops for number in loop)]], np.int64), count * self.size)
+        return Layout(
+            np.array([[at, offset, nbytes, *(number for loop in loops for number in loop)]], np.int64),
+            count * self.size,
+        )
 
     def boxes(self, extent: int, axes: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> "Layout":
         """Return the layout of a part of a grid of these, ``extent`` bytes apart.
@@ -100,7 +103,9 @@ def joined(parts: Iterable[tuple[int, Layout]]) -> Layout:
         pieces = np.empty((len(layout.pieces), width), np.int64)
         npad = width - layout.pieces.shape[1]
         pieces[:, :PIECE_NFIELDS] = layout.pieces[:, :PIECE_NFIELDS] + [size, displ, 0]
-        pieces[:, PIECE_NFIELDS : PIECE_NFIELDS + npad] = [1, 0] * (npad // 2)  # loops that are none, outside the others
+        pieces[:, PIECE_NFIELDS : PIECE_NFIELDS + npad] = [1, 0] * (
+            npad // 2
+        )  # loops that are none, outside the others
         pieces[:, PIECE_NFIELDS + npad :] = layout.pieces[:, PIECE_NFIELDS:]
         every.append(pieces)
         size += layout.size
@@ -114,7 +119,11 @@ def _merged(pieces: Words, size: int) -> Layout:
         pieces = pieces[np.concatenate([[True], pieces[1:, PIECE_OFFSET] != ends[:-1]])]
         pieces[:, PIECE_NBYTES] = np.diff(pieces[:, PACKED_AT], append=size)
     steps = np.diff(pieces[:, PIECE_OFFSET])
-    if len(pieces) > 1 and (steps == steps[0]).all() and (pieces[:, PIECE_NBYTES:] == pieces[0, PIECE_NBYTES:]).all():
+    if (
+        len(pieces) > 1
+        and (steps == steps[0]).all()
+        and (pieces[:, PIECE_NBYTES:] == pieces[0, PIECE_NBYTES:]).all()
+    ):
         return Layout(pieces[:1], size // len(pieces)).repeated(len(pieces), int(steps[0]))
     return Layout(pieces, size)
 
@@ -134,7 +143,9 @@ class Map:
         self.address: int = self._words.ctypes.data  # for compiled code
 
 
-Maps: TypeAlias = tuple[Map | None, Map | None]  # of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has
+Maps: TypeAlias = tuple[
+    Map | None, Map | None
+]  # of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has
 UNMAPPED: Maps = None, None
 
 

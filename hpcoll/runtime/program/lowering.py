@@ -47,8 +47,12 @@ class _Rows:
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
         self.reserved = False
-        self.requests: dict[int, list[tuple[int, Number]]] = {}  # item -> requests that were not waited for, and bytes received
-        self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that it lends to, and the number of that message
+        self.requests: dict[
+            int, list[tuple[int, Number]]
+        ] = {}  # item -> requests that were not waited for, and bytes received
+        self.lent: dict[
+            int, tuple[int, int]
+        ] = {}  # item -> peer that it lends to, and the number of that message
         self.nlent: Counter[int] = Counter()  # messages lent to each peer
         self.unread: Counter[int] = Counter()  # how many of these the peer may still read
         self.scratch_nbytes = aligned(items.scratch_count * items.itemsize, items.boundary)
@@ -90,16 +94,25 @@ class _Rows:
         self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]
         self.rows, nevents = self.items.waits(self.rows, self.owners)
         return LaneTable(
-            self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nmessages,
-            nevents, self.pinned_nbytes,
-        )  # fmt: skip
+            self.rows,
+            self.sources,
+            self.nrequests,
+            self.scratch_nbytes,
+            self.items.staging_nbytes,
+            self.items.nmessages,
+            nevents,
+            self.pinned_nbytes,
+        )
 
     def _kept(self) -> set[int]:
         """Return items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
         found: set[int] = set()
         overwritten: set[Hashable] = set()
         for i, item in reversed(list(enumerate(self.items.list))):
-            callers = item.in_place == InPlace.IF_SYMMETRIC and item.spans[0].buffer in (Buffer.INPUT, Buffer.OUTPUT)
+            callers = item.in_place == InPlace.IF_SYMMETRIC and item.spans[0].buffer in (
+                Buffer.INPUT,
+                Buffer.OUTPUT,
+            )
             if callers and not overwritten.intersection(item.reads):
                 found.add(i)
             overwritten.update(item.writes)
@@ -118,7 +131,9 @@ class _Rows:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
         self.owners[len(self.rows)] = item
-        where, nbytes = (self._at(item.spans[0]), item.spans[0].nbytes) if item.spans else ((0, 0), item.nbytes)
+        where, nbytes = (
+            (self._at(item.spans[0]), item.spans[0].nbytes) if item.spans else ((0, 0), item.nbytes)
+        )
         self.rows.append((item.code, max(0, item.peer), item.to, *where, nbytes, in_place))
         if item.in_place >= InPlace.LENT:
             self.nlent[item.peer] += 1
@@ -145,7 +160,9 @@ class _Rows:
                 if item.grants:
                     positions.setdefault(max(free, announced.get(item.peer, 0)), []).append(i)
                 else:
-                    latest = max(latest, free, receives[-_POSTED_AHEAD] + 1 if len(receives) >= _POSTED_AHEAD else 0)
+                    latest = max(
+                        latest, free, receives[-_POSTED_AHEAD] + 1 if len(receives) >= _POSTED_AHEAD else 0
+                    )
                     positions.setdefault(latest, []).append(i)
                     receives.append(i)
             elif item.code in (Code.SEND, Code.POST, Code.ACK):
@@ -207,14 +224,23 @@ class _Rows:
             self.rows.append((Code.COPY, *destination, *operands[0], nbytes))
         else:
             count, nsources = nbytes // self.items.itemsize, len(operands) - item.nfurther
-            self.rows.append((Code.REDUCE, *destination, count, len(self.sources), nsources, nbytes, item.nfurther))
+            self.rows.append(
+                (Code.REDUCE, *destination, count, len(self.sources), nsources, nbytes, item.nfurther)
+            )
             self.sources += operands
 
 
 def lower(
-    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, routes: Mapping[int, Route],
-    mapped: Collection[int] = (), on_gpu: bool = False,
-) -> Program:  # fmt: skip
+    schedule: Schedule,
+    segments: Segments,
+    itemsize: int,
+    window: int,
+    *,
+    in_place: bool,
+    routes: Mapping[int, Route],
+    mapped: Collection[int] = (),
+    on_gpu: bool = False,
+) -> Program:
     """Write one rank's program; where sizes are symbolic (`hpcoll.base.sizes`), so is the program.
 
     Args:
@@ -242,14 +268,19 @@ def lower(
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                lane = _Rows(_items(partial(kind, schedule, layout, itemsize, aliases, mapped), steps, routes)).emit()
+                lane = _Rows(
+                    _items(partial(kind, schedule, layout, itemsize, aliases, mapped), steps, routes)
+                ).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
                 needs = tuple(map(largest, needs, lane[2:])) if needs else lane[2:]
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
     widths = ((rows, NCOLUMNS), (sources, 2), (lanes, 3))
-    arrays = [np.array([[*map(int_value, row)] for row in table], np.int64).reshape(-1, width) for table, width in widths]
+    arrays = [
+        np.array([[*map(int_value, row)] for row in table], np.int64).reshape(-1, width)
+        for table, width in widths
+    ]
     numbers = enumerate(number for table in (rows, sources, lanes) for row in table for number in row)
     symbols = tuple(Symbol(number, at) for at, number in numbers if isinstance(number, Size))
     return Program(*arrays, min(window, len(lanes)), *needs, symbols=symbols)  # type: ignore

@@ -68,8 +68,12 @@ class Program:
     """
 
     rows: np.ndarray  # int64 (nrows, NCOLUMNS): CODE and its columns, the others 0
-    sources: np.ndarray  # int64 (nsources, 2): buffer and displacement of sources, then of further destinations, of reductions
-    lanes: np.ndarray  # int64 (nlanes, 3): first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT
+    sources: (
+        np.ndarray
+    )  # int64 (nsources, 2): buffer and displacement of sources, then of further destinations, of reductions
+    lanes: (
+        np.ndarray
+    )  # int64 (nlanes, 3): first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT
     window: int  # lanes in flight; lane i runs in window slot i % window, which is also its tag
     nrequests: int
     scratch_nbytes: Number
@@ -98,13 +102,17 @@ class Traffic(NamedTuple):
         return self.read + self.written
 
 
-Least = tuple[int | None, int | None]  # of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
+Least = tuple[
+    int | None, int | None
+]  # of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
 
 
 def memory_traffic(rows: np.ndarray, lanes: np.ndarray, in_place: Least = (None, None)) -> Traffic:
     """Return the bytes that a program moves, of which sizes are numbers, where peers read some in place."""
     moved = [_moved(row, in_place) for row in rows.tolist()]
-    return Traffic(*(sum(one[i] for first, last, _ in lanes.tolist() for one in moved[first:last]) for i in range(3)))
+    return Traffic(
+        *(sum(one[i] for first, last, _ in lanes.tolist() for one in moved[first:last]) for i in range(3))
+    )
 
 
 def _moved(row: list[int], in_place: Least) -> tuple[int, int, int]:

@@ -28,7 +28,9 @@ class Route(ABC):
 
     name: ClassVar[str]  # for the ledger
     text: ClassVar[str]  # for the log
-    uses_in_place: ClassVar[bool]  # `land` gives a message where the sender or the library left it: it needs no memory here
+    uses_in_place: ClassVar[
+        bool
+    ]  # `land` gives a message where the sender or the library left it: it needs no memory here
     puts: bool = False  # the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know
 
     def __init__(self, peer: int) -> None:
@@ -64,9 +66,13 @@ def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) 
     """Return the number of peers and the cost by the model of each route, for the log."""
     found = Counter(type(routes[peer]) for peer in peers)
     costs = {kind: kind.cost(levels) for kind in found}
-    return "; ".join(
-        f"{n} {kind.text} ({1e6 * costs[kind].alpha:.3g} us, {1e-9 / costs[kind].beta:.3g} GB/s)" for kind, n in found.items()
-    ) or "one rank"  # fmt: skip
+    return (
+        "; ".join(
+            f"{n} {kind.text} ({1e6 * costs[kind].alpha:.3g} us, {1e-9 / costs[kind].beta:.3g} GB/s)"
+            for kind, n in found.items()
+        )
+        or "one rank"
+    )
 
 
 class Routes(dict[int, Route]):
@@ -129,7 +135,9 @@ def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, 
     found: list[int] = []
     for k in range(i + 1, len(groups)):
         step = groups[k][0]
-        if not (step.op == Op.SEND and step.put and step.srcs == (groups[i][0].dst,) and routes[step.peer].puts):
+        if not (
+            step.op == Op.SEND and step.put and step.srcs == (groups[i][0].dst,) and routes[step.peer].puts
+        ):
             break
         found.append(k)
     return found
@@ -167,7 +175,12 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
         while first and steps[first - 1].op == Op.RECV:
             first -= 1
         cells = [step.dst for step in steps[first:end] if step.dst and routes[step.peer].uses_in_place]
-        if all(run.buffer == Buffer.SCRATCH and run in reduction.srcs and all(uses[i] == 2 for i in _indices(run)) for run in cells):
+        if all(
+            run.buffer == Buffer.SCRATCH
+            and run in reduction.srcs
+            and all(uses[i] == 2 for i in _indices(run))
+            for run in cells
+        ):
             found.update(cells)
     return found
 

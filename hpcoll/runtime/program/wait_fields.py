@@ -8,9 +8,30 @@
 # of a word for each call, written where it waited; GROUPS: address of rows for calls that have a place or a region, NGROUPS: their number;
 # SUMS: address of sums to which all is added; HELD_UP, WAITED_FOR, CAUSED, INHERITED: addresses of sums for each rank.
 (
-    LOG, FIRST, NCALLS, TOLD, BASE, RANK, NRANKS, ARRIVALS, BASES, KINDS, NEIGHBOURS, IN_FLIGHT, LEAST, OWNER, WAITED,
-    GROUPS, NGROUPS, SUMS, HELD_UP, WAITED_FOR, CAUSED, INHERITED, NFIELDS,
-) = range(23)  # fmt: skip
+    LOG,
+    FIRST,
+    NCALLS,
+    TOLD,
+    BASE,
+    RANK,
+    NRANKS,
+    ARRIVALS,
+    BASES,
+    KINDS,
+    NEIGHBOURS,
+    IN_FLIGHT,
+    LEAST,
+    OWNER,
+    WAITED,
+    GROUPS,
+    NGROUPS,
+    SUMS,
+    HELD_UP,
+    WAITED_FOR,
+    CAUSED,
+    INHERITED,
+    NFIELDS,
+) = range(23)
 TICK_BITS, TICK_SHIFT, SPENT_SHIFT = 38, 4, 10
 # Of SUMS: calls of the program's that were compared; nanoseconds.
 CALLS, WAITED_NS, MOVED_NS, HIDDEN_NS, NSUMS = range(5)
@@ -18,5 +39,10 @@ CALLS, WAITED_NS, MOVED_NS, HIDDEN_NS, NSUMS = range(5)
 ITS_NAMES, ITS_OWNER, ITS_CALLS, ITS_WAITED, ITS_MOVED, GROUP_NFIELDS = range(6)
 # Kinds: all wait for the last; only the root is awaited; only the root waits; the ranks before are awaited; the neighbours are.
 ALL, FROM_ROOT, TO_ROOT, BEFORE, NEAR = range(5)
-COLLECTIVE_BITS, ROOT_AT, ROOT_BITS, OBJECT = 5, 43, 20, 18  # of a signature; the last one is its element of calls on Python objects
+COLLECTIVE_BITS, ROOT_AT, ROOT_BITS, OBJECT = (
+    5,
+    43,
+    20,
+    18,
+)  # of a signature; the last one is its element of calls on Python objects
 NOBODY = -1  # of OWNER

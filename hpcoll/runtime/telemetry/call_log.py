@@ -36,20 +36,31 @@ class CallLog:
         alarm: int64, the abort flag: 0 until a call has failed on any of these ranks; then 1 and the rank that says so, and no call begins.
     """
 
-    def __init__(self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0) -> None:
+    def __init__(
+        self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0
+    ) -> None:
         shape = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
         self.histories = np.zeros(shape, np.int64) if histories is None else histories
         self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
         records = (1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
-        self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
+        self._records = np.empty(
+            records, np.int64
+        )  # not zeros: memory is touched where there is something to record
         self.fields, self._rank = np.zeros(f.LOG_NFIELDS, np.int64), rank
         self.address: int = self.fields.ctypes.data
-        self.index = self.compared = 0  # of the message context, and the last call that was compared with other ranks', alike on all ranks
-        self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
+        self.index = self.compared = (
+            0  # of the message context, and the last call that was compared with other ranks', alike on all ranks
+        )
+        self.fields[f.HISTORY], self.fields[f.ALARM] = (
+            self.histories[rank].ctypes.data,
+            self.alarm.ctypes.data,
+        )
         self.fields[f.RECORDED], self.fields[f.PROCESS] = self._records.ctypes.data, PROCESS.ctypes.data
         self.fields[f.DUE], self.fields[f.LONG] = NEVER, _TOOK_LONG_NS
         self.steps: np.ndarray | None = None
-        self.before = self._library_before = self._nservices = 0  # calls of earlier communicators; service collectives of this one
+        self.before = self._library_before = self._nservices = (
+            0  # calls of earlier communicators; service collectives of this one
+        )
         self._services = deque[int](maxlen=f.REMEMBERED)  # the numbers of the last ones
         self._words, self._numbers = memoryview(self.fields), memoryview(self._records.reshape(-1))  # type: ignore[arg-type]
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
@@ -77,7 +88,13 @@ class CallLog:
         library = self._own[f.LIBRARY_BEGUN] - self._library_before
         if library and number != self.ncalls:  # nobody knows how many the library had served by then
             return 0
-        return number + library - self.before - self._nservices + sum(one >= number + after for one in self._services)
+        return (
+            number
+            + library
+            - self.before
+            - self._nservices
+            + sum(one >= number + after for one in self._services)
+        )
 
     def note_steps(self) -> None:
         """Let engines that are bound from now on note their steps."""
@@ -142,7 +159,10 @@ class CallLog:
                 found.append(rank)
             elif mine and theirs and rank != self._rank:
                 at = (1 + min(mine, theirs) % f.REMEMBERED) * CACHE_LINE_NBYTES
-                if lines[at : at + CACHE_LINE_NBYTES] != self._histories[self._rank][1][at : at + CACHE_LINE_NBYTES]:
+                if (
+                    lines[at : at + CACHE_LINE_NBYTES]
+                    != self._histories[self._rank][1][at : at + CACHE_LINE_NBYTES]
+                ):
                     found.append(rank)
         return found
 
@@ -208,7 +228,10 @@ class CallLog:
         """
         if number >= self.first_kept:
             record = self._record(number)
-            self._numbers[record + f.ITS_WAIT_BEGIN], self._numbers[record + f.ITS_WAIT_END] = begin_ns, end_ns
+            self._numbers[record + f.ITS_WAIT_BEGIN], self._numbers[record + f.ITS_WAIT_END] = (
+                begin_ns,
+                end_ns,
+            )
             self._numbers[record + f.ITS_NAMES] |= place << f.PLACE_AT
         _process[f.SPENT] += end_ns - begin_ns
         self._words[f.OWN_SPENT] += end_ns - begin_ns

@@ -44,7 +44,9 @@ class Identity:
     launcher: str  # tells the ranks that one launcher has started from others
     host: str
     started: float  # when its first communicator was made, in seconds since 1970
-    peers: Mapping[int, int]  # known processes of the same job on this host, by rank in COMM_WORLD, this one among them
+    peers: Mapping[
+        int, int
+    ]  # known processes of the same job on this host, by rank in COMM_WORLD, this one among them
     program: Sequence[str]  # and its arguments
 
     @property
@@ -52,7 +54,17 @@ class Identity:
         """The identity as text of a page; peers and arguments that have no room are left out."""
         peers = " ".join(f"{rank}:{pid}" for rank, pid in self.peers.items())
         peers = peers if len(peers) <= _PEERS_NBYTES else peers[:_PEERS_NBYTES].rpartition(" ")[0]
-        words = (FORMAT, self.pid, self.rank, self.nranks, self.launcher, self.host, self.started, peers, *self.program)
+        words = (
+            FORMAT,
+            self.pid,
+            self.rank,
+            self.nranks,
+            self.launcher,
+            self.host,
+            self.started,
+            peers,
+            *self.program,
+        )
         return "\0".join(map(str, words)).encode(errors="replace")[: room(_WHO_NBYTES)]
 
     @classmethod
@@ -64,8 +76,15 @@ class Identity:
         pid, rank, nranks, launcher, host, started, peers, *program = words
         known = dict(pair.split(":") for pair in peers.split())
         return cls(
-            int(pid), int(rank), int(nranks), launcher, host, seconds(started), {int(one): int(its) for one, its in known.items()}, program
-        )  # fmt: skip
+            int(pid),
+            int(rank),
+            int(nranks),
+            launcher,
+            host,
+            seconds(started),
+            {int(one): int(its) for one, its in known.items()},
+            program,
+        )
 
 
 class StatusPage:

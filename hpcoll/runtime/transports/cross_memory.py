@@ -17,7 +17,9 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.text import format_nbytes
 
 STAGED, CMA = COPIES = ("staged", "cma")
-LEAST_NBYTES = 4096  # shorter messages are staged always: a call of the system costs more than copying them twice
+LEAST_NBYTES = (
+    4096  # shorter messages are staged always: a call of the system costs more than copying them twice
+)
 SLOW_NBYTES = 64 << 10  # from here on it pays where writes to shared memory are slow
 MOST_RANKS = 256  # of a node: with more, the pieces of a reduction were too short
 
@@ -45,7 +47,11 @@ class OwnMemory(NamedTuple):
     def __str__(self) -> str:
         if self.usually < NEVER:
             return f"read where they lie from {format_nbytes(self.usually)} on"
-        return "staged" if self.slow == NEVER else f"staged; from {format_nbytes(self.slow)} on read where they lie if that is faster"
+        return (
+            "staged"
+            if self.slow == NEVER
+            else f"staged; from {format_nbytes(self.slow)} on read where they lie if that is faster"
+        )
 
 
 class _Vector(ctypes.Structure):
@@ -65,7 +71,13 @@ def _word(pid: int) -> ProbeWord:
     kept = np.frombuffer(os.urandom(8), np.int64).copy()
     _kept.append(kept)
     if ptrace_scope() == "1":
-        _libc.prctl(ctypes.c_int(_SET_PTRACER), ctypes.c_ulong(_ANY % 2**64), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        _libc.prctl(
+            ctypes.c_int(_SET_PTRACER),
+            ctypes.c_ulong(_ANY % 2**64),
+            ctypes.c_ulong(0),
+            ctypes.c_ulong(0),
+            ctypes.c_ulong(0),
+        )
     return ProbeWord(pid, kept.ctypes.data, int(kept[0]))
 
 
@@ -85,11 +97,21 @@ def refusal(theirs: ProbeWord) -> str:
         read = _libc.process_vm_readv
     except AttributeError:
         return "the system has no process_vm_readv"
-    arguments = ctypes.byref(here), ctypes.c_ulong(1), ctypes.byref(there), ctypes.c_ulong(1), ctypes.c_ulong(0)
+    arguments = (
+        ctypes.byref(here),
+        ctypes.c_ulong(1),
+        ctypes.byref(there),
+        ctypes.c_ulong(1),
+        ctypes.c_ulong(0),
+    )
     read.restype = ctypes.c_ssize_t
     if read(ctypes.c_int(theirs.pid), *arguments) != found.nbytes:
         return f"process_vm_readv: {os.strerror(ctypes.get_errno())}"
-    return "" if found[0] == theirs.value else f"process {theirs.pid} is another one here: the ranks are in containers of their own"
+    return (
+        ""
+        if found[0] == theirs.value
+        else f"process {theirs.pid} is another one here: the ranks are in containers of their own"
+    )
 
 
 def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> OwnMemory:
@@ -97,5 +119,11 @@ def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | Non
 
     ``measured``: bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
     """
-    usually, slow = (LEAST_NBYTES,) * 2 if copy == CMA else (NEVER, SLOW_NBYTES) if measured is None else (max(measured, LEAST_NBYTES),) * 2
+    usually, slow = (
+        (LEAST_NBYTES,) * 2
+        if copy == CMA
+        else (NEVER, SLOW_NBYTES)
+        if measured is None
+        else (max(measured, LEAST_NBYTES),) * 2
+    )
     return OwnMemory(np.array([one.pid for one in words], np.int64), usually, slow)

@@ -34,7 +34,13 @@ class RingRoute(Route):
         else:
             in_place = InPlace.IF_SYMMETRIC if whole else InPlace.NEVER
             staged, _ = items.staged(pieces, in_place)
-            items.post(self.peer, join(pieces) if whole else staged, names, staged_displ=staged.displ, in_place=in_place)
+            items.post(
+                self.peer,
+                join(pieces) if whole else staged,
+                names,
+                staged_displ=staged.displ,
+                in_place=in_place,
+            )
 
     def receive(self, items: Items, pieces: Pieces) -> None:
         """Copy a message into pieces."""

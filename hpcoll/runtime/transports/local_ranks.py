@@ -22,8 +22,13 @@ from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.window import AddressRanges, Mapping, Window, WindowNumber, sweep, whole_pages
 
-_MOST_AHEAD, _AHEAD_NBYTES = 24, 4 << 20  # rings that are made before they are asked for, and bytes of their heads
-_ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
+_MOST_AHEAD, _AHEAD_NBYTES = (
+    24,
+    4 << 20,
+)  # rings that are made before they are asked for, and bytes of their heads
+_ALL_AT_ONCE = (
+    "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
+)
 
 _T = TypeVar("_T")
 
@@ -40,9 +45,15 @@ class LocalRanks:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None,
-        *, all_share: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        comm: MPI.Intracomm,
+        limit: int | None,
+        most: int | None,
+        pids: Sequence[int],
+        ranks: tuple[int, ...] | None = None,
+        *,
+        all_share: bool = False,
+    ) -> None:
         """Find them among all ranks, whose processes are ``pids`` and whose ranks in COMM_WORLD are ``ranks``.
 
         All communicators of the node share at most ``limit`` bytes; None: half of what others leave. At most ``most`` neighbours share
@@ -71,10 +82,15 @@ class LocalRanks:
         mine = [words[rank] for rank in self.ranks]
         problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""
         if not problem:
-            me, known = f"rank {self.ranks[self.rank]} not that of rank", any(known.issuperset(mine) for known in list(_reading))
+            me, known = (
+                f"rank {self.ranks[self.rank]} not that of rank",
+                any(known.issuperset(mine) for known in list(_reading)),
+            )
             found = () if known else ((rank, refusal(one)) for rank, one in zip(self.ranks, mine))
             problem = next((f"{me} {rank}: {text}" for rank, text in found if text), "")
-            fails = np.array([bool(problem)], np.uint8)  # others may not know, where several threads find it out
+            fails = np.array(
+                [bool(problem)], np.uint8
+            )  # others may not know, where several threads find it out
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
             problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
             _reading.extend([] if problem or known else [frozenset(mine)])
@@ -115,9 +131,13 @@ class LocalRanks:
                 windows.reserve(file, 0, head_nbytes)
             if reserved:
                 windows.reserve(file, head_nbytes + self.rank * part_nbytes, part_nbytes)
-            return Window(number, Mapping(file, head_nbytes + self.nranks * part_nbytes), head_nbytes, part_nbytes)
+            return Window(
+                number, Mapping(file, head_nbytes + self.nranks * part_nbytes), head_nbytes, part_nbytes
+            )
 
-        problem = f"there are {windows.MAX_WINDOWS} windows already" if number.value == windows.MAX_WINDOWS else ""
+        problem = (
+            f"there are {windows.MAX_WINDOWS} windows already" if number.value == windows.MAX_WINDOWS else ""
+        )
         return self._shared(head_nbytes + self.nranks * part_nbytes, mine, mapped, problem)
 
     def _number(self) -> tuple[WindowNumber, int]:
@@ -160,14 +180,20 @@ class LocalRanks:
                 problem = "".join(notes)
             told[0] = failed or bool(problem)
             self.comm.Allreduce(MPI.IN_PLACE, told[:1], MPI.MAX)
-            found = [(rank, text) for rank, text in zip(self.ranks, self.comm.allgather(problem) if told[0] else ()) if text]
+            found = [
+                (rank, text)
+                for rank, text in zip(self.ranks, self.comm.allgather(problem) if told[0] else ())
+                if text
+            ]
         finally:
             if file >= 0:
                 os.close(file)
         if found or made is None:
             made = None  # the traceback must not keep it
             rank, text = found[0]
-            raise ArgumentError(f"rank {rank}: {format_nbytes(nbytes)} of shared memory cannot be had: {text}")
+            raise ArgumentError(
+                f"rank {rank}: {format_nbytes(nbytes)} of shared memory cannot be had: {text}"
+            )
         return made
 
     def _no_room(self, nbytes: int, mapped: int) -> str:
@@ -230,8 +256,12 @@ class LocalRanks:
             self.comm.Free()
 
 
-_sharing: list[frozenset[int]] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
-_reading: list[frozenset[ProbeWord]] = []  # processes that are known to read each other's memory, this one among them
+_sharing: list[
+    frozenset[int]
+] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
+_reading: list[
+    frozenset[ProbeWord]
+] = []  # processes that are known to read each other's memory, this one among them
 
 
 def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:

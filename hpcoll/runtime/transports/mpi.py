@@ -27,8 +27,12 @@ _CHILD = "children of multiprocessing use no MPI; mpi4py.futures has pools of pr
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
-_FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING"))
-_MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
+_FAILURES = tuple(
+    getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")
+)
+_MOST_CONTEXTS = (
+    512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
+)
 STATUS_NBYTES = 8 * (OPERANDS - STATUS)
 _ASYNC_FINALIZE = "ompi_async_mpi_finalize"  # a variable of Open MPI's
 
@@ -42,7 +46,9 @@ class Revoked(TransportError, MPI.Exception):
         """Make it as the library's own."""
         return MPI.Exception.__new__(cls, MPI.ERR_REVOKED)
 
-    def __init__(self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: int = 0, rank: int = -1, call: str = "", failure: str = ""
+    ) -> None:
         MPI.Exception.__init__(self, MPI.ERR_REVOKED)
         self.args, self.code = (f"rank {rank}: {message}" if rank >= 0 else message,), code or MPI.ERR_REVOKED
         self.rank, self.call, self.rows, self.failure = rank, call, (), failure
@@ -75,12 +81,16 @@ def library() -> Library:
     """
     sizes = MPI._sizeof(MPI.Status), MPI._sizeof(MPI.REQUEST_NULL)
     if sizes[0] > STATUS_NBYTES or sizes[1] not in (4, 8):
-        raise TransportError(f"this MPI library's statuses and requests need {sizes} bytes, at most {STATUS_NBYTES} and 8 are expected")
+        raise TransportError(
+            f"this MPI library's statuses and requests need {sizes} bytes, at most {STATUS_NBYTES} and 8 are expected"
+        )
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
     isend, irecv, test, iprobe, get_count, complete = map(function_address, names)
     kept = ctypes.string_at(MPI._addressof(MPI.BYTE), MPI._sizeof(MPI.BYTE))
     if int.from_bytes(kept, sys.byteorder) != handle(MPI.BYTE):
-        raise TransportError(f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address")
+        raise TransportError(
+            f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address"
+        )
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
     return Library(isend, irecv, test, iprobe, get_count, complete, sizes[1], *handles)
 
@@ -92,7 +102,9 @@ def why_unusable() -> str:
     if MPI.Is_finalized():
         return "MPI is finalised"
     if not MPI.Is_initialized():
-        return "MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
+        return (
+            "MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
+        )
     return _why_a_child_cannot()
 
 
@@ -126,7 +138,9 @@ def tags_at_once(nslots: int) -> tuple[int, Tags]:
     """Return the number of message contexts, of so many window slots, that have tags, and the first's; the last three tags stay free."""
     ncontexts = min(_MOST_CONTEXTS, clock_tag() // nslots)
     step = ncontexts * nslots
-    checks = next((n for n in range(clock_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
+    checks = next(
+        (n for n in range(clock_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1
+    )
     return ncontexts, Tags(0, step, checks)
 
 
@@ -221,7 +235,10 @@ def cancel(requests: np.ndarray, receives: Container[int], most_s: float) -> boo
     Handles of messages that have ended become null. ``receives``: places of receives among the handles.
     """
     null = library().request_null
-    left = {place: MPI.Request.fromhandle(int(requests[place])) for place in np.flatnonzero(requests != null).tolist()}
+    left = {
+        place: MPI.Request.fromhandle(int(requests[place]))
+        for place in np.flatnonzero(requests != null).tolist()
+    }
     for place, request in left.items():
         if place in receives:
             with contextlib.suppress(MPI.Exception):
@@ -269,7 +286,9 @@ def group_of(comm: MPI.Comm) -> MPI.Group:
         whole, group = group, group.Incl(range(nranks))
         whole.Free()
     if group.Get_rank() != comm.Get_rank():
-        raise TransportError(f"rank {comm.Get_rank()}: the MPI library's group of {title_of(comm)} has this process as {group.Get_rank()}")
+        raise TransportError(
+            f"rank {comm.Get_rank()}: the MPI library's group of {title_of(comm)} has this process as {group.Get_rank()}"
+        )
     return group
 
 

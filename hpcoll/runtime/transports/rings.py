@@ -40,16 +40,33 @@ class Rings:
     """
 
     def __init__(
-        self, rank: int, local_peers: Mapping[int, int], ranges: AddressRanges, window: Window, capacity: int, slots: int, staging: int,
-        populated: bool, own_memory: OwnMemory | None = None,
+        self,
+        rank: int,
+        local_peers: Mapping[int, int],
+        ranges: AddressRanges,
+        window: Window,
+        capacity: int,
+        slots: int,
+        staging: int,
+        populated: bool,
+        own_memory: OwnMemory | None = None,
     ) -> None:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
         offset = staging - window.part(rank)
         lines = slots + _slots_nbytes(nlocal) + nlocal * nlocal * CACHE_LINE_NBYTES
-        histories = window.mapping.array(lines, nlocal * HISTORY_NBYTES).view(np.int64).reshape(nlocal, 1 + REMEMBERED, -1)
-        self.log = CallLog(histories, window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64), rank)
-        self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
+        histories = (
+            window.mapping.array(lines, nlocal * HISTORY_NBYTES)
+            .view(np.int64)
+            .reshape(nlocal, 1 + REMEMBERED, -1)
+        )
+        self.log = CallLog(
+            histories, window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64), rank
+        )
+        self.staging = [
+            (window.address + window.part(local) + offset, STAGING_SLOTS * capacity)
+            for local in range(nlocal)
+        ]
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
         self.address: int = self.fields.ctypes.data  # for compiled code
@@ -57,27 +74,43 @@ class Rings:
         self._used = self.fields[used:].reshape(STAGING_SLOTS, 3)
         self._used[:, 2] = capacity if populated else 0
         values = {
-            f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + _slots_nbytes(nlocal),
-            f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
-            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self.address + 8 * sent,
-            f.TAKEN: self.address + 8 * taken, f.ACKED: self.address + 8 * acked, f.USED: self.address + 8 * used,
-            f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
-            f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE), f.READ_FROM: NEVER, f.READ_FROM_USUALLY: NEVER, f.READ_FROM_SLOW: NEVER,
-        }  # fmt: skip
+            f.SLOTS_AT: window.address + slots,
+            f.ACKS_AT: window.address + slots + _slots_nbytes(nlocal),
+            f.STAGING_AT: window.address + staging,
+            f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
+            f.CAPACITY: capacity,
+            f.NLOCAL: nlocal,
+            f.LOCAL_RANK: rank,
+            f.SENT: self.address + 8 * sent,
+            f.TAKEN: self.address + 8 * taken,
+            f.ACKED: self.address + 8 * acked,
+            f.USED: self.address + 8 * used,
+            f.BASES: BASES_AT,
+            f.NRANGES: ranges.addresses[0],
+            f.RANGES: ranges.addresses[1],
+            f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE),
+            f.READ_FROM: NEVER,
+            f.READ_FROM_USUALLY: NEVER,
+            f.READ_FROM_SLOW: NEVER,
+        }
         if own_memory is not None:
             self._own_memory, room = own_memory, np.empty(f.PIECES_NBYTES + CACHE_LINE_NBYTES, np.uint8)
             self._pieces = room[-room.ctypes.data % CACHE_LINE_NBYTES :]
             values |= {
-                f.READ_FROM_USUALLY: own_memory.usually, f.READ_FROM_SLOW: own_memory.slow, f.PIDS: own_memory.pids.ctypes.data,
+                f.READ_FROM_USUALLY: own_memory.usually,
+                f.READ_FROM_SLOW: own_memory.slow,
+                f.PIDS: own_memory.pids.ctypes.data,
                 f.PIECES_AT: self._pieces.ctypes.data,
-            }  # fmt: skip
+            }
         for field, value in values.items():
             self.fields[field] = value
 
     def unread(self, staging_slot: int) -> list[int]:
         """Return local ranks that have not used all messages posted to them from a staging slot, as far as compiled code has seen."""
         nlocal, ncounters = len(self.local_peers) + 1, STAGING_SLOTS * (len(self.local_peers) + 1)
-        sent, _, acked = self.fields[f.RINGS_NFIELDS : f.RINGS_NFIELDS + 3 * ncounters].reshape(3, STAGING_SLOTS, nlocal)
+        sent, _, acked = self.fields[f.RINGS_NFIELDS : f.RINGS_NFIELDS + 3 * ncounters].reshape(
+            3, STAGING_SLOTS, nlocal
+        )
         return np.flatnonzero(acked[staging_slot] < sent[staging_slot]).tolist()
 
 

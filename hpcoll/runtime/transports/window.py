@@ -28,17 +28,31 @@ from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE, OFFSET_BITS
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, aligned
 
 FOLDER = "/dev/shm"
-_NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
+_NONE_NAMELESS = (
+    errno.EOPNOTSUPP,
+    errno.EISDIR,
+    errno.EINVAL,
+    errno.ENOSYS,
+)  # what a file system says that makes no such files
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
 BASES_AT = BASES.ctypes.data
 
-_STEP_NBYTES = 2 << 20  # of memory asked for at once: a signal makes the system start anew, but only with the step
+_STEP_NBYTES = (
+    2 << 20
+)  # of memory asked for at once: a signal makes the system start anew, but only with the step
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_ssize_t
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
@@ -108,7 +122,9 @@ def reserve(file: int, first: int, nbytes: int) -> None:
 def populates() -> bool:
     """Say whether the system gives mapped memory pages when asked, or says that it has none (Linux 5.14)."""
     with mmap.mmap(-1, PAGE) as page:
-        return _libc.madvise(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE, MADV_POPULATE_WRITE) == 0
+        return (
+            _libc.madvise(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE, MADV_POPULATE_WRITE) == 0
+        )
 
 
 class Mapping:
@@ -120,7 +136,9 @@ class Mapping:
         self.address: int = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, file, 0)
         if self.address == -1:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        _libc.madvise(self.address, nbytes, mmap.MADV_HUGEPAGE)  # where the system gives shared memory such pages at all
+        _libc.madvise(
+            self.address, nbytes, mmap.MADV_HUGEPAGE
+        )  # where the system gives shared memory such pages at all
         _mapped[self.address] = nbytes
         weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
 
@@ -147,7 +165,12 @@ class Bytes:
 
     def __init__(self, owner: object, address: int, nbytes: int) -> None:
         self.owner = owner
-        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
 
 
 class WindowNumber:
@@ -156,7 +179,9 @@ class WindowNumber:
     def __init__(self, first: int) -> None:
         self.value = MAX_WINDOWS
         for value in range(first, MAX_WINDOWS):
-            if value not in _held and _held.setdefault(value, id(self)) == id(self):  # another thread may be faster
+            if value not in _held and _held.setdefault(value, id(self)) == id(
+                self
+            ):  # another thread may be faster
                 self.value = value
                 weakref.finalize(self, _held.pop, value).atexit = False
                 return
@@ -235,7 +260,9 @@ class AddressRanges:
     def _list(self, one: Symmetric) -> None:
         if self._pids and self._pids <= one.pids:
             first = one.window.address + one.offset
-            self.add(one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset)
+            self.add(
+                one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset
+            )
 
     def add(self, number: int, first: int, end: int, where: int) -> None:
         """Let memory be read in place; after very many changes there may be no row for it, and it is not."""

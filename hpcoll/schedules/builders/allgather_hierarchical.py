@@ -31,7 +31,9 @@ def allgather_hierarchical(w: Writer) -> None:
     for rank in node.stripe_mates():
         w.recv(rank, mine[rank])
     if node.owner:
-        compose(w, "allgather/circulant", node.stripe, node.blocks(node.local), mine.__getitem__, mine.__getitem__)
+        compose(
+            w, "allgather/circulant", node.stripe, node.blocks(node.local), mine.__getitem__, mine.__getitem__
+        )
     for peer in node.others(node.mates) if node.owner else ():
         w.send(peer, joined(mine))
     for peer in reversed(node.others(node.owners())):

@@ -30,7 +30,11 @@ def collect(w: Writer, blocks: Sequence[int], turns: Sequence[Turn], places: Chu
         w.copy(own, cell(places, 0))
     for turn in turns:
         runs = [cell(places, *run) for run in turn.sent]
-        packed = runs[0] if len(runs) == 1 else w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
+        packed = (
+            runs[0]
+            if len(runs) == 1
+            else w.scratch(*(blocks[first + i] for first, n in turn.sent for i in range(n)))
+        )
         for at, run in zip(accumulate((run.n for run in runs), initial=0), runs if len(runs) > 1 else ()):
             w.copy(run, cell(packed, at, run.n))
         w.send(turn.target, packed if turn is not turns[0] else own)

@@ -20,5 +20,12 @@ def allreduce_leaders(w: Writer) -> None:
     node = Node(w, nstripes=1)
     folded = node.fold(lambda stripe: inputs(0), into=lambda run: outputs(0))
     if folded is not None:
-        compose(w, "allreduce/recursive_doubling", node.stripe, [[0]], lambda index: Chunk(folded.buffer, index), outputs)
+        compose(
+            w,
+            "allreduce/recursive_doubling",
+            node.stripe,
+            [[0]],
+            lambda index: Chunk(folded.buffer, index),
+            outputs,
+        )
     node.spread(lambda stripe: outputs(0))

@@ -1,6 +1,6 @@
 """Direct alltoall: every rank sends all its blocks at once, nearest rank on the right first.
 
-    rank 0 of 4 sends to 1, 2, 3 and receives from 3, 2, 1: no two ranks begin with the same one.
+rank 0 of 4 sends to 1, 2, 3 and receives from 3, 2, 1: no two ranks begin with the same one.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

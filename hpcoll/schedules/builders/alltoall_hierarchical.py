@@ -19,12 +19,18 @@ def alltoall_hierarchical(w: Writer) -> None:
     """Write one round on the node and one between the nodes, of p/c messages. Equal blocks only."""
     node = Node(w)
     here = w.nodes[w.rank]
-    away = [[rank for k, ranks in enumerate(node.all) if k != here for rank in ranks[i :: len(node.mates)]] for i in range(len(node.mates))]
+    away = [
+        [rank for k, ranks in enumerate(node.all) if k != here for rank in ranks[i :: len(node.mates)]]
+        for i in range(len(node.mates))
+    ]
     w.copy(inputs(w.rank), outputs(w.rank))
     collected = {rank: w.scratch(*[(w.rank, w.rank)] * len(node.mates)) for rank in away[node.local]}
     for rank, run in collected.items():
         w.copy(inputs(rank), cell(run, node.local))
-    come = {peer: [outputs(peer), *(cell(run, node.mates.index(peer)) for run in collected.values())] for peer in node.mates}
+    come = {
+        peer: [outputs(peer), *(cell(run, node.mates.index(peer)) for run in collected.values())]
+        for peer in node.mates
+    }
     node.exchange(
         lambda peer: [inputs(rank) for rank in (peer, *away[node.mates.index(peer)])],
         lambda peer: len(come[peer]),

@@ -1,8 +1,8 @@
 """Pairwise alltoall: in round t every rank exchanges one block with one peer, and no rank has two peers in a round.
 
-    round      t=1                 t=2                 t=3
-    4 ranks    0<->1   2<->3       0<->2   1<->3       0<->3   1<->2
-    3 ranks    0->1->2->0          0->2->1->0
+round      t=1                 t=2                 t=3
+4 ranks    0<->1   2<->3       0<->2   1<->3       0<->3   1<->2
+3 ranks    0->1->2->0          0->2->1->0
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

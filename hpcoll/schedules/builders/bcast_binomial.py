@@ -1,8 +1,8 @@
 """Binomial broadcast: a rank that has the message sends it to the root of the largest subtree that has not.
 
-    round   0          1             2
-            0 -> 4     0 -> 2        0 -> 1
-                       4 -> 6        2 -> 3   4 -> 5   6 -> 7
+round   0          1             2
+        0 -> 4     0 -> 2        0 -> 1
+                   4 -> 6        2 -> 3   4 -> 5   6 -> 7
 """
 
 from hpcoll.schedules.builders.bcast_tree import distribute

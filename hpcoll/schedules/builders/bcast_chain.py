@@ -1,7 +1,7 @@
 """Chain broadcast: the message runs down a line of ranks; segments follow one another.
 
-    4 ranks, root 1:    1 -> 2 -> 3 -> 0          segment 0    round 0  1  2
-                                                  segment 1           1  2  3    (of the whole message's rounds)
+4 ranks, root 1:    1 -> 2 -> 3 -> 0          segment 0    round 0  1  2
+                                              segment 1           1  2  3    (of the whole message's rounds)
 """
 
 from hpcoll.schedules.builders.bcast_tree import distribute

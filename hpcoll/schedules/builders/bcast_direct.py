@@ -1,6 +1,6 @@
 """Direct broadcast: the root sends the message to every other rank.
 
-    round 0:  0 -> 1, 2, 3
+round 0:  0 -> 1, 2, 3
 """
 
 from hpcoll.schedules.ir import Writer, outputs

@@ -35,5 +35,7 @@ def bcast_hierarchical(w: Writer) -> None:
             w.recv(w.root, stripe_of(node.local))
         if node.owner:
             chunks = [[stripe_of(node.local, k).index] for k in range(halves)]
-            compose(w, "bcast/double_tree", node.stripe, chunks, outputs, outputs, root=node.root, channel=half)
+            compose(
+                w, "bcast/double_tree", node.stripe, chunks, outputs, outputs, root=node.root, channel=half
+            )
         node.spread(stripe_of, but=w.root if home else -1)

@@ -27,10 +27,16 @@ def gather(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int]
         w.copy(inputs(0), cell(mine, v - start) if v else outputs(w.rank))
     for child in reversed(node.children):
         first, size = span(child, p)
-        runs = [cell(mine, first - start, size)] if v else [outputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
+        runs = (
+            [cell(mine, first - start, size)]
+            if v
+            else [outputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
+        )
         for run in runs:
             w.recv(w.peer(child), run)
     if node.parent is not None:
         near = cyclic_runs(w.peer(start), n, p)
-        for run in [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]:
+        for run in (
+            [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]
+        ):
             w.send(w.peer(node.parent), run)

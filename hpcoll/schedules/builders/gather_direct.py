@@ -1,6 +1,6 @@
 """Direct gather: every rank sends its block to the root.
 
-    root 1 of 4 receives from 2, 3, 0, each straight into its place
+root 1 of 4 receives from 2, 3, 0, each straight into its place
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

@@ -29,14 +29,29 @@ def exchange(w: Writer, *, once: bool) -> None:
     for rank in sorted({rank for bundle in mine for rank in bundle.taken} - {w.rank}):
         w.send(rank, _packed(w, [held[block] for bundle in mine for block in bundle.taken.get(rank, ())]))
     for receiver in sorted({bundle.receiver for bundle in arriving if w.rank in bundle.taken} - {w.rank}):
-        taken = [bundle.taken[w.rank] for bundle in arriving if bundle.receiver == receiver and w.rank in bundle.taken]
+        taken = [
+            bundle.taken[w.rank]
+            for bundle in arriving
+            if bundle.receiver == receiver and w.rank in bundle.taken
+        ]
         _deliver(w, receiver, [places for blocks in taken for places in blocks.values()])
 
 
 def _collected(w: Writer, leaving: Sequence[Bundle]) -> list[tuple[Bundle, Chunk]]:
     """Write what brings blocks to the senders of bundles, and return the bundles that this rank sends, with their blocks."""
     for sender in sorted({bundle.sender for bundle in leaving if w.rank in bundle.given} - {w.rank}):
-        w.send(sender, _packed(w, [inputs(i) for bundle in leaving if bundle.sender == sender for _, i in bundle.given.get(w.rank, ())]))
+        w.send(
+            sender,
+            _packed(
+                w,
+                [
+                    inputs(i)
+                    for bundle in leaving
+                    if bundle.sender == sender
+                    for _, i in bundle.given.get(w.rank, ())
+                ],
+            ),
+        )
     mine = [bundle for bundle in leaving if bundle.sender == w.rank]
     givers = sorted({rank for bundle in mine for rank in bundle.given})
     held: dict[tuple[int, Block], Chunk] = {}  # by receiver and block
@@ -50,7 +65,9 @@ def _collected(w: Writer, leaving: Sequence[Bundle]) -> list[tuple[Bundle, Chunk
         elif len(givers) > 1 and len(mine) == 1:
             run = cells(_copied(w, run))
         held.update(zip(blocks, run, strict=True))
-    return [(bundle, _packed(w, [held[bundle.receiver, block] for block in bundle.blocks])) for bundle in mine]
+    return [
+        (bundle, _packed(w, [held[bundle.receiver, block] for block in bundle.blocks])) for bundle in mine
+    ]
 
 
 def _on_node(w: Writer, *, once: bool) -> None:
@@ -61,7 +78,9 @@ def _on_node(w: Writer, *, once: bool) -> None:
             w.send(peer, inputs(0) if once else _packed(w, [inputs(i) for i in blocks]))
     for peer, places in w.graph.received(w.rank).items():
         if peer == w.rank:
-            for source, target in zip([0] * len(places) if once else w.graph.sent(w.rank)[peer], places, strict=True):
+            for source, target in zip(
+                [0] * len(places) if once else w.graph.sent(w.rank)[peer], places, strict=True
+            ):
                 w.copy(inputs(source), outputs(target))
         elif w.nodes[peer] == w.nodes[w.rank]:
             _deliver(w, peer, [places] if once else [[i] for i in places])

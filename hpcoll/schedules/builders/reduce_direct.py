@@ -1,6 +1,6 @@
 """Direct reduce: every rank sends its contribution to the root, which folds all in rank order.
 
-    round 0:  1, 2, 3 -> 0        then rank 0: a op b op c op d
+round 0:  1, 2, 3 -> 0        then rank 0: a op b op c op d
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

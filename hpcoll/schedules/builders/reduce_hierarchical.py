@@ -34,7 +34,16 @@ def reduce_hierarchical(w: Writer) -> None:
         if folded is not None:
             result = outputs(stripe_of(0).index) if w.rank == w.root else folded
             chunks = [[stripe_of(node.local, k).index] for k in range(halves)]
-            compose(w, "reduce/double_tree", node.stripe, chunks, always(folded), always(result), root=node.root, channel=half)
+            compose(
+                w,
+                "reduce/double_tree",
+                node.stripe,
+                chunks,
+                always(folded),
+                always(result),
+                root=node.root,
+                channel=half,
+            )
             if home and w.rank != w.root:
                 w.send(w.root, result)
         if w.rank == w.root:

@@ -33,7 +33,9 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
         if len(found) == len(node.mates):
             w.reduce(*(found[rank] for rank in sorted(found)), dst=into[block])
 
-    node.exchange(lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add)
+    node.exchange(
+        lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add
+    )
     if not node.owner:
         w.recv(node.owner_of(w.rank), outputs(0))
         return
@@ -41,7 +43,14 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
         w.copy(inputs(block), into[block])
     mine = [w.rank, *node.stripe_mates()]
     results = {w.rank: outputs(0)} if len(mine) == 1 else dict(zip(mine, cells(w.scratch(*mine))))
-    compose(w, "reduce_scatter/circulant", node.stripe, node.blocks(node.local), into.__getitem__, results.__getitem__)
+    compose(
+        w,
+        "reduce_scatter/circulant",
+        node.stripe,
+        node.blocks(node.local),
+        into.__getitem__,
+        results.__getitem__,
+    )
     for rank in mine[1:]:
         w.send(rank, results[rank])
     if len(mine) > 1:

@@ -25,11 +25,17 @@ def scatter(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int
     mine = w.scratch(*(w.peer(start + i) for i in range(n))) if v and n > 1 else outputs(0)
     if node.parent is not None:
         near = cyclic_runs(w.peer(start), n, p)
-        for run in [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]:
+        for run in (
+            [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]
+        ):
             w.recv(w.peer(node.parent), run)
     for child in node.children:
         first, size = span(child, p)
-        runs = [cell(mine, first - start, size)] if v else [inputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
+        runs = (
+            [cell(mine, first - start, size)]
+            if v
+            else [inputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
+        )
         for run in runs:
             w.send(w.peer(child), run)
     if n > 1:

@@ -1,6 +1,6 @@
 """Direct scatter: the root sends every rank its block.
 
-    root 1 of 4 sends to 2, 3, 0, each block straight from its place
+root 1 of 4 sends to 2, 3, 0, each block straight from its place
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

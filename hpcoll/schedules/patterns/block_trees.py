@@ -47,7 +47,9 @@ def bine(rank: int, nranks: int) -> tuple[list[int], list[Turn]]:
     return _of_rank(rank, nranks, distances, mirrored=True)
 
 
-def _of_rank(rank: int, nranks: int, distances: tuple[int, ...], *, mirrored: bool) -> tuple[list[int], list[Turn]]:
+def _of_rank(
+    rank: int, nranks: int, distances: tuple[int, ...], *, mirrored: bool
+) -> tuple[list[int], list[Turn]]:
     offsets, sent = _spread(nranks, distances, mirrored)
     sign, place, turns = 1 if mirrored and rank % 2 == 0 else -1, 1, []
     for distance, runs in zip(distances, sent):

@@ -63,7 +63,9 @@ def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
                 theirs.append(block)
             taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
     nnodes = max(nodes) + 1
-    pairs = sorted(found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair))  # so that no two nodes begin with the same one
+    pairs = sorted(
+        found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair)
+    )  # so that no two nodes begin with the same one
     senders, receivers = (_carriers([found[pair][end] for pair in pairs]) for end in (0, 1))
     result = Bundles([[] for _ in range(nnodes)], [[] for _ in range(nnodes)])
     for (source, target), sender, receiver in zip(pairs, senders, receivers, strict=True):
@@ -119,11 +121,18 @@ def _messages(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> Iterator
                 n = 1 if once else len(blocks)
                 yield from [(rank, peer, n)] if bundled else [(rank, peer, 1)] * n
     collected, handed_out = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-    for bundle in (one for leaving in bundles(graph, nodes, once).leaving for one in leaving) if bundled else ():
+    for bundle in (
+        (one for leaving in bundles(graph, nodes, once).leaving for one in leaving) if bundled else ()
+    ):
         yield bundle.sender, bundle.receiver, len(bundle.blocks)
         collected.update({(rank, bundle.sender): len(blocks) for rank, blocks in bundle.given.items()})
         handed_out.update({(bundle.receiver, rank): len(blocks) for rank, blocks in bundle.taken.items()})
-    yield from ((source, target, n) for part in (collected, handed_out) for (source, target), n in part.items() if source != target)
+    yield from (
+        (source, target, n)
+        for part in (collected, handed_out)
+        for (source, target), n in part.items()
+        if source != target
+    )
 
 
 def _most(weights: Iterable[tuple[int, int]]) -> int:

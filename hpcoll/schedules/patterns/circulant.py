@@ -89,7 +89,11 @@ def receive_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
     taken = [base[vrank]]
     for k in range(q):
         last, first = vrank - skip[k + 1], vrank - skip[k]  # the interval (last, first]
-        near = (b for b in range(q, -1, -1) if b not in taken and bisect_right(holders[b], first) > bisect_right(holders[b], last))
+        near = (
+            b
+            for b in range(q, -1, -1)
+            if b not in taken and bisect_right(holders[b], first) > bisect_right(holders[b], last)
+        )
         taken.append(next(near, base[last % nranks]))
     return tuple(base[vrank] if block == q else block - q for block in taken[1:])
 

@@ -32,7 +32,10 @@ def mirrored(rank: int, nranks: int) -> tuple[TreeNode, TreeNode]:
     """
     middle = -1 if nranks % 2 == 0 else 0
     parent, children = _tree_a((middle - rank) % nranks, nranks)
-    mirror = TreeNode(None if parent is None else (middle - parent) % nranks, tuple((middle - child) % nranks for child in children))
+    mirror = TreeNode(
+        None if parent is None else (middle - parent) % nranks,
+        tuple((middle - child) % nranks for child in children),
+    )
     return _tree_a(rank, nranks), mirror
 
 
@@ -49,10 +52,17 @@ def rooted(rank: int, nranks: int, root: int) -> tuple[TreeNode, TreeNode]:
         pair = mirrored(vrank, nranks)
     else:
         parent, children = _tree_a(_shifted(vrank, -1, nranks), nranks)
-        shifted = TreeNode(None if parent is None else _shifted(parent, 1, nranks), tuple(_shifted(c, 1, nranks) for c in children))
+        shifted = TreeNode(
+            None if parent is None else _shifted(parent, 1, nranks),
+            tuple(_shifted(c, 1, nranks) for c in children),
+        )
         pair = _tree_a(vrank, nranks), shifted
     a, b = (
-        TreeNode(None if n.parent is None else (n.parent + root) % nranks, tuple((c + root) % nranks for c in n.children)) for n in pair
+        TreeNode(
+            None if n.parent is None else (n.parent + root) % nranks,
+            tuple((c + root) % nranks for c in n.children),
+        )
+        for n in pair
     )
     return a, b
 

@@ -1,12 +1,12 @@
 """Hypercube: vertices are neighbours along dimension k where their numbers differ in bit k.
 
-    011 ---- 111        Other numbers of ranks are folded first: with e ranks too many, the first 2e form pairs whose
-     | \\      | \\       even rank is the guest of the odd one. 6 ranks make 4 vertices:
-     | 001 ---- 101
-     |  |     |  |          guest    0     2
-    010 | -- 110 |          vertex   0     1     2   3
-       \\|       \\|          rank     1     3     4   5
-       000 ---- 100
+011 ---- 111        Other numbers of ranks are folded first: with e ranks too many, the first 2e form pairs whose
+ | \\      | \\       even rank is the guest of the odd one. 6 ranks make 4 vertices:
+ | 001 ---- 101
+ |  |     |  |          guest    0     2
+010 | -- 110 |          vertex   0     1     2   3
+   \\|       \\|          rank     1     3     4   5
+   000 ---- 100
 """
 
 from typing import NamedTuple

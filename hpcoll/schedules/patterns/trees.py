@@ -70,7 +70,9 @@ def knomial(rank: int, nranks: int, root: int, radix: int) -> TreeNode:
     while weight > 1:
         weight //= radix
         children += range(vrank + weight, min(vrank + radix * weight, nranks), weight)
-    return TreeNode((parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children))
+    return TreeNode(
+        (parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children)
+    )
 
 
 def binomial_in_order(rank: int, nranks: int, root: int) -> TreeNode:
@@ -111,7 +113,10 @@ def bine(rank: int, nranks: int, root: int) -> TreeNode:
     (TreeNode(parent=None, children=(3, 7, 1)), TreeNode(parent=0, children=(4, 2)))
     """
     parent, children, _ = _bine((rank - root) % nranks, nranks)
-    return TreeNode(None if parent is None else (parent + root) % nranks, tuple((child + root) % nranks for child in children))
+    return TreeNode(
+        None if parent is None else (parent + root) % nranks,
+        tuple((child + root) % nranks for child in children),
+    )
 
 
 def bine_span(vrank: int, nranks: int) -> tuple[int, int]:
@@ -130,7 +135,10 @@ def _bine(vrank: int, nranks: int) -> tuple[int | None, list[int], tuple[int, in
     wanted = vrank if vrank < hi else vrank - nranks
     span = lo, nranks
     while hi - lo > 1:
-        n, left = hi - lo, top - lo < hi - top  # the half with the top is none smaller, and each half's top a mirror image of the other's
+        n, left = (
+            hi - lo,
+            top - lo < hi - top,
+        )  # the half with the top is none smaller, and each half's top a mirror image of the other's
         middle = lo + (n + left) // 2
         other = max(lo, min(hi - 1, 2 * middle - 1 - top))
         if top == wanted:

@@ -16,4 +16,8 @@ def test_right(package: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = exact_norms.main([package])
     out = capsys.readouterr().out
     assert status == 0
-    assert out.count("correctly rounded: yes") == out.count(", exact norms ") == (exact_norms.MPI.COMM_WORLD.rank == 0)
+    assert (
+        out.count("correctly rounded: yes")
+        == out.count(", exact norms ")
+        == (exact_norms.MPI.COMM_WORLD.rank == 0)
+    )

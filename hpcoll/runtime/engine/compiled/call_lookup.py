@@ -3,11 +3,25 @@
 from numba import njit
 
 from hpcoll.runtime.engine.compiled.checks import wants_look
-from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, release_gil, store_release, take_gil
+from hpcoll.runtime.engine.compiled.ffi import (
+    exchange,
+    load_acquire,
+    pointer,
+    release_gil,
+    store_release,
+    take_gil,
+)
 from hpcoll.runtime.engine.compiled.interpreter import resize, run_locked
 from hpcoll.runtime.engine.compiled.mpi_ops import call_mpi
 from hpcoll.runtime.engine.compiled.progress import start
-from hpcoll.runtime.engine.compiled.spec_reader import drop, has_handle, is_like, keep, read_blocks, read_elements
+from hpcoll.runtime.engine.compiled.spec_reader import (
+    drop,
+    has_handle,
+    is_like,
+    keep,
+    read_blocks,
+    read_elements,
+)
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 
@@ -38,7 +52,11 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     entry, head = pointer(at), pointer(table)
     engine, starts, room = entry[c.ENGINE], head[c.STARTS], head[c.COUNTS]
     if entry[c.SIZES] == c.UNKNOWN:
-        return c.NATIVE if is_like(table, at + 8 * c.SENT, send) and is_like(table, at + 8 * c.RECEIVED, recv) else c.MISS
+        return (
+            c.NATIVE
+            if is_like(table, at + 8 * c.SENT, send) and is_like(table, at + 8 * c.RECEIVED, recv)
+            else c.MISS
+        )
     if entry[c.SIZES] == c.ALL_ALIKE:
         source, target, count = _equal(table, at, send, recv)
         if count < 0:
@@ -54,7 +72,12 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     else:
         source, target, count = _varying(table, at, send, recv, room)
     head[c.COUNT] = count
-    if count >= 0 and starts and engine and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1]):
+    if (
+        count >= 0
+        and starts
+        and engine
+        and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1])
+    ):
         head[c.SOURCE], head[c.TARGET] = source, target
         drop(table, keep(table, at + 8 * c.SENT, send), True)
         drop(table, keep(table, at + 8 * c.RECEIVED, recv), True)
@@ -77,7 +100,11 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
         status = call_mpi(-engine, source, target, count)
     else:
         pointer(engine)[f.INPUT_MAP], pointer(engine)[f.OUTPUT_MAP] = entry[c.SENT_MAP], entry[c.RECEIVED_MAP]
-        status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
+        status = (
+            _start(engine, source, target, room)
+            if head[c.STARTS]
+            else run_locked(engine, source, target, room)
+        )
         if status == f.DONE and not head[c.STARTS] and wants_look(pointer(engine)):
             status = f.NOTED
     take_gil((thread,))
@@ -142,7 +169,9 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
                 return 0, 0, -1
         if entry[c.SENT + c.KIND] == c.TYPED:
             pass  # an array sends and receives, as a rule, and nobody but the caller knows that blocks share no memory
-        elif -sent_nbytes < source - target < received_nbytes and _overlap(source - target, room, nsent, received, nreceived):
+        elif -sent_nbytes < source - target < received_nbytes and _overlap(
+            source - target, room, nsent, received, nreceived
+        ):
             return 0, 0, -1
     sizes, n = (received, nreceived) if entry[c.SIZES] == c.OF_RECEIVED or nsent == 0 else (room, nsent)
     total = 0

@@ -19,7 +19,9 @@ _ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS
 _RECORD_NBYTES = 8 * f.RECORD_NFIELDS
 _HOT_NBYTES = f.RECORDS_HOT * _RECORD_NBYTES
 _MOST = (1 << 60) - 1  # three such numbers have a sum
-_SEND, _WAIT, _REDUCE, _POST, _ACK, _RESERVE = map(int, (Code.SEND, Code.WAIT, Code.REDUCE, Code.POST, Code.ACK, Code.RESERVE))
+_SEND, _WAIT, _REDUCE, _POST, _ACK, _RESERVE = map(
+    int, (Code.SEND, Code.WAIT, Code.REDUCE, Code.POST, Code.ACK, Code.RESERVE)
+)
 _ROW_NBYTES = 8 * f.NCOLUMNS
 
 
@@ -62,7 +64,9 @@ def sign_messages(state):  # type: ignore[no-untyped-def]
     """
     chain, compared = pointer(state[f.LOG])[f.CHAIN], _compared(state[f.SIGNATURE])
     state[f.CHECKED] = _hash(_fingerprint(state, compared) ^ chain)
-    if state[f.REQUESTS_PER_LANE] or state[f.FORM]:  # parts that follow may have messages of the library though this has none
+    if (
+        state[f.REQUESTS_PER_LANE] or state[f.FORM]
+    ):  # parts that follow may have messages of the library though this has none
         counted = state[f.COUNTED] * state[f.SIGNED]
         check = ((compared & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]
@@ -74,7 +78,12 @@ def note_call(state):  # type: ignore[no-untyped-def]
     log, signature, count = pointer(state[f.LOG]), state[f.SIGNATURE], state[f.ELEMENTS]
     number, chain = log[f.CALLS] + 1, log[f.CHAIN]
     line = pointer(log[f.HISTORY] + (1 + number % f.REMEMBERED) * CACHE_LINE_NBYTES)
-    line[f.NUMBER], line[f.ITS_SIGNATURE], line[f.ITS_COUNT], line[f.ITS_CHAIN] = number, signature, count, chain
+    line[f.NUMBER], line[f.ITS_SIGNATURE], line[f.ITS_COUNT], line[f.ITS_CHAIN] = (
+        number,
+        signature,
+        count,
+        chain,
+    )
     line[f.ITS_COUNTED] = state[f.COUNTED]
     store_release(log[f.HISTORY], number)
     if number % f.RECORDS_HOT == 0:  # one block of records stays in the cache
@@ -82,7 +91,12 @@ def note_call(state):  # type: ignore[no-untyped-def]
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
     process = pointer(log[f.PROCESS])
-    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.ISSUED] or state[f.STARTED], 0
+    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = (
+        signature,
+        count,
+        state[f.ISSUED] or state[f.STARTED],
+        0,
+    )
     record[f.ITS_SPENT], record[f.ITS_NAMES] = process[f.SPENT] - log[f.OWN_SPENT], process[f.REGION]
     record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END], state[f.NUMBERED], state[f.ISSUED] = 0, 0, number, 0
     log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _compared(signature)))
@@ -129,7 +143,9 @@ def note_lingered(state, elapsed, on_core):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def is_new(state):  # type: ignore[no-untyped-def]
     """Say whether no step of the call that runs was noted so far."""
-    return state[f.STARTED] == 0 or state[f.STARTED] != pointer(pointer(state[f.LOG])[f.STEPS])[f.STEPS_STARTED]
+    return (
+        state[f.STARTED] == 0 or state[f.STARTED] != pointer(pointer(state[f.LOG])[f.STEPS])[f.STEPS_STARTED]
+    )
 
 
 @njit(nogil=True)
@@ -173,7 +189,9 @@ def note_step(state, lane, at, now):  # type: ignore[no-untyped-def]
     step = pointer(log[f.STEPS] + 8 * (f.FIRST_STEP + steps[f.STEPS_NOTED] % f.STEPS_ROOM * f.STEP_NFIELDS))
     step[f.STEP_CALL], step[f.STEP_BEGIN], step[f.STEP_END] = steps[f.STEPS_CALL], begin, now
     step[f.STEP_WHAT] = code + (segment << f.STEP_SEGMENT_AT) + (peer << f.STEP_PEER_AT)
-    step[f.STEP_NBYTES] = -1 if state[f.FORM] & f.CELLS else row[f.REDUCED_NBYTES] if code == _REDUCE else row[f.NBYTES]
+    step[f.STEP_NBYTES] = (
+        -1 if state[f.FORM] & f.CELLS else row[f.REDUCED_NBYTES] if code == _REDUCE else row[f.NBYTES]
+    )
     store_release(log[f.STEPS] + 8 * f.STEPS_NOTED, steps[f.STEPS_NOTED] + 1)
 
 

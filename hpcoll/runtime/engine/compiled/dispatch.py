@@ -61,7 +61,9 @@ def advance_noting_file(symbol: str) -> bytes:
 
 def engine_file(symbol: str) -> bytes:
     """Return the object file of `_call`, for Python."""
-    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=f.CACHED)
+    return object_file(
+        _call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=f.CACHED
+    )
 
 
 def region_file(symbol: str) -> bytes:

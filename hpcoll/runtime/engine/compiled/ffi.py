@@ -32,7 +32,9 @@ def capi_function(name: str, result: ir.Type, *parameters: ir.Type) -> Any:
     @intrinsic
     def call(typingctx, arguments):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, parameters), name)
+            function = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(result, parameters), name
+            )
             return _called(context, builder, function, values[0])
 
         return _kind(result)(arguments), codegen
@@ -73,13 +75,16 @@ def _instructions(result: Any, nparameters: int) -> Callable[[Callable[..., Any]
 
     def made(emit: Callable[..., Any]) -> Any:
         """Return the intrinsic of a function that emits its instructions."""
+
         @intrinsic
         def call(typingctx, *given: Any):  # type: ignore[no-untyped-def]
             def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
                 emitted = emit(builder, *cgutils.unpack_tuple(builder, values[0]))
                 return context.get_constant(types.int32, 0) if result is None else emitted
 
-            return (result or types.int32)(types.StarArgTuple.from_types((types.int64,) * nparameters)), codegen
+            return (result or types.int32)(
+                types.StarArgTuple.from_types((types.int64,) * nparameters)
+            ), codegen
 
         return call
 
@@ -111,7 +116,9 @@ def store_release(builder: Any, address: Any, value: Any) -> None:
 @_instructions(types.boolean, 3)
 def exchange(builder: Any, address: Any, expected: Any, value: Any) -> Any:
     """Replace ``expected`` by ``value`` at once, if it is there; return whether it was."""
-    return builder.extract_value(builder.cmpxchg(_word(builder, address), expected, value, "acq_rel", "acquire"), 1)
+    return builder.extract_value(
+        builder.cmpxchg(_word(builder, address), expected, value, "acq_rel", "acquire"), 1
+    )
 
 
 @_instructions(None, 2)
@@ -130,18 +137,24 @@ def _copied(kind: ir.Type) -> Any:
     """Return an intrinsic that copies a value of a type, aligned or not, from the second address to the first."""
 
     def emit(builder: Any, destination: Any, source: Any) -> None:
-        builder.store(builder.load(_word(builder, source, kind), align=1), _word(builder, destination, kind), align=1)
+        builder.store(
+            builder.load(_word(builder, source, kind), align=1), _word(builder, destination, kind), align=1
+        )
 
     return _instructions(None, 2)(emit)
 
 
-copy_byte, copy_int32, copy_word, copy_pair, copy_line = map(_copied, (ir.IntType(8), INT, LONG, ir.VectorType(LONG, 2), _LINE))
+copy_byte, copy_int32, copy_word, copy_pair, copy_line = map(
+    _copied, (ir.IntType(8), INT, LONG, ir.VectorType(LONG, 2), _LINE)
+)
 
 
 @_instructions(None, 2)
 def store_uncached(builder: Any, destination: Any, source: Any) -> None:
     """Copy 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told."""
-    stored = builder.store(builder.load(_word(builder, source, _LINE), align=1), _word(builder, destination, _LINE), align=64)
+    stored = builder.store(
+        builder.load(_word(builder, source, _LINE), align=1), _word(builder, destination, _LINE), align=64
+    )
     stored.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
 
 

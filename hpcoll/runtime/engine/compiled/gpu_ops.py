@@ -16,7 +16,9 @@ _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STA
 _NOT_READY = 600
 
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
-_launch = c_function(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)  # function, grid, block, shared, stream, parameters
+_launch = c_function(
+    INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG
+)  # function, grid, block, shared, stream, parameters
 _record = c_function(INT, LONG, LONG)  # event, stream
 _wait = c_function(INT, LONG, LONG, INT)  # stream, event, flags
 _open = c_function(INT, LONG, LONG)  # local rank, slot
@@ -98,9 +100,24 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
     for i in range(MAX_SOURCES):
         at = 2 * (first + min(i, nsources - 1))
         values[MAX_DESTINATIONS + 1 + i] = address_of(state, operands[at], operands[at + 1], lane)
-    values[MAX_DESTINATIONS + MAX_SOURCES + 1], values[MAX_DESTINATIONS + MAX_SOURCES + 2] = nsources, row[f.COUNT]
+    values[MAX_DESTINATIONS + MAX_SOURCES + 1], values[MAX_DESTINATIONS + MAX_SOURCES + 2] = (
+        nsources,
+        row[f.COUNT],
+    )
     blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * WIDE_NBYTES)))
-    launch = (gpu[f.FUNCTION], blocks, 1, 1, gpu[f.BLOCK_THREADS], 1, 1, 0, _stream_of(state, gpu, lane), gpu[f.PARAMETERS], 0)
+    launch = (
+        gpu[f.FUNCTION],
+        blocks,
+        1,
+        1,
+        gpu[f.BLOCK_THREADS],
+        1,
+        1,
+        0,
+        _stream_of(state, gpu, lane),
+        gpu[f.PARAMETERS],
+        0,
+    )
     return _launch(gpu[f.LAUNCH], launch)
 
 
@@ -112,11 +129,16 @@ def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
     if code in (_COPY, _STAGE):
         to, displ = (STAGING, row[f.STAGED_DISPL]) if code == _STAGE else (row[f.TO_BUFFER], row[f.TO_DISPL])
         source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
-        error = _copy(gpu[f.COPY_ASYNC], (address_of(state, to, displ, lane), source, row[f.NBYTES], _stream_of(state, gpu, lane)))
+        error = _copy(
+            gpu[f.COPY_ASYNC],
+            (address_of(state, to, displ, lane), source, row[f.NBYTES], _stream_of(state, gpu, lane)),
+        )
     elif code == _REDUCE:
         error = _reduce(state, gpu, row, lane)
     elif code == _RECORD:
-        error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane)))
+        error = _record(
+            gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane))
+        )
     else:
         error = call_with_address(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
         if error == _NOT_READY:

@@ -12,8 +12,22 @@ from numba import njit
 
 from hpcoll.base.sizes import CLAMP, FLOOR, NOT_NEGATIVE, OTHER, ROOM, SAME, STORE
 from hpcoll.runtime.engine.compiled import checks
-from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, note_lingered, note_spent, sign_messages
-from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
+from hpcoll.runtime.engine.compiled.checks import (
+    alarmed,
+    note_call,
+    note_end,
+    note_lingered,
+    note_spent,
+    sign_messages,
+)
+from hpcoll.runtime.engine.compiled.ffi import (
+    call_with_address,
+    exchange,
+    pointer,
+    sched_yield,
+    store_release,
+    usleep,
+)
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.compiled.local_ops import copy, last_tick, nanoseconds, on_core, run_local
 from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
@@ -104,7 +118,9 @@ def _runner(*, notes: bool) -> Any:
                 reached = lanes[3 * lane] if lane < nlanes else 0
             window_slots[2 * slot + 1] = reached
         if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
-            let_mpi_move(address)  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
+            let_mpi_move(
+                address
+            )  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
         return moved
 
     return run_lanes
@@ -164,7 +180,11 @@ def _evaluate(address, variables):  # type: ignore[no-untyped-def]
             if total > pointer(address + argument)[0]:
                 state[f.NEEDED] = total
                 return f.NO_ROOM
-        elif (kind == SAME and total != 0) or (kind == OTHER and total == 0) or (kind == NOT_NEGATIVE and total < 0):
+        elif (
+            (kind == SAME and total != 0)
+            or (kind == OTHER and total == 0)
+            or (kind == NOT_NEGATIVE and total < 0)
+        ):
             return f.UNFIT
     return f.DONE
 
@@ -211,7 +231,9 @@ def run(address, input_address, output_address, counts):  # type: ignore[no-unty
     needs alone, or an answer of `resize`: nothing has happened then.
     """
     if counts == f.GO_ON:
-        return _go_on(address, pointer(address)[f.YIELDS])  # it has waited for long: sleep between looks, until something moves
+        return _go_on(
+            address, pointer(address)[f.YIELDS]
+        )  # it has waited for long: sleep between looks, until something moves
     if not exchange(pointer(address)[f.LOCK], 0, 1):
         return f.BUSY
     return run_locked(address, input_address, output_address, counts)
@@ -238,7 +260,9 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         idle, since = (0, 0) if moved else (idle + 1, since)
         looks = idle > state[f.SPINS] and idle % f.LOOKS == 0
         if looks:
-            let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
+            let_mpi_move(
+                address
+            )  # a peer may be late because its message to this rank, or its access to a window here, needs that
         if looks and idle > state[f.YIELDS]:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.STAYS]:

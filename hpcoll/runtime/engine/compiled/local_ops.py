@@ -9,7 +9,16 @@ from time import CLOCK_MONOTONIC
 from numba import njit
 
 from hpcoll.runtime.engine.compiled import ffi
-from hpcoll.runtime.engine.compiled.ffi import LONG, VOID, c_function, copy_line, fence, memcpy, pointer, store_uncached
+from hpcoll.runtime.engine.compiled.ffi import (
+    LONG,
+    VOID,
+    c_function,
+    copy_line,
+    fence,
+    memcpy,
+    pointer,
+    store_uncached,
+)
 from hpcoll.runtime.engine.compiled.mapped_ops import move
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
@@ -149,7 +158,9 @@ def read_foreign(address, destination, source, nbytes):  # type: ignore[no-untyp
     while done < nbytes:
         found = _read(address, pid, destination + done, (source & _ADDRESS) + done, nbytes - done)
         if found <= 0:
-            state[f.ERROR] = f.UNREADABLE + (peer << 16) + ffi.load_int32(ffi.errno_location(state[f.ERRNO_LOCATION], ()))
+            state[f.ERROR] = (
+                f.UNREADABLE + (peer << 16) + ffi.load_int32(ffi.errno_location(state[f.ERRNO_LOCATION], ()))
+            )
             return -1
         done += found
     return 1
@@ -180,7 +191,11 @@ def _staged_next(state, row, lane):  # type: ignore[no-untyped-def]
     at = f.NCOLUMNS
     for _ in range(row[f.NSOURCES]):
         at += f.NCOLUMNS if row[at + f.CODE] == _ACK else 0
-    alike = row[at + f.BUFFER] == row[f.TO_BUFFER] and row[at + f.DISPL] == row[f.TO_DISPL] and row[at + f.NBYTES] == row[f.REDUCED_NBYTES]
+    alike = (
+        row[at + f.BUFFER] == row[f.TO_BUFFER]
+        and row[at + f.DISPL] == row[f.TO_DISPL]
+        and row[at + f.NBYTES] == row[f.REDUCED_NBYTES]
+    )
     if row[at + f.CODE] != _STAGE or not alike:
         return 0
     if row[at + f.IN_PLACE] and state[f.WHERE_INPUT + row[f.TO_BUFFER]] >= 0:
@@ -227,7 +242,9 @@ def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
         if _reduce_foreign(address, row, lane, destination, nforeign, uncached) < 0:
             return -1
     elif uncached:
-        _fold_uncached(address, destination, row[f.NSOURCES], row[f.COUNT], row[f.REDUCED_NBYTES] // row[f.COUNT], staged)
+        _fold_uncached(
+            address, destination, row[f.NSOURCES], row[f.COUNT], row[f.REDUCED_NBYTES] // row[f.COUNT], staged
+        )
         state[f.HANDED_OUT] = staged != 0
     else:
         _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
@@ -240,7 +257,10 @@ def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
 def _reduce_foreign(address, row, lane, destination, nforeign, uncached):  # type: ignore[no-untyped-def]
     """Reduce piece by piece; those in peers' own memory are read first, to where they stay in the cache."""
     state, count, nsources = pointer(address), row[f.COUNT], row[f.NSOURCES]
-    size, room = row[f.REDUCED_NBYTES] // count, f.PIECES_NBYTES // nforeign // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
+    size, room = (
+        row[f.REDUCED_NBYTES] // count,
+        f.PIECES_NBYTES // nforeign // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES,
+    )
     piece = room // size
     for lo in range(0, count, piece):
         n, to = min(piece, count - lo), pointer(state[f.RINGS])[f.PIECES_AT]

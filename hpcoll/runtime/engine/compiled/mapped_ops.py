@@ -68,7 +68,11 @@ def _move_piece(piece, nloops, memory, at, packed, nbytes, unpacks):  # type: ig
     """Copy bytes of one piece, from the packed position ``at`` in it on."""
     run = piece[f.PIECE_NBYTES]
     index, skipped = at // run, at % run
-    inner, stride = (piece[f.PIECE_NFIELDS + 2 * nloops - 2], piece[f.PIECE_NFIELDS + 2 * nloops - 1]) if nloops else (1, 0)
+    inner, stride = (
+        (piece[f.PIECE_NFIELDS + 2 * nloops - 2], piece[f.PIECE_NFIELDS + 2 * nloops - 1])
+        if nloops
+        else (1, 0)
+    )
     while nbytes > 0:
         address = _run_address(piece, nloops, index, memory) + skipped
         nruns, each = 1, min(nbytes, run - skipped)
@@ -117,6 +121,8 @@ def move(table, memory, at, packed, nbytes, unpacks):  # type: ignore[no-untyped
     while nbytes > 0:
         block = pointer(blocks + 8 * f.BLOCK_NFIELDS * i)
         n = min(nbytes, block[f.BLOCK_NFIELDS] - at) if i + 1 < nblocks else nbytes
-        _move_elements(block[f.BLOCK_LAYOUT], memory + block[f.BLOCK_DISPL], at - block[f.BLOCK_AT], packed, n, unpacks)
+        _move_elements(
+            block[f.BLOCK_LAYOUT], memory + block[f.BLOCK_DISPL], at - block[f.BLOCK_AT], packed, n, unpacks
+        )
         at, packed, nbytes, i = at + n, packed + n, nbytes - n, i + 1
     return 0

@@ -11,7 +11,9 @@ from hpcoll.runtime.program.opcodes import Code
 _SEND, _WAIT = int(Code.SEND), int(Code.WAIT)
 _INT = (1 << 32) - 1  # of a word whose first half the library has written
 
-_transfer = c_function(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
+_transfer = c_function(
+    INT, LONG, INT, LONG, INT, INT, LONG, LONG
+)  # buffer, count, datatype, peer, tag, comm, request
 _test = c_function(INT, LONG, LONG, LONG)  # request, flag, status
 _get_count = c_function(INT, LONG, LONG, LONG)  # status, datatype, count
 _iprobe = c_function(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
@@ -23,7 +25,9 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
     """Run a RECV, SEND or WAIT: 0 while it has to wait, -1 when MPI failed or a message has another length."""
     state = pointer(address)
     slot = lane % state[f.WINDOW]
-    request = state[f.REQUESTS] + (slot * state[f.REQUESTS_PER_LANE] + row[f.REQUEST]) * state[f.REQUEST_NBYTES]
+    request = (
+        state[f.REQUESTS] + (slot * state[f.REQUESTS_PER_LANE] + row[f.REQUEST]) * state[f.REQUEST_NBYTES]
+    )
     if row[f.CODE] == _WAIT:
         status = state[f.STATUS_AT]
         error = _test(state[f.TEST], (request, address + 8 * f.FLAG, status))
@@ -34,7 +38,9 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
             if error == 0:
                 _get_count(state[f.GET_COUNT], (status, state[f.BYTE], address + 8 * f.FLAG))
                 state[f.CAME] = state[f.FLAG] & _INT
-                fits = state[f.CAME] == state[f.AWAITED] or (state[f.FORM] & f.CELLS and state[f.CAME] < state[f.AWAITED])
+                fits = state[f.CAME] == state[f.AWAITED] or (
+                    state[f.FORM] & f.CELLS and state[f.CAME] < state[f.AWAITED]
+                )
                 error = 0 if fits else state[f.TRUNCATED]
     elif row[f.NBYTES] == 0:
         return 1  # neither end sends what is empty, and the wait finds no request
@@ -53,7 +59,9 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
 def let_mpi_move(address):  # type: ignore[no-untyped-def]
     """Enter the library, which moves its messages in calls only: ask it for a message that never comes."""
     state = pointer(address)
-    _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, address + 8 * f.STATUS))
+    _iprobe(
+        state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, address + 8 * f.STATUS)
+    )
 
 
 @njit(nogil=True, forceinline=True)
@@ -75,11 +83,15 @@ def call_mpi(address, source, target, count):  # type: ignore[no-untyped-def]
     room = address + 8 * c.CLOCK
     start = clock(words[c.CLOCK_GETTIME], room)
     arguments = (
-        _argument(words, 0, source, target, count), _argument(words, 1, source, target, count),
-        _argument(words, 2, source, target, count), _argument(words, 3, source, target, count),
-        _argument(words, 4, source, target, count), _argument(words, 5, source, target, count),
-        _argument(words, 6, source, target, count), _argument(words, 7, source, target, count),
-    )  # fmt: skip
+        _argument(words, 0, source, target, count),
+        _argument(words, 1, source, target, count),
+        _argument(words, 2, source, target, count),
+        _argument(words, 3, source, target, count),
+        _argument(words, 4, source, target, count),
+        _argument(words, 5, source, target, count),
+        _argument(words, 6, source, target, count),
+        _argument(words, 7, source, target, count),
+    )
     words[c.ERROR] = _call(words[c.FUNCTION], arguments)
     store_release(history + 8 * f.LIBRARY_ENDED, pointer(history)[f.LIBRARY_BEGUN])
     if words[c.ERROR] != 0:

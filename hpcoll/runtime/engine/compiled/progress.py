@@ -8,13 +8,22 @@ from numba import njit
 
 from hpcoll.runtime.engine.compiled import ffi
 from hpcoll.runtime.engine.compiled.checks import note_end
-from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, load_acquire, pointer, store_release
+from hpcoll.runtime.engine.compiled.ffi import (
+    call_with_address,
+    exchange,
+    load_acquire,
+    pointer,
+    store_release,
+)
 from hpcoll.runtime.engine.compiled.interpreter import advance_by_address, begin
 from hpcoll.runtime.engine.compiled.local_ops import last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
-_HURRY, _REST = 50, 150  # rounds without movement after which the progress thread sleeps between them, and parks if nothing is in flight
+_HURRY, _REST = (
+    50,
+    150,
+)  # rounds without movement after which the progress thread sleeps between them, and parks if nothing is in flight
 _YIELDS = 2000  # such rounds in which who waits yields, before it sleeps between them
 
 
@@ -118,7 +127,9 @@ def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
             ffi.sched_yield(words[p.SCHED_YIELD], ())
         else:
             continue
-        now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)  # room of all threads: torn, it is wrong by a second, and rounds count
+        now = last_tick(
+            words[p.CLOCK_GETTIME], table + 8 * p.CLOCK
+        )  # room of all threads: torn, it is wrong by a second, and rounds count
         since = since or now
         if now - since > f.STRETCH_NS:
             break
@@ -166,7 +177,10 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
             account[2] += state[f.LEDGER_NBYTES]
             account[3] += 1
             if state[f.CELL]:
-                ffi.memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
+                ffi.memcpy(
+                    state[f.MEMCPY],
+                    (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4),
+                )
             return f.DONE
         idle = 0 if moved else idle + 1
         if idle >= state[f.LINGERS]:

@@ -6,12 +6,21 @@ from hpcoll.runtime.engine.compiled import local_ops
 from hpcoll.runtime.engine.compiled.checks import CHECK_BITS
 from hpcoll.runtime.engine.compiled.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.compiled.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.compiled.local_ops import SLOW_WRITES, address_of, length, reads_in_place, staging_of, staging_slot
+from hpcoll.runtime.engine.compiled.local_ops import (
+    SLOW_WRITES,
+    address_of,
+    length,
+    reads_in_place,
+    staging_of,
+    staging_slot,
+)
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
 from hpcoll.schedules.ir import RING_SLOTS
 
-_STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
+_STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (
+    int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD)
+)
 # The word that announces a message: its number, which the slot has not held before; a check of the call; and its length.
 _LENGTH_BITS = 28
 _NUMBER_AT = _LENGTH_BITS + CHECK_BITS
@@ -48,7 +57,11 @@ def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
 @njit(nogil=True, forceinline=True)
 def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-untyped-def]
     nlocal = rings[f.NLOCAL]
-    return rings[f.SLOTS_AT] + (((slot * nlocal + source) * nlocal + destination) * RING_SLOTS + number % RING_SLOTS) * CACHE_LINE_NBYTES
+    return (
+        rings[f.SLOTS_AT]
+        + (((slot * nlocal + source) * nlocal + destination) * RING_SLOTS + number % RING_SLOTS)
+        * CACHE_LINE_NBYTES
+    )
 
 
 @njit(nogil=True, forceinline=True)
@@ -78,10 +91,14 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     elif _is_inline(state, nbytes):
         memcpy(state[f.MEMCPY], (ring_slot + 8, source, nbytes))
     elif reads_in_place(state, rings, row):
-        pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
+        pointer(ring_slot)[1] = (
+            state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
+        )
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
-    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + (state[f.CHECKED] << _LENGTH_BITS) + nbytes)
+    store_release(
+        ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + (state[f.CHECKED] << _LENGTH_BITS) + nbytes
+    )
     sent[at] = number + 1
     return 1
 
@@ -134,7 +151,9 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
         if elapsed > _INTERRUPTED * fast:
             return
         slow = elapsed > fast
-        rings[f.SLOW_WRITES] = min(rings[f.SLOW_WRITES] + _SLOW, 4 * SLOW_WRITES) if slow else max(rings[f.SLOW_WRITES] - 1, 0)
+        rings[f.SLOW_WRITES] = (
+            min(rings[f.SLOW_WRITES] + _SLOW, 4 * SLOW_WRITES) if slow else max(rings[f.SLOW_WRITES] - 1, 0)
+        )
 
 
 @njit(nogil=True)

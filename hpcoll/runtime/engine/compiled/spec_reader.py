@@ -13,7 +13,9 @@ from hpcoll.runtime.program import call_fields as c
 _NO = -1
 _MOST = 1 << 40  # elements: products with what they are counted in do not overflow
 
-_as_int64 = capi_function("PyLong_AsLongLongAndOverflow", LONG, LONG, LONG)  # int, where it is noted that it does not fit
+_as_int64 = capi_function(
+    "PyLong_AsLongLongAndOverflow", LONG, LONG, LONG
+)  # int, where it is noted that it does not fit
 _append = capi_function("PyList_Append", INT, LONG, LONG)  # list, object
 _keep = capi_function("Py_IncRef", VOID, LONG)
 _drop = capi_function("Py_DecRef", VOID, LONG)
@@ -30,7 +32,9 @@ def _length(table, spec):  # type: ignore[no-untyped-def]
 def _item(table, spec, i):  # type: ignore[no-untyped-def]
     """Return the address of an item of a list or tuple that is long enough."""
     fields = pointer(spec)
-    return pointer(fields[c.ITEMS] if fields[c.TYPE_OF] == pointer(table)[c.LIST] else spec + 8 * c.FIRST_ITEM)[i]
+    return pointer(
+        fields[c.ITEMS] if fields[c.TYPE_OF] == pointer(table)[c.LIST] else spec + 8 * c.FIRST_ITEM
+    )[i]
 
 
 @njit(nogil=True)
@@ -91,7 +95,11 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
     fields, wanted = pointer(holder), pointer(side)
     if fields[c.TYPE_OF] != wanted[c.HOLDER]:
         return _NO
-    if wanted[c.READONLY_AT] >= 0 and wanted[c.FLAGS_OF] & c.WRITEABLE and fields[wanted[c.READONLY_AT]] & 0xFFFFFFFF:
+    if (
+        wanted[c.READONLY_AT] >= 0
+        and wanted[c.FLAGS_OF] & c.WRITEABLE
+        and fields[wanted[c.READONLY_AT]] & 0xFFFFFFFF
+    ):
         return _NO
     if wanted[c.CHECK_AT] >= 0 and fields[wanted[c.CHECK_AT]] & wanted[c.MASK] != wanted[c.VALUE]:
         return _NO
@@ -145,7 +153,9 @@ def _several(table, numbers):  # type: ignore[no-untyped-def]
     fields, head = pointer(numbers), pointer(table)
     if fields[c.TYPE_OF] != head[c.ARRAY]:
         return _length(table, numbers)
-    if (fields[c.DESCR] != head[c.INT64_DTYPE] and fields[c.DESCR] != head[c.INT32_DTYPE]) or fields[c.FLAGS] & c.CONTIGUOUS == 0:
+    if (fields[c.DESCR] != head[c.INT64_DTYPE] and fields[c.DESCR] != head[c.INT32_DTYPE]) or fields[
+        c.FLAGS
+    ] & c.CONTIGUOUS == 0:
         return _NO
     return pointer(fields[c.DIMENSIONS])[0] if fields[c.NDIM] & 0xFFFFFFFF == 1 else _NO
 
@@ -157,16 +167,25 @@ def _parts(table, side, spec):  # type: ignore[no-untyped-def]
     length = wanted[c.LENGTH]
     if length == 0:
         return spec, 0, 0
-    if _length(table, spec) != length or (wanted[c.TYPE_AT] >= 0 and _item(table, spec, wanted[c.TYPE_AT]) != wanted[c.TYPE]):
+    if _length(table, spec) != length or (
+        wanted[c.TYPE_AT] >= 0 and _item(table, spec, wanted[c.TYPE_AT]) != wanted[c.TYPE]
+    ):
         return 0, 0, 0
-    counts, displs = (_item(table, spec, 1) if wanted[c.TYPE_AT] != 1 else 0), (_item(table, spec, 2) if length == 4 else 0)
+    counts, displs = (
+        (_item(table, spec, 1) if wanted[c.TYPE_AT] != 1 else 0),
+        (_item(table, spec, 2) if length == 4 else 0),
+    )
     if length < 4 and counts:
         kind = pointer(counts)[c.TYPE_OF]
         if kind == head[c.TUPLE] or (kind == head[c.LIST] and wanted[c.KIND] != c.MANY):  # a pair
             if _length(table, counts) != 2:
                 return 0, 0, 0
             counts, displs = _item(table, counts, 0), _item(table, counts, 1)
-    return _item(table, spec, 0), 0 if counts == head[c.NONE] else counts, 0 if displs == head[c.NONE] else displs
+    return (
+        _item(table, spec, 0),
+        0 if counts == head[c.NONE] else counts,
+        0 if displs == head[c.NONE] else displs,
+    )
 
 
 @njit(nogil=True)
@@ -212,7 +231,9 @@ def _is_inside(wanted, first, count, nbytes):  # type: ignore[no-untyped-def]
     """Say whether so many elements of a derived datatype from an offset on lie within so many bytes."""
     if count <= 0 or count - 1 > nbytes // wanted[c.ELEMENT]:  # a product that cannot overflow
         return count == 0
-    return first + wanted[c.LOWER] >= 0 and first + (count - 1) * wanted[c.ELEMENT] + wanted[c.UPPER] <= nbytes
+    return (
+        first + wanted[c.LOWER] >= 0 and first + (count - 1) * wanted[c.ELEMENT] + wanted[c.UPPER] <= nbytes
+    )
 
 
 @njit(nogil=True)
@@ -225,7 +246,12 @@ def has_handle(table, thing, handle):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _read_typed(table, side, spec, room):  # type: ignore[no-untyped-def]
     """Read blocks with datatypes of their own, as `read_blocks`: they must be those of an earlier call, in an array that may be another."""
-    wanted, places, length, n = pointer(side), pointer(room), pointer(side)[c.LENGTH], pointer(side)[c.NBLOCKS]
+    wanted, places, length, n = (
+        pointer(side),
+        pointer(room),
+        pointer(side)[c.LENGTH],
+        pointer(side)[c.NBLOCKS],
+    )
     if _length(table, spec) != length:
         return 0, 0, _NO
     types = _item(table, spec, length - 1)
@@ -233,7 +259,9 @@ def _read_typed(table, side, spec, room):  # type: ignore[no-untyped-def]
     nbytes = _array(table, side, array) if array else _NO
     if nbytes < wanted[c.UPPER] or _length(table, types) != n:
         return 0, 0, _NO
-    if length > 2 and (counts == 0 or displs == 0 or not _fills(table, counts, n) or not _fills(table, displs, n)):
+    if length > 2 and (
+        counts == 0 or displs == 0 or not _fills(table, counts, n) or not _fills(table, displs, n)
+    ):
         return 0, 0, _NO
     for i in range(n):
         row, datatype = pointer(wanted[c.TYPE] + 8 * c.TYPED_NFIELDS * i), _item(table, types, i)
@@ -266,7 +294,11 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
     n, element = wanted[c.NBLOCKS], wanted[c.ELEMENT]
     if nbytes < 0:
         return 0, 0, _NO
-    if (counts and not _fills(table, counts, n)) or (displs and not _fills(table, displs, n)) or (not counts and nbytes % element):
+    if (
+        (counts and not _fills(table, counts, n))
+        or (displs and not _fills(table, displs, n))
+        or (not counts and nbytes % element)
+    ):
         return 0, 0, _NO
     every, rest = nbytes // element // n, nbytes // element % n  # an even split, the rest to the first blocks
     packed = 0

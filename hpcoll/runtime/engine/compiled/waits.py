@@ -22,7 +22,9 @@ def tell(address):  # type: ignore[no-untyped-def]
     for i in range(table[w.NCALLS]):
         record = pointer(record_of(log, first + i))
         ticks = max(0, record[f.ITS_BEGIN] - base) >> w.TICK_SHIFT & _TICKS
-        told[i] = min(max(0, record[f.ITS_SPENT] - spent) >> w.SPENT_SHIFT, _MOST_SPENT) << w.TICK_BITS | ticks
+        told[i] = (
+            min(max(0, record[f.ITS_SPENT] - spent) >> w.SPENT_SHIFT, _MOST_SPENT) << w.TICK_BITS | ticks
+        )
         spent = record[f.ITS_SPENT]
     table[w.BASE] = base
     return f.DONE
@@ -32,7 +34,13 @@ def tell(address):  # type: ignore[no-untyped-def]
 def compare(address):  # type: ignore[no-untyped-def]
     """Compare the calls of a table. Service collectives are nobody's; a call that took less than LEAST has waited for nobody."""
     table, ncalls, waited_ns, moved_ns, hidden_ns = pointer(address), 0, 0, 0, 0
-    log, first, in_flight, least, nranks = table[w.LOG], table[w.FIRST], table[w.IN_FLIGHT], table[w.LEAST], table[w.NRANKS]
+    log, first, in_flight, least, nranks = (
+        table[w.LOG],
+        table[w.FIRST],
+        table[w.IN_FLIGHT],
+        table[w.LEAST],
+        table[w.NRANKS],
+    )
     kinds, table[w.NGROUPS] = pointer(table[w.KINDS]), 0
     for i in range(table[w.NCALLS]):
         record = pointer(record_of(log, first + i))
@@ -43,7 +51,11 @@ def compare(address):  # type: ignore[no-untyped-def]
             continue
         begin, took = record[f.ITS_BEGIN], record[f.ITS_END] - record[f.ITS_BEGIN]
         if in_flight:
-            whole, begin, took = took, record[f.ITS_WAIT_BEGIN], record[f.ITS_WAIT_END] - record[f.ITS_WAIT_BEGIN]
+            whole, begin, took = (
+                took,
+                record[f.ITS_WAIT_BEGIN],
+                record[f.ITS_WAIT_END] - record[f.ITS_WAIT_BEGIN],
+            )
             hidden_ns += max(0, whole - took)
         ncalls += 1
         moved_ns += took
@@ -70,7 +82,10 @@ def compare(address):  # type: ignore[no-untyped-def]
 def _blame(table, i, owner, waited, could_wait):  # type: ignore[no-untyped-def]
     """Add a wait for a rank, for which so many could wait."""
     pointer(table[w.OWNER])[i], pointer(table[w.WAITED])[i] = owner, waited
-    spent = max(0, (_word(table, owner, i) >> w.TICK_BITS) - (_word(table, table[w.RANK], i) >> w.TICK_BITS)) << w.SPENT_SHIFT
+    spent = (
+        max(0, (_word(table, owner, i) >> w.TICK_BITS) - (_word(table, table[w.RANK], i) >> w.TICK_BITS))
+        << w.SPENT_SHIFT
+    )
     pointer(table[w.HELD_UP])[owner] += 1
     pointer(table[w.WAITED_FOR])[owner] += waited
     pointer(table[w.CAUSED])[owner] += waited // could_wait
@@ -90,7 +105,13 @@ def _group(table, names, owner, waited, took):  # type: ignore[no-untyped-def]
             break
     else:
         row = pointer(end)
-        row[w.ITS_NAMES], row[w.ITS_OWNER], row[w.ITS_CALLS], row[w.ITS_WAITED], row[w.ITS_MOVED] = names, owner, 0, 0, 0
+        row[w.ITS_NAMES], row[w.ITS_OWNER], row[w.ITS_CALLS], row[w.ITS_WAITED], row[w.ITS_MOVED] = (
+            names,
+            owner,
+            0,
+            0,
+            0,
+        )
         table[w.NGROUPS] += 1
     row[w.ITS_CALLS] += 1
     row[w.ITS_WAITED] += waited
