@@ -373,9 +373,9 @@ def _renamed(schedules: Sequence[Schedule]) -> list[Schedule]:
             rank=names[s.rank],
             root=0,
             channels=tuple(
-                [(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c]
+                [(op, names.get(peer), dst, srcs, *rest) for op, peer, dst, srcs, _, *rest in c]  # type: ignore[misc]
                 for c in s.channels
-            ),  # type: ignore[misc]
+            ),
         )
         for s in (*schedules[root:], *schedules[:root])
     ]

@@ -292,7 +292,7 @@ _ROWS = (
 def _of_cells(name: str) -> Method:
     """Return the row of a method for objects, of whose arguments the root and the operator's number tell one call from another."""
 
-    def describe(me: Member, root: int = 0, number: int = 0) -> Call:
+    def describe(me: Caller, root: int = 0, number: int = 0) -> Call:
         return call_of_cells(name, me.root(root), me.rank, me.nranks)._replace(operator=number)
 
     return Method(name, collective_of(name), ("root",), describe, root_at=0)

@@ -132,12 +132,9 @@ class CellExchange:
         self.collective = call.collective
         nbytes, (nsent, nreceived) = call.count, call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
-        self._sent_words, self._words = (
-            memoryview(one).cast("q")[:: nbytes // 8] for one in (self._sent, received)
-        )  # type: ignore[arg-type]
-        self._sent_kinds, self._kinds = (
-            memoryview(one).cast("q")[1 :: nbytes // 8] for one in (self._sent, received)
-        )  # type: ignore[arg-type]
+        sent_words, words = (cells.data.cast("q") for cells in (self._sent, received))
+        self._sent_words, self._words = sent_words[:: nbytes // 8], words[:: nbytes // 8]
+        self._sent_kinds, self._kinds = sent_words[1 :: nbytes // 8], words[1 :: nbytes // 8]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
         with context.failure_scope(method):
             self._plan = context.planner.plan(
