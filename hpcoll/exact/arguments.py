@@ -7,20 +7,21 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError, like
 from hpcoll.base.text import quoted
+from hpcoll.comm.arguments.host_mirror import on_host
 from hpcoll.exact.sums import Array
 from hpcoll.exact.terms import is_exact_type
 from hpcoll.runtime.gpu.arrays import device_array
 
 
 def exact_array(x: Any) -> Array:
-    """Return an argument as an array on the host, or as one in GPU memory.
+    """Return an argument as an array on the host, where what is on a GPU is copied to.
 
     Raises:
         ArgumentError: No array of integers or floating-point numbers up to float64.
     """
     try:
         on_gpu = device_array(x)
-        found: Array = np.asarray(x) if on_gpu is None else on_gpu
+        found: Array = np.asarray(x) if on_gpu is None else on_host(on_gpu)
     except (
         Exception
     ) as error:  # whatever an object raises that is asked for its elements: the other ranks have to be told

@@ -12,7 +12,6 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError
 from hpcoll.exact.agreement import agreed
 from hpcoll.exact.arguments import exact_array, sorted_axes
-from hpcoll.exact.gpu import host_pieces
 from hpcoll.exact.sums import Array, ExactSums, needed_by
 from hpcoll.exact.windows import UNITS
 
@@ -66,7 +65,7 @@ def exact_sum(comm: Any, x: Any, axis: Axis = None) -> Any:
     """
     operand, sums = _prepared("exact_sum", comm, x, axis)
     if operand.is_integer:
-        return _integer_sum(comm, operand)
+        return _summed(comm, np.sum(operand.array, axis=operand.axes))
     sums.add(operand.array, operand.axes)
     return _result(comm, sums, operand.kept, lambda: sums.rounded(operand.dtype))
 
@@ -156,12 +155,7 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     agreed(comm, "exact_dot", problem, description, UNITS)
     if dtype.kind in "biu":
         wide = np.sum(np.empty(0, dtype)).dtype
-        return _summed(
-            comm,
-            sum(
-                (np.sum(left * right.astype(wide)) for left, right in host_pieces(*pair)), start=wide.type(0)
-            ),
-        )
+        return _summed(comm, np.sum(pair[0] * pair[1].astype(wide)))
     sums = ExactSums(2 if dtype.kind == "c" else 1, 1, single=True)
     sums.add_product(*pair)
     return _result(comm, sums, (), lambda: sums.rounded(dtype))
@@ -202,11 +196,6 @@ def _result(
     if comm is not None:
         sums.sum_over(comm)
     return rounded().reshape(shape)[()]
-
-
-def _integer_sum(comm: Any, operand: _Operand) -> Any:
-    parts = [np.sum(piece, axis=operand.axes) for (piece,) in host_pieces(operand.array, along=operand.axes)]
-    return _summed(comm, sum(parts[1:], start=parts[0]))
 
 
 def _summed(comm: Any, partial: Any) -> Any:

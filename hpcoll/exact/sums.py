@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.exact import gpu
 from hpcoll.exact.local import add_products_along, add_term, add_term_products
 from hpcoll.exact.rounding import means, roots
 from hpcoll.exact.terms import terms
 from hpcoll.exact.windows import UNITS, least, needed, union, widened
-from hpcoll.kernels.digits import PRODUCTS, DigitWindow, normalise, rounded, window
-from hpcoll.runtime.gpu.arrays import DeviceArray
+from hpcoll.kernels.digits import PRODUCTS, DigitWindow, normalise, rounded
 
-Array = np.ndarray[Any, Any] | DeviceArray
+Array = np.ndarray[Any, Any]
 
 _SIGNED = -1  # the word that counts addends other than -0.0
 
@@ -48,34 +46,27 @@ class ExactSums:
 
     def add(self, x: Array, axes: tuple[int, ...]) -> None:
         """Add the sums of elements over some axes, in ascending order; the others are those of the sums, which cover x."""
-        if isinstance(x, DeviceArray):
-            gpu.add_gpu(self.words, x, axes, self.window)
-        else:
-            for term in terms(x):
-                add_term(self.words[term.part], term.array, axes, self.window)
-                normalise(self.words)
+        for term in terms(x):
+            add_term(self.words[term.part], term.array, axes, self.window)
+            normalise(self.words)
         self.count += prod(x.shape[axis] for axis in axes)
 
     def add_squares(self, x: Array, axes: tuple[int, ...]) -> None:
         """Add the sums of squares, of complex elements those of their size, over axes; as `add`."""
-        on_gpu = gpu.add_gpu_squares(self.words[0], x, self.window)
-        for (piece,) in () if on_gpu else gpu.host_pieces(x, along=axes):
-            found = terms(piece)
-            for i, term in enumerate(found):
-                for other in found[i:] if piece.dtype.kind in "iu" else [term]:
-                    for _ in range(1 if other is term else 2):
-                        add_products_along(self.words[0], term.array, other.array, axes, self.window)
-                        normalise(self.words)
+        found = terms(x)
+        for i, term in enumerate(found):
+            for other in found[i:] if x.dtype.kind in "iu" else [term]:
+                for _ in range(1 if other is term else 2):
+                    add_products_along(self.words[0], term.array, other.array, axes, self.window)
+                    normalise(self.words)
         self.count += prod(x.shape[axis] for axis in axes)
 
     def add_product(self, x: Array, y: Array) -> None:
         """Add the products of all elements to the only sum."""
-        on_gpu = len(self.words) == 1 and gpu.add_gpu_products(self.words[0], x, y, self.window)
-        for one, other in () if on_gpu else gpu.host_pieces(x, y):
-            for left in terms(one):
-                for right in terms(other):
-                    add_term_products(self.words[:, 0], left, right, self.window)
-                    normalise(self.words)
+        for left in terms(x):
+            for right in terms(y):
+                add_term_products(self.words[:, 0], left, right, self.window)
+                normalise(self.words)
         self.count += prod(x.shape)
 
     def merge(self, other: "ExactSums") -> None:
@@ -133,7 +124,5 @@ def _real(dtype: np.dtype) -> np.dtype:
 
 
 def needed_by(x: Array, power: int = 1) -> DigitWindow:
-    """Return the digits that sums of an array's elements, or of their squares, need: for what is on a GPU, those of its type."""
-    if isinstance(x, DeviceArray):
-        return PRODUCTS if power == 2 or x.dtype.kind in "biu" else window(x.dtype)
+    """Return the digits that sums of an array's elements, or of their squares, need."""
     return reduce(union, [needed(term.array, power) for term in terms(x)])

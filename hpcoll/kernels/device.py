@@ -6,10 +6,8 @@ A kernel is a name and a text; compiling needs no GPU and no driver. The entry o
     fold_<op>_<dtype>(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)
     scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
     pack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)        strided source, strides in bytes; leading axes may be 1
-    digitsums_<dtype>(words, out, src, nvectors, length, across, along, slices, last, first, ndigits)
-    digitproducts_<dtype>(words, out, x, y, length, x_step, y_step, slices, last, first, ndigits)
 
-A fold has 2 to 8 sources; a destination may be any one of them. `hpcoll.kernels.digit_device_bodies` explains the last two.
+A fold has 2 to 8 sources; a destination may be any one of them.
 
 Any grid of blocks of `BLOCK` threads serves. Elements are aligned to their size (complex numbers to half of it); whether vectors
 of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in operators are kept on disk.
@@ -36,11 +34,9 @@ from numba.cuda.cudadrv import nvrtc, nvvm
 from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError
 
 from hpcoll.base.disk_cache import kept
-from hpcoll.base.dtypes import is_exact
 from hpcoll.base.errors import KernelError
-from hpcoll.base.ops import EXACT_SUM, SUM, ReduceOp
-from hpcoll.kernels import bodies, digit_device_bodies
-from hpcoll.kernels.exact_device_bodies import exact_fold
+from hpcoll.base.ops import SUM, ReduceOp
+from hpcoll.kernels import bodies
 from hpcoll.kernels.numbers import number
 
 BLOCK = 256  # threads per block
@@ -66,7 +62,7 @@ class Kernel(NamedTuple):
 class Meaning(NamedTuple):
     """The meaning of a kernel, for readers of its name."""
 
-    kind: str  # "fold", "scale", "pack", "digitsums" or "digitproducts"
+    kind: str  # "fold", "scale" or "pack"
     dtypes: tuple[np.dtype, ...]  # of elements; source and target of a scale; of a pack, items as np.dtype("V4")
     op: ReduceOp | None = None  # of a fold
 
@@ -80,7 +76,7 @@ _compiling = RLock()
 def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
     """Return the kernel that folds 2 to 8 sources into 1 to 8 destinations; average and premultiplied sum are sums here.
 
-    The result is the canonical expression (`hpcoll.base.canonical`) of the sources, or their exact sum, rounded once.
+    The result is the canonical expression (`hpcoll.base.canonical`) of the sources.
 
     Args:
         op: Operator that takes this element type.
@@ -90,15 +86,14 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
     Raises:
         KernelError: the operator's function does not compile for this type, or the compiler knows no such old GPU.
     """
-    exact = is_exact(op, dtype)
     if op.function is None:
-        op = op if exact or not (op is EXACT_SUM or op.average or op.premultiplier is not None) else SUM
+        op = SUM if op.average or op.premultiplier is not None else op
         name = f"fold_{op.name}_{dtype.name}"
     else:
         name = f"fold_{re.sub(r'[^A-Za-z0-9]', '_', op.name)}_{next(_user_numbers)}_{dtype.name}"
     MEANINGS[name] = Meaning("fold", (dtype,), op)
     try:
-        return _kernel(name, lambda: exact_fold(dtype) if exact else bodies.fold(number(dtype), op), cc, keep=op.function is None)
+        return _kernel(name, lambda: bodies.fold(number(dtype), op), cc, keep=op.function is None)
     except _COMPILE_ERRORS as error:
         reason = str(error).strip().splitlines()[0]
         raise KernelError(f"operator {op.name} could not be compiled for {dtype}: {reason}") from error
@@ -118,22 +113,6 @@ def pack(itemsize: int, cc: Capability) -> Kernel:
     name = f"pack_{itemsize}"
     MEANINGS[name] = Meaning("pack", (np.dtype(f"V{itemsize}"),))
     return _kernel(name, lambda: bodies.pack(itemsize), cc)
-
-
-@lru_cache(maxsize=256)
-def digit_sums(dtype: np.dtype, cc: Capability) -> Kernel:
-    """Return the kernel that adds elements of a real floating type to vectors of digits (`hpcoll.kernels.digits`)."""
-    name = f"digitsums_{dtype.name}"
-    MEANINGS[name] = Meaning("digitsums", (dtype,))
-    return _kernel(name, lambda: digit_device_bodies.sums(dtype), cc)
-
-
-@lru_cache(maxsize=256)
-def digit_products(dtype: np.dtype, cc: Capability) -> Kernel:
-    """Return the kernel that adds products of elements of a real floating type to a vector of digits (`hpcoll.kernels.digits`)."""
-    name = f"digitproducts_{dtype.name}"
-    MEANINGS[name] = Meaning("digitproducts", (dtype,))
-    return _kernel(name, lambda: digit_device_bodies.products(dtype), cc)
 
 
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:

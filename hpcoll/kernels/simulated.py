@@ -4,17 +4,10 @@ A pointer is an array here, a vector a tuple of its elements.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
-from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import types
 from numba.np.numpy_support import as_dtype
-
-SIMULATED = True
-_adding = Lock()
-
 
 class SimulatedAccess:
     """Vectors of ``nlanes`` elements of an array."""
@@ -45,8 +38,6 @@ def access(element: Any, nlanes: int) -> SimulatedAccess:
 
 def calls(function: Callable[..., Any], signature: Any) -> Any:
     """Stand in for `hpcoll.kernels.vectors.calls`."""
-    if isinstance(signature.return_type, types.BaseTuple):
-        return function
     result = as_dtype(signature.return_type).type
     return lambda *values: result(function(*values))
 
@@ -71,14 +62,6 @@ def ahead(array: Any, count: int) -> Any:
     return array[count:]
 
 
-def atomic_add(array: Any, index: int, value: int) -> int:
-    """Stand in for `hpcoll.kernels.vectors.atomic_add`."""
-    with _adding:
-        before = int(array[index])
-        array[index] = before + value
-    return before
-
-
 def copier(itemsize: int) -> Callable[..., None]:
     """Stand in for `hpcoll.kernels.vectors.copier`."""
 
@@ -99,16 +82,6 @@ def float_of_bits(bits: Any) -> Any:
     return np.uint32(bits).view(np.float32)
 
 
-def double_bits(value: Any) -> Any:
-    """Bits of a float64."""
-    return np.float64(value).view(np.int64)
-
-
-def double_of_bits(bits: Any) -> Any:
-    """The float64 of some bits."""
-    return np.int64(bits).view(np.float64)
-
-
 def float_of_half(bits: Any) -> Any:
     """The float32 of a float16's bits."""
     return np.float32(np.uint16(bits).view(np.float16))
@@ -117,9 +90,3 @@ def float_of_half(bits: Any) -> Any:
 def half_of_float(value: Any) -> Any:
     """Bits of the float16 nearest to a float32."""
     return np.float16(value).view(np.uint16)
-
-
-def fused64(a: Any, b: Any, c: Any) -> Any:
-    """The float64 nearest to ``a * b + c``, for finite numbers."""
-    total = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-    return np.float64(total.numerator / total.denominator)

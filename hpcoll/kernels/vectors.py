@@ -130,7 +130,7 @@ def calls(function: Callable[..., Any], signature: Any) -> Any:
     """A plain Python function of scalars, compiled with its caller; needs no GPU, as a device function of Numba's own would.
 
     Args:
-        function: Takes scalars, and gives one or a tuple of them.
+        function: Takes scalars, and gives one.
         signature: Numba's signature to compile it for; the result is cast to its return type.
     """
 
@@ -183,17 +183,6 @@ def ahead(typingctx: Any, pointer: Any, count: Any) -> Any:
     return pointer(pointer, types.int64), emit
 
 
-@intrinsic
-def atomic_add(typingctx: Any, pointer: Any, index: Any, value: Any) -> Any:
-    """Add to an int64 in the GPU's memory, in any order with others; returns what was there before."""
-
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        place = builder.gep(arguments[0], [arguments[1]])
-        return builder.atomic_rmw("add", builder.addrspacecast(place, place.type.pointee.as_pointer(1)), arguments[2], "monotonic")
-
-    return types.int64(pointer, types.int64, types.int64), emit
-
-
 def copier(itemsize: int) -> Callable[..., Any]:
     """A function ``(dst, dst_offset, src, src_offset)`` that copies one item; pointers to bytes, offsets in bytes.
 
@@ -215,11 +204,7 @@ def copier(itemsize: int) -> Callable[..., Any]:
     return copy
 
 
-SIMULATED = False
 float_bits = libdevice.float_as_int
 float_of_bits = libdevice.int_as_float
-double_bits = libdevice.double_as_longlong
-double_of_bits = libdevice.longlong_as_double
 float_of_half = libdevice.half2float
 half_of_float = libdevice.float2half_rn
-fused64 = libdevice.fma_rn  # a product and a sum, rounded once

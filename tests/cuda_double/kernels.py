@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from cuda_double import digits
-from cuda_double.exact import exact_sum
 from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
 from cuda_double.memory import Memory
 from cuda_double.streams import Span
@@ -21,7 +19,6 @@ MAX_DIMS = 6
 _MAX_RUNS = 4096  # of a strided array, told apart
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Fold = Callable[[list[np.ndarray]], np.ndarray]
 
 
 def _logical(function: Combine) -> Combine:
@@ -93,8 +90,6 @@ def nparams(entry: str) -> int | None:
         "scale": 6,
         "pack": 2 + 2 * MAX_DIMS,
         "vector": 4,
-        "digitsums": 11,
-        "digitproducts": 11,
     }
     return counts.get(entry.split("_")[0])
 
@@ -103,14 +98,9 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
     """A kernel by name, its operands as 8-byte words."""
     kind, *rest = entry.split("_")
     if kind == "fold":
-        exact = entry.startswith("fold_exact_sum_")
-        return _fold(
-            exact_sum if exact else _folded(_combine(entry, operators)), dtype_of(rest[-1]), values, memory
-        )
+        return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
-    if kind.startswith("digit"):
-        return _digits(kind, dtype_of(rest[0]), values, memory)
     return _vector_add(values, memory) if kind == "vector" else _pack(int(rest[0]), values, memory)
 
 
@@ -132,17 +122,7 @@ def canonical(combine: Combine, values: list[np.ndarray]) -> np.ndarray:
     return combine(canonical(combine, values[:first]), canonical(combine, values[first:]))
 
 
-def _folded(combine: Combine) -> Fold:
-    """Return what folds arrays of one type, in the type that kernels compute in."""
-
-    def fold(arrays: list[np.ndarray]) -> np.ndarray:
-        dtype = arrays[0].dtype
-        return canonical(combine, [one.astype(working_dtype(dtype)) for one in arrays]).astype(dtype)
-
-    return fold
-
-
-def _fold(folded: Fold, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
+def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
     targets, (ntargets, *sources), (nsources, count) = (
         values[:MAX_DESTINATIONS],
         values[MAX_DESTINATIONS:-2],
@@ -156,7 +136,10 @@ def _fold(folded: Fold, dtype: np.dtype, values: list[int], memory: Memory) -> L
 
     def run() -> None:
         with np.errstate(all="ignore"):
-            result = folded([_elements(source, count, dtype, memory) for source in sources])
+            given = [
+                _elements(source, count, dtype, memory).astype(working_dtype(dtype)) for source in sources
+            ]
+            result = canonical(combine, given).astype(dtype)
         for target in targets:
             _elements(target, count, dtype, memory)[...] = result
 
@@ -193,38 +176,6 @@ def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: 
             )
 
     return Launch(run, (_span(source, count, from_dtype),), (_span(target, count, to_dtype),))
-
-
-def _digits(kind: str, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
-    words, out, *rest, slices, last, first, ndigits = values
-    if kind == "digitsums":
-        source, nvectors, length, across, along = rest
-        factors = [digits.Strided(source, dtype, nvectors, length, across, along)]
-    else:
-        nvectors, length = 1, rest[2]
-        factors = [
-            digits.Strided(source, dtype, 1, length, 0, step) for source, step in zip(rest[:2], rest[3:])
-        ]
-    require(
-        min(nvectors, slices) > 0 and length >= 0,
-        INVALID_VALUE,
-        f"{kind} of {nvectors} vectors by {slices} threads each",
-    )
-    nwords, left = ndigits + digits.NCOUNTS, 0 if last else digits.NPARTIALS * slices * nvectors
-
-    def run() -> None:
-        found = _elements(words, nvectors * nwords, np.dtype(np.int64), memory).reshape(nvectors, nwords)
-        given = [one.values(memory.view) for one in factors]
-        for v in range(nvectors):
-            digits.add(found[v], [one[v] for one in given], first)
-        if left:
-            _elements(out, left, np.dtype(np.float64), memory)[...] = -0.0
-
-    reads = (
-        *((one.start, one.start + one.nbytes) for one in factors if one.nbytes),
-        _span(words, nvectors * nwords, np.dtype(np.int64)),
-    )
-    return Launch(run, reads, (reads[-1], *([_span(out, left, np.dtype(np.float64))] if left else [])))
 
 
 def _offsets(shape: list[int], strides: list[int]) -> np.ndarray:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1]))
-import kernel_cases_digits
 import ml_dtypes
 import numpy as np
-from exact_reference import FORMATS, exact_sums, hard_numbers
 from kernel_numbers import (
     BFLOAT16,
     FLOATS,
@@ -27,7 +25,6 @@ from kernel_numbers import (
     by_numpy,
     check_same,
     numbers,
-    parts,
     placed,
     spread,
 )
@@ -37,8 +34,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from hpcoll.base import ops
 from hpcoll.base.dtypes import is_bfloat16, working_dtype
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import bodies, digit_device_bodies, simulated
-from hpcoll.kernels.exact_device_bodies import exact_fold
+from hpcoll.kernels import bodies, simulated
 from hpcoll.kernels.numbers import number
 
 
@@ -58,15 +54,11 @@ class Pointer(NamedTuple):
 def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
     """Run a kernel in the simulator, on arrays and not on copies of them: they may be one memory."""
     if kind == "fold":
-        body = exact_fold(what[1]) if what[0] is ops.EXACT_SUM else bodies.fold(number(what[1]), what[0])
+        body = bodies.fold(number(what[1]), what[0])
     elif kind == "scale":
         body = bodies.scale(number(what[0]), number(what[1]))
-    elif kind == "pack":
-        body = bodies.pack(what[0])
     else:
-        body = {"digit_sums": digit_device_bodies.sums, "digit_products": digit_device_bodies.products}[kind](
-            what[0]
-        )
+        body = bodies.pack(what[0])
     cuda.jit(body[0])[2, 3](
         *(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments)
     )
@@ -77,10 +69,7 @@ launch: Callable[..., None] = simulate
 
 def fold(op: ReduceOp, targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
     operands = (targets, len(targets)), (sources, len(sources))
-    stored = parts if op is ops.EXACT_SUM else bits
-    arguments = [
-        one for arrays, n in operands for one in (*map(stored, [*arrays, *arrays[-1:] * (8 - n)]), n)
-    ]
+    arguments = [one for arrays, n in operands for one in (*map(bits, [*arrays, *arrays[-1:] * (8 - n)]), n)]
     launch("fold", (op, targets[0].dtype), *arguments, targets[0].size)
 
 
@@ -102,10 +91,7 @@ def check_fold(
     fold(op, targets, sources)
     what = f"{op.name} of {len(values)} x {count} {dtype}, start {shift}, into source {into} and {further} further arrays"
     for target in targets:
-        if op is ops.EXACT_SUM:
-            assert target.tobytes() == exact_sums(values).tobytes(), what
-        else:
-            check_same(target, by_numpy(op, values), what)
+        check_same(target, by_numpy(op, values), what)
     assert not any(room[count:].any() for room in rooms), f"{what}: wrote behind the end"
     for index, (source, old) in enumerate(zip(sources, values, strict=True)):
         assert index == into or source.tobytes() == old.tobytes(), f"{what}: source {index} was written"
@@ -124,34 +110,6 @@ def folds() -> None:
                 check_fold(op, values, shift=3, into=None, apart=True)
         check_fold(op, [one[:0] for one in values], shift=0, into=None)
         check_fold(op, [one[:1] for one in values], shift=0, into=0)
-
-
-def exact() -> None:
-    """Exact sums of every floating type: each number of sources, alignment and target."""
-    for name in (*FORMATS, "complex64", "complex128"):
-        check_exact(np.dtype(BFLOAT16 if name == "bfloat16" else name), 180)
-
-
-def check_exact(dtype: np.dtype, count: int) -> None:
-    """Numbers that are hard to add."""
-    real = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
-    for nsources in range(2, 9):
-        values = hard_numbers(real, nsources, count, np.random.default_rng(nsources))
-        values = [one.view(dtype) for one in values]
-        check_fold(
-            ops.EXACT_SUM,
-            values,
-            shift=nsources % 2,
-            into=nsources // 2 if nsources % 3 else None,
-            further=nsources - 2,
-        )
-
-
-def digits() -> None:
-    """Sums and products of every real floating type, added to digits."""
-    for dtype in kernel_cases_digits.TYPES:
-        kernel_cases_digits.check_sums(launch, dtype, 90)
-        kernel_cases_digits.check_products(launch, dtype, 360)
 
 
 def specials() -> None:
@@ -320,8 +278,6 @@ def check_strided(
 
 PARTS: dict[str, Callable[[], None]] = {
     "folds": folds,
-    "exact": exact,
-    "digits": digits,
     "specials": specials,
     "scales": scales,
     "strided": strided,

@@ -45,11 +45,6 @@ def bits(array: np.ndarray) -> np.ndarray:
     )
 
 
-def parts(array: np.ndarray) -> np.ndarray:
-    """Return what a kernel of exact sums is handed: complex numbers as their parts."""
-    return array.view(f"f{array.itemsize // 2}") if array.dtype.kind == "c" else bits(array)
-
-
 def placed(values: np.ndarray, shift: int) -> np.ndarray:
     """A copy that starts ``shift`` elements behind a multiple of 16 bytes."""
     room = np.zeros(values.nbytes + 16 + (shift + 1) * values.itemsize, np.uint8)

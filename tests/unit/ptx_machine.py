@@ -7,7 +7,6 @@ import ctypes
 import operator
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,13 +45,6 @@ def _divide(a: Any, b: Any) -> Any:
 
 def _remainder(a: int, b: int) -> int:
     return a - b * int(_divide(a, b))
-
-
-def _fused(a: Any, b: Any, c: Any) -> Any:
-    """Return a * b + c, rounded once; by fractions for float64, of which no NumPy type holds the product."""
-    if isinstance(a, np.float64) and np.isfinite([a, b, c]).all():
-        return np.float64(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
-    return type(a)(np.longdouble(a) * b + c)
 
 
 def _permute(source: int, picks: int) -> int:
@@ -145,14 +137,7 @@ class Machine:
         self, words: list[str], operands: list[str], registers: Registers, parameters: list[int]
     ) -> None:
         name, kind = words[0], words[-1]
-        if name == "atom":
-            assert words == ["atom", "global", "add", "u64"]
-            self._step(["ld", "global", "u64"], operands[:2], registers, parameters)
-            total = self._value(operands[0], registers) + self._value(operands[2], registers)
-            self._step(
-                ["st", "global", "u64"], [operands[1], "%total"], {**registers, "%total": total}, parameters
-            )
-        elif name in ("ld", "st"):
+        if name in ("ld", "st"):
             self._memory(words, operands, registers, parameters)
         elif name == "mov":
             self._move(kind, operands, registers)
@@ -194,9 +179,6 @@ class Machine:
         if name == "mad":
             assert words[0] == "lo"
             return _encode(values[0] * values[1] + values[2], kind)
-        if name == "fma":
-            assert words[0] == "rn"
-            return _encode(_fused(*values), kind)
         found = _BINARY[name](values[0], values[1])
         return _encode(found, f"{kind[0]}{2 * int(kind[1:])}" if "wide" in words else kind)
 

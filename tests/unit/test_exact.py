@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_double import Double
 from exact_numbers import (
     FRACTION_BITS,
     LOWEST,
@@ -252,17 +251,6 @@ def test_accumulators_of_products() -> None:
         np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1)
     )  # types that NumPy does not combine
     assert mixed.round() == 4.5 * (2**31 - 1)
-
-
-def test_a_gpu_array_is_copied_to_the_host(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcoll.exact.gpu._BLOCK_NBYTES", 1000)  # several blocks
-    x = np.random.default_rng(13).standard_normal((30, 40))
-    on_gpu = double.Array((30, 40), np.float64).fill(x)
-    assert exact_sum(None, on_gpu) == math.fsum(x.ravel())
-    assert same(exact_sum(None, on_gpu, 0), exact_sum(None, x, 0))
-    assert same(exact_sum(None, on_gpu[::2, ::3], 1), exact_sum(None, x[::2, ::3], 1))
-    assert exact_dot(None, on_gpu, x) == exact_dot(None, x, x)
-    assert exact_norm(None, on_gpu) == exact_norm(None, x)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import kernel_cases
-import kernel_cases_digits
 import numpy as np
 import pytest
-from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, FLOATS, HALVES, SCALES, numbers
+from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES, numbers
 from ptx_assembler import assemble
 from ptx_machine import Machine
 
@@ -69,7 +68,7 @@ def forget() -> None:
         function.cache_clear()
 
 
-def check(kernel: Kernel, cc: Capability, nparameters: int, *, fused: bool = False) -> str:
+def check(kernel: Kernel, cc: Capability, nparameters: int) -> str:
     """Check what every kernel keeps; return its text."""
     text = kernel.ptx.decode()
     entry = re.findall(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
@@ -79,7 +78,7 @@ def check(kernel: Kernel, cc: Capability, nparameters: int, *, fused: bool = Fal
     assert set(parameters) <= {"u64", "b64", "s64", "f64"}, "a parameter is not 8 bytes wide"
     assert f".target sm_{cc[0]}{cc[1]}\n" in text
     assert not re.search(r"\.local|\.func|\bcall\b|\btrap\b", text), "memory of its own, or a call"
-    assert bool(re.search(r"\bfma\.", text)) == fused, "a product fused with a sum"
+    assert not re.search(r"\bfma\.", text), "a product fused with a sum"
     assert re.search(r"mul\.wide\.[su]32", text), "the index of a thread has 64 bits"
     log = assemble(kernel, cc)
     assert f"'{kernel.name}'" in log
@@ -165,31 +164,6 @@ def test_scales(cc: Capability, compiled: None) -> None:
 
 
 @every_cc
-def test_exact_folds(cc: Capability, compiled: None) -> None:
-    """No compiler joins, leaves out or reorders what a TwoSum is made of, and subnormal numbers stay."""
-    for dtype in [*FLOATS, *COMPLEX]:
-        kernel = device.fold(ops.EXACT_SUM, dtype, cc)
-        assert kernel.name == f"fold_exact_sum_{dtype.name}"
-        text = check(kernel, cc, 19)
-        assert not re.search(r"\.ftz|\.approx", text)
-        kernel_cases.check_exact(dtype, 36)
-
-
-@every_cc
-def test_digits(cc: Capability, compiled: None) -> None:
-    """What a thread's four numbers do not hold is added by integers, atomically."""
-    for dtype in FLOATS:
-        for kernel in (device.digit_sums(dtype, cc), device.digit_products(dtype, cc)):
-            text = check(kernel, cc, 11, fused=kernel.name == "digitproducts_float64")
-            assert re.search(
-                r"\batom\.(relaxed\.sys\.)?global\.add\.u64", text
-            )  # the longer name for the newest architecture
-        if dtype.name in ("float64", "bfloat16"):
-            kernel_cases_digits.check_sums(kernel_cases.launch, dtype, 18)
-            kernel_cases_digits.check_products(kernel_cases.launch, dtype, 72)
-
-
-@every_cc
 def test_pack(cc: Capability, compiled: None) -> None:
     for itemsize in (1, 2, 4, 8, 16):
         kernel = device.pack(itemsize, cc)
@@ -207,7 +181,7 @@ def test_special_numbers(cc: Capability, compiled: None) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [pytest.param("folds", marks=pytest.mark.full), "exact", "digits", "specials", "scales", "strided"],
+    [pytest.param("folds", marks=pytest.mark.full), "specials", "scales", "strided"],
 )
 def test_in_the_simulator(part: str) -> None:
     cases = Path(__file__).with_name("kernel_cases.py")
@@ -248,8 +222,7 @@ def test_a_newer_gpu_gets_the_newest_text_that_is_known(monkeypatch: pytest.Monk
 
 
 def test_what_adds_is_a_sum_here() -> None:
-    """Average, premultiplied sum, exact sum of integers."""
-    assert device.fold(ops.EXACT_SUM, np.dtype("u8"), (9, 0)).name == "fold_sum_uint64"
+    """Average, premultiplied sum."""
     kernels = [device.fold(op, np.dtype("f4"), (9, 0)) for op in (ops.AVG, ops.premul_sum(3.0), ops.SUM)]
     assert set(kernels) == {kernels[0]}
     assert kernels[0].name == "fold_sum_float32"

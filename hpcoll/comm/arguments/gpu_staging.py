@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.dtypes import is_exact, working_dtype
+from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call, Reduction, factor_of
 from hpcoll.comm.arguments.memory import UNREADABLE, buffer_of, host_array, with_buffer
@@ -31,12 +31,11 @@ def reduction(given: Reduction) -> Call:
     """Return a reduction of GPU arrays, with the work before and after it.
 
     Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
-    Exact sums need ``one_fold``: the call says whether it has it.
     """
     send, recv, op, dtype = given.send, given.recv, given.op, given.dtype
     gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
     plain = op.premultiplier is None and not op.average
-    one_fold = given.one_fold and plain and (working_dtype(dtype) != dtype or is_exact(op, dtype))
+    one_fold = given.one_fold and plain and working_dtype(dtype) != dtype
     work = dtype if one_fold else working_dtype(dtype)
     before: list[Launch] = []
     keep: list[object] = []

@@ -16,7 +16,7 @@ from hpcoll.base.errors import DeviceError
 from hpcoll.comm.arguments.call import is_in_place
 from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
 from hpcoll.comm.arguments.methods import METHODS, Method
-from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
+from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, enter, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.device import pinned
 
@@ -220,6 +220,14 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
         None if position in ignored else argument for position, argument in enumerate(arguments)
     )
     return Mirror(arguments, arrays, received, unread, streams)
+
+
+def on_host(array: DeviceArray) -> np.ndarray[Any, Any]:
+    """Return a copy in host memory, made behind the work of the array's stream; raise DeviceError when the driver fails."""
+    mirror = Mirror((KnownArray(array),), {0: array}, None, set(), {stream_of(array, None, 0)})
+    mirror.fetch()
+    found: np.ndarray[Any, Any] = mirror.arguments[0]
+    return found
 
 
 def _is_read(row: Method, arguments: tuple[Any, ...], received: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import EXACT_SUM
 from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.gpu_staging import Lifted
@@ -153,7 +154,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
-        """Say whether half types and exact sums may travel as they are: one kernel reads all, and no other algorithm is asked for."""
+        """Say whether half types may travel as they are: one kernel reads all, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
@@ -169,13 +170,14 @@ class GpuCalls:
             self._on.mixed
             or self._on.config.cuda_path == HOST
             or algorithm == NATIVE
+            or any(one is EXACT_SUM for one in arguments)
             or self._is_short(row, arrays)
         ):
             return None
         folds_once = self._may_fold_once(row, algorithm)
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
         call = on_gpu.describe()
-        if call is None or (call.one_fold and not folds_once):
+        if call is None:
             return None
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
