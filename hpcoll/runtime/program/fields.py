@@ -13,11 +13,10 @@
     LET_GO,
     PACK,
     UNPACK,
-    FLOATS,
     ON_OBJECT,
     TELL,
     COMPARE,
-) = range(15)
+) = range(14)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = (
     6,
