@@ -46,14 +46,34 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     apart = vectors.calls(_apart, types.uint64(*[types.uint64] * (MAX_DESTINATIONS + MAX_SOURCES)))
     ahead = vectors.ahead
 
-    def kernel(d0, d1, d2, d3, d4, d5, d6, d7, ndestinations, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count):  # type: ignore[no-untyped-def]
+    def kernel(
+        d0, d1, d2, d3, d4, d5, d6, d7, ndestinations, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count
+    ):  # type: ignore[no-untyped-def]
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)
         differ = apart(
-            address(d0), address(d1), address(d2), address(d3), address(d4), address(d5), address(d6), address(d7),
-            address(s0), address(s1), address(s2), address(s3), address(s4), address(s5), address(s6), address(s7),
+            address(d0),
+            address(d1),
+            address(d2),
+            address(d3),
+            address(d4),
+            address(d5),
+            address(d6),
+            address(d7),
+            address(s0),
+            address(s1),
+            address(s2),
+            address(s3),
+            address(s4),
+            address(s5),
+            address(s6),
+            address(s7),
         )
         beyond = np.int64(address(d0) & (WIDE_NBYTES - 1))
-        head = (WIDE_NBYTES - beyond) % WIDE_NBYTES // itemsize if differ == 0 and beyond % itemsize == 0 else count
+        head = (
+            (WIDE_NBYTES - beyond) % WIDE_NBYTES // itemsize
+            if differ == 0 and beyond % itemsize == 0
+            else count
+        )
         head = min(head, count)
         nvectors = (count - head) // nlanes
         a0, a1, a2, a3 = ahead(s0, head), ahead(s1, head), ahead(s2, head), ahead(s3, head)
@@ -138,7 +158,9 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
             j += nthreads
 
     pointer = types.CPointer(one.stored)
-    return kernel, types.void(*[pointer] * MAX_DESTINATIONS, types.int64, *[pointer] * MAX_SOURCES, types.int64, types.int64)
+    return kernel, types.void(
+        *[pointer] * MAX_DESTINATIONS, types.int64, *[pointer] * MAX_SOURCES, types.int64, types.int64
+    )
 
 
 def scale(source: Number, target: Number) -> tuple[Any, Any]:
@@ -147,13 +169,17 @@ def scale(source: Number, target: Number) -> tuple[Any, Any]:
     load, _, split, _ = _access(source.stored, nlanes)
     _, store, _, join = _access(target.stored, nlanes)
     widen = vectors.calls(source.widen, source.work(source.stored))
-    scaled = vectors.calls(times(source.work), source.work(source.work, types.float64, types.float64, types.int64))
+    scaled = vectors.calls(
+        times(source.work), source.work(source.work, types.float64, types.float64, types.int64)
+    )
     narrow = vectors.calls(target.narrow, target.stored(target.work))
 
     def change_one(element, real, imag, divides):  # type: ignore[no-untyped-def]
         return narrow(scaled(widen(element), real, imag, divides))
 
-    change_one, change = _both(change_one, target.stored(source.stored, types.float64, types.float64, types.int64), nlanes)
+    change_one, change = _both(
+        change_one, target.stored(source.stored, types.float64, types.float64, types.int64), nlanes
+    )
 
     def kernel(dst, src, count, real, imag, divides):  # type: ignore[no-untyped-def]
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)

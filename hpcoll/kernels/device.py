@@ -47,8 +47,16 @@ Capability = tuple[int, int]
 
 # The oldest text format that knows an architecture. A compiler writes the newest one, which older drivers refuse.
 _FORMAT: dict[Capability, str] = {
-    (7, 5): "6.3", (8, 0): "7.0", (8, 6): "7.1", (8, 7): "7.4", (8, 9): "7.8", (9, 0): "7.8",
-    (10, 0): "8.6", (10, 3): "8.8", (12, 0): "8.7", (12, 1): "8.8",
+    (7, 5): "6.3",
+    (8, 0): "7.0",
+    (8, 6): "7.1",
+    (8, 7): "7.4",
+    (8, 9): "7.8",
+    (9, 0): "7.8",
+    (10, 0): "8.6",
+    (10, 3): "8.8",
+    (12, 0): "8.7",
+    (12, 1): "8.8",
 }
 
 
@@ -63,7 +71,9 @@ class Meaning(NamedTuple):
     """The meaning of a kernel, for readers of its name."""
 
     kind: str  # "fold", "scale" or "pack"
-    dtypes: tuple[np.dtype, ...]  # of elements; source and target of a scale; of a pack, items as np.dtype("V4")
+    dtypes: tuple[
+        np.dtype, ...
+    ]  # of elements; source and target of a scale; of a pack, items as np.dtype("V4")
     op: ReduceOp | None = None  # of a fold
 
 
@@ -128,7 +138,9 @@ def _known(cc: Capability) -> Capability:
     try:
         major, minor = nvrtc.find_closest_arch(cc)
     except CCSupportError as error:
-        raise KernelError(f"GPUs of compute capability {cc[0]}.{cc[1]} are too old for this CUDA compiler: {error}") from error
+        raise KernelError(
+            f"GPUs of compute capability {cc[0]}.{cc[1]} are too old for this CUDA compiler: {error}"
+        ) from error
     return major, minor
 
 
@@ -168,7 +180,9 @@ def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> 
     text = compile_text(*body(), cc)
     entry = re.search(r"\.entry\s+(\w+)", text)
     assert entry
-    text = re.sub(r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE)  # what only the CPU's code uses
+    text = re.sub(
+        r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE
+    )  # what only the CPU's code uses
     if cc in _FORMAT:
         text = re.sub(r"^\.version .*$", f".version {_FORMAT[cc]}", text, flags=re.MULTILINE)
     return text.encode() + b"\0"  # the driver reads up to a zero

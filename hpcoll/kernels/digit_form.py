@@ -39,7 +39,12 @@ class Format(NamedTuple):
         return 2 - (1 << (self.exponent_bits - 1)) - self.fraction_bits
 
 
-FORMATS = {"float64": Format(52, 11), "float32": Format(23, 8), "float16": Format(10, 5), "bfloat16": Format(7, 8)}
+FORMATS = {
+    "float64": Format(52, 11),
+    "float32": Format(23, 8),
+    "float16": Format(10, 5),
+    "bfloat16": Format(7, 8),
+}
 
 
 class DigitWindow(NamedTuple):
@@ -60,14 +65,21 @@ class DigitWindow(NamedTuple):
 
 
 PRODUCTS = DigitWindow(0, NDIGITS)
-WINDOWS = {"float64": DigitWindow(34, 102), "float32": DigitWindow(63, 75), "float16": DigitWindow(67, 72), "bfloat16": DigitWindow(63, 75)}
+WINDOWS = {
+    "float64": DigitWindow(34, 102),
+    "float32": DigitWindow(63, 75),
+    "float16": DigitWindow(67, 72),
+    "bfloat16": DigitWindow(63, 75),
+}
 
 
 def format_name(dtype: np.dtype) -> str:
     """Return the name in `FORMATS` of a real floating type, or of a complex type's parts."""
     if is_bfloat16(dtype):
         return "bfloat16"
-    return {"c8": "float32", "c16": "float64"}.get(f"{dtype.kind}{dtype.itemsize}") or f"float{8 * dtype.itemsize}"
+    return {"c8": "float32", "c16": "float64"}.get(
+        f"{dtype.kind}{dtype.itemsize}"
+    ) or f"float{8 * dtype.itemsize}"
 
 
 def window(dtype: np.dtype) -> DigitWindow:

@@ -25,8 +25,24 @@ from hpcoll.kernels.digit_form import (
 from hpcoll.kernels.machine_code import load
 
 __all__ = [
-    "DIGIT_BITS", "FORMATS", "LOWEST", "MOST_ADDENDS", "NCOUNTS", "NDIGITS", "PRODUCTS", "WINDOWS", "DigitWindow", "Format", "add",
-    "address", "as_integer", "divide", "format_name", "normalise", "rounded", "window",
+    "DIGIT_BITS",
+    "FORMATS",
+    "LOWEST",
+    "MOST_ADDENDS",
+    "NCOUNTS",
+    "NDIGITS",
+    "PRODUCTS",
+    "WINDOWS",
+    "DigitWindow",
+    "Format",
+    "add",
+    "address",
+    "as_integer",
+    "divide",
+    "format_name",
+    "normalise",
+    "rounded",
+    "window",
 ]
 
 _SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("digit_bodies", "digit_form")]
@@ -64,7 +80,9 @@ def add(words: np.ndarray, x: np.ndarray, within: DigitWindow) -> None:
         x: n real floating elements in native byte order, contiguous.
         within: The digits that the vectors have: room for all of x.
     """
-    _function("add", format_name(x.dtype), 5)(x.ctypes.data, words.ctypes.data, x.size, within.first, within.ndigits)
+    _function("add", format_name(x.dtype), 5)(
+        x.ctypes.data, words.ctypes.data, x.size, within.first, within.ndigits
+    )
 
 
 def normalise(words: np.ndarray) -> None:

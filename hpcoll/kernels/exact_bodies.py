@@ -269,8 +269,10 @@ def _complex64(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
 
 
 _KERNELS: dict[str, tuple[Callable[..., None], Any]] = {
-    "exact_sum_float64": (_float64, types.float64), "exact_sum_complex128": (_complex128, types.float64),
-    "exact_sum_float32": (_float32, types.float32), "exact_sum_complex64": (_complex64, types.float32),
+    "exact_sum_float64": (_float64, types.float64),
+    "exact_sum_complex128": (_complex128, types.float64),
+    "exact_sum_float32": (_float32, types.float32),
+    "exact_sum_complex64": (_complex64, types.float32),
     "exact_sum_odd_float32": (_odd, types.float32),
 }
 
@@ -279,4 +281,6 @@ def kernel_file(name: str, symbol: str) -> bytes:
     """Return the object file of a kernel, whose name has the element type; the two parts of a complex number are summed apart."""
     function, element = _KERNELS[name]
     pointer = types.CPointer(element)
-    return object_file(function, types.void(pointer, types.CPointer(pointer), types.int64, types.int64), symbol)
+    return object_file(
+        function, types.void(pointer, types.CPointer(pointer), types.int64, types.int64), symbol
+    )

@@ -43,7 +43,9 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     out = carray(dst, count)
     if nsrcs == 2:
         first, second = carray(srcs[0], count), carray(srcs[1], count)
-        if out.ctypes.data == first.ctypes.data:  # told apart, because a loop over memory that overlaps is not vectorised
+        if (
+            out.ctypes.data == first.ctypes.data
+        ):  # told apart, because a loop over memory that overlaps is not vectorised
             for i in range(count):
                 first[i] = combine(first[i], second[i])
         elif out.ctypes.data == second.ctypes.data:
@@ -64,12 +66,17 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
             _fold_four(combine, partial, srcs, k, nsrcs, lo, n, count)
             depth += 1
             group = k // 4
-            while group % 2 and k + 4 < nsrcs:  # as in a binary counter: two partial results of equally many sources become one
+            while (
+                group % 2 and k + 4 < nsrcs
+            ):  # as in a binary counter: two partial results of equally many sources become one
                 depth -= 1
                 group //= 2
                 _merge(combine, room, depth, n)
         if nsrcs % 4 == 1:
-            last, top = carray(srcs[nsrcs - 1], count)[lo : lo + n], room[(depth - 1) * BLOCK : (depth - 1) * BLOCK + n]
+            last, top = (
+                carray(srcs[nsrcs - 1], count)[lo : lo + n],
+                room[(depth - 1) * BLOCK : (depth - 1) * BLOCK + n],
+            )
             for i in range(n):
                 top[i] = combine(top[i], last[i])
         while depth > 2:
@@ -220,18 +227,32 @@ def _bxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
 
 
 _KERNELS: dict[str, Callable[..., None]] = {
-    "sum": _sum, "prod": _prod, "min": _min, "max": _max, "min_real": _min_real, "max_real": _max_real,
-    "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
+    "sum": _sum,
+    "prod": _prod,
+    "min": _min,
+    "max": _max,
+    "min_real": _min_real,
+    "max_real": _max_real,
+    "land": _land,
+    "lor": _lor,
+    "lxor": _lxor,
+    "band": _band,
+    "bor": _bor,
+    "bxor": _bxor,
 }
 
 
 def _signature(dtype: np.dtype) -> Any:
     element = types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
-    return types.void(types.CPointer(element), types.CPointer(types.CPointer(element)), types.int64, types.int64)
+    return types.void(
+        types.CPointer(element), types.CPointer(types.CPointer(element)), types.int64, types.int64
+    )
 
 
 def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    known = njit(function) if isinstance(function, FunctionType) else function  # max, numpy.maximum, a function compiled before
+    known = (
+        njit(function) if isinstance(function, FunctionType) else function
+    )  # max, numpy.maximum, a function compiled before
 
     @njit
     def combine(a, b):  # type: ignore[no-untyped-def]

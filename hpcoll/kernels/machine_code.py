@@ -23,7 +23,12 @@ from hpcoll.base.disk_cache import kept_all
 class _Definition(ctypes.Structure):
     """A PyMethodDef."""
 
-    _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
 
 
 _MAKER = Path(__file__).with_name("object_code.py")
@@ -74,8 +79,12 @@ def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Pat
 def python_function(name: str, address: int, owner: object = None) -> Callable[..., Any]:
     """Return a function of Python that was compiled ``for_python``; or one of its owner, the address of arguments, and their number."""
     _definitions.append(_Definition(name.encode(), address, _FASTCALL, None))
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCFunction_NewEx", ctypes.pythonapi))
-    made: Callable[..., Any] = make(ctypes.addressof(_definitions[-1]), None if owner is None else id(owner), None)
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+        ("PyCFunction_NewEx", ctypes.pythonapi)
+    )
+    made: Callable[..., Any] = make(
+        ctypes.addressof(_definitions[-1]), None if owner is None else id(owner), None
+    )
     return made
 
 
@@ -86,7 +95,11 @@ def target_machine() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
-        llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), opt=3, codemodel="jitdefault", jit=True
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        codemodel="jitdefault",
+        jit=True,
     )
 
 
@@ -154,7 +167,8 @@ def placed(content: bytes, name: str) -> int | None:
     places, executable, nbytes = _laid_out(sections)
     references = [
         (places[one.info] + at, symbol, kind, addend)
-        for one in sections if one.kind == _RELOCATIONS and one.info in places
+        for one in sections
+        if one.kind == _RELOCATIONS and one.info in places
         for at, kind, symbol, addend in _entries(content, one, _RELOCATION)
     ]
     if not places or any(kind != _ABSOLUTE for _, _, kind, _ in references):
@@ -186,7 +200,11 @@ def _laid_out(sections: list[_Section]) -> tuple[dict[int, int], int, int]:
     end, executable = 0, 0
     for writable in (0, _WRITABLE):
         for index, one in enumerate(sections):
-            if one.flags & (_IN_MEMORY | _WRITABLE) == _IN_MEMORY | writable and one.nbytes and one.kind != _UNWINDING:
+            if (
+                one.flags & (_IN_MEMORY | _WRITABLE) == _IN_MEMORY | writable
+                and one.nbytes
+                and one.kind != _UNWINDING
+            ):
                 places[index] = -(-end // one.alignment) * one.alignment
                 end = places[index] + one.nbytes
         end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE

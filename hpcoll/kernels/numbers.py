@@ -53,7 +53,9 @@ def _widen_bfloat16(bits):  # type: ignore[no-untyped-def]
 def _narrow_bfloat16(value):  # type: ignore[no-untyped-def]
     bits = np.uint32(float_bits(value))
     if value != value:
-        return np.uint16(bits >> np.uint32(16)) | np.uint16(0x40)  # quiet, so that dropping bits cannot make it an infinity
+        return np.uint16(bits >> np.uint32(16)) | np.uint16(
+            0x40
+        )  # quiet, so that dropping bits cannot make it an infinity
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
@@ -126,9 +128,22 @@ def _bxor(a, b):  # type: ignore[no-untyped-def]
 
 
 _OPERATORS: dict[str, Scalar] = {
-    "sum": _sum, "prod": _prod, "prod complex64": _prod_complex64, "prod complex128": _prod_complex128,
-    "min": _min, "max": _max, "min float32": _min_real, "min float64": _min_real, "max float32": _max_real, "max float64": _max_real,
-    "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
+    "sum": _sum,
+    "prod": _prod,
+    "prod complex64": _prod_complex64,
+    "prod complex128": _prod_complex128,
+    "min": _min,
+    "max": _max,
+    "min float32": _min_real,
+    "min float64": _min_real,
+    "max float32": _max_real,
+    "max float64": _max_real,
+    "land": _land,
+    "lor": _lor,
+    "lxor": _lxor,
+    "band": _band,
+    "bor": _bor,
+    "bxor": _bxor,
 }
 
 
@@ -173,7 +188,10 @@ def _times_complex128(value, real, imag, divides):  # type: ignore[no-untyped-de
 
 
 _TIMES: dict[str, Scalar] = {
-    "float32": _times_float32, "float64": _times_float64, "complex64": _times_complex64, "complex128": _times_complex128,
+    "float32": _times_float32,
+    "float64": _times_float64,
+    "complex64": _times_complex64,
+    "complex128": _times_complex128,
 }
 
 

@@ -21,11 +21,18 @@ _RAISED = b"compiled code of hpcoll raised an exception\0"
 _UNTRIED = (0, 69)  # the first release of Numba whose private methods were not tried, as in setup.cfg
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
-_Replacement = tuple[Any, str, Callable[..., Any]]  # a class, the name of a method, and the function in its place
+_Replacement = tuple[
+    Any, str, Callable[..., Any]
+]  # a class, the name of a method, and the function in its place
 
 
 def object_file(
-    function: Callable[..., Any], signature: Any, name: str, *, for_python: bool = False, on_objects: int | None = None
+    function: Callable[..., Any],
+    signature: Any,
+    name: str,
+    *,
+    for_python: bool = False,
+    on_objects: int | None = None,
 ) -> bytes:
     """Return a function as an object file.
 
@@ -41,7 +48,10 @@ def object_file(
     compiled = _compiled(function, signature)
     module = llvm.parse_assembly(compiled.inspect_llvm())
     exported = compiled.native_name
-    for text in (_what_raises(module), _python_function(exported, len(compiled._sig.args), name, on_objects) if for_python else ""):
+    for text in (
+        _what_raises(module),
+        _python_function(exported, len(compiled._sig.args), name, on_objects) if for_python else "",
+    ):
         module.link_in(llvm.parse_assembly(text))
     module.get_function(name if for_python else exported).name = name
     for one in (*module.functions, *module.global_variables):
@@ -54,7 +64,9 @@ def object_file(
 def _compiled(function: Callable[..., Any], signature: Any) -> Any:
     """Return a C function by Numba, of which only the optimized code in LLVM's language is used."""
     left_out = _left_out()
-    optimize = next((vars(owner)[name] for owner, name, _ in left_out if name == "_optimize_final_module"), None)
+    optimize = next(
+        (vars(owner)[name] for owner, name, _ in left_out if name == "_optimize_final_module"), None
+    )
     if optimize is None:
         return numba.cfunc(signature)(function)
     with _without_machine_code(left_out):
@@ -113,7 +125,9 @@ def _left_out() -> tuple[_Replacement, ...]:
 
 def _what_raises(module: Any) -> str:
     """Return functions in place of Numba's runtime that end the process: only code that raises asks for it."""
-    needed = [one.name for one in module.functions if one.is_declaration and one.name.startswith(("numba_", "NRT_"))]
+    needed = [
+        one.name for one in module.functions if one.is_declaration and one.name.startswith(("numba_", "NRT_"))
+    ]
     allocates = [name for name in needed if "alloc" in name.lower()]
     assert not allocates, f"compiled code allocates: {allocates}"
     made = _module()
@@ -122,7 +136,9 @@ def _what_raises(module: Any) -> str:
     raised.global_constant, raised.initializer = True, text
     fail = ir.Function(made, ir.FunctionType(ir.VoidType(), [_POINTER]), "Py_FatalError")
     for name in needed:
-        builder = ir.IRBuilder(ir.Function(made, ir.FunctionType(ir.VoidType(), []), name).append_basic_block())
+        builder = ir.IRBuilder(
+            ir.Function(made, ir.FunctionType(ir.VoidType(), []), name).append_basic_block()
+        )
         builder.call(fail, [builder.bitcast(raised, _POINTER)])
         builder.unreachable()
     return str(made)
@@ -144,7 +160,9 @@ def _python_function(target: str, nargs: int, name: str, on_objects: int | None)
     if on_objects is not None:
         with builder.if_then(builder.icmp_signed("==", function.args[2], _LONG(nargs - 1))):
             addresses = [builder.ptrtoint(_argument(builder, i), _LONG) for i in range(1, nargs - 1)]
-            first = builder.call(_declared(made, _LONG, "PyLong_AsLongLong", _POINTER), [_argument(builder, 0)])
+            first = builder.call(
+                _declared(made, _LONG, "PyLong_AsLongLong", _POINTER), [_argument(builder, 0)]
+            )
             ways.append((builder.block, [_LONG(on_objects), first, *addresses]))
             builder.branch(call)
     ints = _ints(builder, nargs)
@@ -185,5 +203,7 @@ def _argument(builder: ir.IRBuilder, i: int) -> Any:
 
 
 def _declared(made: ir.Module, result: ir.Type, name: str, *parameters: ir.Type) -> ir.Function:
-    found: ir.Function = made.globals.get(name) or ir.Function(made, ir.FunctionType(result, parameters), name)
+    found: ir.Function = made.globals.get(name) or ir.Function(
+        made, ir.FunctionType(result, parameters), name
+    )
     return found

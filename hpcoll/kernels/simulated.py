@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba.np.numpy_support import as_dtype
 
+
 class SimulatedAccess:
     """Vectors of ``nlanes`` elements of an array."""
 
@@ -47,7 +48,12 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
     called = calls(function, signature)
 
     def call(*given: Any) -> tuple[Any, ...]:
-        return tuple(called(*lane) for lane in zip(*(one if isinstance(one, tuple) else (one,) * nlanes for one in given), strict=True))
+        return tuple(
+            called(*lane)
+            for lane in zip(
+                *(one if isinstance(one, tuple) else (one,) * nlanes for one in given), strict=True
+            )
+        )
 
     return call
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, types
 
-from hpcoll.kernels import column_bodies, products
 from hpcoll.kernels.digit_bodies import SIGNED
 from hpcoll.kernels.digit_form import NCOUNTS
 from hpcoll.kernels.extraction import (
@@ -19,10 +18,12 @@ from hpcoll.kernels.extraction import (
     LEVEL_BITS,
     add_any,
     bits_of,
+    columns_kernel,
     empty_bins,
     fetch_ahead,
     float32_of,
     float_of,
+    products_kernel,
     put,
     sigma,
     to_bins,
@@ -30,7 +31,12 @@ from hpcoll.kernels.extraction import (
 from hpcoll.kernels.object_code import object_file
 from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, PART, RESTS, ROOM, SKIP
 
-_ELEMENTS = {"float64": types.float64, "float32": types.float32, "float16": types.uint16, "bfloat16": types.uint16}
+_ELEMENTS = {
+    "float64": types.float64,
+    "float32": types.float32,
+    "float16": types.uint16,
+    "bfloat16": types.uint16,
+}
 
 
 @njit(inline="always")
@@ -117,7 +123,11 @@ def _rows(load: Any) -> Callable[..., None]:
 
     def kernel(x, nrows, step, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
         width = ndigits + NCOUNTS
-        elements, vectors, work = carray(x, nrows * step + n), carray(words, nrows * width), carray(room, ROOM)
+        elements, vectors, work = (
+            carray(x, nrows * step + n),
+            carray(words, nrows * width),
+            carray(room, ROOM),
+        )
         work[LEVEL], work[SKIP], work[BUSY] = FRESH, 0, 0
         for row in range(nrows):
             vector = vectors[row * width : (row + 1) * width]
@@ -135,7 +145,10 @@ def _exponents(load: Any) -> Callable[..., None]:
             bits = bits_of(load(elements[i])) & ~(-1 << 63)
             least = min(least, bits if bits != 0 else INFINITY)
             greatest = max(greatest, bits if bits < INFINITY else 0)
-        found[0], found[1] = max(least >> 52, 1) - 1023, max(greatest >> 52, 1) - 1023 if greatest > 0 else -2000
+        found[0], found[1] = (
+            max(least >> 52, 1) - 1023,
+            max(greatest >> 52, 1) - 1023 if greatest > 0 else -2000,
+        )
 
     return kernel
 
@@ -144,9 +157,11 @@ def kernel_file(name: str, form: str, symbol: str) -> bytes:
     """Return the object file of a kernel."""
     elements, words, size = types.CPointer(_ELEMENTS[form]), types.CPointer(types.int64), types.int64
     if name == "products":
-        kernel = products.kernel_of(form, LOADS[form], row_adder(_real))
-        return object_file(kernel, types.void(elements, elements, size, size, words, size, size, words), symbol)
+        kernel = products_kernel(form, LOADS[form], row_adder(_real))
+        return object_file(
+            kernel, types.void(elements, elements, size, size, words, size, size, words), symbol
+        )
     if name == "exponents":
         return object_file(_exponents(LOADS[form]), types.void(elements, size, words), symbol)
-    kernel = _rows(LOADS[form]) if name == "rows" else column_bodies.kernel_of(LOADS[form])
+    kernel = _rows(LOADS[form]) if name == "rows" else columns_kernel(LOADS[form])
     return object_file(kernel, types.void(elements, size, size, size, words, size, size, words), symbol)

@@ -17,7 +17,7 @@ from hpcoll.kernels.sum_room import ROOM
 
 MOST_ELEMENTS = 2**30  # of one call: no digit overflows
 
-_MODULES = ("sum_bodies", "column_bodies", "products", "extraction", "digit_bodies", "digit_form", "sum_room")
+_MODULES = ("sum_bodies", "extraction", "digit_bodies", "digit_form", "sum_room")
 _FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
 
 
@@ -28,11 +28,20 @@ def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
 
         return kernel_file(name, form, symbol)
 
-    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(load(f"sum_{name}_{form}", _FILES, make))
+    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(
+        load(f"sum_{name}_{form}", _FILES, make)
+    )
     return made
 
 
-def _call(name: str, x: np.ndarray, sizes: tuple[int, ...], words: np.ndarray, within: DigitWindow, *others: np.ndarray) -> None:
+def _call(
+    name: str,
+    x: np.ndarray,
+    sizes: tuple[int, ...],
+    words: np.ndarray,
+    within: DigitWindow,
+    *others: np.ndarray,
+) -> None:
     assert format_name(x.dtype) in FORMATS
     room = np.empty(ROOM, np.int64)
     pointers = [one.ctypes.data for one in (x, *others)]

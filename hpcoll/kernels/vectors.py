@@ -55,7 +55,9 @@ def _members(builder: Any, aggregate: Any, count: int) -> list[Any]:
     return [builder.extract_value(aggregate, index) for index in range(count)]
 
 
-def _move(builder: Any, text: str, constraints: str, result: Any, pointer: Any, index: Any, values: list[Any]) -> Any:
+def _move(
+    builder: Any, text: str, constraints: str, result: Any, pointer: Any, index: Any, values: list[Any]
+) -> Any:
     """Emit the instruction itself: an ordinary vector load is split again by the compiler where elements are short."""
     place = builder.addrspacecast(_at(builder, pointer, index, ir.IntType(8)), _BYTES.pointee.as_pointer(1))
     function = ir.FunctionType(result, [ir.IntType(64), *(value.type for value in values)])
@@ -71,7 +73,10 @@ def _moves(words: types.UniTuple) -> tuple[Any, Any]:
     def load(typingctx, pointer, index):  # type: ignore[no-untyped-def]
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             offset = builder.mul(arguments[1], arguments[1].type(4 * count))
-            text, result = f"ld.global.{kind} {{{', '.join(outputs)}}}, [${count}];", ir.LiteralStructType([_WORD] * count)
+            text, result = (
+                f"ld.global.{kind} {{{', '.join(outputs)}}}, [${count}];",
+                ir.LiteralStructType([_WORD] * count),
+            )
             found = _move(builder, text, ",".join(["=r"] * count + ["l"]), result, arguments[0], offset, [])
             return _tuple(builder, _members(builder, found, count))
 
@@ -81,8 +86,19 @@ def _moves(words: types.UniTuple) -> tuple[Any, Any]:
     def store(typingctx, pointer, index, value):  # type: ignore[no-untyped-def]
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             offset = builder.mul(arguments[1], arguments[1].type(4 * count))
-            text, values = f"st.global.{kind} [$0], {{{', '.join(inputs)}}};", _members(builder, arguments[2], count)
-            _move(builder, text, ",".join(["l"] + ["r"] * count + ["~{memory}"]), ir.VoidType(), arguments[0], offset, values)
+            text, values = (
+                f"st.global.{kind} [$0], {{{', '.join(inputs)}}};",
+                _members(builder, arguments[2], count),
+            )
+            _move(
+                builder,
+                text,
+                ",".join(["l"] + ["r"] * count + ["~{memory}"]),
+                ir.VoidType(),
+                arguments[0],
+                offset,
+                values,
+            )
             return context.get_dummy_value()
 
         return types.void(pointer, types.int64, words), emit
@@ -119,7 +135,9 @@ def access(element: Any, nlanes: int) -> Access:
             found = _members(builder, arguments[0], nlanes)
             if part is not element:
                 found = [member for pair in found for member in _members(builder, pair, 2)]
-            return _tuple(builder, _elements(builder, _gather(builder, found, ir.VectorType(_WORD, words.count))))
+            return _tuple(
+                builder, _elements(builder, _gather(builder, found, ir.VectorType(_WORD, words.count)))
+            )
 
         return words(lanes), emit
 
@@ -137,7 +155,9 @@ def calls(function: Callable[..., Any], signature: Any) -> Any:
     @intrinsic
     def call(typingctx, *values: Any):  # type: ignore[no-untyped-def]
         def emit(context, builder, found, arguments):  # type: ignore[no-untyped-def]
-            return context.compile_internal(builder, function, signature, _members(builder, arguments[0], len(values)))
+            return context.compile_internal(
+                builder, function, signature, _members(builder, arguments[0], len(values))
+            )
 
         return signature.return_type(types.StarArgTuple.from_types(signature.args)), emit
 
@@ -153,12 +173,22 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
 
         def emit(context, builder, found, arguments):  # type: ignore[no-untyped-def]
             values = _members(builder, arguments[0], len(given))
-            columns = [_members(builder, one, nlanes) if many else [one] * nlanes for one, many in zip(values, wide, strict=True)]
+            columns = [
+                _members(builder, one, nlanes) if many else [one] * nlanes
+                for one, many in zip(values, wide, strict=True)
+            ]
             lanes = zip(*columns, strict=True)
-            return _tuple(builder, [context.compile_internal(builder, function, signature, lane) for lane in lanes])
+            return _tuple(
+                builder, [context.compile_internal(builder, function, signature, lane) for lane in lanes]
+            )
 
-        expected = [types.UniTuple(one, nlanes) if many else one for one, many in zip(signature.args, wide, strict=True)]
-        return types.UniTuple(signature.return_type, nlanes)(types.StarArgTuple.from_types(tuple(expected))), emit
+        expected = [
+            types.UniTuple(one, nlanes) if many else one
+            for one, many in zip(signature.args, wide, strict=True)
+        ]
+        return types.UniTuple(signature.return_type, nlanes)(
+            types.StarArgTuple.from_types(tuple(expected))
+        ), emit
 
     return call
 
