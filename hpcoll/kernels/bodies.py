@@ -6,18 +6,12 @@ over the grid with 64-bit indices, so that any grid serves any count.
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES
+from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES, vectors
 from hpcoll.kernels.numbers import Number, operator, times
-
-if numba.config.ENABLE_CUDASIM:
-    from hpcoll.kernels import simulated as vectors
-else:
-    from hpcoll.kernels import vectors  # type: ignore[no-redef]
 
 address = vectors.address
 _BYTES = types.CPointer(types.uint8)
@@ -39,16 +33,16 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     """
     nlanes = WIDE_NBYTES * 8 // one.stored.bitwidth
     itemsize = WIDE_NBYTES // nlanes
-    load, store, split, join = _access(one.stored, nlanes)
+    load, store, split, join = vectors.access(one.stored, nlanes)
     widen_one, widen = _both(one.widen, one.work(one.stored), nlanes)
     narrow_one, narrow = _both(one.narrow, one.stored(one.work), nlanes)
     meet_one, meet = _both(operator(op, one.work), one.work(one.work, one.work), nlanes)
     apart = vectors.calls(_apart, types.uint64(*[types.uint64] * (MAX_DESTINATIONS + MAX_SOURCES)))
     ahead = vectors.ahead
 
-    def kernel(
+    def kernel(  # type: ignore[no-untyped-def]
         d0, d1, d2, d3, d4, d5, d6, d7, ndestinations, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count
-    ):  # type: ignore[no-untyped-def]
+    ):
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)
         differ = apart(
             address(d0),
@@ -166,8 +160,8 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
 def scale(source: Number, target: Number) -> tuple[Any, Any]:
     """``(dst, src, count, real, imag, divides)``: ``dst[i] = src[i]`` times a number, or by it, in the wider of the two types."""
     nlanes = WIDE_NBYTES * 8 // max(source.stored.bitwidth, target.stored.bitwidth)
-    load, _, split, _ = _access(source.stored, nlanes)
-    _, store, _, join = _access(target.stored, nlanes)
+    load, _, split, _ = vectors.access(source.stored, nlanes)
+    _, store, _, join = vectors.access(target.stored, nlanes)
     widen = vectors.calls(source.widen, source.work(source.stored))
     scaled = vectors.calls(
         times(source.work), source.work(source.work, types.float64, types.float64, types.int64)
@@ -235,11 +229,6 @@ def pack(itemsize: int) -> tuple[Any, Any]:
             i += cuda.gridsize(1)
 
     return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * MAX_AXES))
-
-
-def _access(element: Any, nlanes: int) -> tuple[Any, Any, Any, Any]:
-    found = vectors.access(element, nlanes)
-    return found.load, found.store, found.split, found.join
 
 
 def _both(function: Any, signature: Any, nlanes: int) -> tuple[Any, Any]:

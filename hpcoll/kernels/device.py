@@ -67,17 +67,7 @@ class Kernel(NamedTuple):
     ptx: bytes
 
 
-class Meaning(NamedTuple):
-    """The meaning of a kernel, for readers of its name."""
-
-    kind: str  # "fold", "scale" or "pack"
-    dtypes: tuple[
-        np.dtype, ...
-    ]  # of elements; source and target of a scale; of a pack, items as np.dtype("V4")
-    op: ReduceOp | None = None  # of a fold
-
-
-MEANINGS: dict[str, Meaning] = {}  # of all kernels that were asked for in this process, by name
+OPERATORS: dict[str, ReduceOp] = {}  # the program's, by the names of their kernels
 _user_numbers = count()
 _compiling = RLock()
 
@@ -101,7 +91,7 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
         name = f"fold_{op.name}_{dtype.name}"
     else:
         name = f"fold_{re.sub(r'[^A-Za-z0-9]', '_', op.name)}_{next(_user_numbers)}_{dtype.name}"
-    MEANINGS[name] = Meaning("fold", (dtype,), op)
+        OPERATORS[name] = op
     try:
         return _kernel(name, lambda: bodies.fold(number(dtype), op), cc, keep=op.function is None)
     except _COMPILE_ERRORS as error:
@@ -113,7 +103,6 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
 def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
     """Return the kernel that multiplies or divides by a number and converts; exact between two types when the number is 1."""
     name = f"scale_{src.name}_{dst.name}"
-    MEANINGS[name] = Meaning("scale", (src, dst))
     return _kernel(name, lambda: bodies.scale(number(src), number(dst)), cc)
 
 
@@ -121,7 +110,6 @@ def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
 def pack(itemsize: int, cc: Capability) -> Kernel:
     """Return the kernel that copies a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
     name = f"pack_{itemsize}"
-    MEANINGS[name] = Meaning("pack", (np.dtype(f"V{itemsize}"),))
     return _kernel(name, lambda: bodies.pack(itemsize), cc)
 
 

@@ -13,14 +13,7 @@ from numba import types
 
 from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.ops import ReduceOp
-
-if numba.config.ENABLE_CUDASIM:
-    from hpcoll.kernels import simulated as vectors
-else:
-    from hpcoll.kernels import vectors  # type: ignore[no-redef]
-
-float_bits, float_of_bits = vectors.float_bits, vectors.float_of_bits
-float_of_half, half_of_float = vectors.float_of_half, vectors.half_of_float
+from hpcoll.kernels.vectors import float_bits, float_of_bits, float_of_half, half_of_float
 
 Scalar = Callable[..., Any]
 

@@ -1,11 +1,11 @@
 """Vectors, lanes and conversions for GPU kernels, as Numba CUDA intrinsics.
 
 Memory in vectors of 4 to 16 bytes (`access`), a function applied lane by lane (`lanewise`), items of any size (`copier`), and
-numbers as the hardware converts them. `hpcoll.kernels.simulated` has the same names for CUDA's simulator.
+numbers as the hardware converts them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -14,15 +14,6 @@ from numba.cuda.extending import intrinsic
 
 _WORD = ir.IntType(32)
 _BYTES = ir.IntType(8).as_pointer()
-
-
-class Access(NamedTuple):
-    """Functions on vectors of an element type, which are 32-bit words in registers."""
-
-    load: Any  # (pointer, index) -> words
-    store: Any  # (pointer, index, words)
-    split: Any  # words -> tuple of elements
-    join: Any  # tuple of elements -> words
 
 
 def _at(builder: Any, pointer: Any, offset: Any, target: Any) -> Any:
@@ -106,8 +97,11 @@ def _moves(words: types.UniTuple) -> tuple[Any, Any]:
     return load, store
 
 
-def access(element: Any, nlanes: int) -> Access:
-    """Vectors of ``nlanes`` elements, 4, 8 or 16 bytes together, where memory is aligned to that.
+def access(element: Any, nlanes: int) -> tuple[Any, Any, Any, Any]:
+    """Functions on vectors of ``nlanes`` elements, 4, 8 or 16 bytes together, where memory is aligned to that.
+
+    A vector is 32-bit words in registers. The functions are load, ``(pointer, index) -> words``; store, ``(pointer, index, words)``; split,
+    ``words -> tuple of elements``; and join, which undoes it.
 
     Args:
         element: Numba type of an integer, floating or complex number.
@@ -141,7 +135,7 @@ def access(element: Any, nlanes: int) -> Access:
 
         return words(lanes), emit
 
-    return Access(*_moves(words), split, join)
+    return *_moves(words), split, join
 
 
 def calls(function: Callable[..., Any], signature: Any) -> Any:

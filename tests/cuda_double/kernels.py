@@ -53,11 +53,9 @@ def _combine(entry: str, operators: dict[str, Combine]) -> Combine:
     name = entry.removeprefix("fold_").rpartition("_")[0]
     if name in operators:
         return operators[name]
-    meanings = getattr(sys.modules.get("hpcoll.kernels.device"), "MEANINGS", {})
-    require(
-        entry in meanings, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`"
-    )
-    return per_element(meanings[entry].op.function)
+    known = getattr(sys.modules.get("hpcoll.kernels.device"), "OPERATORS", {})
+    require(entry in known, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`")
+    return per_element(known[entry].function)
 
 
 class Launch(NamedTuple):

@@ -1,26 +1,16 @@
-"""Results of GPU kernels against NumPy. `launch` runs a kernel: test_kernels_device.py replaces it by one that runs the compiled
-text, and runs this file in a process of its own for CUDA's simulator, which is chosen when Numba is first imported.
+"""Results of GPU kernels against NumPy: cases, and `launch`, which runs a kernel's compiled text."""
 
-    NUMBA_ENABLE_CUDASIM=1 python tests/unit/kernel_cases.py folds
-"""
-
-import sys
-import warnings
-from collections.abc import Callable
+from functools import lru_cache
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).parents[1]))
 import ml_dtypes
 import numpy as np
 from kernel_numbers import (
     BFLOAT16,
     FLOATS,
-    FOLDS,
     HALVES,
     INTEGERS,
-    SCALES,
     bits,
     by_numpy,
     check_same,
@@ -28,14 +18,13 @@ from kernel_numbers import (
     placed,
     spread,
 )
-from numba import cuda
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from ptx_machine import Machine
 
 from hpcoll.base import ops
-from hpcoll.base.dtypes import is_bfloat16, working_dtype
+from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import bodies, simulated
-from hpcoll.kernels.numbers import number
+from hpcoll.kernels import bodies, device
+from hpcoll.kernels.device import Capability, Kernel
 
 
 class Pointer(NamedTuple):
@@ -44,33 +33,28 @@ class Pointer(NamedTuple):
     array: np.ndarray
     origin: int
 
-    def __getitem__(self, offset: int) -> Any:  # type: ignore[override]
-        return self.array[self.origin + offset]
 
-    def __setitem__(self, offset: int, value: Any) -> None:
-        self.array[self.origin + offset] = value
+cc: Capability = (9, 0)  # for which kernels are compiled
 
 
-def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
-    """Run a kernel in the simulator, on arrays and not on copies of them: they may be one memory."""
-    if kind == "fold":
-        body = bodies.fold(number(what[1]), what[0])
-    elif kind == "scale":
-        body = bodies.scale(number(what[0]), number(what[1]))
-    else:
-        body = bodies.pack(what[0])
-    cuda.jit(body[0])[2, 3](
-        *(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments)
-    )
+@lru_cache(maxsize=8)
+def machine(kernel: Kernel) -> Machine:
+    return Machine(kernel.ptx.decode())
 
 
-launch: Callable[..., None] = simulate
+def launch(kind: str, what: tuple[Any, ...], *arguments: Any) -> int:
+    """Run the compiled text of a kernel, and return how many vectors it loaded."""
+    runs = machine(getattr(device, kind)(*what, cc))
+    before = runs.vector_loads
+    given = [one.array.ctypes.data + one.origin if isinstance(one, Pointer) else one for one in arguments]
+    runs.launch(2, 3, [one.ctypes.data if isinstance(one, np.ndarray) else one for one in given])
+    return runs.vector_loads - before
 
 
-def fold(op: ReduceOp, targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
+def fold(op: ReduceOp, targets: list[np.ndarray], sources: list[np.ndarray]) -> int:
     operands = (targets, len(targets)), (sources, len(sources))
     arguments = [one for arrays, n in operands for one in (*map(bits, [*arrays, *arrays[-1:] * (8 - n)]), n)]
-    launch("fold", (op, targets[0].dtype), *arguments, targets[0].size)
+    return launch("fold", (op, targets[0].dtype), *arguments, targets[0].size)
 
 
 def check_fold(
@@ -81,41 +65,22 @@ def check_fold(
     into: int | None,
     further: int = 0,
     apart: bool = False,
-) -> None:
+) -> int:
+    """Return how many vectors were loaded."""
     dtype, count = values[0].dtype, values[0].size
     sources = [placed(one, shift + apart * (index == 1)) for index, one in enumerate(values)]
     rooms = [placed(np.zeros(count + 4, dtype), shift) for _ in range(1 + further)]
     targets = [room[:count] for room in rooms]
     if into is not None:
         targets[0] = sources[into]
-    fold(op, targets, sources)
+    nloads = fold(op, targets, sources)
     what = f"{op.name} of {len(values)} x {count} {dtype}, start {shift}, into source {into} and {further} further arrays"
     for target in targets:
         check_same(target, by_numpy(op, values), what)
     assert not any(room[count:].any() for room in rooms), f"{what}: wrote behind the end"
     for index, (source, old) in enumerate(zip(sources, values, strict=True)):
         assert index == into or source.tobytes() == old.tobytes(), f"{what}: source {index} was written"
-
-
-def folds() -> None:
-    """Every operator, element type, number of sources, alignment and target."""
-    rng = np.random.default_rng(3)
-    for op, dtype in FOLDS:
-        for nsources in range(2, 9):
-            values = [numbers(dtype, 35, rng) for _ in range(nsources)]
-            check_fold(op, values, shift=0, into=None)
-            if nsources in (2, 3, 8):
-                check_fold(op, values, shift=1, into=nsources - 1)
-                check_fold(op, values, shift=0, into=nsources // 2, further=nsources - 1)
-                check_fold(op, values, shift=3, into=None, apart=True)
-        check_fold(op, [one[:0] for one in values], shift=0, into=None)
-        check_fold(op, [one[:1] for one in values], shift=0, into=0)
-
-
-def specials() -> None:
-    """Values and alignments that are not ordinary."""
-    check_specials()
-    check_alignment()
+    return nloads
 
 
 def check_specials() -> None:
@@ -123,10 +88,11 @@ def check_specials() -> None:
     for dtype in FLOATS:
         for op in (ops.MIN, ops.MAX, ops.SUM):
             for nsources in (2, 3, 8):
+                values = [np.full(9, i, dtype) for i in range(nsources)]
                 for position in range(nsources):
-                    values = [np.full(9, i, dtype) for i in range(nsources)]
-                    values[position][[0, 8]] = np.nan
-                    check_fold(op, values, shift=0, into=None)
+                    values[position][position] = np.nan
+                for apart in (False, True):  # in vectors, and one by one
+                    check_fold(op, values, shift=0, into=None, apart=apart)
         zeros = [np.array(row, dtype) for row in ([0.0, -0.0, 0.0, -0.0], [0.0, -0.0, -0.0, 0.0])]
         for op in (ops.MIN, ops.MAX):
             target = np.ones(4, dtype)
@@ -158,32 +124,12 @@ def check_specials() -> None:
 
 def check_alignment() -> None:
     """Vectors are used where all arrays start equally far from a multiple of 16 bytes, and only there."""
-    loads: list[int] = []
-    original = simulated.SimulatedAccess.load
-
-    def load(self: simulated.SimulatedAccess, array: Any, index: int) -> tuple[Any, ...]:
-        loads.append(index)
-        return original(self, array, index)
-
-    simulated.SimulatedAccess.load = load  # type: ignore[method-assign]
     values = [np.full(11, i, np.float32) for i in range(4)]
-    for shift, nvectors in ((0, 2), (1, 2), (2, 2), (3, 2)):
-        loads.clear()
-        check_fold(ops.SUM, values, shift=shift, into=None, further=1)
-        assert len(loads) == 4 * nvectors, (
-            f"all {shift} elements from a multiple of 16 bytes: {len(loads)} vector loads"
-        )
-        loads.clear()
-        check_fold(ops.SUM, values, shift=shift, into=None, further=1, apart=True)
-        assert not loads, "vectors of arrays that start differently"
-    simulated.SimulatedAccess.load = original  # type: ignore[method-assign]
-
-
-def scales() -> None:
-    """Every pair of element types."""
-    for source, target in SCALES:
-        check_scale(source, target)
-    check_rounding()
+    for shift in range(4):
+        nloads = check_fold(ops.SUM, values, shift=shift, into=None, further=1)
+        assert nloads == 4 * 2, f"all {shift} elements from a multiple of 16 bytes: {nloads} vector loads"
+        nloads = check_fold(ops.SUM, values, shift=shift, into=None, further=1, apart=True)
+        assert not nloads, "vectors of arrays that start differently"
 
 
 def check_scale(source: np.dtype, target: np.dtype) -> None:
@@ -274,17 +220,3 @@ def check_strided(
     what = f"items of {itemsize}, shape {shape}, strides {strides}"
     assert np.array_equal(packed[: offsets.size], memory[step + offsets.ravel()]), what
     assert not packed[offsets.size :].any(), what
-
-
-PARTS: dict[str, Callable[[], None]] = {
-    "folds": folds,
-    "specials": specials,
-    "scales": scales,
-    "strided": strided,
-}
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    assert is_bfloat16(BFLOAT16)
-    PARTS[sys.argv[1]]()
-    print(f"{sys.argv[1]} hold")

@@ -7,15 +7,14 @@ import ml_dtypes
 import numpy as np
 
 from hpcoll.base import canonical, ops
-from hpcoll.base.dtypes import kind, working_dtype
-from hpcoll.base.ops import BUILTIN, ReduceOp
+from hpcoll.base.dtypes import working_dtype
+from hpcoll.base.ops import ReduceOp
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
 COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
 DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
-FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 HALVES = [np.dtype(np.float16), BFLOAT16]
 SCALES = [(one, one) for one in [*FLOATS, *COMPLEX]] + [
     pair for h in HALVES for pair in ((h, np.dtype("f4")), (np.dtype("f4"), h))

@@ -102,6 +102,7 @@ class Machine:
         text = re.sub(r"//[^\n]*", "", text)
         self.code: list[tuple[str, list[str], str]] = []
         self.labels: dict[str, int] = {}
+        self.vector_loads = 0  # so far
         for line in re.split(r"[;\n]", text[text.index("{") + 1 : text.rindex("}")].replace("{\n", "")):
             self._read(line.strip())
 
@@ -224,6 +225,7 @@ class Machine:
         names = re.findall(r"%\w+", next(one for one in operands if one is not place))
         address = (registers[base] + int(offset or 0)) & _MASK[64]
         assert address % (width * len(names)) == 0, f"{'.'.join(words)} at {address:#x} is not aligned"
+        self.vector_loads += words[0] == "ld" and len(names) > 1
         for index, register in enumerate(names):
             if words[0] == "ld":
                 raw = int.from_bytes(ctypes.string_at(address + index * width, width), "little")
