@@ -13,11 +13,11 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.cli.bench.device import Images, first_elements, gpu_array, pinned
+from hpcoll.cli.bench.device import Images, first_elements, gpu_array
 from hpcoll.cli.bench.messages import combined, contribution, count_wrong, repeat
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, method_in
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
-from hpcoll.runtime.gpu.device import Gpu
+from hpcoll.runtime.gpu.device import Gpu, pinned
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, nblocks
 from hpcoll.schedules.collectives import meaning as meaning_of
 from hpcoll.schedules.graph import ring
@@ -110,7 +110,9 @@ def smaller(case: Case, buffers: Buffers, n: int) -> Iterator[tuple[Case, Buffer
 
 def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] = ()) -> Buffers:
     """Return memory for a call on GPU arrays, as `make_buffers`."""
-    buffers = make_buffers(case, side, [pinned(gpu, room(case), case.dtype) for _ in range(2)])
+    buffers = make_buffers(
+        case, side, [pinned(gpu.driver, room(case) * case.dtype.itemsize).view(case.dtype) for _ in range(2)]
+    )
     images = [buffers.source] if buffers.source is buffers.target else [buffers.source, buffers.target]
     found = (
         [gpu_array(gpu, image.size, case.dtype) for image in images]

@@ -99,14 +99,6 @@ def first_elements(array: Any, image: np.ndarray) -> Any:
     )
 
 
-def pinned(gpu: Gpu, count: int, dtype: np.dtype) -> np.ndarray:
-    """Return an array in page-locked host memory."""
-    memory = Memory(gpu, max(1, count * dtype.itemsize), pinned=True)
-    holder = (ctypes.c_ubyte * memory.nbytes).from_address(memory.address)
-    holder.memory = memory  # type: ignore[attr-defined]
-    return np.ctypeslib.as_array(holder)[: count * dtype.itemsize].view(dtype)
-
-
 def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> dict[str, float]:
     """Measure copies from and to page-locked memory and within the GPU, in GB/s (1e9); of the last, bytes read and written count."""
     one, other = Memory(gpu, nbytes), Memory(gpu, nbytes)
