@@ -7,7 +7,11 @@ from typing import Any
 import griffe
 import mpi4py
 
-MAKERS = ("hpcoll.comm.nonblocking", "hpcoll.comm.point_to_point", "hpcoll.comm.blocking_neighbours")
+MAKERS = (
+    "hpcoll.comm.methods.nonblocking",
+    "hpcoll.comm.methods.point_to_point",
+    "hpcoll.comm.methods.blocking_neighbours",
+)
 INFO = griffe.Parameter(
     "info", annotation="MPI.Info", kind=griffe.ParameterKind.positional_or_keyword, default="MPI.INFO_NULL"
 )

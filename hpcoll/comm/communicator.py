@@ -2,7 +2,7 @@
 
 Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
 reductions, neighbourhood collectives, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
-so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
+so where it takes them, and through host memory elsewhere (`hpcoll.comm.methods.point_to_point`).
 """
 
 import copyreg
@@ -14,16 +14,16 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
-from hpcoll.comm.blocking import BlockingReductions
-from hpcoll.comm.blocking_moves import BlockingMoves
-from hpcoll.comm.blocking_neighbours import Neighbours
-from hpcoll.comm.blocking_objects import BlockingObjects
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.context.stragglers import WithStragglers
-from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
-from hpcoll.comm.point_to_point import Messages
+from hpcoll.comm.methods.blocking import BlockingReductions
+from hpcoll.comm.methods.blocking_moves import BlockingMoves
+from hpcoll.comm.methods.blocking_neighbours import Neighbours
+from hpcoll.comm.methods.blocking_objects import BlockingObjects
+from hpcoll.comm.methods.nonblocking import NonBlocking, PersistentCollectives
+from hpcoll.comm.methods.point_to_point import Messages
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures, why_unusable
 
 _NULL: Any = object()  # no argument

@@ -12,7 +12,7 @@ from reference import agreed
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm import point_to_point
-from hpcoll.comm.point_to_point import Message
+from hpcoll.comm.methods.point_to_point import Message
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
 SENDS = ("Send", "Ssend", "Bsend", "Isend", "Issend", "Ibsend")

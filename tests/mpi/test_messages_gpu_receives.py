@@ -15,7 +15,7 @@ from reference import agreed
 import hpcoll
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.arguments import point_to_point_buffers
-from hpcoll.comm.point_to_point import Receive
+from hpcoll.comm.methods.point_to_point import Receive
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
 

@@ -19,8 +19,8 @@ from hpcoll.comm.arguments.memory import with_buffer
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.point_to_point_buffers import written
 from hpcoll.comm.communicator import CartCommunicator, Communicator
+from hpcoll.comm.methods.point_to_point import Message
 from hpcoll.comm.plans.signature import _BITS, Signature
-from hpcoll.comm.point_to_point import Message
 from hpcoll.runtime.engine.compiled.checks import _hash, _spread
 
 

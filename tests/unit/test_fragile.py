@@ -265,6 +265,6 @@ def test_classes_without_such_dictionaries_keep_their_methods(
 @guards("hpcoll/comm/status/call_site.py (`left_alone`)")
 @pytest.mark.parametrize("name", ["context", "renamed"])
 def test_a_context_of_another_name_counts_as_not_alone(name: str) -> None:
-    space: dict[str, Any] = {"__name__": "hpcoll.comm.blocking", "left_alone": call_site.left_alone}
+    space: dict[str, Any] = {"__name__": "hpcoll.comm.methods.blocking", "left_alone": call_site.left_alone}
     exec(f"def Allreduce({name}):\n    return left_alone({name})", space)
     assert space["Allreduce"](object()) == (name == "context")

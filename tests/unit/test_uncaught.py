@@ -46,7 +46,7 @@ def modules(trace: TracebackType | None) -> list[str]:
     [
         (
             ArgumentError("no"),
-            ["__main__", "hpcoll.comm.blocking", "contextlib", "hpcoll.comm.x"],
+            ["__main__", "hpcoll.comm.methods.blocking", "contextlib", "hpcoll.comm.x"],
             ["__main__"],
         ),
         (

@@ -20,7 +20,7 @@ PROCESS, COMMUNICATOR = (
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_OVER = (_PACKAGE, "contextlib", "torch")
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
-_METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
+_METHODS = "hpcoll.comm.methods.blocking"  # how their modules begin; their variable ``context`` tells the communicator
 _here = threading.local()
 
 

@@ -1,4 +1,4 @@
-"""The blocking upper-case collectives that reduce, and Barrier, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
+"""The blocking upper-case collectives that reduce, and Barrier, with mpi4py's signatures; `blocking_moves` has the others.
 
 The call cache finds a call like an earlier one and runs it in one crossing into compiled code. Any other call is described
 (`hpcoll.comm.arguments.methods`) and run by a plan.

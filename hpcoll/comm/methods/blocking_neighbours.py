@@ -7,11 +7,11 @@ from mpi4py import MPI
 
 from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time
-from hpcoll.comm.blocking import Name, Nbytes
-from hpcoll.comm.blocking_moves import between_buffers
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue
-from hpcoll.comm.nonblocking import document, persistent
+from hpcoll.comm.methods.blocking import Name, Nbytes
+from hpcoll.comm.methods.blocking_moves import between_buffers
+from hpcoll.comm.methods.nonblocking import document, persistent
 from hpcoll.comm.objects.neighbours import exchanged
 from hpcoll.comm.telemetry.regions import tagged
 

@@ -1,4 +1,4 @@
-"""The blocking upper-case collectives that move data, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
+"""The blocking upper-case collectives that move data, with mpi4py's signatures: as `hpcoll.comm.methods.blocking`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ from mpi4py import MPI
 
 from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time, limit_of
-from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.methods.blocking import Name, Nbytes
 from hpcoll.comm.telemetry.regions import regions, tagged
 from hpcoll.runtime.engine.entry import run_cached
 

@@ -1,4 +1,4 @@
-"""The blocking lower-case collectives, on Python objects, with mpi4py's signatures: as `hpcoll.comm.blocking`.
+"""The blocking lower-case collectives, on Python objects, with mpi4py's signatures: as `hpcoll.comm.methods.blocking`.
 
 Objects that fit their cells take the short way, which is written out here; all else is in `hpcoll.comm.objects`.
 """

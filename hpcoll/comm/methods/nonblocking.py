@@ -12,10 +12,10 @@ from mpi4py import MPI
 from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.comm.blocking import BlockingReductions, Name, Nbytes, Op
-from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue, make_persistent
+from hpcoll.comm.methods.blocking import BlockingReductions, Name, Nbytes, Op
+from hpcoll.comm.methods.blocking_moves import BlockingMoves
 
 
 @quick_keywords
