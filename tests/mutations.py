@@ -35,7 +35,7 @@ MARKERS = {
     for library, nranks, *_ in run.SHORT
 }
 ALLOWED = 1  # that may be missed
-FOLDERS = ("hpcoll", "jobs", "examples", "tests", "requirements", "docs", ".ci")
+FOLDERS = ("hpcoll", "jobs", "examples", "tests", "benchmarks", "requirements", "docs", ".ci")
 COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "SECURITY.md")
 WHOLE = ("tests/unit",)
 CACHE = "cache"  # what was compiled, in the copy
