@@ -54,11 +54,11 @@ SHORT, CI = "not full and not ci", "not full"
 # commands that take seconds, of jobs and hosts beyond a choice.
 LATER = {
     "unit": "bench_plot budget canonical_reference children clients cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
-    "gpu_probes kernels_device lowering_structure msccl_bad_input mscclpp_json predict reference_* ring_model second_user slowness "
-    "synthesize verify_mutations",
+    "gpu_probes kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user slowness synthesize "
+    "verify_mutations",
     "mpi": "bench* buffer_specs_gpu children deadlocks doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
-    "interrupted* jobs local_failures messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors pending_starts "
-    "settings_jobs shm_full shm_jobs soak stopped_run summary_interrupted symmetric_refused timeouts trace tune*",
+    "interrupted* jobs local_failures messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "
+    "pending_starts revoked settings_jobs shm_full shm_jobs soak stopped_run summary_interrupted symmetric_refused timeouts trace tune*",
     "cluster": "hosts hosts_bundles hosts_clocks hosts_grids slurm",
 }
 
