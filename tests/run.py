@@ -113,8 +113,7 @@ ENDS = ("peer_failures", "early_exit")  # of ranks: launchers differ in what the
 # Seconds of each stage on two idle cores, in the short run and in `.ci/run`; 0 where a run has no such stage. The run says which took more:
 # make their tests cheaper (README.md here). Those from tests/unit on run one after another; the others run beside them.
 BUDGETS = {
-    "warm-up, openmpi": (60, 60),
-    "warm-up, mpich": (60, 60),
+    "warm-up": (60, 60),
     "ruff": (15, 15),
     "first words of docstrings, sentences of pages": (10, 10),
     "mypy of hpcoll, jobs, examples": (90, 120),
@@ -217,8 +216,8 @@ def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
 
 
 def warm_up(library: str) -> Stage:
-    """Compile what every job needs, once, before jobs whose ranks would all wait for it."""
-    return Stage(f"warm-up, {library}", (python(library), "-m", "hpcoll", "warmup"), cores=0)
+    """Compile what every job needs, with whatever library, once, before jobs whose ranks would all wait for it."""
+    return Stage("warm-up", (python(library), "-m", "hpcoll", "warmup"), cores=0)
 
 
 def environment_of_torch() -> Stage:
@@ -241,29 +240,25 @@ def platforms(library: str, words: tuple[str, ...]) -> Stage:
 
 def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
     """Return the stages of the short run, or of what a change must pass: that has both libraries everywhere, and PyTorch."""
-    base, compiled = LIBRARIES[0], [warm_up(one) for one in LIBRARIES]
-    chosen = ("-m", level, *arguments)
-    once = ("-m", f"{level} and not once", *arguments)
-    parts = {one: mpi_part(level, one, arguments) for one in MPI[level]}
-    beside = [cluster(base, chosen, level), *(stage for one, stage in parts.items() if one.nranks == 1)]
-    beside = [one._replace(cores=0, after=compiled[0].title) for one in beside]  # they mostly wait
+    base, compiled, packages = LIBRARIES[0], warm_up(LIBRARIES[0]), environment_of_torch()
+    wanted, once = ("-m", level, *arguments), ("-m", f"{level} and not once", *arguments)
+    parts = [mpi_part(level, one, arguments) for one in MPI[level]]
+    beside = [cluster(base, wanted, level), *(one for one in parts if one.nranks == 1)]
     last: list[Stage] = []
     if level == CI:
-        for library, first in zip(LIBRARIES[1:], compiled[1:], strict=True):
-            jobs = mpi(library, 1, once, files("mpi", level, ENDS))
-            hosts = cluster(library, once, level, "hosts_trouble")
-            beside += [one._replace(cores=0, after=first.title) for one in (hosts, jobs)]
-        packages = environment_of_torch()
-        beside.insert(0, packages)
-        backend = [torch(n, folder, arguments) for folder, n, wanted in TORCH_RUNS if wanted]
+        for library in LIBRARIES[1:]:
+            beside.append(cluster(library, once, level, "hosts_trouble"))
+            beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
+        backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
         last = [one._replace(after=packages.title) for one in backend]
     stages = [
-        *compiled,
+        compiled,
         *lint(base),
         docs(base),
-        *beside,
-        unit(base, chosen, files("unit", level)),
-        *(stage for one, stage in parts.items() if one.nranks > 1),
+        *[packages][: len(last)],
+        *(one._replace(cores=0, after=compiled.title) for one in beside),  # of their own, which mostly wait
+        unit(base, wanted, files("unit", level)),
+        *(one for one in parts if one.nranks > 1),
         *last,
     ]
     return [one._replace(budget=BUDGETS[one.title][level == CI]) for one in stages]
