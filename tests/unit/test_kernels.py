@@ -223,6 +223,7 @@ def test_many_sources_fold_as_the_canonical_expression(dtype: np.dtype, position
         ), nsrcs
 
 
+@pytest.mark.ci
 def test_what_an_operator_of_the_user_computes_in_between_has_the_element_type() -> None:
     """So a reduction of several sources gives the bits of one after another."""
     mean = reduce_op(lambda a, b: (a + b) / 3.0, commutative=False)
@@ -251,6 +252,7 @@ def test_an_operator_of_the_user_keeps_left_and_right_apart() -> None:
     assert set(fold(halves, srcs[1], *srcs)) == {-2.0}
 
 
+@pytest.mark.ci
 def test_an_operator_of_the_user_is_compiled_once() -> None:
     absmax = reduce_op(lambda a, b: a if abs(a) > abs(b) else b, name="absmax")
     dtype = np.dtype(np.int32)
@@ -284,6 +286,7 @@ def vector_additions(nsrcs: int) -> int:
     return len(re.findall(r"= fadd[^\n]*<\d+ x float>", text))
 
 
+@pytest.mark.ci
 def test_folds_of_several_sources_are_vectorised() -> None:
     """Two sources have three loops, for a result of its own and in place of either; each further source has one, and all are alike."""
     of_two = vector_additions(2)
