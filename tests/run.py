@@ -120,7 +120,7 @@ BUDGETS = {
     "shellcheck": (10, 10),
     "the site": (60, 60),
     "environment of torch": (0, 150),
-    "tests/cluster, openmpi": (80, 240),
+    "tests/cluster, openmpi": (60, 240),
     "tests/cluster, mpich": (0, 60),
     "tests/mpi on 1 rank, mpich": (0, 80),
     "tests/mpi on 1 rank, openmpi": (150, 380),
