@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def short(pytestconfig: pytest.Config) -> bool:
-    """Say whether this is the short run, in which loops over many like cases take some of them."""
+    """Say whether this is no long run: loops over many like cases take some of them."""
     return "not full" in pytestconfig.option.markexpr
 
 

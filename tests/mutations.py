@@ -2,7 +2,7 @@
 
   tests/mutations.py            all of `mutants.py`: a table, and status 1 when more than one is missed
   tests/mutations.py 3 7        those with these numbers
-  tests/mutations.py --check    only whether every text is where the table says
+  tests/mutations.py --check    only whether every text, and every file that is tried first, is where the table says
 
 First come the tests that should notice, then all of the short run. A run that hangs counts as one that notices only when it says in which
 case. A case counts only when it passes in the copy that is not broken. The environments are those of the tree: each process of a run checks
@@ -30,14 +30,11 @@ from slowness import slowed
 
 PART_S = 900  # most seconds of a part of the run
 CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
-MARKERS = {
-    (library, nranks): " or ".join(f"({one[2]})" for one in run.SHORT if one[:2] == (library, nranks))
-    for library, nranks, *_ in run.SHORT
-}
+PARTS = {(one.library, one.nranks): one for one in run.MPI[run.SHORT]}
 ALLOWED = 1  # that may be missed
-FOLDERS = ("hpcoll", "jobs", "examples", "tests", "requirements", "docs", ".ci")
+FOLDERS = ("hpcoll", "jobs", "examples", "tests", "benchmarks", "requirements", "docs", ".ci")
 COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "SECURITY.md")
-WHOLE = ("tests/unit",)
+UNIT = (run.LIBRARIES[0], 0)
 CACHE = "cache"  # what was compiled, in the copy
 
 
@@ -56,11 +53,19 @@ class Part(NamedTuple):
 def parts(mutant: Mutant) -> list[Part]:
     """Return what is tried, in order."""
     words = mutant.first.split()
-    first = Part(run.LIBRARIES[0], 0, tuple(f"tests/unit/{name}" for name in words[1:]))
+    first = Part(*UNIT, tuple(f"tests/unit/{name}" for name in words[1:]))
     if words[0] != "unit":
         first = Part(words[0], int(words[1]), tuple(f"tests/mpi/{name}" for name in words[2:]))
-    every = [Part(*key, run.files(markers.strip("()"))) for key, markers in MARKERS.items()]
-    return [first, *every, Part(run.LIBRARIES[0], 0, WHOLE)]
+    return [first, *(Part(*key, short_files(*key)) for key in PARTS), Part(*UNIT, short_files(*UNIT))]
+
+
+@cache
+def short_files(library: str, nranks: int) -> tuple[str, ...]:
+    """Return the files of a part of the short run; none where it has no such part."""
+    if not nranks:
+        return run.files("unit", run.SHORT)
+    one = PARTS.get((library, nranks))
+    return run.files("mpi", run.SHORT, one.names or ("*",), one.markers) if one else ()
 
 
 def copy_tree(copy: Path) -> None:
@@ -110,11 +115,11 @@ def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, s
     command = [*limited, *how, *part.files, "-p", "mutations", f"--timeout={CASE_S}"]
     command += [
         "-m",
-        MARKERS.get((part.library, part.nranks), "not full"),
+        run.SHORT + (PARTS[part.library, part.nranks].markers if part.nranks else ""),
         "-x",
         *(f"--deselect={name}" for name in without),
     ]
-    if part.files == WHOLE:
+    if part.files == short_files(*UNIT):
         command += ["-n", str(os.cpu_count() or 1)]
     with (copy / "log").open("wb") as log:
         subprocess.run(
@@ -163,12 +168,15 @@ def passes(copy: Path, part: Part) -> bool:
 
 
 def misplaced() -> list[str]:
-    """Rows whose text does not occur once."""
+    """Rows whose text does not occur once, or whose files that are tried first are not in the short run."""
     found = []
     for mutant in MUTANTS:
         file = ROOT / mutant.file
         n = file.read_text().count(mutant.old) if file.exists() else 0
         found += [] if n == 1 else [f"{mutant.name}: its text occurs {n} times in {mutant.file}"]
+        first = parts(mutant)[0]
+        left = set(first.files) - set(short_files(first.library, first.nranks))
+        found += [f"{mutant.name}: not in the short run on {first.title}: {name}" for name in sorted(left)]
     return found
 
 

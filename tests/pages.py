@@ -25,9 +25,9 @@ REASONS = {  # why a block is not run: what each of its commands, or a Python bl
     "needs Slurm": r"^(sbatch|srun|salloc) ",
     "needs a file": r"^hpcoll verify next.xml ",
     "needs root": r"^tests/cluster/hosts.sh |^hpcoll warmup --to /opt/|^export HPCOLL_CACHE=/opt/",
-    "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|(\S*/)?pip install|python3 -m venv)\b",
+    "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|\.ci/run|(\S*/)?pip install|python3 -m venv)\b",
     "takes minutes": r"^hpcoll simulate .*-n 24756|^mpirun .*hpcoll tune\b|HPCOLL_TUNING=hpcoll-tuning.json |^tests/run.sh\b"
-    r"|\bpython tests/same_bits/",
+    r"|\bpython benchmarks/same_bits/",
 }
 
 _MARK = re.compile(r"<!-- not run: (.*) -->")

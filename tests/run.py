@@ -1,6 +1,7 @@
-"""All checks that a change must pass; on two idle cores in some twenty minutes, the making of the environments included.
+"""All checks of a change, in three runs of which each has more than the one before.
 
-  tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
+  tests/run.sh                         the short run, some eight minutes on two idle cores with the making of its environments
+  tests/run.sh ci                      what must pass before a change goes in: every case somewhere, PyTorch's too (5 GB from the index)
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
   tests/run.sh lint                    ruff, mypy, the words of docstrings and pages, shellcheck where it is installed
   tests/run.sh docs                    the site, from docs/ into build/site; a warning is an error
@@ -21,7 +22,10 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import environments
 import stages
@@ -36,52 +40,98 @@ NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
 PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch", "platforms")
 
-# Folder, ranks, and whether the short run has it. Some of torch's own cases need four ranks.
+# Folder, ranks, and whether `.ci/run` has it. Some of torch's own cases need four ranks.
 TORCH_RUNS = (
     ("tests/torch_backend", 2, True),
     ("tests/torch_backend", 4, False),
     ("tests/torch_suite", 4, True),
 )
 
-# The short run of tests/mpi: library, ranks, pytest's choice of markers (README.md here), and what that leaves, where a stage is cut in
-# two: communicators that tests leave behind map memory, of which HPCOLL_SHM allows half of the machine's.
-SMOKE = "smoke and not full"
-JOBS = (
-    "tests/mpi/test_peer_failures.py",
-    "tests/mpi/test_early_exit.py",
-)  # of ranks that end: launchers differ in what they do then
-SHORT = (
-    ("openmpi", 2, "not full and not once", ""),
-    ("openmpi", 2, "not full and once", ", once"),
-    ("openmpi", 4, "not full and not once and not twice", ""),
-    ("mpich", 3, "not full and not once and not double", ""),
-    ("openmpi", 1, SMOKE, ""),
-    ("openmpi", 5, SMOKE, ""),
-)
+# What the short run and `.ci/run` take of the markers (README.md here).
+SHORT, CI = "not full and not ci", "not full"
 
-# Seconds of each stage of the short run on two idle cores. The run says which took more: make their tests cheaper (README.md here). Those
-# from tests/unit on run one after another; the others run beside them.
+# Files of a folder that the short run leaves to `.ci/run`: of what tests stand on, of played drivers and machines, of what others wrote, of
+# commands that take seconds, of jobs and hosts beyond a choice.
+LATER = {
+    "unit": "bench_plot budget canonical_reference children clients cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
+    "gpu_probes kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user slowness synthesize "
+    "verify_mutations",
+    "mpi": "bench* buffer_specs_gpu children deadlocks doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
+    "interrupted* jobs local_failures messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "
+    "pending_starts revoked settings_jobs shm_full shm_jobs soak stopped_run summary_interrupted symmetric_refused timeouts trace tune*",
+    "cluster": "hosts hosts_bundles hosts_clocks hosts_grids slurm",
+}
+
+
+class Ranks(NamedTuple):
+    """A part of a run of tests/mpi.
+
+    Attributes:
+        markers: What it takes of what the run takes.
+        names: Of the only files that it has, where there are some.
+        part: How its title ends. A stage is cut in two, since communicators that tests leave behind map memory, of which HPCOLL_SHM allows
+            half of the machine's.
+    """
+
+    library: str
+    nranks: int
+    markers: str
+    names: tuple[str, ...] = ()
+    part: str = ""
+
+
+SMOKE = " and smoke"
+# On four ranks there are two nodes of two, on three the other library, and no power of two.
+ON_FOUR = ("collectives", "hierarchical", "symmetric", "cache_domains", "team_cache")
+ON_THREE = (
+    "collectives",
+    "nonblocking",
+    "persistent",
+    "mpi_collectives",
+    "derived_types",
+    "same_bits",
+    "team_free",
+)
+MPI = {
+    SHORT: (
+        Ranks("openmpi", 2, ""),
+        Ranks("openmpi", 4, " and not once and not twice", ON_FOUR),
+        Ranks("mpich", 3, " and not once", ON_THREE),
+        Ranks("openmpi", 1, SMOKE),
+    ),
+    CI: (
+        Ranks("openmpi", 2, " and not once"),
+        Ranks("openmpi", 2, " and once", part=", once"),
+        Ranks("openmpi", 4, " and not once and not twice"),
+        Ranks("mpich", 3, " and not once and not double"),
+        Ranks("openmpi", 1, SMOKE),
+        Ranks("openmpi", 5, SMOKE),
+    ),
+}
+ENDS = ("peer_failures", "early_exit")  # of ranks: launchers differ in what they do then
+
+# Seconds of each stage on two idle cores, in the short run and in `.ci/run`; 0 where a run has no such stage. The run says which took more:
+# make their tests cheaper (README.md here). Those from tests/unit on run one after another; the others run beside them.
 BUDGETS = {
-    "warm-up, openmpi": 60,
-    "warm-up, mpich": 60,
-    "ruff": 15,
-    "first words of docstrings, sentences of pages": 10,
-    "mypy of hpcoll, jobs, examples": 120,
-    "shellcheck": 10,
-    "the site": 60,
-    "environment of torch": 150,
-    "tests/cluster, openmpi": 240,
-    "tests/cluster, mpich": 60,
-    "tests/mpi on 1 rank, mpich": 80,
-    "tests/mpi on 1 rank, openmpi": 380,
-    "tests/unit": 460,
-    "tests/mpi on 2 ranks, openmpi": 130,
-    "tests/mpi on 2 ranks, openmpi, once": 150,
-    "tests/mpi on 4 ranks, openmpi": 100,
-    "tests/mpi on 3 ranks, mpich": 120,
-    "tests/mpi on 5 ranks, openmpi": 25,
-    "tests/torch_backend on 2 ranks": 30,
-    "tests/torch_suite on 4 ranks": 50,
+    "warm-up": (60, 60),
+    "ruff": (15, 15),
+    "first words of docstrings, sentences of pages": (10, 10),
+    "mypy of hpcoll, jobs, examples": (90, 120),
+    "shellcheck": (10, 10),
+    "the site": (60, 60),
+    "environment of torch": (0, 150),
+    "tests/cluster, openmpi": (60, 240),
+    "tests/cluster, mpich": (0, 60),
+    "tests/mpi on 1 rank, mpich": (0, 80),
+    "tests/mpi on 1 rank, openmpi": (150, 380),
+    "tests/unit": (190, 460),
+    "tests/mpi on 2 ranks, openmpi": (110, 130),
+    "tests/mpi on 2 ranks, openmpi, once": (0, 150),
+    "tests/mpi on 4 ranks, openmpi": (35, 100),
+    "tests/mpi on 3 ranks, mpich": (35, 120),
+    "tests/mpi on 5 ranks, openmpi": (0, 25),
+    "tests/torch_backend on 2 ranks": (0, 30),
+    "tests/torch_suite on 4 ranks": (0, 50),
 }
 
 
@@ -118,45 +168,28 @@ def docs(library: str) -> Stage:
     return Stage("the site", ("env", "NO_MKDOCS_2_WARNING=1", mkdocs, "build", "--strict"), cores=0)
 
 
-def unit(library: str, arguments: tuple[str, ...]) -> Stage:
+def files(folder: str, level: str, names: Iterable[str] = ("*",), markers: str = "") -> tuple[str, ...]:
+    """Return the files of a run in tests/FOLDER: to import all others takes longer than the few that are wanted."""
+    left = LATER[folder].split() if level == SHORT else ()
+    found = sorted(file for name in names for file in ROOT.glob(f"tests/{folder}/test_{name}.py"))
+    if markers == SMOKE:
+        found = [file for file in found if re.search("mark.smoke|STARTS_JOBS", file.read_text())]
+    found = [file for file in found if not any(fnmatch(file.stem, f"test_{one}") for one in left)]
+    return tuple(str(file.relative_to(ROOT)) for file in found)
+
+
+def unit(library: str, arguments: tuple[str, ...], where: tuple[str, ...] = ("tests/unit",)) -> Stage:
     cores = os.cpu_count() or 1
-    command = (
-        python(library),
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        str(cores),
-        "--dist",
-        "worksteal",
-        "tests/unit",
-        *arguments,
-    )
+    workers = ("-n", str(cores), "--dist", "worksteal")
+    command = (python(library), "-m", "pytest", "-q", *workers, *where, *arguments)
     return Stage("tests/unit", command, nranks=1, cores=cores)
 
 
-def cluster(library: str, arguments: tuple[str, ...], where: str = "") -> Stage:
+def cluster(library: str, arguments: tuple[str, ...], level: str = CI, name: str = "") -> Stage:
     """Emulated hosts; with the first library Slurm too, which starts jobs of both."""
-    pattern = where or ("test_*.py" if library == LIBRARIES[0] else "test_hosts*.py")
-    files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob(f"tests/cluster/{pattern}"))
-    return Stage(
-        f"tests/cluster, {library}",
-        (python(library), "-m", "pytest", "-q", *files, *arguments),
-        nranks=1,
-        cores=0,
-    )
-
-
-def files(markers: str) -> tuple[str, ...]:
-    """Return where tests with these markers are: to import all others takes longer than the few that are wanted."""
-    if markers != SMOKE:
-        return ("tests/mpi",)
-    found = [
-        file
-        for file in ROOT.glob("tests/mpi/test_*.py")
-        if re.search("mark.smoke|STARTS_JOBS", file.read_text())
-    ]
-    return tuple(sorted(str(file.relative_to(ROOT)) for file in found))
+    where = files("cluster", level, [name or ("*" if library == LIBRARIES[0] else "hosts*")])
+    command = (python(library), "-m", "pytest", "-q", *where, *arguments)
+    return Stage(f"tests/cluster, {library}", command, nranks=1, cores=0)
 
 
 def mpi(
@@ -183,8 +216,8 @@ def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
 
 
 def warm_up(library: str) -> Stage:
-    """Compile what every job needs, once, before jobs whose ranks would all wait for it."""
-    return Stage(f"warm-up, {library}", (python(library), "-m", "hpcoll", "warmup"), cores=0)
+    """Compile what every job needs, with whatever library, once, before jobs whose ranks would all wait for it."""
+    return Stage("warm-up", (python(library), "-m", "hpcoll", "warmup"), cores=0)
 
 
 def environment_of_torch() -> Stage:
@@ -205,45 +238,36 @@ def platforms(library: str, words: tuple[str, ...]) -> Stage:
     return Stage("platforms", (python(library), "tests/platforms.py", *words), nranks=1, cores=2, told=True)
 
 
-def short(arguments: tuple[str, ...]) -> list[Stage]:
-    """Return what a change must pass."""
-    base = LIBRARIES[0]
-    parts = [one for one in SHORT if one[1] > 1]
-    mpi_stages = [
-        mpi(library, nranks, ("-m", markers, *arguments), files(markers), part)
-        for library, nranks, markers, part in parts
-    ]
-    fast = ("-m", "not full", *arguments)
-    once = ("-m", "not full and not once", *arguments)
-    emulated = [cluster(base, fast), *(cluster(one, once, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
-    jobs = [
-        mpi(base, 1, ("-m", SMOKE, *arguments), files(SMOKE)),
-        *(mpi(one, 1, once, JOBS) for one in LIBRARIES[1:]),
-    ]
-    jobs = [one._replace(cores=0) for one in jobs]  # of their own, which mostly wait
-    compiled = [warm_up(one) for one in LIBRARIES]
-    emulated, jobs = (
-        [one._replace(after=first.title) for one, first in zip(group, compiled, strict=True)]
-        for group in (emulated, jobs)
-    )
-    packages = environment_of_torch()
-    backend = [
-        torch(n, folder, arguments)._replace(after=packages.title)
-        for folder, n, always in TORCH_RUNS
-        if always
-    ]
+def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
+    """Return the stages of the short run, or of what a change must pass: that has both libraries everywhere, and PyTorch."""
+    base, compiled, packages = LIBRARIES[0], warm_up(LIBRARIES[0]), environment_of_torch()
+    wanted, once = ("-m", level, *arguments), ("-m", f"{level} and not once", *arguments)
+    parts = [mpi_part(level, one, arguments) for one in MPI[level]]
+    beside = [cluster(base, wanted, level), *(one for one in parts if one.nranks == 1)]
+    last: list[Stage] = []
+    if level == CI:
+        for library in LIBRARIES[1:]:
+            beside.append(cluster(library, once, level, "hosts_trouble"))
+            beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
+        backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
+        last = [one._replace(after=packages.title) for one in backend]
     stages = [
-        *compiled,
+        compiled,
         *lint(base),
         docs(base),
-        packages,
-        *emulated,
-        *jobs,
-        unit(base, fast),
-        *mpi_stages,
-        *backend,
+        *[packages][: len(last)],
+        *(one._replace(cores=0, after=compiled.title) for one in beside),  # of their own, which mostly wait
+        unit(base, wanted, files("unit", level)),
+        *(one for one in parts if one.nranks > 1),
+        *last,
     ]
-    return [one._replace(budget=BUDGETS[one.title]) for one in stages]
+    return [one._replace(budget=BUDGETS[one.title][level == CI]) for one in stages]
+
+
+def mpi_part(level: str, part: Ranks, arguments: tuple[str, ...]) -> Stage:
+    """Return the stage of a part."""
+    where = files("mpi", level, part.names or ("*",), part.markers)
+    return mpi(part.library, part.nranks, ("-m", level + part.markers, *arguments), where, part.part)
 
 
 def chosen(
@@ -282,7 +306,7 @@ def main(words: list[str]) -> int:
     if words and words[0] in ("-h", "--help"):
         print(__doc__)
         return 0
-    parts, names = list[str](), list[str]()
+    parts, names, level = list[str](), list[str](), SHORT
     nranks: tuple[int, ...] = NRANKS
     libraries: tuple[str, ...] = LIBRARIES
     while words:
@@ -292,6 +316,8 @@ def main(words: list[str]) -> int:
             names.append(words[0])
         elif words[0] == "full":
             parts = list(PARTS)
+        elif words[0] == "ci":
+            level = CI
         elif words[0] in LIBRARIES:
             libraries = (words[0],)
         elif words[0].isdecimal():
@@ -309,7 +335,8 @@ def main(words: list[str]) -> int:
     if problem:
         print(f"{problem}\n0 passed, 1 failed")
         return 1
-    return stages.run(chosen(parts, nranks, libraries, names, arguments) if parts else short(arguments), LOGS)
+    planned = chosen(parts, nranks, libraries, names, arguments) if parts else change(level, arguments)
+    return stages.run(planned, LOGS)
 
 
 if __name__ == "__main__":

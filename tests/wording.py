@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CHANGES.md")
-FOLDERS = ("hpcoll", "jobs", "examples")
+FOLDERS = ("hpcoll", "jobs", "examples", "benchmarks")
 RIDDLES = {
     "What",
     "Whether",

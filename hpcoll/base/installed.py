@@ -1,4 +1,4 @@
-"""What every part of hpcoll needs is there, or the import ends with the command that installs it."""
+"""The import of hpcoll ends with a command that installs what is missing, where a part lacks what it needs."""
 
 from pathlib import Path
 

@@ -8,6 +8,7 @@ from hosts_run import run
 from slowness import slowed
 
 pytestmark = pytest.mark.usefixtures("hosts")
+MORE = [pytest.mark.once, pytest.mark.ci]
 
 SOON_S = slowed(
     15
@@ -127,6 +128,7 @@ def said(text: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.once
 @pytest.mark.parametrize(
     "options", [pytest.param(one, marks=[pytest.mark.full] * (NRANKS[one] != 4)) for one in NRANKS]
@@ -154,7 +156,7 @@ def test_mismatches(options: str, count: int) -> None:
 
 @pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
-    "how", [one if one == "is stopped" else pytest.param(one, marks=pytest.mark.once) for one in LIVES]
+    "how", [one if one == "is stopped" else pytest.param(one, marks=MORE) for one in LIVES]
 )
 def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
     """Named by all others, with what it does."""
@@ -173,9 +175,7 @@ def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "how", [one if one == "killed" else pytest.param(one, marks=pytest.mark.once) for one in ENDS]
-)
+@pytest.mark.parametrize("how", [one if one == "killed" else pytest.param(one, marks=MORE) for one in ENDS])
 def test_a_rank_ends(how: str, options: str) -> None:
     """The others hear of it soon, and the job ends with an error, by itself."""
     victim, told, everyone = ENDS[how]

@@ -48,7 +48,7 @@ def by(make: Maker) -> Iterator[Any]:
     [
         None,
         *(
-            way if way == "staged" else pytest.param(way, marks=pytest.mark.once)
+            way if way == "staged" else pytest.param(way, marks=[pytest.mark.once, pytest.mark.ci])
             for way in WAYS
             if way != "direct"
         ),
@@ -71,6 +71,7 @@ def grouped(make: Maker) -> Iterator[Any]:
     yield from by_way(made)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("way", [pytest.param(None, marks=pytest.mark.full), "staged"])
 @pytest.mark.parametrize(("method", "algorithm"), HIERARCHICAL)
 def test_pairs_of_ranks_as_nodes(
@@ -82,6 +83,7 @@ def test_pairs_of_ranks_as_nodes(
 
 
 @pytest.mark.once
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")]
 )

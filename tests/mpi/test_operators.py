@@ -76,11 +76,20 @@ def bits(x: Array | None) -> bytes:
     return b"" if x is None else x.tobytes()
 
 
-# In the short run every type with one operator, every operator with one type of each kind: kernels have tests of their own.
+# Each is compiled, and kernels have tests of their own. `.ci/run` has every type with one operator, every operator with one type of each
+# kind; the short run some types, and every operator with one type.
+KINDS = ("f8", "i4", "?", "c16", "g")
+
+
+def runs(name: str, dtype: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of an operator with an element type."""
+    if dtype in KINDS and (name == "SUM" or dtype == next(one for one in KINDS if one in NUMPY[name][1])):
+        return []
+    return [pytest.mark.ci if name == "SUM" or dtype in KINDS else pytest.mark.full]
+
+
 BUILT_IN = [
-    pytest.param(
-        name, dtype, marks=() if name == "SUM" or dtype in ("?", "i4", "f8", "c16", "g") else pytest.mark.full
-    )
+    pytest.param(name, dtype, marks=runs(name, dtype))
     for name, (_, dtypes) in NUMPY.items()
     for dtype in dtypes
 ]

@@ -17,7 +17,7 @@ from reference import COLLECTIVES, REDUCING, UNTOUCHED, Array, agreed, communica
 import hpcoll
 from hpcoll.selection.config import NATIVE
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/same_bits"))
 from right_bits import lean
 from same_cases import operator
 

@@ -150,6 +150,7 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     assert status != 0
 
 
+@pytest.mark.ci
 @pytest.mark.once
 @pytest.mark.parametrize(
     "ending", ["an exception", *(pytest.param(one, marks=pytest.mark.full) for one in [*ENDINGS][1:])]
@@ -183,6 +184,7 @@ except hpcoll.PeerFailed as error:
     assert done.returncode != 0
 
 
+@pytest.mark.ci
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("form", "way"),
@@ -234,6 +236,7 @@ def test_a_child_that_ends_is_no_rank() -> None:
     assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
 
 
+@pytest.mark.ci
 @pytest.mark.once
 def test_a_stopped_rank_is_named() -> None:
     """SIGSTOP, as under a debugger; it goes on when the others have given it up, and hears that."""
@@ -253,6 +256,7 @@ goes_on.start()
     assert "rank 1 is stopped" in said[0][0]
 
 
+@pytest.mark.ci
 @pytest.mark.once
 def test_a_rank_waits_on_another_communicator() -> None:
     """It is named as it is called since; the chain of waits goes on there. Nobody raises: another thread of rank 1 may come."""
@@ -269,6 +273,7 @@ def test_a_rank_waits_on_another_communicator() -> None:
     assert "MismatchError" not in errors + str(said)
 
 
+@pytest.mark.ci
 @pytest.mark.once
 @pytest.mark.parametrize("end", ["KeyboardInterrupt", pytest.param("MemoryError", marks=pytest.mark.full)])
 def test_one_rank_gives_up(end: str) -> None:
@@ -294,6 +299,7 @@ elif comm.rank == 2:
         assert re.search(r"PeerFailed .*rank 1 gave up", said[rank][0]), (said, errors)
 
 
+@pytest.mark.ci
 @pytest.mark.once
 def test_records(tmp_path: Path) -> None:
     """Each rank leaves one when a call fails and at SIGUSR2, and ``hpcoll inspect`` says of them what happened."""

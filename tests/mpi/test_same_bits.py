@@ -1,6 +1,6 @@
 """The same bits: results of `order="rank"`, of exact sums and of exact functions of arrays, compared bit by bit with plain Python's.
 
-`tests/same_bits/runs.py` tries many more, on hosts, both libraries and up to eight ranks.
+`benchmarks/same_bits/runs.py` tries many more, on hosts, both libraries and up to eight ranks.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from reference import agreed, communicator
 
 import hpcoll
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/same_bits"))
 import cut_arrays
 from contributions import DTYPES, operators
 from right_bits import bits

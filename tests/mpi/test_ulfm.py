@@ -75,6 +75,7 @@ def test_survivors_of_a_first_use(way: dict[str, str]) -> None:
 
 
 @ULFM
+@pytest.mark.ci
 def test_a_training_goes_on() -> None:
     """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
     program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]

@@ -158,6 +158,7 @@ def test_bugs_of_hpcoll_keep_their_frames(tmp_path: Path) -> None:
     assert len(of_hpcoll(text)) >= 2
 
 
+@pytest.mark.ci
 def test_a_hook_of_the_program_gets_the_error_whole(tmp_path: Path) -> None:
     """Set after hpcoll's, it is called in its place."""
     told = "'hook', error.rank, error.call, len(error.rows), error.rows[1]"

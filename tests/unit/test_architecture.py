@@ -4,7 +4,6 @@ import ast
 import itertools
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -112,13 +111,6 @@ def heavy(found: Iterable[Edge]) -> list[str]:
 
 def test_imports_point_down() -> None:
     assert upward(edges()) == []
-
-
-def test_classes_have_names_of_their_own() -> None:
-    """One name, one thing: who greps for a class finds one."""
-    trees = (ast.parse(path.read_text()) for path in MODULES.values())
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_kernels_stand_on_the_base_alone() -> None:

@@ -18,7 +18,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, parse_nodes
 from hpcoll.schedules.row import Algorithm, unserved
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "same_bits"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/same_bits"))
 from right_bits import canonical, largest_below
 
 REDUCING = [

@@ -47,6 +47,7 @@ def test_every_row_for_1_to_some_ranks_and_every_root(most: int) -> None:
     check_claims(summaries)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "nranks", [(33,), pytest.param((100, 127, 128, 129, 255), marks=pytest.mark.full)], ids=str

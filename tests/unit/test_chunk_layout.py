@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES, meaning
-from hpcoll.schedules.row import Row, schedule
+from hpcoll.schedules.row import Algorithm, schedule
 
 counts, segments, chunk_counts = st.integers(0, 300), st.integers(1, 400), st.integers(1, 20)
 BLOCK_ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].blocks]
@@ -47,7 +47,7 @@ def test_all_segments_but_the_last_share_a_layout(count: int, segment: int) -> N
 @pytest.mark.parametrize("row", BLOCK_ROWS, ids=[row.key for row in BLOCK_ROWS])
 @given(count=st.integers(0, 60), segment=segments, nranks=st.integers(1, 9), data=st.data())
 def test_a_segment_is_the_same_slice_of_every_block(
-    row: Row, count: int, segment: int, nranks: int, data: st.DataObject
+    row: Algorithm, count: int, segment: int, nranks: int, data: st.DataObject
 ) -> None:
     rank, root = (data.draw(st.integers(0, nranks - 1)) for _ in range(2))
     steps = schedule(row, nranks, rank, root if COLLECTIVES[row.collective].rooted else 0)

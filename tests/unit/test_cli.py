@@ -377,6 +377,7 @@ def test_what_is_piped_is_not_cut(
     )
 
 
+@pytest.mark.ci
 def test_pictures_of_many_ranks_can_be_read_or_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

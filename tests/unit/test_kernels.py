@@ -38,13 +38,17 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "bxor": np.bitwise_xor,
 }
 
-# Each pair is compiled, which takes a second or two. The short run has every operator with a type that has all its paths, and sums of each
-# kind of type, signed and not, narrow and wide.
-SHORT = {(ops.SUM, name) for name in ("int8", "uint64", "float32", "float64", "complex64", "complex128")} | {
+# Each pair is compiled, which takes a second or two. `.ci/run` has every operator with a type that has all its paths, and sums of each
+# kind of type, signed and not, narrow and wide; the short run some of these.
+SHORT = {
+    (ops.SUM, "int8"),
+    (ops.SUM, "float64"),
     (ops.PROD, "complex128"),
     (ops.MIN, "float64"),
-    (ops.MAX, "float64"),
     (ops.LAND, "bool"),
+}
+LATER = {(ops.SUM, name) for name in ("uint64", "float32", "complex64", "complex128")} | {
+    (ops.MAX, "float64")
 }
 every_integer = pytest.mark.parametrize(
     "dtype",
@@ -67,7 +71,11 @@ every_pair = pytest.mark.parametrize(
             op,
             dtype,
             id=f"{op.name}-{dtype}",
-            marks=() if dtype.name == "int32" or (op, dtype.name) in SHORT else pytest.mark.full,
+            marks=()
+            if (op, dtype.name) in SHORT
+            else pytest.mark.ci
+            if dtype.name == "int32" or (op, dtype.name) in LATER
+            else pytest.mark.full,
         )
         for op, dtype in PAIRS
     ],
@@ -215,6 +223,7 @@ def test_many_sources_fold_as_the_canonical_expression(dtype: np.dtype, position
         ), nsrcs
 
 
+@pytest.mark.ci
 def test_what_an_operator_of_the_user_computes_in_between_has_the_element_type() -> None:
     """So a reduction of several sources gives the bits of one after another."""
     mean = reduce_op(lambda a, b: (a + b) / 3.0, commutative=False)
@@ -243,6 +252,7 @@ def test_an_operator_of_the_user_keeps_left_and_right_apart() -> None:
     assert set(fold(halves, srcs[1], *srcs)) == {-2.0}
 
 
+@pytest.mark.ci
 def test_an_operator_of_the_user_is_compiled_once() -> None:
     absmax = reduce_op(lambda a, b: a if abs(a) > abs(b) else b, name="absmax")
     dtype = np.dtype(np.int32)
@@ -276,6 +286,7 @@ def vector_additions(nsrcs: int) -> int:
     return len(re.findall(r"= fadd[^\n]*<\d+ x float>", text))
 
 
+@pytest.mark.ci
 def test_folds_of_several_sources_are_vectorised() -> None:
     """Two sources have three loops, for a result of its own and in place of either; each further source has one, and all are alike."""
     of_two = vector_additions(2)

@@ -62,6 +62,7 @@ def test_varying_blocks(key: str, short: bool) -> None:
             check(case._replace(most_nbytes=rng.choice((1 << 30, 16)), nodes=random_nodes(row, nranks, rng)))
 
 
+@pytest.mark.ci
 @every_row
 def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
     rng = random.Random(row.key)

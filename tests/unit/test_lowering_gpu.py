@@ -45,6 +45,7 @@ def test_results(row: Algorithm, reach: str, short: bool) -> None:
         check(gpu_case(row, nranks, reach, rng))
 
 
+@pytest.mark.ci
 @every_row
 def test_more_ranks(row: Algorithm, short: bool) -> None:
     rng = random.Random(row.key)
@@ -68,6 +69,7 @@ def test_calls_one_after_another(seed: int) -> None:
 FOLDS = ["allreduce/direct", "reduce/direct", "reduce_scatter/direct", "allreduce/two_shot"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reach", ["all mapped", "all staged", "pinned", "nodes"])
 @pytest.mark.parametrize("key", FOLDS)
 def test_long_folds(key: str, reach: str, short: bool) -> None:
@@ -89,6 +91,7 @@ def test_long_folds(key: str, reach: str, short: bool) -> None:
 # --- structure
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reach", REACH)
 @every_row
 def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
@@ -131,6 +134,7 @@ def scratch_end(program: Program) -> int:
     return max((displ + nbytes for buffer, displ, nbytes in found if buffer == SCRATCH), default=0)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reach", REACH)
 @every_row
 def test_scratch_is_what_rows_use(row: Algorithm, reach: str) -> None:

@@ -104,6 +104,7 @@ def test_results(row: Algorithm, where: str, short: bool) -> None:
         check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 
+@pytest.mark.ci
 @every_row
 def test_every_kind_of_memory(row: Algorithm, short: bool) -> None:
     """In place and not, symmetric and not, on messages that are staged and read in place."""

@@ -259,6 +259,7 @@ def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> No
 # --- every wait is needed
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key", [key for key in CATALOGUE if key != "barrier/dissemination"])
 def test_waits_come_before_the_memory_is_touched(key: str) -> None:
     """A WAIT put off to the end of its lane is refused just where a later row touches its request's memory."""

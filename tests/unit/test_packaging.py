@@ -12,6 +12,7 @@ from pathlib import Path
 import environments
 import platforms
 import pytest
+import run
 import setuptools
 from clients.table import CLIENTS, TOOLS
 from lock import FILES, HEADER, LOCKS, PLATFORMS, entries, locked
@@ -38,16 +39,21 @@ def test_a_checkout_without_what_hpcoll_needs_says_what_to_install() -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, last)
 
 
-def test_what_runs_on_one_rank_alone_is_in_the_short_run() -> None:
-    """On one rank the short run takes smoke cases only: a file that starts jobs of its own there, and is none, would never run."""
+def test_what_the_short_run_leaves_out_is_there() -> None:
+    for folder, names in run.LATER.items():
+        assert [one for one in names.split() if not [*ROOT.glob(f"tests/{folder}/test_{one}.py")]] == []
+
+
+def test_what_runs_on_one_rank_alone_is_in_a_run() -> None:
+    """On one rank `.ci/run` takes smoke cases only: a file that starts jobs of its own there, and is none, would never run."""
     files = {path.name: path.read_text() for path in (ROOT / "tests/mpi").glob("test_*.py")}
     alone = {name: text for name, text in files.items() if "enough in the run on one rank" in text}
     assert alone
     assert [name for name, text in alone.items() if "pytest.mark.smoke" not in text] == []
 
 
-def test_what_needs_three_ranks_is_in_the_short_run() -> None:
-    """The short run takes `once` on two ranks, and `twice` on three: a test or file with such a mark that needs more would never run."""
+def test_what_needs_three_ranks_is_in_a_run() -> None:
+    """`.ci/run` takes `once` on two ranks, and `twice` on three: a test or file with such a mark that needs more would never run."""
     never = []
     for path in (ROOT / "tests/mpi").glob("test_*.py"):
         tree = ast.parse(path.read_text())

@@ -82,6 +82,7 @@ def test_bine(nranks: int) -> None:
         assert ways == [round(2 ** (k + 1) / 3) for k in range(len(ways))]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("nranks", SMALL)
 def test_binary_is_in_order_for_every_root(nranks: int) -> None:
     for root in range(nranks):

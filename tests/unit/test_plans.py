@@ -53,6 +53,7 @@ def calls(row: Algorithm, count: int) -> list[Call]:
 SIZES = (2, 3, 4, 5, 7, 8, 9, 15, 17, 33, 64)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("key", "apart"),
     [(row.key, apart) for row in CATALOGUE.values() for apart in (True, False) if apart or row.hierarchical],

@@ -29,6 +29,7 @@ def lines(key: str, nranks: int, width: int = 80, root: int = 0) -> list[str]:
     return render_text(drawing(key, nranks, root), width).splitlines()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("nranks", [1, 2, 3, 8])
 @pytest.mark.parametrize("key", CATALOGUE)
 def test_every_row_is_drawn_as_text(key: str, nranks: int) -> None:
@@ -217,6 +218,7 @@ def test_a_curve_that_covers_another_lets_it_be_seen() -> None:
     assert figures.dashes(others[0], [first]) == (0, (4, 4)) != figures.dashes(first, [first, others[0]])
 
 
+@pytest.mark.ci
 def test_of_many_algorithms_the_slow_ones_are_faded_and_all_are_labelled(tmp_path: Path) -> None:
     found = [line for i, name in enumerate(NAMES) for line in drawn_lines(name, 10.0 - i / 10)]
     run = Run("run", ("allreduce",), tuple(found))

@@ -279,6 +279,7 @@ def test_what_a_ring_loses_on_a_cyclic_placement() -> None:
 # --- 64 ranks of one node on several caches
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("key", [row.key for row in ROWS])
 @pytest.mark.parametrize("text", ["8", "8:cyclic", "40+24", "32"])
 def test_64_ranks_on_cache_domains_are_proven(key: str, text: str) -> None:

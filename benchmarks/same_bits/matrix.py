@@ -1,8 +1,8 @@
 """A program that runs under mpiexec: every case of `same_cases`, exact sums of distributed arrays; rank 0 prints one hash a line.
 
-    mpiexec -n 3 python tests/same_bits/matrix.py                 # cases in host memory, and permuted ranks
-    mpiexec -n 2 python tests/same_bits/matrix.py --double        # arrays of the double of the CUDA driver
-    mpiexec -n 4 python tests/same_bits/matrix.py --largest 4097  # short shares only
+    mpiexec -n 3 python benchmarks/same_bits/matrix.py                 # cases in host memory, and permuted ranks
+    mpiexec -n 2 python benchmarks/same_bits/matrix.py --double        # arrays of the double of the CUDA driver
+    mpiexec -n 4 python benchmarks/same_bits/matrix.py --largest 4097  # short shares only
 
 `runs.py` starts it many times and compares hashes.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests")]
 
 import cut_arrays  # noqa: E402
 from right_bits import Array, bits  # noqa: E402
@@ -41,7 +41,7 @@ class Broken(Exception):
 
 
 class Tally:
-    """What a run has found: cases by kind, hashes by key, and what was wrong."""
+    """The findings of a run: cases by kind, hashes by key, and what was wrong."""
 
     def __init__(self) -> None:
         self.begun, self.planned = 0, 0  # of what is to be run

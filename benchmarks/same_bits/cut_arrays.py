@@ -19,7 +19,7 @@ Parts = Sequence[Array]
 
 
 class Function(NamedTuple):
-    """One of hpcoll's functions of distributed arrays, and its right result for a global array of one axis."""
+    """A function of hpcoll's for distributed arrays, and its right result for a global array of one axis."""
 
     name: str
     kinds: str

@@ -1,7 +1,7 @@
 """Many short runs of `program.py` with a late rank, and as many with none: does `Communicator.stragglers` name the right one?
 
-    python tests/lateness/runs.py --late 100 --none 100 --to build/late.jsonl     # half an hour; writes a line for each run
-    python tests/lateness/runs.py --table build/late.jsonl                        # tables of what was written
+    python benchmarks/lateness/runs.py --late 100 --none 100 --to build/late.jsonl     # half an hour; writes a line for each run
+    python benchmarks/lateness/runs.py --table build/late.jsonl                        # tables of what was written
 
 Kinds of lateness: a sleep, a spin, SIGSTOP from outside, a process that takes the rank's core, a host whose link is slow, a delay amid a
 training's backward pass, and one that other ranks inherit through a sub-communicator. Ranks are on one node, or on emulated hosts

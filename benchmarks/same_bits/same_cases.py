@@ -32,7 +32,7 @@ OUT, IN = "out of place", "in place"
 
 
 class Memory(NamedTuple):
-    """How buffers of calls are made with contents, written again and read."""
+    """Functions that make buffers of calls with contents, write them again and read them."""
 
     make: Callable[[Array], Any]
     write: Callable[[Any, Array], Any]
@@ -89,7 +89,7 @@ def wanted(case: SameCase, rank: int, nranks: int) -> Array | None:
 
 
 class Ran(NamedTuple):
-    """What a case gave on one rank: what was received, and whether that is right in every start of the call."""
+    """The results of a case on one rank: what was received, and whether that is right in every start of the call."""
 
     found: Array | None
     good: bool

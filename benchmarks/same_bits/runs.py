@@ -1,8 +1,8 @@
 """Many runs of `matrix.py`: do all algorithms, ranks, hosts, libraries, memories and ways to cut an array give the same bits?
 
-    python tests/same_bits/runs.py --to build/same_bits.jsonl                           # hours on two cores; writes a line for each run
-    python tests/same_bits/runs.py --only hosts --seconds 60 --to build/same_bits.jsonl # runs whose name has a word, some of their cases
-    python tests/same_bits/runs.py --table build/same_bits.jsonl                        # tables of what was written
+    python benchmarks/same_bits/runs.py --to build/same_bits.jsonl                           # hours; writes a line for each run
+    python benchmarks/same_bits/runs.py --only hosts --seconds 60 --to build/same_bits.jsonl # runs with a word in their name, some cases
+    python benchmarks/same_bits/runs.py --table build/same_bits.jsonl                        # tables of what was written
 
 Each result is compared with NumPy's or Python's when it comes (`right_bits.py`). Here the hashes of all runs are compared, so that a result
 of one number of ranks is that of another. Emulated hosts need root (`tests/cluster/hosts.sh`).

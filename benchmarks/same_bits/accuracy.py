@@ -1,7 +1,7 @@
 """Millions of exact sums and products, each compared with the correctly rounded one: ill-conditioned, any exponents, subnormal, ties.
 
-    python tests/same_bits/accuracy.py                # ten million, minutes
-    python tests/same_bits/accuracy.py --cases 100000 --seed 7
+    python benchmarks/same_bits/accuracy.py                # ten million, minutes
+    python benchmarks/same_bits/accuracy.py --cases 100000 --seed 7
 
 The fold of `hpcoll.EXACT_SUM`, `hpcoll.exact_sum` and `hpcoll.exact_dot` run in this process, without MPI. The right results are those of
 `math.fsum`; where that overflows, or a second rounding could differ, of integers of any length. If mpmath is there, it sums some again.
@@ -38,7 +38,7 @@ def _any(rng: Rng, shape: tuple[int, int], dtype: np.dtype, low: Any, high: Any)
 
 
 def exponents(rng: Rng, shape: tuple[int, int], dtype: np.dtype) -> Array:
-    """Of the whole range."""
+    """Exponents of the whole range."""
     form = FORMS[dtype]
     return _any(rng, shape, dtype, form.least + 1, form.top - 4)
 

@@ -1,7 +1,7 @@
-"""What the same bits cost: plain sums and others in turns, in one process, so that both meet the same machine.
+"""The price of the same bits: plain sums and others in turns, in one process, so that both meet the same machine.
 
-    mpiexec -n 2 python tests/same_bits/prices.py                # plain, order="rank" and EXACT_SUM: 8 KiB, 1 MiB, 16 MiB of float64
-    python tests/same_bits/prices.py --local                     # exact_sum and exact_dot of 10^7 doubles, beside np.sum and np.dot
+    mpiexec -n 2 python benchmarks/same_bits/prices.py                # plain, order="rank" and EXACT_SUM: 8 KiB, 1 MiB, 16 MiB of float64
+    python benchmarks/same_bits/prices.py --local                     # exact_sum and exact_dot of 10^7 doubles, beside np.sum and np.dot
 
 Each round makes every contender once, in an order that turns; rank 0 prints medians, least times, and the median of the ratios of rounds.
 """
