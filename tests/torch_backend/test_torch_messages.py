@@ -33,21 +33,6 @@ def test_tags_tell_messages_apart(by: Caller) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_any_source(by: Caller) -> None:
-    if RANK:
-        dist.send(by.given(RANK, 3), 0, tag=RANK % 2)
-    else:
-        for tag in (0, 1):
-            sources = set()
-            for _ in [rank for rank in RANKS if rank and rank % 2 == tag]:
-                tensor = by.empty(3)
-                sources.add(source := dist.recv(tensor, tag=tag))
-                assert torch.equal(tensor, by.given(source, 3))
-            assert sources == {rank for rank in RANKS if rank and rank % 2 == tag}
-    dist.barrier()
-
-
-@pytest.mark.mpi(min_size=2)
 def test_batch(by: Caller) -> None:
     """Both ways with all ranks, which would wait for ever one after another."""
     received = [by.empty(2, 3) for _ in RANKS]
@@ -58,16 +43,6 @@ def test_batch(by: Caller) -> None:
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     assert all(torch.equal(received[rank], by.given(rank, 2, 3)) for rank in others)
-
-
-@pytest.mark.mpi(min_size=2)
-def test_objects() -> None:
-    if RANK == 0:
-        dist.send_object_list([{"from": 0}, "text"], dst=1)
-    if RANK == 1:
-        objects = [None, None]
-        assert dist.recv_object_list(objects, src=0) == 0
-        assert objects == [{"from": 0}, "text"]
 
 
 @pytest.mark.mpi(min_size=2)
@@ -87,10 +62,6 @@ def test_callbacks_of_messages_run_as_they_arrive() -> None:
         dist.send(torch.ones(1), 0, tag=1)
         dist.recv(torch.zeros(1), 0)
         dist.send(torch.zeros(1), 0, tag=0)
-
-
-def test_monitored_barrier() -> None:
-    dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
 @pytest.mark.mpi(min_size=2)
