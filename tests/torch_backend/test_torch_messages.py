@@ -33,6 +33,21 @@ def test_tags_tell_messages_apart(by: Caller) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
+def test_any_source(by: Caller) -> None:
+    if RANK:
+        dist.send(by.given(RANK, 3), 0, tag=RANK % 2)
+    else:
+        for tag in (0, 1):
+            sources = set()
+            for _ in [rank for rank in RANKS if rank and rank % 2 == tag]:
+                tensor = by.empty(3)
+                sources.add(source := dist.recv(tensor, tag=tag))
+                assert torch.equal(tensor, by.given(source, 3))
+            assert sources == {rank for rank in RANKS if rank and rank % 2 == tag}
+    dist.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_batch(by: Caller) -> None:
     """Both ways with all ranks, which would wait for ever one after another."""
     received = [by.empty(2, 3) for _ in RANKS]

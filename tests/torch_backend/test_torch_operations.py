@@ -183,6 +183,26 @@ def test_functional_collectives(device: torch.device) -> None:
     )
 
 
+def test_objects() -> None:
+    gathered: list[Any] = [None] * NRANKS
+    dist.all_gather_object(gathered, {"rank": RANK})
+    assert gathered == [{"rank": rank} for rank in RANKS]
+    told = ["from 0" if RANK == 0 else None, RANK]
+    dist.broadcast_object_list(told, src=0)
+    assert told == ["from 0", 0]
+    mine = [None]
+    dist.scatter_object_list(mine, [f"for {rank}" for rank in RANKS], src=0)
+    assert mine == [f"for {RANK}"]
+
+
+def test_ranks_may_wait_differently(device: torch.device) -> None:
+    """At once, or later."""
+    by = Caller(RANK % 2 == 0, device)
+    tensor = by.given(RANK, 4)
+    by(dist.all_reduce, tensor)
+    check([(tensor, by.total(4))])
+
+
 def test_many_in_flight(device: torch.device) -> None:
     """They may be waited for in another order than they were begun."""
     by = Caller(False, device)
