@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import resources
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import agreed, fresh, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, MismatchError
@@ -37,7 +38,7 @@ def made(way: str) -> hpcoll.Communicator:
     """A communicator that was used; skips where ranks cannot exchange what they have to say in this way."""
     comm = fresh()
     comm.Barrier()
-    if way == "shared memory" and not comm._context.resources.shares_memory:
+    if way == "shared memory" and not resources(comm).shares_memory:
         pytest.skip("needs shared memory")
     return comm
 
@@ -52,7 +53,7 @@ def caught(
     begun = time.monotonic()
     error = raised(lambda: and_on(comm, run, in_flight if form is in_flight else blocking))
     seconds = time.monotonic() - begun
-    wrong = agreed([] if isinstance(error, MismatchError) else [repr(error)])
+    wrong = agreed(unless(isinstance(error, MismatchError), repr(error)))
     assert wrong == [], wrong
     wrong = agreed(not_refused(raised(comm.Barrier)))
     assert wrong == [], wrong
@@ -69,8 +70,4 @@ def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..
 def not_refused(error: BaseException | None, why: str = "") -> list[str]:
     """Return what a call has given after another has failed, if not the error that says so; ``why`` is a pattern of the reason in it."""
     text = rf"rank {MPI.COMM_WORLD.rank}: .*cannot be used: .*{why}"
-    return (
-        []
-        if isinstance(error, ArgumentError) and re.search(text, str(error))
-        else [f"not refused: {error!r}"]
-    )
+    return unless(isinstance(error, ArgumentError) and re.search(text, str(error)), f"not refused: {error!r}")

@@ -1,5 +1,6 @@
 """Every upper-case collective as a call whose buffers can be filled again and whose result can be checked, started in any way."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -54,6 +55,7 @@ class Case:
 
     Attributes:
         method: Name of the blocking form.
+        shape: Elements of each rank's block, where blocks vary; else ``count`` times 1, 2, 0 in turn.
         arguments: Positional arguments of every form.
     """
 
@@ -65,10 +67,11 @@ class Case:
         root: int = 0,
         in_place: bool = False,
         dtype: Any = np.float64,
+        shape: Callable[[int], int] | None = None,
     ) -> None:
         self.rank, self.nranks, self.method, self.count, self.root = comm.rank, comm.size, method, count, root
         self.in_place = in_place and (method not in ROOTED or comm.rank == root)
-        self._dtype = np.dtype(dtype)
+        self._dtype, self._shape = np.dtype(dtype), shape or (lambda rank: count * ((rank + 1) % 3))
         before, _ = self._memories(0)
         self._buffers = [Guarded(memory.size - 2 * GUARD, dtype) for memory in before]
         self.arguments = self._arguments()
@@ -121,7 +124,7 @@ class Case:
 
     def _sizes(self) -> list[int]:
         """Elements of every rank's block: also none."""
-        return [self.count * ((r + 1) % 3) for r in range(self.nranks)]
+        return [self._shape(r) for r in range(self.nranks)]
 
     def _varying(self, turn: int) -> tuple[list[Array], list[Array]]:
         sizes, n, me = self._sizes(), self.nranks, self.rank
@@ -186,6 +189,12 @@ class Case:
         return (*arrays, self.root) if self.method in ROOTED else tuple(arrays)
 
 
+def blocking(comm: Any, case: Case, **options: Any) -> bool:
+    """Call, and say whether the result is right."""
+    getattr(comm, case.method)(*case.arguments, **options)
+    return case.good()
+
+
 def issue(comm: Any, case: Case, **options: Any) -> MPI.Request:
     """The non-blocking form."""
     request: MPI.Request = getattr(comm, f"I{case.method.lower()}")(*case.arguments, **options)
@@ -212,9 +221,7 @@ def in_every_form(
 ) -> list[Any]:
     """Run cases blocking, all in flight, and all persistent twice, waited for in an order of each rank's own. Return what was wrong."""
     wrong, requests = list[Any](), list[Any]()
-    for case in cases:
-        getattr(comm, case.method)(*case.arguments, **options)
-    wrong += [("blocking", case) for case in cases if not case.good()]
+    wrong += [("blocking", case) for case in cases if not blocking(comm, case, **options)]
     for turn, form in enumerate(turns):
         for case in cases:
             case.fill(1 + turn)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from internals import resources
 from mpi4py import MPI
 
 import hpcoll
@@ -13,7 +14,7 @@ from hpcoll.runtime.transports import window
 
 def shares(comm: hpcoll.Communicator) -> bool:
     """Say whether this rank has neighbours with which it shares memory."""
-    return comm._context.resources.message_contexts[0].rings is not None
+    return resources(comm).message_contexts[0].rings is not None
 
 
 def holdings() -> tuple[int, int, int, int]:
@@ -47,7 +48,7 @@ def mapping_of(array: np.ndarray) -> dict[str, str]:
 
 def staged_nbytes(comm: hpcoll.Communicator) -> int:
     """Bytes other than 0 that this rank has staged since the communicator was made; 0 where it shares no memory."""
-    rings = comm._context.resources.message_contexts[0].rings
+    rings = resources(comm).message_contexts[0].rings
     if rings is None:
         return 0
     part = int(rings.fields[STAGING_AT]) - rings.window.address

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import free_kept, resources
 from mpi4py import MPI
 from slowness import slowed
 
 import hpcoll
-from hpcoll.comm.context import attach
 
 Array = np.ndarray[Any, Any]
 GUARD = 9  # elements on either side of a receive buffer that nobody may touch
@@ -72,7 +72,7 @@ def communicator(name: str = "world") -> hpcoll.Communicator:
 
 def fresh() -> hpcoll.Communicator:
     """A duplicate of the world that has nothing of others, freed or yet to come, with settings as they are now; collective."""
-    attach._registry.free()
+    free_kept()
     return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
 
 
@@ -86,7 +86,7 @@ def works(comm: MPI.Intracomm) -> bool:
 
 def set_from_here(comm: hpcoll.Communicator, **settings: Any) -> None:
     """Settings for the calls that follow, as if the environment said so: what is made and compiled before has no limit."""
-    on = comm._context.resources
+    on = resources(comm)
     on.config = on.config._replace(**settings)
 
 
@@ -101,6 +101,22 @@ def comes(what: Callable[[], bool], most_s: float = SOON_S) -> bool:
 def agreed(wrong: list[Any]) -> list[Any]:
     """Return what went wrong on any rank, with the rank: the same list everywhere, so that all ranks fail the same test."""
     return [(rank, what) for rank, found in enumerate(MPI.COMM_WORLD.allgather(wrong)) for what in found]
+
+
+def unless(good: Any, told: Any) -> list[Any]:
+    """Return what to tell of this rank where something is not good."""
+    return [] if good else [told]
+
+
+def ensure(good: Any, told: Any) -> None:
+    """Fail on all ranks where something is not good on any; collective."""
+    ensure_none(unless(good, told))
+
+
+def ensure_none(wrong: list[Any]) -> None:
+    """Fail on all ranks where something is wrong on any, and say what; collective."""
+    found = agreed(wrong)
+    assert not found, found
 
 
 def raised(run: Callable[[], Any]) -> BaseException | None:

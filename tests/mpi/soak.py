@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from internals import resources
 from mpi4py import MPI
 from soak_case import COMBINE, FORMS, Case
 
@@ -62,7 +63,7 @@ def provoke(case: Case, fault: str, victim: int, chance: random.Random) -> float
     )  # no message, and none that comes the same way later
     call.form = "blocking" if fault == "bit" or nothing else call.form
     if fault == "bit" and me:  # of all that was called so far
-        case.comm._context.resources.message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
+        resources(case.comm).message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
         call.run()
         for _ in range(
@@ -87,7 +88,7 @@ def limited() -> Any:
 def lose(comm: Any, chance: random.Random) -> None:
     """Set back by one what one rank has acknowledged of another's messages in one staging slot."""
     reader, writer, slot = *chance.sample(range(comm.size), 2), chance.randrange(fields.STAGING_SLOTS)
-    rings = comm._context.resources.message_contexts[0].rings
+    rings = resources(comm).message_contexts[0].rings
     at = (
         int(rings.fields[fields.ACKS_AT] - rings.window.address)
         + (reader * comm.size + writer) * CACHE_LINE_NBYTES
@@ -124,7 +125,7 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
     ended = ended or gives_up(comm)
     WORLD.Barrier()
     if (
-        not ended and comm._context.resources.aborted_by is not None
+        not ended and resources(comm).aborted_by is not None
     ):  # who was through when others gave up hears it in its next call
         ended = gives_up(comm)
     assert WORLD.allreduce(int(ended)) in (0, WORLD.size), (
@@ -175,11 +176,7 @@ def soak(seconds: float, seed: int) -> Counter[str]:
                 be_late(stopped=case.turn < 30)
             counts["calls"] += 1
             counts["wrong"] += not case.run()
-        if (
-            WORLD.size > 1
-            and counts["faults"] % LOST_EVERY == 0
-            and comms[0]._context.resources.shares_memory
-        ):
+        if WORLD.size > 1 and counts["faults"] % LOST_EVERY == 0 and resources(comms[0]).shares_memory:
             counts["faults"] += 1
             counts += without_acknowledgement(chance)
         at, fault, victim = chance.randrange(len(comms)), chance.choice(FAULTS), chance.randrange(WORLD.size)

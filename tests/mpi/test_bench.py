@@ -25,7 +25,7 @@ from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.catalogue import algorithms
 
 WORLD = MPI.COMM_WORLD
-QUICK = ["-b", "4", "-e", "8K", "-f", "40", "-n", "2", "-w", "1", "-m", "1"]
+QUICK = "-b 4 -e 8K -f 40 -n 2 -w 1 -m 1".split()
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 
@@ -217,25 +217,25 @@ def test_an_input_that_was_written_to_is_found_wrong() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["allreduce", "--algorithms", "rings"], "allreduce algorithm must be one of ring"),
+        ("allreduce --algorithms rings".split(), "allreduce algorithm must be one of ring"),
         (["allsum"], "collective must be one of"),
-        (["allreduce", "-d", "quad"], "datatype must be one of"),
-        (["allreduce", "-o", "xor"], "op must be one of"),
-        (["allreduce", "-o", "band"], "operator band takes integer elements, got float32"),
-        (["bcast", "-r", "99"], "root must be a rank below"),
-        (["bcast", "-n", "0"], "iters must be from 1 to 10000000, got 0"),
-        (["bcast", "-b", "0"], "sizes need 1 <= minbytes <= maxbytes, got 0"),
-        (["bcast", "-b", "8", "-e", "4"], "sizes need 1 <= minbytes <= maxbytes, got 8 and 4"),
-        (["bcast", "-b", "many"], "size must be a number of bytes"),
-        (["bcast", "-f", "1"], "stepfactor must be at least 2"),
-        (["bcast", "-i", "1"], "stepbytes makes 16777209 sizes"),
-        (["bcast", "--segment", "0"], "segment must be at least 1 byte"),
-        (["bcast", "--output", "/nowhere/file"], "cannot write /nowhere/file"),
-        (["bcast", "--plot", "/nowhere/file.png"], "cannot write /nowhere/file.png"),
-        (["bcast", "--plot", "file.gif"], "plot file must end in .svg, .png, .pdf, got 'file.gif'"),
-        (["barrier", "--plot", "file.png"], "a barrier has no message size to plot against"),
+        ("allreduce -d quad".split(), "datatype must be one of"),
+        ("allreduce -o xor".split(), "op must be one of"),
+        ("allreduce -o band".split(), "operator band takes integer elements, got float32"),
+        ("bcast -r 99".split(), "root must be a rank below"),
+        ("bcast -n 0".split(), "iters must be from 1 to 10000000, got 0"),
+        ("bcast -b 0".split(), "sizes need 1 <= minbytes <= maxbytes, got 0"),
+        ("bcast -b 8 -e 4".split(), "sizes need 1 <= minbytes <= maxbytes, got 8 and 4"),
+        ("bcast -b many".split(), "size must be a number of bytes"),
+        ("bcast -f 1".split(), "stepfactor must be at least 2"),
+        ("bcast -i 1".split(), "stepbytes makes 16777209 sizes"),
+        ("bcast --segment 0".split(), "segment must be at least 1 byte"),
+        ("bcast --output /nowhere/file".split(), "cannot write /nowhere/file"),
+        ("bcast --plot /nowhere/file.png".split(), "cannot write /nowhere/file.png"),
+        ("bcast --plot file.gif".split(), "plot file must end in .svg, .png, .pdf, got 'file.gif'"),
+        ("barrier --plot file.png".split(), "a barrier has no message size to plot against"),
         (
-            ["allreduce", "-o", "avg", "--algorithms", "native"],
+            "allreduce -o avg --algorithms native".split(),
             "nothing is left to measure: the MPI library has no operator avg",
         ),
     ],

@@ -181,36 +181,6 @@ def call(comm: Any, method: str, *arguments: Any, host: bool = True) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("host", [False, True])
-def test_calls(double: Double, host: bool) -> None:
-    comm = hpcoll.Communicator(MPI.COMM_WORLD)
-    n, rank = comm.size, comm.rank
-    x, y = double.Array(n * 4).fill(np.arange(4 * n) + rank), double.Array(n * 4).fill(-1)
-    sums = np.arange(4 * n) * n + n * (n - 1) // 2
-    call(comm, "Allreduce", x, y, MPI.SUM, host=host)
-    assert y.get().tolist() == sums.tolist()
-    call(comm, "Allreduce", MPI.IN_PLACE, y, MPI.MAX, host=host)
-    assert y.get().tolist() == sums.tolist()
-    y.fill(-1)
-    call(comm, "Bcast", x if rank == n - 1 else y, n - 1, host=host)
-    assert (x if rank == n - 1 else y).get().tolist() == list(range(n - 1, 5 * n - 1))
-    y.fill(-1)
-    call(comm, "Allgather", x[:4], y, host=host)
-    assert y.get().reshape(n, 4)[:, 1].tolist() == list(range(1, n + 1))
-    y.fill(-1)
-    call(comm, "Allgatherv", [x, 2], [y, [2] * n, [4 * i + 1 for i in range(n)], MPI.FLOAT], host=host)
-    assert y.get().reshape(n, 4).tolist() == [[-1, i, i + 1, -1] for i in range(n)]
-    y.fill(-1)
-    call(comm, "Gather", x[:4], y if rank == 0 else None, 0, host=host)
-    assert y.get()[-1] == (n + 2 if rank == 0 else -1)
-    if host:  # the MPI library does not look for it
-        call(comm, "Allgather", y[4 * rank : 4 * rank + 4].fill(rank), y)  # its own place
-        assert y.get()[::4].tolist() == list(range(n))
-        with pytest.raises(ArgumentError, match="partial overlap"):
-            call(comm, "Allreduce", x[:-1], x[1:], MPI.SUM)
-
-
-@pytest.mark.mpi
 def test_calls_that_only_the_library_has(double: Double) -> None:
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     n, rank = comm.size, comm.rank

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from forms import every
+from internals import context
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import communicator, ensure, ensure_none, unless
 from test_call_cache import Marked, frozen, total, warm
 
 import hpcoll
@@ -40,7 +41,7 @@ def test_operators_that_look_alike() -> None:
             comm.Allreduce(x, y, op=op, algorithm="direct")
             wrong += [] if (y == wanted).all() else [("by keyword", y[0], wanted)]
     comm.Free()
-    assert agreed([str(one) for one in wrong]) == []
+    ensure_none([str(one) for one in wrong])
 
 
 def test_operators_that_are_gone() -> None:
@@ -56,7 +57,7 @@ def test_operators_that_are_gone() -> None:
         wrong += [] if (y == (total(comm), comm.size)[k % 2]).all() else [(k, y[0])]
         del copy
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_more_shapes_than_a_table_holds() -> None:
@@ -67,9 +68,9 @@ def test_more_shapes_than_a_table_holds() -> None:
         x, y = np.full(length, comm.rank + 1.0), np.zeros(length)
         comm.Allreduce(x, y, algorithm="direct")
         comm.Bcast(x, root=comm.size - 1, algorithm="direct")
-        wrong += [] if (y == total(comm)).all() and (x == comm.size).all() else [length]
+        wrong += unless((y == total(comm)).all() and (x == comm.size).all(), length)
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_every_method_again() -> None:
@@ -81,9 +82,9 @@ def test_every_method_again() -> None:
         for case in cases:
             case.fill(turn)
             getattr(comm, case.method)(*case.arguments, algorithm=None if turn < 2 else "native")
-            wrong += [] if case.good() else [(turn, case)]
+            wrong += unless(case.good(), (turn, case))
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_every_method_finds_its_entry() -> None:
@@ -99,10 +100,10 @@ def test_every_method_finds_its_entry() -> None:
         for case in cases:
             case.fill(turn)
             getattr(comm, case.method)(*case.arguments)
-        sizes.append([len(table.calls) for table in comm._context.tables.tables.values()])
+        sizes.append([len(table.calls) for table in context(comm).tables.tables.values()])
     comm.Free()
     assert sizes[1] == sizes[0] == sizes[2]
-    assert agreed([] if all(sizes[0]) else [sizes]) == []
+    ensure(all(sizes[0]), sizes)
 
 
 @pytest.mark.parametrize("how", ["Fortran order", "subclass", "read-only root"])
@@ -110,7 +111,7 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
     """Calls that can never take the quick way leave the table alone."""
     comm = communicator().Dup()
     warm(comm, "direct")
-    tables = comm._context.tables.tables
+    tables = context(comm).tables.tables
     for _ in range(call_cache.MAX_ENTRIES + 1):
         if how == "Fortran order":
             comm.Allreduce(np.ones((2, 3), order="F"), np.ones((2, 3), order="F"), algorithm="direct")
@@ -121,7 +122,7 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
     entries = {key[0]: len(table.calls) for key, table in tables.items()}
     wanted = {"Allreduce": 1} | ({"Bcast": int(comm.rank > 0)} if how == "read-only root" else {})
     comm.Free()
-    assert agreed([] if entries == wanted else [entries]) == []
+    ensure(entries == wanted, entries)
 
 
 def test_what_is_never_found_neither_pushes_out_nor_keeps_out() -> None:
@@ -130,7 +131,7 @@ def test_what_is_never_found_neither_pushes_out_nor_keeps_out() -> None:
         pytest.skip("arrays of this NumPy are laid out otherwise")
     comm = communicator().Dup()
     x, y, z = np.full(4, comm.rank + 1.0), np.zeros(4), np.zeros(4, complex)
-    table, sizes = comm._context.tables.table("Allreduce"), list[int]()
+    table, sizes = context(comm).tables.table("Allreduce"), list[int]()
 
     def pair() -> list[Any]:
         return [np.ones(1, np.dtype("d,i4", align=True)), 1, MPI.DOUBLE_INT]
@@ -147,4 +148,4 @@ def test_what_is_never_found_neither_pushes_out_nor_keeps_out() -> None:
     comm.Allreduce(z, z.copy())
     wrong = [] if sizes == sorted(sizes) and table._misses == misses else [(sizes, misses, table._misses)]
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

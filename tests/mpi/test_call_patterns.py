@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from memory_kinds import Dlpack
 from mpi4py import MPI
-from reference import agreed, fresh
+from reference import ensure_none, fresh, unless
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -49,11 +49,11 @@ def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -
         spec = SPECS[name](x)
         y = np.zeros(3_000_000 if name == "large count" else x.size)
         comm.Allreduce(spec, [y, MPI.DOUBLE], algorithm=algorithm)
-        wrong += [] if (y == comm.size * (comm.size + 1) / 2).all() else [(turn, y)]
-    wrong += (
-        [] if len(described) < 3 else [described]
+        wrong += unless((y == comm.size * (comm.size + 1) / 2).all(), (turn, y))
+    wrong += unless(
+        len(described) < 3, described
     )  # two programs where a count is cut into blocks that differ
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -70,8 +70,8 @@ def test_arrays_of_the_standard_library_are_told_apart_by_their_elements(blockin
             comm.Allreduce(x, y, algorithm="direct")
         else:
             comm.Iallreduce(x, y, algorithm="direct").Wait()
-        wrong += [] if y.tolist() == [comm.size * (comm.size + 1) / 2] * 3 else [(turn, code, y)]
-    assert agreed(wrong) == []
+        wrong += unless(y.tolist() == [comm.size * (comm.size + 1) / 2] * 3, (turn, code, y))
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -99,12 +99,12 @@ def test_blocks_without_lists_are_recognised(name: str, described: list[str]) ->
         comm.Allgatherv(x, spec(y, n), algorithm="direct")
         found = y.reshape(comm.size, n + gap)
         right = (found[:, :n] == np.arange(1, comm.size + 1)[:, None]).all() and not found[:, n:].any()
-        wrong += [] if right else [(turn, y)]
+        wrong += unless(right, (turn, y))
         z = np.zeros(n * comm.size)
         comm.Alltoallv(spec(y, n), z, algorithm="direct")
-        wrong += [] if (z == comm.rank + 1).all() else [(turn, z)]
-    assert agreed(wrong) == []
-    assert agreed([] if len(described) < 5 else [len(described)]) == []  # of 12 calls
+        wrong += unless((z == comm.rank + 1).all(), (turn, z))
+    ensure_none(wrong)
+    ensure_none([] if len(described) < 5 else [len(described)])  # of 12 calls
     comm.Free()
 
 
@@ -118,13 +118,11 @@ def test_an_uneven_split_is_recognised(described: list[str]) -> None:
         sizes = [n // comm.size + (rank < n % comm.size) for rank in range(comm.size)]
         x, y = np.full(sizes[comm.rank], comm.rank + 1.0), np.zeros(n)
         comm.Allgatherv(x, y, algorithm="direct")
-        wrong += (
-            []
-            if y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)]
-            else [(turn, y)]
+        wrong += unless(
+            y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)], (turn, y)
         )
-    wrong += [] if len(described) < 3 else [described]
-    assert agreed(wrong) == []
+    wrong += unless(len(described) < 3, described)
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -163,9 +161,9 @@ def test_calls_that_only_the_library_understands(described: list[str]) -> None:
         pairs["a"], pairs["b"] = comm.rank + turn, comm.rank
         found = pairs.copy()
         comm.Allreduce([pairs, 4, MPI.DOUBLE_INT], [found, 4, MPI.DOUBLE_INT], MPI.MINLOC)
-        wrong += [] if (found["a"] == turn).all() and (found["b"] == 0).all() else [found]
-    wrong += [] if len(described) == 1 else [described]
-    assert agreed(wrong) == []
+        wrong += unless((found["a"] == turn).all() and (found["b"] == 0).all(), found)
+    wrong += unless(len(described) == 1, described)
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -192,7 +190,7 @@ def test_an_array_that_only_a_list_named_is_there_until_the_call_has_ended(form:
 
     def change() -> None:
         spec[0] = np.zeros(100)
-        lost.extend([] if array() is not None else ["the array is gone"])
+        lost.extend(unless(array() is not None, "the array is gone"))
         MPI.COMM_WORLD.send(None, 0)
 
     def change_during_the_call() -> None:
@@ -218,5 +216,5 @@ def test_an_array_that_only_a_list_named_is_there_until_the_call_has_ended(form:
     if thread.ident:
         thread.join()
     right = (y == comm.size * (comm.size + 1) / 2).all()
-    assert agreed(lost + ([] if right else [y])) == []
+    ensure_none(lost + unless(right, y))
     comm.Free()

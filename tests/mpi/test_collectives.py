@@ -5,19 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import Case, blocking
 from mpi4py import MPI
 from reference import (
     ALGORITHMS,
     COLLECTIVES,
     REDUCTIONS,
     REPRESENTATIVE,
-    ROOTED,
-    Guarded,
-    agreed,
     communicator,
-    contributions,
-    expected,
-    prefilled,
+    ensure_none,
     representative,
     roots,
 )
@@ -31,45 +27,16 @@ EVERY = [
 ]
 
 
-def call(comm: hpcoll.Communicator, collective: str, send: Any, recv: Any, root: int, **options: Any) -> None:
-    """Calls a collective by its name, with a root if it has one."""
-    method = getattr(comm, COLLECTIVES[collective])
-    if collective == "bcast":
-        method(recv, root=root, **options)
-    elif collective in ROOTED:
-        method(send, recv, root=root, **options)
-    else:
-        method(send, recv, **options)
-
-
 def run(
     comm: hpcoll.Communicator, collective: str, count: int, root: int, dtype: Any = np.float64, **options: Any
 ) -> bool:
     """Out of place: the right result, the input as before, nothing else touched."""
-    inputs = contributions(collective, comm.size, count)
-    wanted = expected(collective, comm.rank, root, inputs)
-    sends = collective != "scatter" or comm.rank == root
-    send = Guarded(inputs[comm.rank], dtype) if sends else None
-    recv = Guarded(wanted.size if wanted is not None else count, dtype)
-    if collective == "bcast" and comm.rank == root:
-        recv.inner[:] = inputs[root]
-    call(comm, collective, send.inner if send else None, recv.inner, root, **options)
-    return recv.holds(wanted) and (send is None or send.holds(inputs[comm.rank]))
+    return blocking(comm, Case(comm, COLLECTIVES[collective], count, root, dtype=dtype), **options)
 
 
 def run_in_place(comm: hpcoll.Communicator, collective: str, count: int, root: int, **options: Any) -> bool:
     """In place, on the ranks that may."""
-    inputs = contributions(collective, comm.size, count)
-    wanted = expected(collective, comm.rank, root, inputs)
-    before = prefilled(collective, comm.rank, root, inputs)
-    if before is None:  # not the root: as out of place
-        return run(comm, collective, count, root, **options)
-    buffer = Guarded(before)
-    if collective == "scatter":
-        call(comm, collective, buffer.inner, MPI.IN_PLACE, root, **options)
-        return buffer.holds(before)
-    call(comm, collective, MPI.IN_PLACE, buffer.inner, root, **options)
-    return buffer.holds(before if wanted is None else wanted)
+    return blocking(comm, Case(comm, COLLECTIVES[collective], count, root, in_place=True), **options)
 
 
 def counts(nranks: int) -> list[int]:
@@ -81,7 +48,7 @@ def counts(nranks: int) -> list[int]:
 def test_every_root_and_count(collective: str, algorithm: str, runner: Any) -> None:
     comm = communicator()
     cases = [(count, root) for count in counts(comm.size) for root in roots(collective, comm.size)]
-    assert agreed([case for case in cases if not runner(comm, collective, *case, algorithm=algorithm)]) == []
+    ensure_none([case for case in cases if not runner(comm, collective, *case, algorithm=algorithm)])
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
@@ -92,15 +59,12 @@ def test_deep_pipeline(collective: str, algorithm: str, runner: Any) -> None:
     """A prime number of elements in segments of 8 and a few more: hundreds of lanes, windows that move on, a short last segment."""
     comm = communicator()
     cases = [(1009, root, segment) for root in {0, comm.size - 1} for segment in (64, 1000)]
-    assert (
-        agreed(
-            [
-                case
-                for case in cases
-                if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
-            ]
-        )
-        == []
+    ensure_none(
+        [
+            case
+            for case in cases
+            if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
+        ]
     )
 
 
@@ -111,15 +75,12 @@ def test_other_communicators(name: str, collective: str, algorithm: str) -> None
     cases = [
         (runner, count, comm.size // 2) for runner in (run, run_in_place) for count in (0, comm.size + 1, 101)
     ]
-    assert (
-        agreed(
-            [
-                case
-                for runner, *case in cases
-                if not runner(comm, collective, *case, algorithm=algorithm, segment=128)
-            ]
-        )
-        == []
+    ensure_none(
+        [
+            case
+            for runner, *case in cases
+            if not runner(comm, collective, *case, algorithm=algorithm, segment=128)
+        ]
     )
 
 
@@ -131,7 +92,7 @@ def test_chosen_by_the_library(collective: str) -> None:
     cases = [
         (runner, count, 0) for runner in (run, run_in_place) for count in (1, 1, 1009, 1009, 100_003, 100_003)
     ]
-    assert agreed([case for runner, *case in cases if not runner(comm, collective, *case)]) == []
+    ensure_none([case for runner, *case in cases if not runner(comm, collective, *case)])
 
 
 @pytest.mark.parametrize("segment", [None, 256])
@@ -160,4 +121,4 @@ def test_barrier(algorithm: str | None) -> None:
         left = time.monotonic()
         if max(MPI.COMM_WORLD.allgather(came)) > left:
             wrong.append(late)
-    assert agreed(wrong) == []
+    ensure_none(wrong)

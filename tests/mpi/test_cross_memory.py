@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import context, resources
 from mpi4py import MPI
-from reference import ALGORITHMS, agreed, communicator, fresh, representative
+from reference import ALGORITHMS, communicator, ensure, ensure_none, fresh, representative, unless
 from test_collectives import run, run_in_place
 
 import hpcoll
@@ -27,12 +28,12 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
         pytest.skip("needs a peer")
     monkeypatch.setenv("HPCOLL_SHM_COPY", "cma")
     comm = fresh()
-    assert comm._context.resources.node.own_memory is not None
+    assert resources(comm).node.own_memory is not None
     return comm
 
 
 def engines(comm: Any) -> list[Any]:
-    found: list[Any] = comm._context.planner.engines()
+    found: list[Any] = context(comm).planner.engines()
     return found
 
 
@@ -55,7 +56,7 @@ def test_right_answers(reading: hpcoll.Communicator, collective: str, algorithm:
         for count in counts
         if not runner(reading, collective, count, reading.size - 1, algorithm=algorithm)
     ]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     reading.Free()
 
 
@@ -73,7 +74,7 @@ def test_same_bits(
     staged, read = np.zeros_like(x), np.zeros_like(x)
     comm.Allreduce(x, staged, algorithm=algorithm)
     reading.Allreduce(x, read, algorithm=algorithm)
-    assert agreed([] if staged.tobytes() == read.tobytes() else [algorithm]) == []
+    ensure(staged.tobytes() == read.tobytes(), algorithm)
     assert lent(reading)
     assert not lent(comm)
     comm.Free()
@@ -95,7 +96,7 @@ def test_requests(reading: hpcoll.Communicator) -> None:
         request.Wait()
         wrong += [] if (again == turn).all() else [(turn, again[0])]
     request.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     reading.Free()
 
 
@@ -112,8 +113,8 @@ def test_where_ranks_cannot_read_each_others_memory(
     )
     monkeypatch.setenv("HPCOLL_SHM_COPY", "cma")
     comm = fresh()
-    assert comm._context.resources.node.own_memory is None
-    assert agreed([] if run(comm, "allreduce", COUNT, 0, algorithm="two_shot") else ["wrong"]) == []
+    assert resources(comm).node.own_memory is None
+    ensure(run(comm, "allreduce", COUNT, 0, algorithm="two_shot"), "wrong")
     assert not lent(comm)
     if comm.rank == 0:
         assert (
@@ -126,8 +127,8 @@ def test_where_ranks_cannot_read_each_others_memory(
 def test_where_writes_are_slow() -> None:
     """Unless told, ranks stage until they have seen that their writes to shared memory are slow; then they try both ways in turns."""
     comm = fresh()
-    rings = comm._context.resources.message_contexts[0].rings
-    if rings is None or comm._context.resources.node.own_memory is None:
+    rings = resources(comm).message_contexts[0].rings
+    if rings is None or resources(comm).node.own_memory is None:
         pytest.skip("needs a peer whose memory can be read")
     x, found = np.ones(SLOW_NBYTES // 8), []
     for slow in (0, 1 << 20):
@@ -137,17 +138,14 @@ def test_where_writes_are_slow() -> None:
             comm.Bcast(x, algorithm="direct")
             ways.append(int(rings.fields[f.READ_FROM]) == SLOW_NBYTES)
         found.append(ways)
-    assert agreed([] if found == [[False] * 8, [False, True] * 4] else found) == []
+    ensure_none([] if found == [[False] * 8, [False, True] * 4] else found)
     engine = next(engine for engine in engines(comm) if engine.state[f.TURNS])
     for staged, read, reads in ((100, 200, False), (200, 100, True)):
         engine.state[[f.STAGED_NS, f.READ_NS]] = staged, read
         rings.fields[f.SLOW_WRITES] = 1 << 20
         comm.Bcast(x, algorithm="direct")
-        assert agreed([] if bool(engine.state[f.READS]) is reads else [(staged, read)]) == []
-        assert (
-            agreed([] if min(engine.state[f.STAGED_NS], engine.state[f.READ_NS]) <= 100 else ["not timed"])
-            == []
-        )
+        ensure(bool(engine.state[f.READS]) is reads, (staged, read))
+        ensure(min(engine.state[f.STAGED_NS], engine.state[f.READ_NS]) <= 100, "not timed")
     rings.fields[f.SLOW_WRITES] = 0
     comm.Free()
 
@@ -158,10 +156,10 @@ def test_memory_that_peers_may_not_read_is_staged(reading: hpcoll.Communicator) 
         x = np.frombuffer(pages, np.uint8)
         x[:] = 7 if reading.rank == 0 else 0
         reading.Bcast(x, algorithm="direct")
-        wrong = [] if (x == 7).all() else ["answer"]
+        wrong = unless((x == 7).all(), "answer")
         del x
-    assert agreed(wrong + ["was lent"] * lent(reading)) == []
+    ensure_none(wrong + ["was lent"] * lent(reading))
     y = np.full(COUNT, reading.rank)
     reading.Bcast(y, algorithm="direct")
-    assert agreed([] if lent(reading) else ["other memory is not"]) == []
+    ensure(lent(reading), "other memory is not")
     reading.Free()

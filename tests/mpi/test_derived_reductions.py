@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import ensure_none, fresh, raised, unless
 
 pytestmark = pytest.mark.mpi
 COUNT = 2
@@ -124,11 +124,11 @@ def test_as_plain_mpi4py(short: bool) -> None:
             case.run(MPI.COMM_WORLD, frees=False),
             case.run(ours, frees="in flight" in case.form),
         )
-        wrong += [] if OLDER in expected or found == expected[: len(found)] else [(case, expected, found)]
+        wrong += unless(OLDER in expected or found == expected[: len(found)], (case, expected, found))
         if ours is not comm:
             ours.Free()
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("text", [np.array(["a", "b"]), np.array([b"a", b"b"])], ids=["wide", "narrow"])
@@ -141,10 +141,10 @@ def test_text_moves_but_is_not_added(text: np.ndarray) -> None:
             found = text.copy()
             error = raised(lambda one=one, found=found, op=op: one.Allreduce(MPI.IN_PLACE, found, op))
             outcomes.append((type(error), found.tobytes()))
-        wrong += [] if outcomes[0] == outcomes[1] == outcomes[2] else [outcomes]
+        wrong += unless(outcomes[0] == outcomes[1] == outcomes[2], outcomes)
     found, every = text.copy() if comm.rank == 0 else np.zeros_like(text), np.zeros(2 * comm.size, text.dtype)
     comm.Bcast(found)
     comm.Allgather(found, every)
-    wrong += [] if every.tolist() == text.tolist() * comm.size else [every]
+    wrong += unless(every.tolist() == text.tolist() * comm.size, every)
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

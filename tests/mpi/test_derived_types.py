@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import context
 from mpi4py import MPI
-from reference import agreed, communicator, fresh
+from reference import communicator, ensure, ensure_none, fresh, unless
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -88,14 +89,14 @@ def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str, s
             if request is not None:
                 request.Wait()
             alike = all(map(np.array_equal, arrays(expected), arrays(found)))
-            wrong += [] if alike else [(method, name, turn)]
+            wrong += unless(alike, (method, name, turn))
     one.Free()
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def entries(comm: Any) -> list[int]:
-    return [len(table.calls) for table in comm._context.tables.tables.values()]
+    return [len(table.calls) for table in context(comm).tables.tables.values()]
 
 
 def test_what_was_seen_is_not_described_again() -> None:
@@ -112,7 +113,7 @@ def test_what_was_seen_is_not_described_again() -> None:
     after = entries(comm)
     one.Free()
     comm.Free()
-    assert agreed([] if before == after == [1] else [(before, after)]) == []
+    ensure(before == after == [1], (before, after))
 
 
 def test_what_is_refused_stays_refused() -> None:
@@ -141,15 +142,13 @@ def test_a_view_inside_its_array() -> None:
             [np.arange(2.0 * comm.size), 2, MPI.DOUBLE] if comm.rank == 0 else None, [y[5:6], 1, around]
         )
         here = [2.0 * comm.rank, 2.0 * comm.rank + 1]
-        wrong += (
-            []
-            if every.tolist() == [4, 6] * comm.size
-            and y.tolist() == [0] * 4 + [here[0], 0, here[1]] + [0] * 3
-            else [(every, y)]
+        wrong += unless(
+            every.tolist() == [4, 6] * comm.size and y.tolist() == [0] * 4 + [here[0], 0, here[1]] + [0] * 3,
+            (every, y),
         )
     around.Free()
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_late_senders() -> None:
@@ -162,7 +161,7 @@ def test_late_senders() -> None:
             while MPI.Wtime() < end:
                 pass
         comm.Bcast([matrix, 1, one])
-        wrong += [] if (matrix[:, 0] == turn).all() else [(turn, matrix)]
+        wrong += unless((matrix[:, 0] == turn).all(), (turn, matrix))
     one.Free()
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

@@ -19,6 +19,7 @@ from gpu_cases import (
     check_requests,
     communicator,
 )
+from internals import resources
 
 from hpcoll.schedules.catalogue import CATALOGUE
 
@@ -78,7 +79,7 @@ def test_pairs_of_ranks_as_nodes(
     method: str, algorithm: str, way: str | None, grouped: Any, make: Maker
 ) -> None:
     comm = grouped(way)
-    assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+    assert resources(comm).topology.nodes == tuple(rank // 2 for rank in range(comm.size))
     check_method(comm, method, make, algorithm, counts=COUNTS)
 
 

@@ -10,7 +10,7 @@ from cuda_double import installed
 from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from mpi4py import MPI
-from reference import agreed, raised
+from reference import ensure, ensure_none, raised, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, DeviceError, PeerFailed
@@ -71,10 +71,10 @@ def test_an_error_of_the_driver(
     error = raised(lambda: call(comm, start, send, recv, algorithm=algorithm))
     text = f"rank {comm.rank}: [Aa]llreduce.*, {comm.size} ranks: .*"
     found = isinstance(error, DeviceError) and error.code in (700, 719) and re.match(text, str(error))
-    wrong = [] if found or heard(error) else [repr(error)]
+    wrong = unless(found or heard(error), repr(error))
     again = raised(lambda: comm.Allreduce(np.ones(3), np.ones(3)))
-    wrong += [] if isinstance(again, ArgumentError) and "cannot be used" in str(again) else [repr(again)]
-    assert agreed(wrong) == []
+    wrong += unless(isinstance(again, ArgumentError) and "cannot be used" in str(again), repr(again))
+    ensure_none(wrong)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -135,8 +135,8 @@ def test_memory_of_a_call_that_failed_is_not_used_again(failing: Any) -> None:
     failing.races.clear()
     other, there = failing.Array(LONG).fill(1), failing.Array(LONG)
     comms[1].Allreduce(other, there, hpcoll.premul_sum(3))
-    assert agreed(list(failing.races)) == []
-    assert agreed([] if (read(there) == 3 * WORLD.size).all() else ["wrong"]) == []
+    ensure_none(list(failing.races))
+    ensure((read(there) == 3 * WORLD.size).all(), "wrong")
 
 
 @pytest.mark.mpi(min_size=2)
@@ -183,7 +183,7 @@ def test_an_array_of_another_gpu() -> None:
         ):
             allreduce(comm, double, ordinal=1)
         double.make_current(0)
-        assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
+        ensure(allreduce(comm, double), "wrong")
         comm.Free()
 
 
@@ -198,7 +198,7 @@ def test_an_array_that_was_freed(double: Any) -> None:
             ArgumentError, match=f"rank {comm.rank}: {name} needs memory that can be read here"
         ):
             comm.Allreduce(*arguments)
-    assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
+    ensure(allreduce(comm, double), "wrong")
     comm.Free()
 
 
@@ -209,7 +209,7 @@ def test_arrays_of_two_streams(double: Any) -> None:
     double.later(one, send.address, np.full(LONG, 2, np.float32))
     double.later(other, recv.address, np.full(LONG, -1, np.float32))
     comm.Allreduce(send, recv)
-    assert agreed([] if (read(recv) == 2 * comm.size).all() else ["wrong"]) == []
+    ensure((read(recv) == 2 * comm.size).all(), "wrong")
     for stream in ("1", -3, True, object()):
         with pytest.raises(
             ArgumentError, match=f"rank {comm.rank}: stream needs a CUDA stream or its handle"
@@ -236,4 +236,4 @@ def test_ctrl_c(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             comm.Allreduce(send, recv)
         error = raised(lambda: comm.Allreduce(send, recv))
         problem = "" if isinstance(error, ArgumentError) and "cannot be used" in str(error) else repr(error)
-    assert agreed([problem] if problem else []) == []
+    ensure_none([problem] if problem else [])

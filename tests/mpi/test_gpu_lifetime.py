@@ -9,14 +9,12 @@ import pytest
 from cuda_double import installed
 from gpu_cases import read, write
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
+from internals import context
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure, ensure_none, unless
 
 import hpcoll
-from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, WaitPolicy
 from hpcoll.runtime.gpu import device
-from hpcoll.runtime.program.fields import STAYS, YIELDS
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
@@ -28,7 +26,7 @@ def test_memory_that_peers_cannot_map(options: dict[str, Any]) -> None:
     with installed(2, current=mine, forgives=("failures",), **options) as double:
         comm = communicator()
         wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count, ordinal=mine)]
-        assert agreed(wrong) == []
+        ensure_none(wrong)
         assert not double.races
         comm.Free()
 
@@ -41,7 +39,7 @@ def test_any_memory(memory: str, double: Any) -> None:
     whole[LONG : 2 * LONG].fill(comm.rank + 1)
     comm.Allreduce(MPI.IN_PLACE, whole[LONG : 2 * LONG])
     found = read(whole).reshape(3, LONG)
-    assert agreed([] if ([-1, comm.size * (comm.size + 1) / 2, -1] == found.T).all() else [found]) == []
+    ensure(([-1, comm.size * (comm.size + 1) / 2, -1] == found.T).all(), found)
     assert double.failures == []  # it is not even tried to export what cannot be
     comm.Free()
 
@@ -54,12 +52,12 @@ def test_peers_let_go_of_freed_memory(double: Any) -> None:
     for i in range(12):
         send, recv = double.Array(LONG + 3000 * i).fill(comm.rank), double.Array(LONG + 3000 * i)
         comm.Allreduce(send, recv, algorithm="direct")
-        wrong += [] if (read(recv) == comm.size * (comm.size - 1) / 2).all() else [i]
+        wrong += unless((read(recv) == comm.size * (comm.size - 1) / 2).all(), i)
         WORLD.Barrier()
         send.free()
         recv.free()
     after = sum(bool(one.handle) for one in double.memory)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     assert after - before <= 4 * (comm.size - 1)
     comm.Free()
 
@@ -70,13 +68,13 @@ def test_other_memory_at_the_same_address_on_some_ranks(double: Any) -> None:
     wrong = []
     for turn in range(4):
         comm.Allreduce(send, recv, algorithm="direct")
-        wrong += [] if (read(recv) == comm.size).all() else [turn]
+        wrong += unless((read(recv) == comm.size).all(), turn)
         if comm.rank == turn % comm.size:
             address = send.address
             send.free()
             send = double.Array(LONG).fill(1)
-            wrong += [] if send.address == address else ["another address"]
-    assert agreed(wrong) == []
+            wrong += unless(send.address == address, "another address")
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -84,14 +82,14 @@ def test_other_memory_at_the_same_address_on_some_ranks(double: Any) -> None:
 def test_more_allocations_than_can_be_exported(double: Any) -> None:
     comm = communicator()
     allreduce(comm, double)
-    directory = comm._context.gpu._routes.directory
+    directory = context(comm).gpu._routes.directory
     directory._free = directory._free[-129:]
     arrays = [double.Array(LONG).fill(comm.rank) for _ in range(3)]
     found = []
     for array in arrays:
         comm.Allreduce(MPI.IN_PLACE, array)
         found.append((read(array) == comm.size * (comm.size - 1) / 2).all())
-    assert agreed([] if all(found) else found) == []
+    ensure(all(found), found)
     assert "allocations are exported already" in directory.problem
     comm.Free()
 
@@ -99,7 +97,7 @@ def test_more_allocations_than_can_be_exported(double: Any) -> None:
 def test_an_array_over_two_allocations_is_not_exported_by_the_first(double: Any) -> None:
     comm = communicator("ipc")
     allreduce(comm, double)
-    directory, array = comm._context.gpu._routes.directory, double.Array(LONG)
+    directory, array = context(comm).gpu._routes.directory, double.Array(LONG)
     assert (directory is None) == (comm.size == 1)
     if directory is not None:
         assert directory.export(array.address, array.nbytes)
@@ -143,7 +141,7 @@ def test_communicators_in_a_row_leave_nothing(way: str, double: Any) -> None:
         comm = communicator(way)
         parts = [comm.Split(comm.rank % 2), comm.Dup(), comm]
         wrong = [part.size for part in parts if not allreduce(part, double, SHORT)]
-        assert agreed(wrong) == []
+        ensure_none(wrong)
         request = comm.Allreduce_init(double.Array(SHORT).fill(1), double.Array(SHORT))
         request.Start()
         request.Wait()
@@ -155,7 +153,7 @@ def test_communicators_in_a_row_leave_nothing(way: str, double: Any) -> None:
         gc.collect()
         WORLD.Barrier()
         found.append(balance(double))
-    assert agreed([] if found[1:] == [found[1]] * 3 else found) == []
+    ensure_none([] if found[1:] == [found[1]] * 3 else found)
 
 
 def test_persistent_calls_in_a_row_share_streams(double: Any) -> None:
@@ -170,27 +168,6 @@ def test_persistent_calls_in_a_row_share_streams(double: Any) -> None:
     comm.Free()
 
 
-@pytest.mark.parametrize("policy", [OWN_CORE, SHARED_CORE], ids=["own core", "shared core"])
-def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(
-    policy: WaitPolicy, double: Any
-) -> None:
-    """Each pass asks the driver for an event."""
-    comm = communicator()
-    resources = comm._context.resources
-    before, resources.wait_policy = resources.wait_policy, policy
-    found: list[Any] = [allreduce(comm, double)]
-    resources.wait_policy = before
-    engines = [engine for engine in comm._context.planner.engines() if isinstance(engine, GpuEngine)]
-    stays = 200_000 // 40 if policy is OWN_CORE else SHARED_CORE.stays
-    found += [len(engines) == 1] + [
-        int(engine.state[field]) == stays + more * policy.yields
-        for engine in engines
-        for field, more in ((STAYS, 0), (YIELDS, 1))
-    ]
-    assert agreed([] if all(found) else found) == []
-    comm.Free()
-
-
 @pytest.mark.parametrize("count", [SHORT, LONG])
 def test_a_start_follows_the_stream_of_then(count: int, double: Any) -> None:
     comm = communicator()
@@ -202,8 +179,8 @@ def test_a_start_follows_the_stream_of_then(count: int, double: Any) -> None:
         double.later(send.stream, send.address, np.full(count, turn, np.float32))
         request.Start()
         request.Wait()
-        wrong += [] if (read(recv) == turn * comm.size).all() else [turn]
-    assert agreed(wrong) == []
+        wrong += unless((read(recv) == turn * comm.size).all(), turn)
+    ensure_none(wrong)
     request.Free()
     comm.Free()
 
@@ -217,7 +194,7 @@ def test_a_start_does_not_ask_for_counts(double: Any) -> None:
     for request in requests if comm.rank % 2 else requests[::-1]:
         request.Start()
     MPI.Request.Waitall(requests)
-    assert agreed([] if all((read(recv) == comm.size).all() for recv in recvs) else ["wrong"]) == []
+    ensure(all((read(recv) == comm.size).all() for recv in recvs), "wrong")
     comm.Free()
 
 
@@ -237,7 +214,7 @@ def test_two_threads_with_a_communicator_each(double: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert agreed([] if found == [True] * 16 else found) == []
+    ensure_none([] if found == [True] * 16 else found)
     for comm in comms:
         comm.Free()
 
@@ -251,9 +228,9 @@ def test_few_elements_and_one_long_block(way: str, double: Any) -> None:
         write(mine, np.full(counts[comm.rank], comm.rank, np.float32))
         want = np.repeat(np.arange(n), counts)
         comm.Allgatherv(mine, [whole, counts])
-        wrong += [] if (read(whole) == want).all() else [("Allgatherv", counts)]
+        wrong += unless((read(whole) == want).all(), ("Allgatherv", counts))
         back = double.Array(counts[comm.rank])
         comm.Scatterv([whole, counts] if comm.rank == 0 else None, back)
-        wrong += [] if (read(back) == comm.rank).all() else [("Scatterv", counts)]
-    assert agreed(wrong) == []
+        wrong += unless((read(back) == comm.rank).all(), ("Scatterv", counts))
+    ensure_none(wrong)
     comm.Free()

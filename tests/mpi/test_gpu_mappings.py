@@ -8,7 +8,8 @@ import pytest
 from cuda_double import installed
 from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
-from reference import agreed
+from internals import resources
+from reference import ensure, ensure_none, unless
 
 from hpcoll.runtime.gpu.cuda import ALREADY_MAPPED
 
@@ -30,7 +31,7 @@ def test_gpus_that_reach_host_memory_at_other_addresses(way: str | None) -> None
     with installed(host_pointers=False) as double:
         comm = communicator(way)
         wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count)]
-        assert agreed(wrong) == []
+        ensure_none(wrong)
         comm.Free()
 
 
@@ -49,25 +50,25 @@ def test_communicators_share_what_is_mapped(double: Any) -> None:
     while comms:
         comm = comms.pop()
         comm.Allreduce(send, recv.fill(0), algorithm="direct")
-        wrong += [] if (read(recv) == comm.size).all() else [comms]
+        wrong += unless((read(recv) == comm.size).all(), comms)
         comm.Free()
         del comm
         gc.collect()
         opened.append(sum(bool(one.handle) for one in double.memory))
-    wrong += [] if opened[0] <= 3 * (WORLD.size - 1) and opened[-1] == 0 else [opened]
-    assert agreed(wrong + already_mapped(double)) == []
+    wrong += unless(opened[0] <= 3 * (WORLD.size - 1) and opened[-1] == 0, opened)
+    ensure_none(wrong + already_mapped(double))
 
 
 def test_memory_that_is_open_at_first_is_tried_again(double: Any) -> None:
     """Its owner may have forgotten what hinders it since stale mappings were closed."""
     comm = communicator("ipc")
-    wrong = [] if allreduce(comm, double) else ["first"]
+    wrong = unless(allreduce(comm, double), "first")
     double.fail("cuIpcOpenMemHandle_v2", ALREADY_MAPPED)
     send, recv = double.Array(LONG).fill(1), double.Array(LONG).fill(0)
     comm.Allreduce(send, recv, algorithm="direct")
-    wrong += [] if (read(recv) == comm.size).all() else ["again"]
-    wrong += [] if comm.size == 1 or "cuIpcOpenMemHandle_v2" not in double.failing else ["nothing was opened"]
-    assert agreed(wrong) == []
+    wrong += unless((read(recv) == comm.size).all(), "again")
+    wrong += unless(comm.size == 1 or "cuIpcOpenMemHandle_v2" not in double.failing, "nothing was opened")
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -77,12 +78,12 @@ def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
     for turn in range(4):
         send, recv = double.Array(LONG).fill(turn), double.Array(LONG).fill(0)
         comms[turn % 2].Allreduce(send, recv, algorithm="direct")
-        wrong += [] if (read(recv) == WORLD.size * turn).all() else [turn]
+        wrong += unless((read(recv) == WORLD.size * turn).all(), turn)
         WORLD.Barrier()
         if WORLD.rank != turn % 3:
             recv.free()
             send.free()  # last, so that its place is the first to be taken
-    assert agreed(wrong + already_mapped(double)) == []
+    ensure_none(wrong + already_mapped(double))
     for comm in comms:
         comm.Free()
 
@@ -92,13 +93,13 @@ def test_staging_memory_that_is_refused_is_reported(
     double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comm = communicator("staged")
-    node = comm._context.resources.node
+    node = resources(comm).node
     monkeypatch.setattr(node, "_limit", 0)
     monkeypatch.setattr(node, "refused", "an earlier refusal, which was reported")
-    assert agreed([] if allreduce(comm, double) else ["wrong"]) == []
+    ensure(allreduce(comm, double), "wrong")
     texts = [
         text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank 0: ")
     ]
     told = any("of shared memory cannot be had" in text for text in texts)
-    assert agreed([] if told else [caplog.messages]) == []
+    ensure(told, caplog.messages)
     comm.Free()

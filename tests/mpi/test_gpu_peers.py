@@ -12,7 +12,7 @@ from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from launching import command, finished
 from mpi4py import MPI
-from reference import SOON_S, agreed, raised
+from reference import SOON_S, ensure_none, raised, unless
 
 import hpcoll
 
@@ -86,11 +86,11 @@ def test_every_rank_is_told_of_a_mismatch(
         for call in (theirs, mine)
     ]
     plain = text.replace("] on the GPU", "]")
-    wrong = [] if all(one in plain for one in quoted) and seconds < SOON_S else [(text, seconds)]
-    wrong += [] if allreduce(other, double, count) else ["wrong"]
+    wrong = unless(all(one in plain for one in quoted) and seconds < SOON_S, (text, seconds))
+    wrong += unless(allreduce(other, double, count), "wrong")
     comm.recover()
-    wrong += [] if allreduce(comm, double, count) else ["wrong after it"]
-    assert agreed(wrong) == []
+    wrong += unless(allreduce(comm, double, count), "wrong after it")
+    ensure_none(wrong)
 
 
 @several
@@ -111,12 +111,10 @@ def test_a_rank_comes_late(form: Callable[..., None], double: Any) -> None:
     if not late:
         WORLD.Barrier()
     told = rf"(?s)did not end in 0\.5 s:\n  rank \d waits for .*\n  rank {WORLD.size - 1} is in no collective since"
-    wrong = (
-        [] if isinstance(error, hpcoll.CollectiveTimeout) and re.search(told, str(error)) else [repr(error)]
-    )
+    wrong = unless(isinstance(error, hpcoll.CollectiveTimeout) and re.search(told, str(error)), repr(error))
     comm.recover()
-    wrong += [] if allreduce(comm, double) else ["wrong after it"]
-    assert agreed(wrong) == []
+    wrong += unless(allreduce(comm, double), "wrong after it")
+    ensure_none(wrong)
 
 
 @several
@@ -138,10 +136,10 @@ def test_the_driver_fails_on_one_rank(name: str, double: Any) -> None:
     gave_up = isinstance(error, hpcoll.PeerFailed) and f"rank {WORLD.size - 1} gave up: DeviceError" in str(
         error
     )
-    wrong = [] if (isinstance(error, hpcoll.DeviceError) if mine else gave_up) else [repr(error)]
+    wrong = unless(isinstance(error, hpcoll.DeviceError) if mine else gave_up, repr(error))
     comm.recover()
-    wrong += [] if allreduce(comm, double) else ["wrong after it"]
-    assert agreed(wrong) == []
+    wrong += unless(allreduce(comm, double), "wrong after it")
+    ensure_none(wrong)
 
 
 @several
@@ -161,13 +159,12 @@ def test_memory_that_is_freed_in_flight(form: Callable[..., None], double: Any) 
     if comm.rank == comm.size - 1:
         send.free()
     error = raised(request.Wait)
-    wrong = (
-        []
-        if isinstance(error, hpcoll.HpcollError) or (error is None and (read(recv) == comm.size).all())
-        else [repr(error)]
+    wrong = unless(
+        isinstance(error, hpcoll.HpcollError) or (error is None and (read(recv) == comm.size).all()),
+        repr(error),
     )
-    wrong += [] if allreduce(other, double) else ["wrong"]
-    assert agreed(wrong) == []
+    wrong += unless(allreduce(other, double), "wrong")
+    ensure_none(wrong)
 
 
 GONE = f"""

@@ -8,7 +8,7 @@ import pytest
 from gpu_cases import read
 from gpu_double import LONG, WORLD, communicator
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure_none
 
 from hpcoll.base.errors import ArgumentError
 
@@ -41,7 +41,7 @@ def test_results_and_what_is_asked(double: Any) -> None:
         comm.Scan(mine, recv)
         found.append(bool((read(recv) == sum(turn * P + rank for rank in range(RANK + 1))).all()))
     found.append(asked[1:] == asked[-1:] * 4)
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     comm.Free()
 
 
@@ -63,7 +63,7 @@ def test_the_same_refusals_and_other_kinds(double: Any) -> None:
             found.append(True)
     comm.Allreduce(send, recv)
     found.append(bool((read(recv) == P).all()))
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     comm.Free()
 
 
@@ -85,5 +85,5 @@ def test_longer_calls_on_the_same_arrays(double: Any) -> None:
         other = double.Array(count).fill(RANK + 7)
         comm.Allreduce(other, result := double.Array(count).fill(0))
         found.append(bool((read(result) == P * (P - 1) / 2 + 7 * P).all()))
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     comm.Free()

@@ -7,7 +7,7 @@ from cuda_double import installed, kernels
 from gpu_cases import read
 from gpu_double import LONG, WORLD, communicator
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure_none, unless
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.double]
 
@@ -30,7 +30,7 @@ def wrong_sums(comm: Any, double: Any, in_place: bool, ordinal: int = 0, **optio
     recv = double.Array(LONG, ordinal=ordinal).fill(comm.rank + 1)
     send = MPI.IN_PLACE if in_place else double.Array(LONG, ordinal=ordinal).fill(comm.rank + 1)
     comm.Allreduce(send, recv, **options)
-    return [] if (read(recv) == comm.size * (comm.size + 1) / 2).all() else [f"sum, in place {in_place}"]
+    return unless((read(recv) == comm.size * (comm.size + 1) / 2).all(), f"sum, in place {in_place}")
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -44,7 +44,7 @@ def test_one_rank_of_a_gpu_works(ngpus: int, in_place: bool, folds: list[list[in
         sharing = WORLD.allgather(len(folds))
         alone = WORLD.size <= ngpus  # each has a GPU of its own: all work, on a part or on everything
         expected = [1] * WORLD.size if alone else [int(rank < ngpus) for rank in range(WORLD.size)]
-        assert agreed(wrong + ([] if sharing == expected else [f"reductions of the ranks: {sharing}"])) == []
+        ensure_none(wrong + unless(sharing == expected, f"reductions of the ranks: {sharing}"))
         comm.Free()
 
 
@@ -54,15 +54,8 @@ def test_operands_are_aligned_alike(algorithm: str, folds: list[list[int]], doub
     comm = communicator()
     wrong = wrong_sums(comm, double, in_place=False, algorithm=algorithm)
     beyond = {address % 16 for values in folds for address in (*values[:8], *values[9:17])}
-    assert (
-        agreed(
-            wrong
-            + (
-                []
-                if folds and beyond == {0}
-                else [f"{len(folds)} reductions, {beyond} behind a multiple of 16"]
-            )
-        )
-        == []
+    ensure_none(
+        wrong
+        + ([] if folds and beyond == {0} else [f"{len(folds)} reductions, {beyond} behind a multiple of 16"])
     )
     comm.Free()

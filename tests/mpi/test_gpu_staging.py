@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from gpu_cases import read
 from gpu_double import LONG, WORLD, allreduce, communicator
+from internals import resources
 from mpi4py import MPI
-from reference import agreed, raised
+from reference import ensure_none, raised
 
 import hpcoll
 from hpcoll.base.errors import DeviceError
@@ -29,7 +30,7 @@ def pinned_nbytes(double: Any) -> int:
 
 def turns(comm: hpcoll.Communicator) -> list[Any]:
     """The message contexts that the communicators of a group have in turn, on this test's GPU."""
-    return [one for one in comm._context.resources.team.turns._all if one.gpu is gpu_of(0)]
+    return [one for one in resources(comm).team.turns._all if one.gpu is gpu_of(0)]
 
 
 def iallreduce(comm: hpcoll.Communicator, double: Any) -> bool:
@@ -63,7 +64,7 @@ def test_blocking_calls_of_all_communicators_share_one(double: Any) -> None:
     del comm, comms
     gc.collect()
     found.append(window.mapped_nbytes() <= max(before, host))
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
 
 
 @pytest.mark.once
@@ -79,7 +80,7 @@ def test_calls_in_flight_have_memory_from_the_first_on(double: Any) -> None:
         comm.Free()
         gc.collect()
         found.append(pinned_nbytes(double) == EACH)
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     kept.Free()
 
 
@@ -93,7 +94,7 @@ def test_calls_of_roots_that_do_not_wait(double: Any) -> None:
             array.fill(10 * turn + i if comm.rank == turn % comm.size else -1)
             comm.Bcast(array, root=turn % comm.size)
         wrong += [(turn, i) for i, array in enumerate(arrays) if not (read(array) == 10 * turn + i).all()]
-    assert agreed(wrong or ([] if len(turns(comms[0])) == 1 else turns(comms[0]))) == []
+    ensure_none(wrong or ([] if len(turns(comms[0])) == 1 else turns(comms[0])))
     for comm in comms:
         comm.Free()
 
@@ -109,48 +110,9 @@ def test_what_one_rank_still_uses_no_other_takes(where: str, double: Any) -> Non
     found += [allreduce(comms[1], double), len(turns(comms[0])) == 2, pinned_nbytes(double) == 2 * EACH]
     first.idle, owners = idle, [one.owner for one in turns(comms[0])]
     found += [allreduce(comm, double) for comm in comms] + [owners == [one.owner for one in turns(comms[0])]]
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     for comm in comms:
         comm.Free()
-
-
-@pytest.mark.once
-def test_a_communicator_that_is_given_another_uses_that(double: Any) -> None:
-    """Also where it has made calls like this one on what another communicator is using now."""
-    comms = [communicator("staged") for _ in range(2)]
-    found = [allreduce(comm, double) for comm in comms]
-    (first,) = turns(comms[0])
-    idle, first.idle = first.idle, None  # the second communicator is inside a call
-    assert idle is not None
-    before = idle.rings.fields.copy()
-    found += [
-        allreduce(comms[0], double),
-        bool((idle.rings.fields == before).all()),
-        len(turns(comms[0])) == 2,
-    ]
-    first.idle = idle
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
-    for comm in comms:
-        comm.Free()
-
-
-@pytest.mark.once
-def test_a_call_waits_while_others_agree(double: Any) -> None:
-    """The rank on which it comes first does not know yet whether its communicator still has its turn."""
-    comm = communicator("staged")
-    found = [allreduce(comm, double)]
-    (first,) = turns(comm)
-    first.wanted = True
-
-    def settle() -> None:
-        first.wanted = False
-
-    later = threading.Timer(0.05, settle)
-    later.start()
-    found += [allreduce(comm, double), not first.wanted, len(turns(comm)) == 1]
-    later.join()
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
-    comm.Free()
 
 
 @pytest.mark.once
@@ -169,7 +131,7 @@ def test_threads_have_as_many_as_are_at_work(double: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert agreed([] if found == [True] * 32 else found) == []
+    ensure_none([] if found == [True] * 32 else found)
     assert len(turns(comms[0])) <= 4
     for comm in comms:
         comm.Free()
@@ -188,7 +150,7 @@ def test_a_call_that_failed_keeps_its_own(double: Any, monkeypatch: pytest.Monke
     found.append(isinstance(raised(lambda: comms[0].Allreduce(send, recv)), DeviceError))
     WORLD.Barrier()
     found += [allreduce(comms[1], double), len(turns(comms[1])) == 2]
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
 
 
 @pytest.mark.once
@@ -198,7 +160,7 @@ def test_a_limit_for_one(
     """Blocking calls of any number of communicators have enough; calls in flight travel by MPI, and say so."""
     comms = [communicator("staged") for _ in range(3)]
     found: list[Any] = [allreduce(comms[0], double)]
-    node = comms[0]._context.resources.node
+    node = resources(comms[0]).node
     limit = WORLD.allreduce(window.mapped_nbytes(), MPI.MAX) + EACH // 2
     monkeypatch.setattr(node, "_limit", limit)
     found += [allreduce(comm, double) for comm in (*comms, *comms)] + [said(caplog) == []]
@@ -210,7 +172,7 @@ def test_a_limit_for_one(
         len(said(caplog)) == 2,
     ]
     found.append(pinned_nbytes(double) == EACH)
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     for comm in comms:
         comm.Free()
 
@@ -244,7 +206,7 @@ def test_memory_that_one_rank_cannot_pin(double: Any, caplog: pytest.LogCaptureF
         pinned_nbytes(double) == 3 * EACH,
     ]
     found += [allreduce(comms[0], double), len(said(caplog)) == 3, len(turns(comms[0])) == 2]
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     for comm in comms:
         comm.Free()
 
@@ -265,7 +227,7 @@ def test_what_one_node_is_refused_another_has(double: Any, monkeypatch: pytest.M
         turns(comms[0])[1].ended == 4,
     ]
     found.append(pinned_nbytes(double) == (each if WORLD.rank < 2 else 2 * each))
-    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
     for comm in comms:
         comm.Free()
 
@@ -276,7 +238,7 @@ def test_a_refusal_says_that_old_systems_need_all_at_once(
 ) -> None:
     comm = communicator("staged")
     monkeypatch.setattr(window, "populates", lambda: False)
-    monkeypatch.setattr(comm._context.resources.node, "_limit", 0)
+    monkeypatch.setattr(resources(comm).node, "_limit", 0)
     found = [allreduce(comm, double), len(said(caplog)) == 1, "before Linux 5.14" in " ".join(said(caplog))]
-    assert agreed([] if all(found) else caplog.messages) == []
+    ensure_none([] if all(found) else caplog.messages)
     comm.Free()

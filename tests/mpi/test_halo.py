@@ -11,7 +11,7 @@ import pytest
 from cuda_double import Double
 from cuda_double.arrays import Array as DoubleArray
 from mpi4py import MPI
-from reference import Array, agreed, communicator
+from reference import Array, communicator, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -75,17 +75,17 @@ def filled(
     ) as halo:
         array[halo.owned] = want[halo.owned]
         halo.exchange()
-        wrong += [] if (array == want).all() else [("first", array, want)]
+        wrong += unless((array == want).all(), ("first", array, want))
         array[halo.owned] *= 2
         halo.start()
         halo.wait()
-        wrong += [] if (array[want != LEFT] == 2 * want[want != LEFT]).all() else [("again", array, want)]
+        wrong += unless((array[want != LEFT] == 2 * want[want != LEFT]).all(), ("again", array, want))
         times = np.zeros(array.shape, int)
         for part in (halo.inner, *halo.rim):
             times[part] += 1
         once = np.zeros(array.shape, int)
         once[halo.owned] = 1
-        wrong += [] if (times == once).all() else [("parts", times)]
+        wrong += unless((times == once).all(), ("parts", times))
     return wrong
 
 
@@ -101,7 +101,7 @@ def test_ghost_layers(dims: tuple[int, ...]) -> None:
             for one in filled(grid, [1] * len(dims), corners)
         ]
         grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_widths_and_elements(more: dict[str, Any]) -> None:
     grid = grid_of(MPI.Compute_dims(NRANKS, 2), [True, False])
     wrong = filled(grid, **more) if "datetime" not in str(more) else times_filled(grid)
     grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def times_filled(grid: Any) -> list[Any]:
@@ -128,7 +128,7 @@ def times_filled(grid: Any) -> list[Any]:
     with hpcoll.Halo(grid, array) as halo:
         array[halo.owned] = want[halo.owned]
         halo.exchange()
-    return [] if (array == want).all() else [array]
+    return unless((array == want).all(), array)
 
 
 def test_a_grid_of_mpi4py() -> None:
@@ -141,16 +141,14 @@ def test_a_grid_of_mpi4py() -> None:
     total = comm.allreduce(1)
     halo.free()
     halo.free()
-    wrong += (
-        []
-        if (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS)
-        else [array]
+    wrong += unless(
+        (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS), array
     )
     wrong += [] if halo.nbytes == 16 else [halo.nbytes]
     with pytest.raises(ArgumentError, match=rf"rank {grid.rank}: Halo needs to be in use, was freed"):
         halo.exchange()
     grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_without_persistent_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +161,7 @@ def test_without_persistent_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = grid_of([NRANKS], [True])
     wrong = filled(grid, [1], False)
     grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_turns() -> None:
@@ -315,4 +313,4 @@ def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     halo.free()
     grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

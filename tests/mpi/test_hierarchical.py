@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_blocks
 import test_shm
-import test_symmetric
 from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
+from internals import made_for, resources
 from mpi4py import MPI
-from reference import agreed, communicator, fresh, representative, roots
+from reference import communicator, ensure_none, fresh, representative, roots
+from test_blocks import wrong_blocks
 from test_collectives import run, run_in_place
 from test_neighbours import graphs
+from test_symmetric import wrong_in_symmetric_memory
 
 import hpcoll
 from hpcoll.analysis.cost import ONE_HOST
@@ -75,9 +76,7 @@ def placed(name: str) -> hpcoll.Communicator:
 
 def tell(comm: Any, nodes: Nodes) -> None:
     """Let the schedules of a communicator's later calls be made for a placement."""
-    resources, engines = comm._context.resources, comm._context.planner._engines
-    resources.topology = engines._topology = resources.topology._replace(nodes=nodes, domains=nodes)
-    engines._nodes = nodes
+    made_for(comm, resources(comm).topology._replace(nodes=nodes, domains=nodes))
 
 
 # --- topology
@@ -87,13 +86,13 @@ def tell(comm: Any, nodes: Nodes) -> None:
 def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hpcoll")
     comm = made(**{RANKS: str(size), "HPCOLL_DEBUG": "info"})
-    found = comm._context.resources.topology
+    found = resources(comm).topology
     nodes = tuple(rank // size for rank in range(NRANKS))
-    facts = (found.nodes, found.rank, found.nranks, len(set(found.hosts)), comm._context.resources.levels)
+    facts = (found.nodes, found.rank, found.nranks, len(set(found.hosts)), resources(comm).levels)
     assert facts == (nodes, comm.rank, NRANKS, 1, ONE_HOST)
     assert all(len(one) == NRANKS for one in (found.hosts, found.domains, found.gpus))
     peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
-    assert sorted(comm._context.resources.node.local_peers) == peers
+    assert sorted(resources(comm).node.local_peers) == peers
     assert len(set(comm.allgather(found._replace(rank=0)))) == 1, "equal on all ranks"
     assert (f"ranks: {describe(nodes)}" in caplog.text) is (comm.rank == 0)
     assert ("on 1 host" in str(found)) is (len(set(nodes)) > 1)
@@ -109,15 +108,15 @@ def test_topology_of_parts() -> None:
         for comm in (backwards, some):
             comm.Barrier()
     for comm in (backwards, some):
-        assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
-        assert comm._context.resources.topology.rank == comm.rank
+        assert resources(comm).topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+        assert resources(comm).topology.rank == comm.rank
     wrong = [
         row
         for row in MOVING
         for comm in (backwards, some)
         if not run(comm, row[0], 101, comm.size - 1, algorithm=row[1])
     ]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     backwards.Free()
     some.Free()
 
@@ -169,7 +168,7 @@ def test_neighbours_in_bundles(collective: str, where: str) -> None:
             else []
         )
         one.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def cases(collective: str) -> list[tuple[int, int]]:
@@ -183,11 +182,8 @@ def cases(collective: str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("collective", "algorithm", "size"), SIZED)
 def test_results(collective: str, algorithm: str, runner: Any, size: int) -> None:
     comm = grouped(size)
-    assert (
-        agreed(
-            [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
-        )
-        == []
+    ensure_none(
+        [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
     )
 
 
@@ -200,7 +196,7 @@ def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str
         wrong += [
             case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)
         ]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])
@@ -218,7 +214,7 @@ def test_deep_pipeline(collective: str, algorithm: str, size: int) -> None:
         for runner, *case in every
         if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
     ]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("size", GROUPS)
@@ -243,16 +239,16 @@ def test_barrier(size: int) -> None:
         left = time.monotonic()
         if max(MPI.COMM_WORLD.allgather(came)) > left:
             wrong.append(late)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_without_shared_memory(collective: str, algorithm: str) -> None:
     """All messages are MPI's; schedules still look at the nodes."""
     comm = made(**{RANKS: "2", "HPCOLL_SHM": "0"})
-    assert comm._context.resources.message_contexts[0].rings is None
+    assert resources(comm).message_contexts[0].rings is None
     wrong = [case for case in cases(collective) if not run(comm, collective, *case, algorithm=algorithm)]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -272,27 +268,22 @@ def test_forms(method: str, algorithm: str, size: int) -> None:
         )
         for in_place in (False, True)
     ]
-    assert agreed(in_every_form(comm, every, algorithm=algorithm)) == []
+    ensure_none(in_every_form(comm, every, algorithm=algorithm))
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_blocks_of_very_different_size(in_place: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_blocks, "SHAPES", test_shm.SHAPES)
-    monkeypatch.setattr(test_blocks, "communicator", lambda: grouped(size))
-    test_blocks.test_allgatherv("hierarchical", "permuted", in_place)
-    test_blocks.test_reduce_scatter("hierarchical", in_place)
+@pytest.mark.parametrize("method", ["Allgatherv", "Reduce_scatter"])
+def test_blocks_of_very_different_size(method: str, in_place: bool, size: int) -> None:
+    ensure_none(wrong_blocks(grouped(size), method, "hierarchical", in_place, test_shm.SHAPES))
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])
 @pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
-def test_symmetric_memory(
-    collective: str, algorithm: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_symmetric_memory(collective: str, algorithm: str, size: int) -> None:
     """What ranks of a group read where it lies."""
-    monkeypatch.setattr(test_symmetric, "communicator", lambda: grouped(size))
-    for who in ("all", "even ranks"):
-        test_symmetric.test_collectives(collective, algorithm, who)
+    for everywhere in (True, False):
+        ensure_none(wrong_in_symmetric_memory(grouped(size), collective, algorithm, everywhere))
 
 
 def test_what_they_cannot_serve_is_refused() -> None:

@@ -1,7 +1,6 @@
 """Life of a collective in flight: what it keeps alive, what ends it, and threads and forks meanwhile."""
 
 import gc
-import os
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from forms import Case, issue, prepare
 from mpi4py import MPI
-from reference import SOON_S, agreed, communicator
+from reference import SOON_S, communicator, ensure, ensure_none, unless
 from test_nonblocking import FINISH, started
 
 from hpcoll.base.errors import ArgumentError, HpcollError
@@ -70,7 +69,7 @@ def test_dropped(length: int, way: str) -> None:
     comm.Barrier()
     comm.Ibarrier(algorithm="dissemination").Wait()
     comm.Free()
-    assert agreed([] if (x == 7).all() else [x]) == []
+    ensure((x == 7).all(), x)
 
 
 @pytest.mark.once
@@ -90,7 +89,7 @@ def test_buffers_of_others_die() -> None:
         del send, recv
     gc.collect()
     MPI.Request.Waitall(requests)
-    assert agreed([k for k in range(1, 10, 2) if views[k][0] != n * (n - 1) // 2 + n * k]) == []
+    ensure_none([k for k in range(1, 10, 2) if views[k][0] != n * (n - 1) // 2 + n * k])
 
 
 @SEVERAL
@@ -109,7 +108,7 @@ def test_like_earlier_ones_behind_others(method: str) -> None:
         MPI.Request.Waitall(requests) if turn % 2 else [request.Wait() for request in reversed(requests)]
         wrong += [case for case in cases if not case.good()]
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.once
@@ -133,7 +132,7 @@ def test_what_a_request_has_is_nobody_elses_until_it_is_waited_for() -> None:
         MPI.Request.Waitall(second + third)
         wrong += [(turn, case) for case in cases if not case.good()]
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.once
@@ -150,7 +149,7 @@ def test_dropped_by_the_hundred() -> None:
                 comm.Barrier()
         gc.collect()
     comm.Free()
-    assert agreed([] if len(board().free) == before else [(before, len(board().free))]) == []
+    ensure_none([] if len(board().free) == before else [(before, len(board().free))])
 
 
 @pytest.mark.parametrize("count", [3, 3000, MEBIBYTE])
@@ -164,7 +163,7 @@ def test_communicator_freed(count: int) -> None:
     wrong = [case for case in cases if not case.good()]
     for request in requests:
         assert request.Wait()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_two_threads() -> None:
@@ -193,7 +192,7 @@ def test_two_threads() -> None:
         thread.join()
     for comm in comms:
         comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     assert board().words[progress.WAITERS] == 0
 
 
@@ -220,9 +219,9 @@ def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
                 else:
                     comm.Iallreduce(np.ones(3), total, timeout=SOON_S).Wait()
                 left -= 1
-                wrong.extend([] if (total == comm.size).all() else [total])
+                wrong.extend(unless((total == comm.size).all(), total))
             except ArgumentError as error:
-                wrong.extend([] if "another thread is inside a collective" in str(error) else [error])
+                wrong.extend(unless("another thread is inside a collective" in str(error), error))
             except HpcollError as error:
                 wrong.append(error)
 
@@ -233,43 +232,8 @@ def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
     for thread in threads:
         thread.join()
     sys.setswitchinterval(before)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
-
-
-@pytest.mark.once
-def test_fork() -> None:
-    """The child of a process with collectives in flight is refused new ones and ends quietly; the parent does not notice."""
-    comm = communicator().Dup()
-    kept = Case(comm, "Allreduce", 3)
-    request: Any = prepare(comm, kept, algorithm="direct")
-    request.Start()
-    request.Wait()
-    late(comm)
-    case = Case(comm, "Allreduce", MEBIBYTE)
-    running = issue(comm, case, algorithm="ring", segment="64K")
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            for call in (request.Start, comm.Ibarrier, comm.Barrier_init):
-                try:
-                    call()
-                except ArgumentError as error:
-                    status = 0 if "this process is a fork: MPI belongs to its parent" in str(error) else 2
-                if status:
-                    os._exit(status)
-            del request
-            gc.collect()
-        finally:
-            os._exit(status)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    running.Wait()
-    request.Start()
-    request.Wait()
-    wrong = [one for one in (case, kept) if not one.good()] + ([] if ended == 0 else [ended])
-    comm.Free()
-    assert agreed(wrong) == []
 
 
 @SEVERAL
@@ -288,7 +252,7 @@ def test_a_slot_is_taken_over_when_the_helper_has_left_it(monkeypatch: pytest.Mo
     owner[progress.OWNER] = 0
     request.Wait()
     comm.Free()
-    assert agreed([] if kept == [(False, 1)] * 20 and case.good() else [kept]) == []
+    ensure(kept == [(False, 1)] * 20 and case.good(), kept)
 
 
 @pytest.mark.parametrize("way", ["issued", "started"])
@@ -306,4 +270,4 @@ def test_datatype_freed_in_flight(way: str) -> None:
         request.Start()
     request.Wait()
     wanted = [i + r for r in range(comm.size) for i in range(4)]
-    assert agreed([] if target[:, 1].tolist() == wanted and (target[:, ::2] == -1).all() else [target]) == []
+    ensure(target[:, 1].tolist() == wanted and (target[:, ::2] == -1).all(), target)

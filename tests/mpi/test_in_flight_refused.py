@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from failed_calls import not_refused
 from forms import every, issue
+from internals import context
 from mpi4py import MPI
-from reference import agreed, communicator, fresh, raised
+from reference import communicator, ensure, ensure_none, fresh, raised, unless
 from test_nonblocking import FINISH
 
 import hpcoll
@@ -25,6 +26,7 @@ from hpcoll.runtime.program import progress_fields as progress
 pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 SEVERAL = pytest.mark.mpi(min_size=2)
 MEBIBYTE = 1 << 17  # elements
+X = np.ones(4)
 
 
 def error_of(call: Callable[[], Any]) -> Exception | None:
@@ -63,21 +65,20 @@ def test_mpi_fails(
     wrong: list[Any] = []
     if comm.rank:
         if through == "Waitall":
-            wrong += [] if isinstance(error, MPI.Exception) and comm._context.closed else [repr(error)]
+            wrong += unless(isinstance(error, MPI.Exception) and context(comm).closed, repr(error))
         else:
             text = r"^rank 1: (Ialltoallv|Alltoallv_init)\(.* on rank \d: .*runcate"
             known = isinstance(error, TransportError) and re.search(text, str(error))
             known = known and MPI.Get_error_class(error.code) == MPI.ERR_TRUNCATE
-            wrong += [] if known else [repr(error)]
+            wrong += unless(known, repr(error))
             wrong += [said] if (said := capfd.readouterr().err) else []
         after = error_of(comm.Ibarrier)
-        wrong += (
-            []
-            if isinstance(after, ArgumentError) and "an earlier collective did not end" in str(after)
-            else [repr(after)]
+        wrong += unless(
+            isinstance(after, ArgumentError) and "an earlier collective did not end" in str(after),
+            repr(after),
         )
-        wrong += [] if request.Wait() else ["not done"]
-    assert agreed(wrong + ([repr(error)] if error and not comm.rank else [])) == []
+        wrong += unless(request.Wait(), "not done")
+    ensure_none(wrong + ([repr(error)] if error and not comm.rank else []))
 
 
 def until(function: Callable[[], bool]) -> None:
@@ -85,28 +86,33 @@ def until(function: Callable[[], bool]) -> None:
         pass
 
 
-def test_arguments() -> None:
+ARGUMENTS: dict[str, tuple[str, Callable[[hpcoll.Communicator], tuple[Any, ...]], dict[str, Any]]] = {
+    "recvbuf needs 4 elements": ("Allreduce", lambda c: (X, np.ones(3)), {}),
+    "must be contiguous": ("Bcast", lambda c: (X[::2],), {}),
+    "root must be a rank below": ("Bcast", lambda c: (X, c.size), {}),
+    "recvbuf needs": ("Allgather", lambda c: (X, np.ones(4 * c.size + 1)), {}),
+    "allreduce algorithm must be one of": ("Allreduce", lambda c: (X, np.ones(4)), {"algorithm": "fast"}),
+    "native cannot serve this call": (
+        "Allreduce",
+        lambda c: (X, np.ones(4), hpcoll.AVG),
+        {"algorithm": "native"},
+    ),
+    "segment must be at least 1 byte": ("Barrier", lambda c: (), {"segment": 0}),
+}
+
+
+@pytest.mark.parametrize("form", ["in flight", "persistent"])
+def test_arguments(form: str) -> None:
     """Errors come from the call, and whatever is in flight goes on."""
-    comm, x = communicator(), np.ones(4)
+    comm = communicator()
     cases = every(comm, 3)
     requests = [issue(comm, case) for case in cases]
-    refused: list[tuple[Callable[[], Any], str]] = [
-        (lambda: comm.Iallreduce(x, np.ones(3)), "recvbuf needs 4 elements"),
-        (lambda: comm.Ibcast(x[::2]), "must be contiguous"),
-        (lambda: comm.Ibcast(x, root=comm.size), "root must be a rank below"),
-        (lambda: comm.Iallgather(x, np.ones(4 * comm.size + 1)), "recvbuf needs"),
-        (lambda: comm.Iallreduce(x, np.ones(4), algorithm="fast"), "allreduce algorithm must be one of"),
-        (
-            lambda: comm.Iallreduce(x, np.ones(4), hpcoll.AVG, algorithm="native"),
-            "native cannot serve this call",
-        ),
-        (lambda: comm.Ibarrier(segment=0), "segment must be at least 1 byte"),
-    ]
-    for call, text in refused:
+    for text, (method, arguments, options) in ARGUMENTS.items():
+        call = getattr(comm, f"I{method.lower()}" if form == "in flight" else f"{method}_init")
         with pytest.raises(ArgumentError, match=text):
-            call()
+            call(*arguments(comm), **options)
     MPI.Request.Waitall(requests)
-    assert agreed([case for case in cases if not case.good()]) == []
+    ensure_none([case for case in cases if not case.good()])
 
 
 def test_cancel_and_free() -> None:
@@ -125,7 +131,7 @@ def test_cancel_and_free() -> None:
         MPI.COMM_WORLD.send("tried", last)
     request.Wait()
     assert request == MPI.REQUEST_NULL
-    assert agreed([]) == []
+    ensure_none([])
 
 
 def until_full(start: Callable[[], MPI.Request]) -> list[MPI.Request]:
@@ -150,7 +156,7 @@ def test_too_many() -> None:
     MPI.Request.Waitall(requests)
     x = np.ones(3)
     comm.Iallreduce(MPI.IN_PLACE, x, algorithm="direct").Wait()
-    assert agreed([] if (x == comm.size).all() else [x]) == []
+    ensure((x == comm.size).all(), x)
     comm.Free()
 
 
@@ -176,17 +182,15 @@ def test_too_many_on_one_rank() -> None:
     MPI.COMM_WORLD.Barrier()
     if full.rank == 1:
         error = raised(lambda: begun.Iallreduce(x, y).Wait())
-        wrong += (
-            []
-            if isinstance(error, PeerFailed) and "rank 0 gave up: ArgumentError" in str(error)
-            else [repr(error)]
+        wrong += unless(
+            isinstance(error, PeerFailed) and "rank 0 gave up: ArgumentError" in str(error), repr(error)
         )
         requests = [full.Ibarrier(algorithm="dissemination") for _ in range(MPI.COMM_WORLD.recv(source=0))]
     MPI.Request.Waitall(requests)
     wrong += not_refused(raised(begun.Barrier), "an earlier collective did not end")
     new.Iallreduce(x, y).Wait()
-    wrong += [] if (y == 2).all() else [repr(y)]
-    assert agreed(wrong) == []
+    wrong += unless((y == 2).all(), repr(y))
+    ensure_none(wrong)
 
 
 @SEVERAL
@@ -207,5 +211,5 @@ def test_ctrl_c_in_wait() -> None:
     request.Wait()
     x = np.ones(3)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-    assert agreed([] if (x == comm.size).all() and board().words[progress.WAITERS] == 0 else [x]) == []
+    ensure((x == comm.size).all() and board().words[progress.WAITERS] == 0, x)
     comm.Free()

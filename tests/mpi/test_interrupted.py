@@ -8,8 +8,9 @@ import threading
 import numpy as np
 import pytest
 from failed_calls import not_refused
+from internals import context, resources
 from mpi4py import MPI
-from reference import SOON_S, agreed, fresh, raised
+from reference import SOON_S, ensure, ensure_none, fresh, raised, unless
 
 from hpcoll import MismatchError, PeerFailed, TransportError
 
@@ -33,19 +34,19 @@ def test_ctrl_c(way: str) -> None:
     comm.Barrier(algorithm="dissemination")
     if comm.rank == 0:
         while not (
-            comm._context.closed or comm._context.resources.lock[0] or wrong
+            context(comm).closed or resources(comm).lock[0] or wrong
         ):  # again where it came before the call began
             error = raised(interrupted_call)
-            wrong = [] if isinstance(error, KeyboardInterrupt) else [repr(error)]
+            wrong = unless(isinstance(error, KeyboardInterrupt), repr(error))
         again = raised(lambda: comm.Barrier(algorithm="dissemination", timeout=SOON_S))
         wrong += not_refused(
             again, f"{NOT_ENDED} .*(barrier/dissemination|a call before Barrier)"
         )  # the latter if it came before a look
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.recover()
     total = np.zeros(3)
     comm.Allreduce(np.ones(3), total, timeout=SOON_S)
-    assert agreed([] if (total == comm.size).all() else [total]) == []
+    ensure((total == comm.size).all(), total)
 
 
 class Alarm(Exception):
@@ -67,15 +68,15 @@ def test_a_signal_before_anybody_looks() -> None:
     for _ in range(3):
         comm.Allreduce(np.ones(3), np.ones(3))
     MPI.COMM_WORLD.Barrier()
-    if not comm._context.resources.shares_memory:
+    if not resources(comm).shares_memory:
         pytest.skip("needs shared memory")
     if comm.rank == last:
         before = signal.signal(signal.SIGALRM, raise_alarm)
-        while not comm._context.resources.lock[0] and not wrong:  # again where it came before the call began
+        while not resources(comm).lock[0] and not wrong:  # again where it came before the call began
             error = raised(interrupted_call)
-            wrong = [] if isinstance(error, Alarm) else [repr(error)]
+            wrong = unless(isinstance(error, Alarm), repr(error))
         signal.signal(signal.SIGALRM, before)
-        wrong += ["closed"] if comm._context.closed else []
+        wrong += ["closed"] if context(comm).closed else []
         wrong += not_refused(
             raised(lambda: comm.Allreduce(np.ones(5), np.ones(5))), f"{NOT_ENDED} .*a call before Allreduce"
         )
@@ -85,9 +86,9 @@ def test_a_signal_before_anybody_looks() -> None:
         told = isinstance(
             error, PeerFailed
         ) and f"rank {last} gave up: InterruptedError: a signal's handler" in str(error)
-        wrong = [] if told else [repr(error)]
+        wrong = unless(told, repr(error))
     wrong += not_refused(raised(comm.Barrier), NOT_ENDED)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_a_message_too_long() -> None:
@@ -99,8 +100,8 @@ def test_a_message_too_long() -> None:
         error = raised(lambda: comm.Bcast(np.ones(4), algorithm="direct"))
         right = isinstance(error, TransportError) and re.match(f"rank {comm.rank}: ", str(error))
         right = right and (
-            isinstance(error, MismatchError) if comm._context.resources.shares_memory else error.code != 0
+            isinstance(error, MismatchError) if resources(comm).shares_memory else error.code != 0
         )
-        wrong = [] if right else [repr(error)]
-        wrong += [] if error is None or error.__suppress_context__ else ["two tracebacks, not one"]
-    assert agreed(wrong) == []
+        wrong = unless(right, repr(error))
+        wrong += unless(error is None or error.__suppress_context__, "two tracebacks, not one")
+    ensure_none(wrong)

@@ -7,7 +7,7 @@ import pytest
 from failed_calls import not_refused
 from handlers import Alarm, raising
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import PeerFailed
@@ -42,17 +42,17 @@ def test_a_start_that_is_left(persistent: bool) -> None:
     if comm.rank == last:
         with raising("activate", "hpcoll.comm.requests.operation"):
             error = raised(start)
-        wrong = [] if isinstance(error, Alarm) else [repr(error)]
+        wrong = unless(isinstance(error, Alarm), repr(error))
     MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns
     if comm.rank != last:
         error = raised(lambda: start().Wait()) or raised(
             comm.Barrier
         )  # messages of the first turns may have left
         told = isinstance(error, PeerFailed) and f"rank {last} gave up: Alarm" in str(error)
-        wrong = [] if told else [repr(error)]
+        wrong = unless(told, repr(error))
     wrong += not_refused(raised(comm.Barrier), "an earlier collective did not end")
     comm.Free()
     other, total = fresh(), np.zeros(3)
     other.Iallreduce(np.ones(3), total).Wait()
-    wrong += [] if (total == MPI.COMM_WORLD.size).all() else [f"{total} on another communicator"]
-    assert agreed(wrong) == []
+    wrong += unless((total == MPI.COMM_WORLD.size).all(), f"{total} on another communicator")
+    ensure_none(wrong)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure, ensure_none
 
 from hpcoll.comm.arguments.datatypes import layout_of_datatype
 from hpcoll.runtime.engine.entry import call_compiled
@@ -122,7 +122,7 @@ def test_as_the_library_packs(short: bool) -> None:
         wrong += [seed] if _fails(datatype, draw) else []
         if not datatype.is_predefined:
             datatype.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_few_loops() -> None:
@@ -153,5 +153,5 @@ def test_types_made_again_are_remembered() -> None:
         return MPI.DOUBLE.Create_subarray([8, 8], [8, 2], [0, first]).Create_vector(2, 1, 3)
 
     one, again, other = map(layout_of_datatype, map(made, (2, 2, 4)))
-    assert agreed([] if one is again is not None else ["read twice"]) == []
-    assert agreed([] if other is not None and other.pieces[0, 1] == 4 * 8 else [other]) == []
+    ensure(one is again is not None, "read twice")
+    ensure(other is not None and other.pieces[0, 1] == 4 * 8, other)

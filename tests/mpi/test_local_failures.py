@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from failed_calls import blocking, caught, in_flight, made, not_refused, persistent, x
+from internals import resources
 from mpi4py import MPI
-from reference import SOON_S, agreed, raised
+from reference import SOON_S, ensure, ensure_none, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, PeerFailed
@@ -66,7 +67,7 @@ def test_no_memory_on_one_rank(
     begun, error, given = time.monotonic(), None, x(LONG)
     if comm.rank == LAST:
         monkeypatch.setattr(owner, method, none_left)
-        for one in comm._context.resources.message_contexts:
+        for one in resources(comm).message_contexts:
             one._scratch.clear()  # of earlier calls, which would do for this one
     try:
         arguments = (MPI.IN_PLACE, given) if "copy" in when else (given, x(LONG))
@@ -77,16 +78,15 @@ def test_no_memory_on_one_rank(
     seconds = time.monotonic() - begun
     monkeypatch.undo()
     told = isinstance(error, PeerFailed) and f"rank {LAST} gave up: MemoryError: none left" in str(error)
-    wrong = (
-        []
-        if (isinstance(error, MemoryError) if comm.rank == LAST else told) and seconds < SOON_S
-        else [(repr(error), seconds)]
+    wrong = unless(
+        (isinstance(error, MemoryError) if comm.rank == LAST else told) and seconds < SOON_S,
+        (repr(error), seconds),
     )
     wrong += not_refused(raised(comm.Barrier))
-    wrong += [] if right(other, form) else ["wrong on the other"]
+    wrong += unless(right(other, form), "wrong on the other")
     comm.recover()
-    wrong += [] if right(comm, form, LONG) else ["wrong after recover"]
-    assert agreed(wrong) == []
+    wrong += unless(right(comm, form, LONG), "wrong after recover")
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -114,15 +114,10 @@ def test_refused_on_one_rank(form: Callable[..., None]) -> None:
 
     if form is not persistent:  # whose making is collective
         good = not too_short() or right(comm, form, 8)
-        assert agreed([*wrong(), *([] if good else ["wrong"])]) == []
+        ensure_none([*wrong(), *(unless(good, "wrong"))])
     text, seconds = caught(comm, mine, form)
-    assert agreed(wrong()) == []
-    assert (
-        agreed(
-            [] if "float64[8]" in text and "float64[9]" in text and seconds < SOON_S else [(text, seconds)]
-        )
-        == []
-    )
+    ensure_none(wrong())
+    ensure("float64[8]" in text and "float64[9]" in text and seconds < SOON_S, (text, seconds))
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -149,7 +144,7 @@ def sum_until(done: threading.Event, comm: hpcoll.Communicator, form: Callable[.
             given[0] = done.is_set()
             form(comm, "Allreduce", (given, got))
             ndone = got[0]
-            wrong += [] if ndone in range(comm.size + 1) and (got[1:] == comm.size).all() else [count]
+            wrong += unless(ndone in range(comm.size + 1) and (got[1:] == comm.size).all(), count)
     return wrong
 
 
@@ -163,7 +158,7 @@ needs_threads = pytest.mark.skipif(
 def test_a_thread_whose_calls_are_right_goes_on(form: Callable[..., None]) -> None:
     """While another one's, on another communicator of the same ranks, do not match."""
     comm, other = made("shared memory"), hpcoll.Communicator(MPI.COMM_WORLD.Dup())
-    assert agreed([] if right(other, form) else ["wrong"]) == []
+    ensure(right(other, form), "wrong")
     done = threading.Event()
     thread, found = in_thread(lambda: sum_until(done, other, form))
     try:
@@ -175,7 +170,7 @@ def test_a_thread_whose_calls_are_right_goes_on(form: Callable[..., None]) -> No
     finally:
         done.set()
         thread.join(30)
-    assert agreed([] if found == [[]] and seconds < SOON_S else [(found, text, seconds)]) == []
+    ensure(found == [[]] and seconds < SOON_S, (found, text, seconds))
     other.Free()
 
 
@@ -187,18 +182,18 @@ def test_a_thread_beside_one_that_fails() -> None:
     wrong: list[Any] = []
     if comm.rank == 0:
         thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8)))
-        while not comm._context.resources.lock[0] and not found:
+        while not resources(comm).lock[0] and not found:
             time.sleep(0)
         refused = raised(lambda: comm.Allreduce(x(3), x(3)))
         told = isinstance(
             refused, ArgumentError
         ) and "another thread is inside a collective on this communicator" in str(refused)
-        wrong += [] if told else [repr(refused)]
+        wrong += unless(told, repr(refused))
         MPI.COMM_WORLD.Barrier()
     else:
         MPI.COMM_WORLD.Barrier()
         thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8), MPI.MAX))
     thread.join(30)
-    wrong += [] if [type(one) for one in found] == [hpcoll.MismatchError] else [repr(found)]
+    wrong += unless([type(one) for one in found] == [hpcoll.MismatchError], repr(found))
     wrong += not_refused(raised(lambda: comm.Allreduce(x(3), x(3))))
-    assert agreed(wrong) == []
+    ensure_none(wrong)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from gpu_cases import forced
 from gpu_double import allreduce
+from internals import context, free_kept, resources
 from mapped_memory import holdings, mapping_of, shares
 from mpi4py import MPI
-from reference import ALGORITHMS, agreed, fresh
+from reference import ALGORITHMS, ensure, ensure_none, fresh, unless
 from test_collectives import run
 
 import hpcoll
-from hpcoll.comm.context import attach
 from hpcoll.runtime.transports import local_ranks
 
 pytestmark = pytest.mark.mpi
@@ -31,10 +31,10 @@ def _no_nameless_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
         return real(path, flags, *arguments, **options)
 
-    attach._registry.free()
+    free_kept()
     monkeypatch.setattr(os, "open", refusing)
     yield
-    attach._registry.free()
+    free_kept()
 
 
 def alone(comm: hpcoll.Communicator) -> bool:
@@ -50,23 +50,23 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: 
     monkeypatch.setenv("HPCOLL_DEBUG", "info")  # a group of its own, which says what it finds
     with caplog.at_level(logging.INFO, "hpcoll"):
         comm = fresh()
-    wrong: list[Any] = [] if alone(comm) else ["no shared memory"]
+    wrong: list[Any] = unless(alone(comm), "no shared memory")
     told = any(
         "files of memory alone (memfd), because /dev/shm makes none without a name" in text
         for text in caplog.messages
     )
-    wrong += [] if told == (shares(comm) and comm._context.resources.node.rank == 0) else [caplog.messages]
+    wrong += unless(told == (shares(comm) and resources(comm).node.rank == 0), caplog.messages)
     for collective, algorithm in ALGORITHMS:
-        wrong += [] if run(comm, collective, 40_001, 0, algorithm=algorithm) else [(collective, algorithm)]
+        wrong += unless(run(comm, collective, 40_001, 0, algorithm=algorithm), (collective, algorithm))
     x, before = comm.empty(1000), holdings()
     wrong += [] if not shares(comm) or mapping_of(x)["name"].startswith("/memfd:hpcoll") else [mapping_of(x)]
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
-    wrong += [] if (x == comm.size).all() else [x]
-    wrong += (
-        [] if all(map(operator.le, holdings(), before)) else [(holdings(), before)]
+    wrong += unless((x == comm.size).all(), x)
+    wrong += unless(
+        all(map(operator.le, holdings(), before)), (holdings(), before)
     )  # less: what earlier tests left has gone
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -79,7 +79,7 @@ def test_room_is_that_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         comm.empty(1 << 20)
     except hpcoll.ArgumentError as error:
         text = str(error)
-    assert agreed([] if not shares(comm) or "are in use, the limit is" in text else [text]) == []
+    ensure(not shares(comm) or "are in use, the limit is" in text, text)
     comm.Free()
 
 
@@ -87,8 +87,8 @@ def test_room_is_that_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_map_each_others_memory(double: Any) -> None:
     with forced("ipc"):
         comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
-    wrong = [] if allreduce(comm, double) else ["wrong"]
-    readers = len(comm._context.gpu._routes._readers)
-    wrong += [] if readers == comm._context.resources.node.nranks - 1 else [readers]
-    assert agreed(wrong) == []
+    wrong = unless(allreduce(comm, double), "wrong")
+    readers = len(context(comm).gpu._routes._readers)
+    wrong += unless(readers == resources(comm).node.nranks - 1, readers)
+    ensure_none(wrong)
     comm.Free()

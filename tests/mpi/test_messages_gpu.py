@@ -7,7 +7,7 @@ from cuda_double import Double
 from gpu_double import made
 from memory_kinds import Dlpack
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -36,10 +36,7 @@ def test_sends(name: str, either: Double) -> None:
             mine.Wait()
         told = status.source, status.tag, status.Get_count(MPI.DOUBLE)
         want = np.r_[np.arange(900) + 7.0 * left + begun, np.full(100, -1)]
-        assert (
-            agreed([] if (recv.get() == want).all() and told == (left, 3, 900) else [(told, recv.get()[:3])])
-            == []
-        )
+        ensure_none([] if (recv.get() == want).all() and told == (left, 3, 900) else [(told, recv.get()[:3])])
     MPI.Detach_buffer() if "bs" in name.lower() else None
     assert either.calls["cuStreamSynchronize"] == 0
     comm.Free()
@@ -65,9 +62,9 @@ def test_host_memory_is_passed_on_at_once(either: Double, monkeypatch: pytest.Mo
     ):
         comm.Sendrecv(spec, right, 1, memoryview(recv), left, 1)
         comm.Send_init(spec, right, 1).Free()
-        wrong += [] if (recv == np.arange(4.0) + left).all() else [spec]
+        wrong += unless((recv == np.arange(4.0) + left).all(), spec)
     monkeypatch.undo()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -79,7 +76,7 @@ def test_rsend(either: Double) -> None:
         mine = getattr(comm, name)(send, right)
         request.Wait()
         mine and mine.Wait()
-        assert agreed([] if (recv.get() == np.arange(1000) + left).all() else [name]) == []
+        ensure((recv.get() == np.arange(1000) + left).all(), name)
         recv.fill(-1)
     comm.Free()
 
@@ -88,20 +85,19 @@ def test_sendrecv(either: Double) -> None:
     comm, right, left, send, recv = made(either)
     host, wrong, status = np.full(1000, -1.0), [], MPI.Status()
     comm.Sendrecv([send, 10], right, 1, recv, left, 1, status)
-    wrong += (
-        []
-        if recv.get()[:11].tolist() == [*np.arange(10.0) + left, -1] and status.Get_count(MPI.DOUBLE) == 10
-        else ["GPU"]
+    wrong += unless(
+        recv.get()[:11].tolist() == [*np.arange(10.0) + left, -1] and status.Get_count(MPI.DOUBLE) == 10,
+        "GPU",
     )
     comm.Sendrecv(send, right, 1, host, left, 1)
-    wrong += [] if (host == np.arange(1000) + left).all() else ["into host memory"]
+    wrong += unless((host == np.arange(1000) + left).all(), "into host memory")
     comm.Sendrecv(host, right, 1, recvbuf=recv, source=left)
-    wrong += [] if (recv.get() == np.arange(1000) + (left - 1) % comm.size).all() else ["from host memory"]
+    wrong += unless((recv.get() == np.arange(1000) + (left - 1) % comm.size).all(), "from host memory")
     comm.Sendrecv_replace(send, right, 2, left, 2, status)
-    wrong += [] if (send.get() == np.arange(1000) + left).all() and status.tag == 2 else ["replaced"]
+    wrong += unless((send.get() == np.arange(1000) + left).all() and status.tag == 2, "replaced")
     comm.Sendrecv_replace([send, 3, MPI.DOUBLE], NULL, source=NULL)
-    wrong += [] if (send.get() == np.arange(1000) + left).all() else ["nothing replaced"]
-    assert agreed(wrong) == []
+    wrong += unless((send.get() == np.arange(1000) + left).all(), "nothing replaced")
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -123,7 +119,7 @@ def test_kinds_of_arrays(kind: str, either: Double) -> None:
     MPI.Request.Waitall([comm.Irecv(given[1], left), comm.Isend(given[0], right)])
     want = (np.arange(np.prod(shape)).reshape(shape) + left).astype(dtype)
     got = recv.get().T if kind == "fortran" else recv.get()
-    assert agreed([] if got.tobytes() == want.tobytes() else [got]) == []
+    ensure(got.tobytes() == want.tobytes(), got)
     comm.Free()
 
 
@@ -135,7 +131,7 @@ def test_gaps_may_be_sent(either: Double) -> None:
         request = comm.Isend(x[index], right)
         comm.Recv(part, left)
         request.Wait()
-        assert agreed([] if (part.get() == x.get()[index]).all() else [part.get()]) == []
+        ensure_none([] if (part.get() == x.get()[index]).all() else [part.get()])
     with pytest.raises(ArgumentError, match=f"rank {comm.rank}: buf must be contiguous, got strides"):
         comm.Recv(x[:, ::2], left)
     with pytest.raises(ArgumentError, match="must be contiguous"):
@@ -173,12 +169,12 @@ def test_derived_datatypes(way: str, either: Double) -> None:
     before[:, 1:3] = (np.arange(12).reshape(3, 4) + 100 * left)[:, 1:3]
     if way == "Irecv":
         before[0, 0] = -5
-    assert agreed([] if (x.get() == before).all() else [x.get()]) == []
+    ensure_none([] if (x.get() == before).all() else [x.get()])
     request = comm.Isend(np.array([7, 8, 9, 10], np.int32), right)  # one column and a third of the next
     comm.Recv([x, 2, column], left)
     request.Wait()
     before[:, 0], before[0, 1] = [7, 8, 9], 10
-    assert agreed([] if (x.get() == before).all() else [x.get()]) == []
+    ensure_none([] if (x.get() == before).all() else [x.get()])
     comm.Free()
 
 
@@ -199,12 +195,7 @@ def test_peer_without_hpcoll(either: Double) -> None:
         ours, theirs = (send, host) if sends is comm else (np.arange(1000.0) + comm.rank, recv)
         requests = [sends.Isend(ours, right, 4), receives.Irecv(theirs, left, 4)]
         MPI.Request.Waitall(requests)
-        assert (
-            agreed(
-                [] if ((host if theirs is host else recv.get()) == np.arange(1000) + left).all() else [sends]
-            )
-            == []
-        )
+        ensure(((host if theirs is host else recv.get()) == np.arange(1000) + left).all(), sends)
     comm.Free()
 
 
@@ -231,7 +222,7 @@ def test_any_source_and_probe(either: Double) -> None:
             message.Irecv(recv).Wait(status) if way == "Message.Irecv" else message.Recv(recv, status)
         mine.Wait()
         told = status.source, status.tag, status.Get_count(MPI.DOUBLE), recv.get()[:6].tolist()
-        assert agreed([] if told == (left, 8, 5, [*np.arange(5.0) + left, -1]) else [(way, told)]) == []
+        ensure(told == (left, 8, 5, [*np.arange(5.0) + left, -1]), (way, told))
         comm.Barrier()
     comm.Free()
 

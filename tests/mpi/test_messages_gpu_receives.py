@@ -10,7 +10,7 @@ from cuda_double import Double
 from gpu_cases import forced
 from gpu_double import around, made
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, TransportError
@@ -45,8 +45,8 @@ def test_everything_at_once(call: Callable[[Any], Any] | None, either: Double) -
     good = (host == 7).all() and total[0] == comm.size and (sums.get() == 2 * comm.size).all()
     wrong: list[Any] = [] if good else [host, total]
     for recv, n in zip(recvs, (1, 70_000, 3)):
-        wrong += [] if (recv.get()[:n] == left + n).all() and recv.get()[n] == -1 else [n]
-    assert agreed(wrong) == []
+        wrong += unless((recv.get()[:n] == left + n).all() and recv.get()[n] == -1, n)
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -59,7 +59,7 @@ def test_order_of_receives(comm: hpcoll.Communicator, double: Double) -> None:
         comm.Send(double.Array(2).fill(i), right, 1)
     for request in reversed(requests):
         request.Wait()
-    assert agreed([i for i, recv in enumerate(recvs) if (recv.get() != i).any()]) == []
+    ensure_none([i for i, recv in enumerate(recvs) if (recv.get() != i).any()])
 
 
 @pytest.mark.parametrize("way", ["Recv", "Wait", "Test", "Waitall"])
@@ -90,7 +90,7 @@ def test_truncated(way: str, comm: hpcoll.Communicator, double: Double) -> None:
     comm.Iallreduce(np.ones(1), total).Wait()
     x = double.Array(30_000).fill(1)
     comm.Allreduce(MPI.IN_PLACE, x)
-    assert agreed([] if total[0] == comm.size and (x.get() == comm.size).all() else [total]) == []
+    ensure(total[0] == comm.size and (x.get() == comm.size).all(), total)
 
 
 def test_requests_of_receives(comm: hpcoll.Communicator, double: Double) -> None:
@@ -158,22 +158,22 @@ def test_neighbours(double: Double) -> None:
         host = np.full((2, n), -1, np.float32)
         plain: Any = getattr(MPI.Cartcomm(cart), f"Neighbor_{name}")
         plain(send.get(), [host, [n, n], MPI.FLOAT] if name.endswith("v") else host)
-        wrong += [] if (recv.get() == host).all() and (want is None or host.tolist() == want) else [name]
+        wrong += unless((recv.get() == host).all() and (want is None or host.tolist() == want), name)
         recv.fill(-1)
         getattr(cart, f"Ineighbor_{name}")(
             send, [recv, [n, n], MPI.FLOAT] if name.endswith("v") else recv
         ).Wait()
-        wrong += [] if (recv.get() == host).all() else [f"I{name}"]
+        wrong += unless((recv.get() == host).all(), f"I{name}")
     recv, types = double.Array((2, n)).fill(-1), [MPI.FLOAT, MPI.FLOAT]
     cart.Neighbor_alltoallw([two, ([n, n], [0, 4 * n]), types], [recv, ([n, n], [0, 4 * n]), types])
-    wrong += [] if (recv.get() == host).all() else ["alltoallw"]
+    wrong += unless((recv.get() == host).all(), "alltoallw")
     p = cart.size
     recv, types, places = double.Array(p).fill(-1), [MPI.FLOAT] * p, [4 * i for i in range(p)]
     cart.Alltoallw(
         [double.Array(p).fill(cart.rank), ([1] * p, places), types], [recv, ([1] * p, places), types]
     )
-    wrong += [] if recv.get().tolist() == list(range(p)) else ["Alltoallw"]
-    assert agreed(wrong) == []
+    wrong += unless(recv.get().tolist() == list(range(p)), "Alltoallw")
+    ensure_none(wrong)
     cart.Free()
 
 
@@ -231,7 +231,7 @@ def test_persistent_messages(either: Double) -> None:
     MPI.Request.Waitall(requests)
     for request in requests:
         request.Free()
-    assert agreed([] if (recv.get() == 5).all() else [recv.get()[:3]]) == []
+    ensure_none([] if (recv.get() == 5).all() else [recv.get()[:3]])
     with pytest.raises(ArgumentError, match="Attach_buffer needs host memory, got"):
         comm.Attach_buffer(either.Array(1000))
     comm.Free()

@@ -1,7 +1,6 @@
 """Ranks that do not call the same: every one of them raises `MismatchError`, which quotes each rank's call, and none returns data."""
 
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from failed_calls import blocking, caught, in_flight, made, not_refused, persistent, x
 from mpi4py import MPI
-from reference import SOON_S, agreed, fresh, raised
+from reference import SOON_S, ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import MismatchError
@@ -131,9 +130,9 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
     two_roots = (
         comm.size == 2 and name == "root" and form is not persistent
     )  # who are through before anybody sees it
-    wrong += [] if re.search(PLACE, text) or two_roots else ["no place"]
+    wrong += unless(re.search(PLACE, text) or two_roots, "no place")
     wrong += ["returned"] if went_on and method in NEEDS_ALL and arguments[0].size else []
-    assert agreed([(one, text) for one in wrong]) == []
+    ensure_none([(one, text) for one in wrong])
 
 
 @pytest.mark.once
@@ -145,7 +144,7 @@ def test_nothing_to_send(method: str, arguments: tuple[Any, ...], way: str) -> N
         comm, lambda: blocking(comm, *(("Scan", (x(0), x(0))) if comm.rank else (method, arguments)))
     )
     right = "Scan(float64[0], op=SUM)" in text and f"{method}(float64[0]" in text
-    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+    ensure(right and seconds < SOON_S, (text, seconds))
 
 
 def started(comm: hpcoll.Communicator, algorithm: str) -> None:
@@ -164,9 +163,7 @@ def test_persistent_requests_that_are_run_otherwise(way: str) -> None:
         algorithm = algorithms[comm.rank == 0]
         text, seconds = caught(comm, partial(started, comm, algorithm))
         placed = re.search(rf" at \S+{Path(__file__).name}:\d+", text)
-        assert (
-            agreed([] if re.search(quoted, text) and placed and seconds < SOON_S else [(text, seconds)]) == []
-        )
+        ensure(re.search(quoted, text) and placed and seconds < SOON_S, (text, seconds))
 
 
 @pytest.mark.once
@@ -177,14 +174,7 @@ def test_a_name_that_would_drive_a_terminal(way: str) -> None:
     text, _ = caught(
         comm, lambda: blocking(comm, *(("Bcast", (x(8),)) if comm.rank else ("Allreduce", (x(8), x(8)))))
     )
-    assert (
-        agreed(
-            []
-            if "on rows?]0;mine?? of others:\n" in text and text.replace("\n", "").isprintable()
-            else [text]
-        )
-        == []
-    )
+    ensure("on rows?]0;mine?? of others:\n" in text and text.replace("\n", "").isprintable(), text)
 
 
 @pytest.mark.parametrize("root", [0, pytest.param(1, marks=pytest.mark.once)])
@@ -197,7 +187,7 @@ def test_persistent_requests_that_are_started_in_turn(root: int, way: str) -> No
         comm, lambda: (request.Start(), request.Wait(), requests[0].Start(), requests[0].Wait())
     )  # type: ignore[func-returns-value]
     right = "Allreduce_init(float64[8], op=SUM)" in text
-    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+    ensure(right and seconds < SOON_S, (text, seconds))
 
 
 @pytest.mark.parametrize("awaited", [3, pytest.param(5, marks=pytest.mark.once)])
@@ -210,7 +200,7 @@ def test_both_ends_of_a_pair_disagree(awaited: int, way: str) -> None:
     given = [x(4 * comm.size), [4] * comm.size]
     text, seconds = caught(comm, lambda: comm.Alltoallv(given, [x(4 * comm.size + 1), counts]))
     found = re.search(f"came (32 bytes, expected|more bytes than expected,) {8 * awaited}", text)
-    assert agreed([] if found and seconds < SOON_S else [(text, seconds)]) == []
+    ensure(found and seconds < SOON_S, (text, seconds))
 
 
 @pytest.mark.parametrize("method", ["Reduce_scatter", "Allgatherv"])
@@ -240,7 +230,7 @@ def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way
         rf"\n  rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE
     )
     right = right and len(set(re.findall(r", blocks of other sizes \((\w{4})\)", text))) == 2
-    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+    ensure(right and seconds < SOON_S, (text, seconds))
 
 
 def test_different_algorithms(way: str) -> None:
@@ -249,12 +239,7 @@ def test_different_algorithms(way: str) -> None:
     text, seconds = caught(
         comm, lambda: comm.Allreduce(x(100), x(100), algorithm="ring" if comm.rank else "recursive_doubling")
     )
-    assert (
-        agreed(
-            [] if "ring" in text and "recursive_doubling" in text and seconds < SOON_S else [(text, seconds)]
-        )
-        == []
-    )
+    ensure("ring" in text and "recursive_doubling" in text and seconds < SOON_S, (text, seconds))
 
 
 @pytest.mark.parametrize("count", [1009, pytest.param(100_003, marks=pytest.mark.once)])
@@ -265,7 +250,7 @@ def test_different_segments(count: int, way: str) -> None:
     text, seconds = caught(
         comm, lambda: comm.Allreduce(x(count), x(count), algorithm="tree", segment=segment)
     )
-    assert agreed([] if seconds < SOON_S else [(text, seconds)]) == []
+    ensure(seconds < SOON_S, (text, seconds))
 
 
 def test_in_place_on_one_rank(way: str) -> None:
@@ -275,20 +260,7 @@ def test_in_place_on_one_rank(way: str) -> None:
     whole = np.full((comm.size, 3), float(comm.rank))
     comm.Allgather(MPI.IN_PLACE if comm.rank == 0 else np.full(3, float(comm.rank)), whole)
     right = (total == expected).all() and (whole == np.arange(comm.size)[:, None]).all()
-    assert agreed([] if right else [(total, whole)]) == []
-
-
-def test_waitall_raises(way: str) -> None:
-    """The MPI library's own wait, which knows nothing of us."""
-    comm, begun = made(way), time.monotonic()
-    request: list[MPI.Request] = []
-    error = raised(lambda: request.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM)))
-    expected: type[Exception] = MismatchError  # of a rank that is so late that the others have told it
-    if request:
-        error, expected = raised(lambda: MPI.Request.Waitall(request)), MPI.Exception
-    seconds = time.monotonic() - begun
-    assert agreed([] if isinstance(error, expected) and seconds < SOON_S else [(repr(error), seconds)]) == []
-    assert agreed(not_refused(raised(comm.Barrier))) == []
+    ensure(right, (total, whole))
 
 
 def test_types_that_are_alike(way: str) -> None:
@@ -303,12 +275,12 @@ def test_types_that_are_alike(way: str) -> None:
             comm.Bcast([got, MPI.BYTE] if comm.rank == comm.size - 1 else got, root)
             comm.Ibcast(got.view(np.int8) if comm.rank == 0 else got, root).Wait()
             comm.Bcast([got, structure] if comm.rank == 0 else got, root)
-            wrong += [] if np.array_equal(got, data) else [(count, root)]
+            wrong += unless(np.array_equal(got, data), (count, root))
         mine, whole = np.arange(2.0 * count), np.zeros((comm.size, count))
         comm.Allgather([mine, every_other] if comm.rank == 0 else mine[::2].copy(), whole)
-        wrong += [] if (whole == mine[::2]).all() else [count]
+        wrong += unless((whole == mine[::2]).all(), count)
     every_other.Free(), structure.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_signatures_are_read_back() -> None:
@@ -359,5 +331,5 @@ def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     right = (
         isinstance(error, MismatchError) and quoted in str(error) and f"{Path(__file__).name}:" in str(error)
     )
-    assert agreed([] if right else [repr(error)]) == []
-    assert agreed(not_refused(raised(comm.Barrier), "ranks did not call the same")) == []
+    ensure(right, repr(error))
+    ensure_none(not_refused(raised(comm.Barrier), "ranks did not call the same"))

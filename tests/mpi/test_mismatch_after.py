@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from failed_calls import and_on, blocking, caught, made, x
+from internals import free_kept, resources
 from mpi4py import MPI
-from reference import agreed, comes, fresh, raised
+from reference import comes, ensure, ensure_none, fresh, raised, unless
 from test_shm import mappings, open_mappings
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
-from hpcoll.comm.context import attach
 from hpcoll.comm.requests.progress_thread import CONTROL_LOCK, board
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
@@ -42,17 +42,17 @@ def test_freed_after_it() -> None:
             request.Wait()
 
     made("shared memory").Free()
-    attach._registry.free()
+    free_kept()
     before = mappings()
     gc.disable()
     try:
         for _ in range(4):
             fail_and_free()
-        attach._registry.free()  # what was made ahead for others
+        free_kept()  # what was made ahead for others
         after = open_mappings()
     finally:
         gc.enable()
-    assert agreed([] if after == before else [(before, after)]) == []
+    ensure(after == before, (before, after))
 
 
 def test_freed_with_it_in_flight(way: str) -> None:
@@ -65,13 +65,13 @@ def test_freed_with_it_in_flight(way: str) -> None:
     )  # who is late is told here
     at_free = raised(comm.Free)
     error = error or at_free or raised(started[0].Wait)
-    wrong += [] if isinstance(error, MismatchError) else [repr(error)]
+    wrong += unless(isinstance(error, MismatchError), repr(error))
     for _ in range(2):
         other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
         error = raised(lambda to=other: to.Allreduce(np.ones(1), total))
-        wrong += [] if error is None and total[0] == MPI.COMM_WORLD.size else [f"{total}, {error!r}"]
+        wrong += unless(error is None and total[0] == MPI.COMM_WORLD.size, f"{total}, {error!r}")
         other.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -79,7 +79,7 @@ def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root is through with the call, and late for its next one: it quotes ranks that have raised there and freed the communicator."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
     comm, world = made("messages"), MPI.COMM_WORLD
-    on = comm._context.resources
+    on = resources(comm)
     comm.Iallreduce(x(1), x(1)).Wait()
     world.Barrier()
 
@@ -101,19 +101,7 @@ def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     right = all("Bcast(float64[" in one for one in calls) and any(
         one.startswith("rank 1: Bcast(float64[2], root=0)") for one in calls
     )
-    assert agreed([] if right and gone else [(text, gone)]) == []
-
-
-def test_other_communicators_go_on(way: str) -> None:
-    """Also one of the same ranks, and one made after it."""
-    comm, other = made(way), hpcoll.Communicator(MPI.COMM_WORLD.Dup())
-    caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
-    total, wrong = np.zeros(1), []
-    for one in (other, fresh()):
-        one.Allreduce(np.ones(1), total)
-        wrong += [] if total[0] == comm.size else [total[0]]
-        one.Iallreduce(np.ones(1), total).Wait()
-    assert agreed(wrong) == []
+    ensure(right and gone, (text, gone))
 
 
 def test_recover(way: str) -> None:
@@ -129,16 +117,14 @@ def test_recover(way: str) -> None:
             wrong += [] if total[0] == comm.size else [(turn, total[0])]
             comm.Iallreduce(np.ones(1), total).Wait()
         refused = raised(planned.Start)
-        wrong += (
-            []
-            if isinstance(refused, ArgumentError) and "it was recovered" in str(refused)
-            else [(turn, repr(refused))]
+        wrong += unless(
+            isinstance(refused, ArgumentError) and "it was recovered" in str(refused), (turn, repr(refused))
         )
         if left is not None:
             given_up = raised(left.Wait)  # others than its root may have been done before
             done = given_up is None and comm.rank != turn % comm.size
-            wrong += [] if done or isinstance(given_up, TransportError) else [(turn, repr(given_up))]
-    assert agreed(wrong) == []
+            wrong += unless(done or isinstance(given_up, TransportError), (turn, repr(given_up)))
+    ensure_none(wrong)
 
 
 @pytest.mark.once
@@ -156,7 +142,7 @@ def test_many_in_flight(way: str) -> None:
         if not isinstance(error, MismatchError)
     ]
     seconds = time.monotonic() - begun
-    assert agreed([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else []) == []
+    ensure_none([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else [])
 
 
 def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +161,10 @@ def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     gave_up = isinstance(error, CollectiveTimeout) or (
         late and error is None
     )  # what was sent to it may be there before the news
-    wrong, there = [] if gave_up else [repr(error)], weakref.ref(arrays.pop())
+    wrong, there = unless(gave_up, repr(error)), weakref.ref(arrays.pop())
     del error
     gc.collect()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     assert any(MPI.COMM_WORLD.allgather(there() is not None))
 
 
@@ -210,9 +196,8 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     if request is None:
         request = other.Iallreduce(np.ones(1), total)
     request.Wait()
-    wrong = (
-        []
-        if late or (found and all(map(all, found)) and isinstance(error, CollectiveTimeout))
-        else [(found, repr(error))]
+    wrong = unless(
+        late or (found and all(map(all, found)) and isinstance(error, CollectiveTimeout)),
+        (found, repr(error)),
     )
-    assert agreed(wrong if total[0] == comm.size else [*wrong, total]) == []
+    ensure_none(wrong if total[0] == comm.size else [*wrong, total])

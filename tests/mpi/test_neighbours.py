@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from failed_calls import caught
+from internals import context
 from mpi4py import MPI
-from reference import agreed, communicator, fresh, raised
+from reference import communicator, ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout
@@ -149,11 +150,9 @@ def test_random_graphs() -> None:
         wrong += [(number, text) for text in differing(one, graph, blocking, in_flight, persistent)]
         if all(targets) and all(sources):
             wrong += [(number, "theirs", text) for text in differing(MPI.Distgraphcomm(one), graph, blocking)]
-        wrong += (
-            [] if all(row.algorithm == "direct" for row in one.ledger.rows()) else [(number, "passed on")]
-        )
+        wrong += unless(all(row.algorithm == "direct" for row in one.ledger.rows()), (number, "passed on"))
         one.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("periods", [(True, True), (False, True), (False, False)], ids=str)
@@ -165,7 +164,7 @@ def test_grids(periods: tuple[bool, bool]) -> None:
         wrong += differing(one, grid(dims, periods), blocking, in_flight, persistent)
         wrong += [f"theirs: {text}" for text in differing(MPI.Cartcomm(one), grid(dims, periods), blocking)]
         one.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def line(comm: hpcoll.Communicator) -> hpcoll.CartCommunicator:
@@ -215,7 +214,7 @@ def test_neighbours_that_do_not_call_the_same(what: str) -> None:
     found, _ = caught(comm, lambda: (mine if comm.rank == comm.size - 1 else theirs)(comm))
     rows = found.splitlines()
     quotes = [" ".join(rows), " ".join(reversed(rows))]
-    assert agreed([] if any(re.search(text, one) for one in quotes) else [found]) == []
+    ensure(any(re.search(text, one) for one in quotes), found)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -234,7 +233,7 @@ def test_a_rank_that_does_not_come() -> None:
 
     error = raised(run)
     right = isinstance(error, CollectiveTimeout) and (late or f"rank {comm.size - 1}" in str(error))
-    assert agreed([] if right else [repr(error)]) == []
+    ensure(right, repr(error))
 
 
 def test_refused() -> None:
@@ -257,11 +256,11 @@ def test_refused() -> None:
         ),
     ):
         error = raised(partial(blocking, comm, name, send, recv))
-        wrong += [] if isinstance(error, ArgumentError) and text in str(error) else [(name, repr(error))]
+        wrong += unless(isinstance(error, ArgumentError) and text in str(error), (name, repr(error)))
     error = raised(lambda: comm.Neighbor_alltoallw([np.zeros(4), [MPI.DOUBLE]], [np.zeros(4), [MPI.DOUBLE]]))
-    wrong += [] if isinstance(error, ValueError) else [repr(error)]
+    wrong += unless(isinstance(error, ValueError), repr(error))
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_faces_of_an_array() -> None:
@@ -280,15 +279,15 @@ def test_faces_of_an_array() -> None:
     for form in (blocking, in_flight, persistent):
         found = ours.copy()
         form(grid, "alltoallw", [found, sent], [found, received])
-        wrong += [] if (found == theirs).all() else [form.__name__]
+        wrong += unless((found == theirs).all(), form.__name__)
     for datatype in (*sent, *received):
         datatype.Free()
     grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.mpi(min_size=3)
-def test_repeated_calls_are_found_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_calls_are_found_in_compiled_code(described: list[str]) -> None:
     """With other counts and arrays, by schedules and by the MPI library."""
     comm, wrong = line(communicator()), []
 
@@ -303,21 +302,20 @@ def test_repeated_calls_are_found_in_compiled_code(monkeypatch: pytest.MonkeyPat
         getattr(comm, f"Neighbor_{name}")(*sides, **options)
         right = [np.arange(n) + 100 * below + (n if "alltoall" in name else 0), np.arange(n) + 100 * above]
         wrong.extend(
-            []
-            if (recv == np.concatenate(right[:: -1 if name.endswith("v") else 1])).all()
-            else [(name, n, options)]
+            unless(
+                (recv == np.concatenate(right[:: -1 if name.endswith("v") else 1])).all(), (name, n, options)
+            )
         )
 
     calls = [(name, options) for name in NAMES[:4] for options in ({}, {"algorithm": "native"})]
     for name, options in calls:
         call(name, 5, **options)
-    monkeypatch.setattr(type(comm._context), "_run_prepared", None)
+    described.clear()
     for name, options in calls:
         for n in (5, 6):
             call(name, n, **options)
-    monkeypatch.undo()
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong + described)
 
 
 def test_graphs_that_every_rank_knows() -> None:
@@ -332,7 +330,7 @@ def test_graphs_that_every_rank_knows() -> None:
     wrong: list[Any] = differing(one, graph, blocking, persistent)
     loose = comm.Create_graph([1] * comm.size, [comm.size - 1])
     loose.Barrier()
-    wrong += [] if (loose._context.caller.graph() is None) is (comm.size > 1) else ["loose"]
+    wrong += unless((context(loose).caller.graph() is None) is (comm.size > 1), "loose")
     one.Free()
     loose.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

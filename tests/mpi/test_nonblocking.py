@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from forms import COLLECTIVE, ROOTED, Case, every, issue, names, own_order, prepare
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import communicator, ensure, ensure_none, unless
 from slowness import slowed
 
 import hpcoll
@@ -25,7 +25,6 @@ OPERATORS: dict[str, tuple[Any, Callable[[int], float]]] = {
     "min": (MPI.MIN, lambda n: 1),
     "sum": (MPI.SUM, lambda n: n * (n + 1) / 2),
 }
-Issue = Callable[..., MPI.Request]
 
 
 def started(comm: Any, case: Case, **options: Any) -> MPI.Request:
@@ -55,7 +54,7 @@ def test_all_at_once(count: int, in_place: bool) -> None:
     requests = [issue(comm, case) for case in cases]
     for i in own_order(requests, comm):
         requests[i].Wait()
-    assert agreed([case for case in cases if not case.good()]) == []
+    ensure_none([case for case in cases if not case.good()])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_mebibyte_each(way: str) -> None:
     for i in own_order(requests, comm):
         requests[i].Wait()
     free(requests)
-    assert agreed([case for case in cases if not case.good()]) == []
+    ensure_none([case for case in cases if not case.good()])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,7 +96,7 @@ def test_algorithms(method: str, way: str) -> None:
     for i in own_order(requests, comm):
         requests[i].Wait()
     free(requests)
-    assert agreed([(form, case) for form, case in zip(forms, cases, strict=True) if not case.good()]) == []
+    ensure_none([(form, case) for form, case in zip(forms, cases, strict=True) if not case.good()])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
@@ -122,7 +121,7 @@ def test_halves(dtype: Any) -> None:
     requests = [issue(comm, case) for case in cases]
     for i in own_order(requests, comm):
         requests[i].Wait()
-    assert agreed([case for case in cases if not case.good()]) == []
+    ensure_none([case for case in cases if not case.good()])
 
 
 @pytest.mark.once
@@ -141,37 +140,8 @@ def test_operators(name: str, count: int) -> None:
         comm.Ireduce(x, rooted, op, root=n - 1),
     ]
     MPI.Request.Waitall(requests)
-    wrong = [] if np.array_equal(found, wanted) and np.array_equal(held, wanted) else [(found, held, wanted)]
-    assert agreed(wrong + ([] if comm.rank < n - 1 or np.array_equal(rooted, wanted) else [rooted])) == []
-
-
-@pytest.mark.parametrize("through", ["Wait", "Waitall"])
-def test_columns_and_orders(through: str) -> None:
-    """Derived datatypes are unpacked at the end, also when the MPI library finds that end; Fortran order stays what it is."""
-    comm = communicator()
-    n, rank = comm.size, comm.rank
-    column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
-    matrix, target = np.zeros((4 * n, 3)), np.full((4 * n, 3), -1.0)
-    matrix[:, 1] = np.arange(4 * n) + 100 * rank
-    fortran, summed = np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.zeros((2, 3), order="F")
-    told = np.full((4, 3), -1.0)
-    told[:, 1] = matrix[:4, 1] if rank == 0 else -1
-    requests: list[MPI.Request] = [
-        comm.Ialltoall([matrix.ravel()[1:], 1, column], [target.ravel()[1:], 1, column]),
-        comm.Iallreduce(fortran, summed),
-        comm.Ibcast([told.ravel()[1:], 1, column]),
-    ]
-    if through == "Waitall":
-        MPI.Request.Waitall(requests)
-    else:
-        for request in requests[::-1]:
-            request.Wait()
-    column.Free()
-    wanted = [100.0 * r + 4 * rank + i for r in range(n) for i in range(4)]
-    wrong = [] if target[:, 1].tolist() == wanted and (target[:, ::2] == -1).all() else ["alltoall"]
-    wrong += [] if summed.tolist() == (fortran * n).tolist() else ["allreduce"]
-    wrong += [] if told.tolist() == [[-1, i, -1] for i in range(4)] else ["bcast"]
-    assert agreed(wrong) == []
+    wrong = unless(np.array_equal(found, wanted) and np.array_equal(held, wanted), (found, held, wanted))
+    ensure_none(wrong + unless(comm.rank < n - 1 or np.array_equal(rooted, wanted), rooted))
 
 
 def by_one(function: Any) -> Callable[[list[MPI.Request]], None]:
@@ -239,8 +209,8 @@ def test_mixed_with_the_librarys_requests(function: str, number: int) -> None:
         requests += [comm.Isend(sent[i], right, tag=i), comm.Irecv(received[i], left, tag=i)]
     requests = [requests[i] for i in own_order(requests, comm)]
     FINISH[function](requests)
-    wrong = [case for case in cases if not case.good()] + ([] if (received == left).all() else ["received"])
-    assert agreed(wrong) == []
+    wrong = [case for case in cases if not case.good()] + unless((received == left).all(), "received")
+    ensure_none(wrong)
     assert all(request.Wait() for request in requests)  # what is done stays done
     assert all(request.Test() for request in requests)
     assert all(request == MPI.REQUEST_NULL or isinstance(request, MPI.Prequest) for request in requests)
@@ -268,12 +238,7 @@ def test_beside_requests_of_which_nothing_is_left(function: str, beside: str) ->
     request = comm.Iallreduce(np.ones(3), total)
     requests = [request, nothing] if comm.rank % 2 else [nothing, request]
     (FINISH | {"waitall": MPI.Request.waitall})[function](requests)
-    assert (
-        agreed(
-            [] if (total == comm.size).all() and request == MPI.REQUEST_NULL else [(function, beside, total)]
-        )
-        == []
-    )
+    ensure((total == comm.size).all() and request == MPI.REQUEST_NULL, (function, beside, total))
     free([one for one in (nothing,) if isinstance(one, MPI.Prequest)])
 
 
@@ -293,10 +258,7 @@ def test_beside_other_calls() -> None:
         requests.append(comm.Ibarrier(algorithm="dissemination"))
     for i in own_order(requests, comm):
         requests[i].Wait()
-    assert (
-        agreed([case for case in one + two if not case.good()] + ([] if (x == 1).all() else ["allreduce"]))
-        == []
-    )
+    ensure_none([case for case in one + two if not case.good()] + unless((x == 1).all(), "allreduce"))
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="needs somebody to go on without rank 0")
@@ -322,5 +284,5 @@ def test_progress_without_a_call(form: str, busy: str, tmp_path_factory: pytest.
         sleep(0.05)  # so that rank 0's first turns find nobody
         (started if "_init" in form else issue)(comm, case, **options).Wait()
         (folder / str(comm.rank)).touch()
-    assert agreed([] if through else ["waited for rank 0"]) == []
-    assert agreed([] if case.good() else [case]) == []
+    ensure(through, "waited for rank 0")
+    ensure(case.good(), case)

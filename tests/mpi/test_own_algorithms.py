@@ -8,7 +8,7 @@ import pytest
 from gpu_cases import read
 from gpu_double import LONG, communicator
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure_none, unless
 
 import hpcoll
 from hpcoll import Writer, inputs, outputs
@@ -79,9 +79,9 @@ def test_a_decorated_algorithm_serves_gpu_arrays(double: Any) -> None:
     for count in (5, LONG):
         send, recv = double.Array(count).fill(on_gpu.rank + 1), double.Array(count).fill(-1)
         on_gpu.Allreduce(send, recv, algorithm=row)
-        wrong += [] if (read(recv) == on_gpu.size * (on_gpu.size + 1) / 2).all() else [count]
+        wrong += unless((read(recv) == on_gpu.size * (on_gpu.size + 1) / 2).all(), count)
     on_gpu.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_a_pipeline_takes_any_number_of_chunks_from_any_root(registering: hpcoll.Communicator) -> None:

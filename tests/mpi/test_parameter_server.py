@@ -9,8 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
+from internals import server_of
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure, ensure_none
 from training_model import (
     MODES,
     NEEDS_TWO,
@@ -75,7 +76,7 @@ def test_synchronous_is_the_serial_run(places: dict[str, Any], optimizer: Optimi
                 else [server.nbytes_per_step]
             )
     wrong += [] if server.staleness.max == 0 else [server.staleness]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("split", [True, False])
@@ -113,7 +114,7 @@ def test_unusual_arrays(one: Any) -> None:
         server.pull()
         server.push({"one": one, "none": one[:0]})
         found = server.pull()["one"]
-    assert agreed([] if found.shape == one.shape and (found == one / 2).all() else [found]) == []
+    ensure(found.shape == one.shape and (found == one / 2).all(), found)
 
 
 NPUSHES = 120  # of each worker: the distance of 5 becomes 5 * 0.95 ** 120
@@ -136,7 +137,7 @@ def test_converges(mode: dict[str, Any], places: dict[str, Any]) -> None:
             )
             updates = NPUSHES * (1 if mode["mode"] == "synchronous" else len(server.workers))
             wrong += [] if set(server.versions.values()) == {updates} else [server.versions]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("places", PLACES)
@@ -157,7 +158,7 @@ def test_staleness_keeps_its_bound(bound: int, places: dict[str, Any]) -> None:
     good = server.staleness.max <= bound and counted == (
         30 * len(server.workers) if RANK in server.servers else 0
     )
-    assert agreed([] if good else [server.staleness]) == []
+    ensure_none([] if good else [server.staleness])
 
 
 @pytest.mark.mpi(min_size=2)
@@ -172,7 +173,7 @@ def test_staleness_is_seen() -> None:
         server.barrier()
         if slow:
             server.push({"w": np.ones(4)})
-    assert agreed([] if RANK or server.staleness.max == 9 * (NRANKS - 1) else [server.staleness]) == []
+    ensure_none([] if RANK or server.staleness.max == 9 * (NRANKS - 1) else [server.staleness])
 
 
 @pytest.mark.parametrize(("updates", "torn"), [(1, 0), (2, 1), (5, 1)])
@@ -190,19 +191,14 @@ def test_nobody_reads_half_an_update(updates: int, torn: int, monkeypatch: pytes
         def interrupted(rank: int, displ: int, content: Any) -> None:
             get(rank, displ, content[:4000])
             for _ in range(left.pop() if left else 0):
-                server._server._apply([0])
+                server_of(server)._apply([0])
             get(rank, displ + 4000, content[4000:])
 
         monkeypatch.setattr(server._window, "get", interrupted)
         found = server.pull()["w"]
     expected = updates if torn else 0
-    assert (
-        agreed(
-            []
-            if (found == expected).all() and server.traffic.torn == torn
-            else [found[[0, -1]], server.traffic]
-        )
-        == []
+    ensure_none(
+        [] if (found == expected).all() and server.traffic.torn == torn else [found[[0, -1]], server.traffic]
     )
 
 
@@ -219,9 +215,9 @@ def test_readers_under_stress(mode: dict[str, Any]) -> None:
         WORLD, {"w": np.zeros(200_000)}, servers=[0], dedicated=True, optimizer=count, **mode
     ) as server:
         if RANK == 0:
-            while not server._server.finished:
-                if not server._server.turn():
-                    server._server._apply([0])  # further updates without a gradient
+            while not server_of(server).finished:
+                if not server_of(server).turn():
+                    server_of(server)._apply([0])  # further updates without a gradient
         else:
             into = {"w": np.empty(200_000)}
             for _ in range(60):
@@ -231,7 +227,7 @@ def test_readers_under_stress(mode: dict[str, Any]) -> None:
                     if found.min() == found.max() == server.versions[0]
                     else [(found.min(), found.max(), server.versions)]
                 )
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 # --- GPU arrays
@@ -246,7 +242,7 @@ def test_gpu_arrays_go_through_host_memory(double: Double) -> None:
     ) as server:
         server.push({"w": double.Array(1000, np.float64).fill(2.0)})
         found = server.pull({"w": into})["w"]
-    assert agreed([] if found is into and (into.get() == start - 1).all() else [into.get()[:3]]) == []
+    ensure_none([] if found is into and (into.get() == start - 1).all() else [into.get()[:3]])
 
 
 # --- the job
@@ -268,4 +264,4 @@ def test_job(dedicated: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         row[0]: float(row[3].rstrip("%")) for row in map(str.split, capsys.readouterr().out.splitlines()[1:5])
     }
     good = ended.value.code == 0 and (RANK > 0 or (len(rows) == 4 and min(rows.values()) > 70))
-    assert agreed([] if good else [(ended.value.code, rows)]) == []
+    ensure_none([] if good else [(ended.value.code, rows)])

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_double import Double
-from reference import agreed, raised
+from internals import server_of
+from reference import ensure, ensure_none, raised
 from training_model import MODES, NRANKS, RANK, WORLD, differences, gradient, initial, serial
 
 import hpcoll
@@ -45,7 +46,7 @@ def test_parameters_that_differ(change: Callable[[dict[str, Any]], Any], text: s
         and text in str(error)
         and str(error).startswith(f"rank {NRANKS - 1}: ")
     )
-    assert agreed([] if good else [repr(error)]) == []
+    ensure(good, repr(error))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_arguments(options: dict[str, Any], text: str, everywhere: bool) -> None
     """Wrong ones, on all ranks or on one: all raise."""
     mine = options if everywhere or RANK == NRANKS - 1 else {}
     error = raised(lambda: hpcoll.ParameterServer(WORLD, initial(), **mine))
-    assert agreed([] if isinstance(error, ArgumentError) and text in str(error) else [repr(error)]) == []
+    ensure(isinstance(error, ArgumentError) and text in str(error), repr(error))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -110,7 +111,7 @@ def test_gradients_are_refused_before_they_are_sent(
         server.push(initial())
         wrong = differences(server.pull(), {name: array * 0 for name, array in initial().items()})
     told = isinstance(error, ArgumentError) and str(error).startswith(f"rank {RANK}: {text}")
-    assert agreed(wrong if told else [repr(error)]) == []
+    ensure_none(wrong if told else [repr(error)])
 
 
 def test_calls_out_of_order() -> None:
@@ -132,15 +133,12 @@ def test_calls_out_of_order() -> None:
     given.append(
         (raised(server.pull), f"rank {RANK}: pull needs a parameter server that this rank has not left")
     )
-    assert (
-        agreed(
-            [
-                repr(error)
-                for error, text in given
-                if not isinstance(error, ArgumentError) or text not in str(error)
-            ]
-        )
-        == []
+    ensure_none(
+        [
+            repr(error)
+            for error, text in given
+            if not isinstance(error, ArgumentError) or text not in str(error)
+        ]
     )
 
 
@@ -153,7 +151,7 @@ def test_dedicated_servers_push_nothing() -> None:
             error = raised(lambda: server.push(initial()))
             told = isinstance(error, ArgumentError) and "rank 0: push is for workers" in str(error)
             wrong = [] if told and server.versions == {} else [repr(error), server.versions]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.once
@@ -163,10 +161,7 @@ def test_arrays_on_another_gpu(double: Double) -> None:
         elsewhere = double.Array(10, np.float64, ordinal=1)
         error = raised(lambda: server.push({"w": elsewhere}))
     text = f"rank {RANK}: gradient of parameter 'w' .*it lies on GPU 1, and this thread uses GPU 0"
-    assert (
-        agreed([] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [repr(error)])
-        == []
-    )
+    ensure(isinstance(error, ArgumentError) and re.search(text, str(error)), repr(error))
 
 
 @pytest.mark.mpi(min_size=3)
@@ -185,7 +180,7 @@ def test_synchronous_goes_on_without_a_worker_that_leaves() -> None:
     else:
         wrong += differences(server.pull(), serial(SGD(0.1), NRANKS - 1, 6, last - 1, 3)) if RANK else []
         server.close()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def lost(action: Callable[[], Any]) -> int | None:
@@ -208,8 +203,8 @@ def run(server: hpcoll.ParameterServer, breaks: int, nsteps: int = 6) -> None:
                 raise KeyboardInterrupt
             server.push(gradient(parameters, RANK, step))
         if breaks == RANK:  # a server
-            while server._server.version < 3:
-                server._server.turn()
+            while server_of(server).version < 3:
+                server_of(server).turn()
             raise KeyboardInterrupt
         if RANK in server.workers:
             server.barrier()
@@ -223,7 +218,7 @@ def test_worker_that_fails(mode: dict[str, Any]) -> None:
     broken = NRANKS - 1
     expected = broken if mode["mode"] == "synchronous" and broken != RANK else None
     found = lost(lambda: run(server, broken))
-    assert agreed([] if found == expected else [(found, expected)]) == []
+    ensure(found == expected, (found, expected))
 
 
 @pytest.mark.mpi(min_size=2)
@@ -233,7 +228,7 @@ def test_server_that_fails(dedicated: bool, mode: dict[str, Any]) -> None:
     """Its workers name it, at once and not after the timeout."""
     server = hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=dedicated, timeout=60, **mode)
     found = lost(lambda: run(server, 0, 100_000))
-    assert agreed([] if found == (None if RANK == 0 else 0) else [found]) == []
+    ensure(found == (None if RANK == 0 else 0), found)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -247,9 +242,7 @@ def test_optimiser_that_raises() -> None:
         WORLD, initial(), servers=[0], dedicated=True, optimizer=broken, timeout=60
     )
     error = raised(lambda: run(server, -1))
-    assert (
-        agreed([] if isinstance(error, ZeroDivisionError if RANK == 0 else LostRank) else [repr(error)]) == []
-    )
+    ensure(isinstance(error, ZeroDivisionError if RANK == 0 else LostRank), repr(error))
 
 
 @pytest.mark.once
@@ -270,4 +263,4 @@ def test_silence_ends_with_the_timeout(who: str) -> None:
     if silent == RANK and who == "worker":
         found = lost(work)  # it hears of it when it comes back
     expected = None if silent == RANK and who == "server" else silent
-    assert agreed([] if found == expected else [found]) == []
+    ensure(found == expected, found)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from failed_calls import x
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, MismatchError
@@ -45,7 +45,7 @@ def test_nobody_waits_for_it(base: hpcoll.Communicator) -> None:
     request.Wait()
     rows = [row.algorithm for row in comm.ledger.rows()]
     comm.Free()
-    assert agreed([] if (total == WORLD.size).all() and "native" not in rows else [total, rows]) == []
+    ensure_none([] if (total == WORLD.size).all() and "native" not in rows else [total, rows])
 
 
 @pytest.mark.parametrize("how", ["Wait", "Waitall", "Test", "a blocking call", "Free"])
@@ -80,7 +80,7 @@ def test_whoever_begins_it(how: str, base: hpcoll.Communicator) -> None:
     pair.Free()
     if how != "Free":
         comm.Free()
-    assert agreed([] if all(right) else [right]) == []
+    ensure(all(right), right)
 
 
 def test_two_in_another_order(base: hpcoll.Communicator) -> None:
@@ -90,7 +90,7 @@ def test_two_in_another_order(base: hpcoll.Communicator) -> None:
     MPI.Request.Waitall([comms[i].Iallreduce(x(8), totals[i]) for i in order])
     for comm in comms:
         comm.Free()
-    assert agreed([] if all((total == WORLD.size).all() for total in totals) else totals) == []
+    ensure_none([] if all((total == WORLD.size).all() for total in totals) else totals)
 
 
 def test_nobody_waits_at_all(base: hpcoll.Communicator) -> None:
@@ -108,7 +108,7 @@ def test_nobody_waits_at_all(base: hpcoll.Communicator) -> None:
     warned = [str(one.message) for one in said] == [
         "Iallreduce: its request was dropped and never waited for"
     ] * (WORLD.rank == 0)
-    assert agreed([] if warned and (WORLD.rank == 0 or (total == WORLD.size).all()) else [total, said]) == []
+    ensure_none([] if warned and (WORLD.rank == 0 or (total == WORLD.size).all()) else [total, said])
 
 
 def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
@@ -116,11 +116,8 @@ def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
     error = raised(lambda: comm.Iallreduce(x(8), x(9)))
     comm.Iallreduce(x(8), total).Wait()
     comm.Free()
-    assert (
-        agreed(
-            [] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]
-        )
-        == []
+    ensure_none(
+        [] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]
     )
 
 
@@ -142,13 +139,11 @@ def test_mismatches(other: str, base: hpcoll.Communicator) -> None:
             comm.Barrier()
 
     error = raised(call)
-    wrong = (
-        []
-        if isinstance(error, MismatchError) and "llreduce(float64[36], op=SUM) at " in str(error)
-        else [repr(error)]
+    wrong = unless(
+        isinstance(error, MismatchError) and "llreduce(float64[36], op=SUM) at " in str(error), repr(error)
     )
-    wrong += [] if np.isin(total, range(WORLD.size + 1)).all() else [total]  # parts of a sum
-    assert agreed(wrong) == []
+    wrong += unless(np.isin(total, range(WORLD.size + 1)).all(), total)  # parts of a sum
+    ensure_none(wrong)
 
 
 def test_who_waits_in_the_library_is_told(base: hpcoll.Communicator) -> None:
@@ -158,4 +153,4 @@ def test_who_waits_in_the_library_is_told(base: hpcoll.Communicator) -> None:
     error = raised(lambda: MPI.Request.Waitall([request]))
     again = raised(comm.Barrier)
     right = isinstance(error, MPI.Exception) and isinstance(again, ArgumentError | MismatchError)
-    assert agreed([] if right else [repr(error), repr(again)]) == []
+    ensure_none([] if right else [repr(error), repr(again)])

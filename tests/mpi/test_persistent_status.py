@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from forms import Case, prepare
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import communicator, ensure_none, unless
 from test_nonblocking import free
 from test_persistent import ours
 
@@ -40,11 +40,11 @@ def test_statuses(count: int) -> None:
             wait(requests[0], status)
             found = status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE), status.Is_cancelled()
             nobody = not started and name == "Waitsome"  # which then sets none
-            wrong += (
-                [] if nobody or found == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False) else [(name, started, found)]
+            wrong += unless(
+                nobody or found == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False), (name, started, found)
             )
     free(requests)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_startall() -> None:
@@ -62,7 +62,7 @@ def test_startall() -> None:
             case.fill(0)
         start([*plain, *requests])
         MPI.Request.Waitall([*requests, *plain])
-        wrong += [case for case in cases if not case.good()] + ([] if found[0] == comm.rank else [found])
+        wrong += [case for case in cases if not case.good()] + unless(found[0] == comm.rank, found)
         found[0] = -1
         start(plain)
         MPI.Request.Waitall(plain)
@@ -70,4 +70,4 @@ def test_startall() -> None:
             start([requests[1], requests[1]])
         requests[1].Wait()
     free([*requests, *plain])
-    assert agreed(wrong) == []
+    ensure_none(wrong)

@@ -3,14 +3,13 @@
 import logging
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import SOON_S, agreed, comes, fresh, raised, set_from_here
+from reference import SOON_S, comes, ensure_none, fresh, raised, set_from_here, unless
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
@@ -25,8 +24,6 @@ TOTAL = sum(COUNTS)
 OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][
     : COUNTS[WORLD.rank]
 ]  # this rank's block
-
-Prepared = Callable[[hpcoll.Communicator], bool]  # makes a call; whether it gave what it must
 
 
 def reduce_scatter(comm: hpcoll.Communicator) -> bool:
@@ -118,13 +115,13 @@ def test_who_waits_gives_up_and_who_is_late_is_told(name: str) -> None:
     if not LATE:
         WORLD.Barrier()
     text = str(error)
-    wrong: list[Any] = [] if isinstance(error, CollectiveTimeout) else [repr(error)]
+    wrong: list[Any] = unless(isinstance(error, CollectiveTimeout), repr(error))
     told = rf"(?s)at \S+:\d+, on .*, did not end in 1 s:.*\n  rank {LAST} is in no collective since"
-    wrong += [] if re.search(told, text) else [text]
-    wrong += [] if took_s < SOON_S else [took_s]
+    wrong += unless(re.search(told, text), text)
+    wrong += unless(took_s < SOON_S, took_s)
     again = raised(comm.Barrier)
-    wrong += [] if isinstance(again, ArgumentError) and "cannot be used" in str(again) else [repr(again)]
-    assert agreed(wrong) == []
+    wrong += unless(isinstance(again, ArgumentError) and "cannot be used" in str(again), repr(again))
+    ensure_none(wrong)
 
 
 class Told(logging.Handler):
@@ -150,13 +147,13 @@ def test_who_waits_says_so(name: str, tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, "hpcoll"):
         caplog.clear()
         logging.getLogger("hpcoll").addHandler(told)
-        wrong += [] if WORLD.rank == 0 or comes(said.exists) else ["rank 0 says nothing"]
+        wrong += unless(WORLD.rank == 0 or comes(said.exists), "rank 0 says nothing")
         if LATE and NRANKS > 2:
             time.sleep(0.5)
-        wrong += [] if CALLS[name](comm) else ["wrong"]
+        wrong += unless(CALLS[name](comm), "wrong")
         logging.getLogger("hpcoll").removeHandler(told)
-    wrong += [] if len(told.warnings) == (WORLD.rank == 0) else [caplog.messages]
-    assert agreed(wrong) == []
+    wrong += unless(len(told.warnings) == (WORLD.rank == 0), caplog.messages)
+    ensure_none(wrong)
 
 
 @pytest.mark.once
@@ -169,4 +166,4 @@ def test_all_comes_right_where_ranks_are_slow(name: str) -> None:
             time.sleep(0.3 if turn < NRANKS else 1e-3)
         if not call(comm):
             wrong.append(turn)
-    assert agreed(wrong) == []
+    ensure_none(wrong)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import resources
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll.comm.diagnosis.flight_recorder import write_record
@@ -115,7 +116,7 @@ def test_every_method_takes_a_tag() -> None:
             wrong.append((name, calls))
         if name == "allgather" and made != [1] * comm.size:
             wrong.append((name, made))
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -138,7 +139,7 @@ def test_methods_of_a_subclass_may_tag() -> None:
         made = getattr(comm, name)(*arguments(name, comm.size))
         if isinstance(made, MPI.Request):
             begun_and_waited(made)
-    assert agreed([] if calls == [*METHODS] else calls) == []
+    ensure_none([] if calls == [*METHODS] else calls)
 
 
 @pytest.mark.parametrize("name", [3, "", " \t"])
@@ -154,15 +155,8 @@ def test_no_name(name: Any) -> None:
     )
     expected = f"rank {comm.rank}: region or tag must be a text that is not empty, got {name!r}"
     errors = [raised(call) for call in calls]
-    assert (
-        agreed(
-            [
-                error
-                for error in errors
-                if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected
-            ]
-        )
-        == []
+    ensure_none(
+        [error for error in errors if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected]
     )
     comm.Free()
 
@@ -183,7 +177,7 @@ def test_neighbours() -> None:
         if isinstance(made, MPI.Request):
             begun_and_waited(made)
         wrong += [] if named(comm).get(name) else [(name, named(comm))]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -208,16 +202,14 @@ def test_where_a_call_is_named(tmp_path: Path) -> None:
             error = raised(late)
     write_record(str(tmp_path), "")
     (found,) = tmp_path.iterdir()
-    key = comm._context.resources.key
+    key = resources(comm).key
     calls = next(one["calls"] for one in json.loads(found.read_text())["communicators"] if one["id"] == key)
     recorded = [
         call["region"] for call in calls if call["collective"] == "allreduce" and call["lane"] == "blocking"
     ][-6:]
-    wrong: list[object] = [] if ledger == {"step/halo": 3, "step/norm": 1} else [ledger]
-    wrong += (
-        []
-        if recorded == ["", "step/halo", "step/halo", "step/halo", "step/norm", "step/halo"]
-        else [recorded]
+    wrong: list[object] = unless(ledger == {"step/halo": 3, "step/norm": 1}, ledger)
+    wrong += unless(
+        recorded == ["", "step/halo", "step/halo", "step/halo", "step/norm", "step/halo"], recorded
     )
     text = "test_regions.py:"
     right = (
@@ -225,7 +217,7 @@ def test_where_a_call_is_named(tmp_path: Path) -> None:
         and text in str(error)
         and ", in region step/halo, blocking call 6 on" in str(error)
     )
-    assert agreed(wrong + ([] if right else [repr(error)])) == []
+    ensure_none(wrong + unless(right, repr(error)))
 
 
 @pytest.mark.parametrize("run", [lambda comm: comm.Barrier(), lambda comm: comm.Ibarrier().Wait()])
@@ -235,5 +227,5 @@ def test_each_rank_has_its_own(run: Callable[[hpcoll.Communicator], None]) -> No
     REGIONS.number(object())  # so that numbers differ, too
     with comm.region(f"rank{comm.rank}"):
         run(comm)
-    assert agreed([] if named(comm) == {f"rank{comm.rank}": 1} else [named(comm)]) == []
+    ensure_none([] if named(comm) == {f"rank{comm.rank}": 1} else [named(comm)])
     comm.Free()

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import context
 from memory_kinds import Dlpack
 from mpi4py import MPI
-from reference import agreed, communicator, fresh
+from reference import communicator, ensure_none, fresh, unless
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans import engine_builder
@@ -44,9 +45,9 @@ def test_sizes_in_any_order() -> None:
                 (few == root).all(),
                 (x == total).all(),
             ]
-            wrong += [] if all(good) else [(turn, n, good)]
+            wrong += unless(all(good), (turn, n, good))
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(engine_builder, "lower", noted)
     monkeypatch.setattr(engine_builder, "_PATTERNS", {})
-    comm._context.planner.forget()  # what a freed communicator left
+    context(comm).planner.forget()  # what a freed communicator left
     p, kinds = comm.size, [(code, op) for code in ("f4", "i4", "u4") for op in (MPI.SUM, MPI.PROD)]
     for turn in range(2):
         for i, (code, op) in enumerate(kinds):
@@ -68,7 +69,7 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
             comm.Allreduce(x, y, op, algorithm="ring")
             comm.Bcast(x, 0, algorithm="binomial")
             right = (y == (p * (p + 1) // 2 if op is MPI.SUM else factorial(p))).all() and (x == 1).all()
-            wrong += [] if right else [(turn, code, op)]
+            wrong += unless(right, (turn, code, op))
     rows = sorted((row.operation, row.element, row.calls) for row in comm.ledger.rows())
     expected = [
         (operation, element, 4)
@@ -78,11 +79,8 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
     other, z = communicator().Split(0, comm.rank), np.full(9, 1, "f4")
     other.Allreduce(MPI.IN_PLACE, z, algorithm="ring")  # in place: one more program
     other.Bcast(z, 0, algorithm="binomial")
-    wrong += [] if (z == p).all() else [z]
-    assert (
-        agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 3 else [len(lowered)])])
-        == []
-    )
+    wrong += unless((z == p).all(), z)
+    ensure_none([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 3 else [len(lowered)])])
     other.Free()
     comm.Free()
 
@@ -92,7 +90,7 @@ def test_new_sizes_take_the_quick_way(described: list[str]) -> None:
     comm = fresh()
     for n in range(1, 400):
         comm.Allreduce(np.ones(n), np.empty(n), algorithm="recursive_doubling")
-    assert agreed([] if len(described) < 16 else [len(described)]) == []
+    ensure_none([] if len(described) < 16 else [len(described)])
     comm.Free()
 
 
@@ -138,7 +136,7 @@ def test_counts_in_any_form(form: str, displacements: str, described: list[str])
         expected, recv_displs = laid_out(theirs, [100 * peer + rank for peer in range(p)])
         recv = np.full_like(expected, -1.0)
         comm.Alltoallv(spec(send, mine, send_displs), spec(recv, theirs, recv_displs))
-        wrong += [] if (recv == expected).all() else [("Alltoallv", turn)]
+        wrong += unless((recv == expected).all(), ("Alltoallv", turn))
         every, displs = laid_out(counts[0], range(p))
         for root in (None, 0, p - 1):
             gathered, x = np.full_like(every, -1.0), np.full(counts[0][rank], float(rank))
@@ -149,14 +147,10 @@ def test_counts_in_any_form(form: str, displacements: str, described: list[str])
                 comm.Gatherv([x, MPI.DOUBLE], whole if rank == root else None, root)
                 part = np.full(counts[0][rank], -1.0)
                 comm.Scatterv(spec(every, counts[0], displs) if rank == root else None, part, root)
-                wrong += [] if (part == rank).all() else [("Scatterv", turn, root)]
-            wrong += (
-                [] if root not in (None, rank) or (gathered == every).all() else [("Gatherv", turn, root)]
-            )
-    assert agreed(wrong) == []
-    assert (
-        agreed([] if not SUPPORTED or len(described) < 30 else [len(described)]) == []
-    )  # of 48 calls on a root
+                wrong += unless((part == rank).all(), ("Scatterv", turn, root))
+            wrong += unless(root not in (None, rank) or (gathered == every).all(), ("Gatherv", turn, root))
+    ensure_none(wrong)
+    ensure_none([] if not SUPPORTED or len(described) < 30 else [len(described)])  # of 48 calls on a root
     comm.Free()
 
 
@@ -173,11 +167,9 @@ def test_blocks_that_are_combined(form: str, described: list[str]) -> None:
             send = [x, MPI.DOUBLE if dtype == np.float64 else MPI.INT8_T] if turn % 2 else x
             comm.Reduce_scatter(send, y, made and made(counts), MPI.SUM)
             expected = (p * (np.arange(counts.sum()) % 5) + p * (p - 1) // 2).astype(dtype)
-            wrong += [] if (y == expected[first : first + counts[rank]]).all() else [(turn, dtype)]
-    assert agreed(wrong) == []
-    assert (
-        agreed([] if not SUPPORTED or form == "left out" or len(described) < 30 else [len(described)]) == []
-    )
+            wrong += unless((y == expected[first : first + counts[rank]]).all(), (turn, dtype))
+    ensure_none(wrong)
+    ensure_none([] if not SUPPORTED or form == "left out" or len(described) < 30 else [len(described)])
     comm.Barrier()
     with pytest.raises(ArgumentError, match="elements sent and"):
         comm.Reduce_scatter(np.ones(sum(counts) + 1), np.ones(counts[rank]), made(counts) if made else counts)
@@ -201,6 +193,6 @@ def test_combined_blocks_of_other_sizes_than_an_even_split(how: str, kind: Calla
             request.Wait()
         first, last = sum(counts[: comm.rank]), sum(counts[: comm.rank + 1])
         expected = comm.size * np.arange(first, last) + comm.size * (comm.size - 1) // 2
-        wrong += [] if y.tolist() == expected.tolist() else [(turn, y, expected)]
-    assert agreed(wrong) == []
+        wrong += unless(y.tolist() == expected.tolist(), (turn, y, expected))
+    ensure_none(wrong)
     comm.Free()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from failed_calls import not_refused
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import CollectiveTimeout
@@ -49,17 +49,15 @@ def errors_of(comm: MPI.Intracomm) -> list[str]:
 def test_who_comes_late_to_a_first_use_is_told() -> None:
     """Instead of waiting for ever, in the MPI library, for those who gave up."""
     first, second = errors_of(WORLD.Dup())
-    wrong = [] if first.startswith("CollectiveTimeout: ") and "not all of" in first else [first]
-    wrong += (
-        []
-        if second.startswith("ArgumentError: ")
-        and "cannot be used: not all ranks came to the first" in second
-        else [second]
+    wrong = unless(first.startswith("CollectiveTimeout: ") and "not all of" in first, first)
+    wrong += unless(
+        second.startswith("ArgumentError: ") and "cannot be used: not all ranks came to the first" in second,
+        second,
     )
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     total = np.zeros(3)
     fresh().Allreduce(np.ones(3), total, timeout=60)
-    assert agreed([] if (total == WORLD.size).all() else [total]) == []
+    ensure((total == WORLD.size).all(), total)
 
 
 @pytest.mark.once
@@ -79,8 +77,8 @@ def test_who_comes_late_to_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch)
     if not LATE:
         WORLD.Barrier()
     told = rf"rank {WORLD.rank}: Allreduce.* did not end in 0\.6 s:\n  rank "
-    assert agreed([] if re.search(told, error) else [error]) == []
-    assert agreed(not_refused(raised(comm.Barrier))) == []
+    ensure(re.search(told, error), error)
+    ensure_none(not_refused(raised(comm.Barrier)))
 
 
 @pytest.mark.parametrize("nranks", [2, 3, 8, 9, 100, 1000, 4097])

@@ -10,20 +10,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_blocks
+from forms import VARYING, names
+from internals import context, free_kept, resources
 from mpi4py import MPI
-from reference import ALGORITHMS, Guarded, agreed, communicator, contribution, fresh, representative
+from reference import (
+    ALGORITHMS,
+    REPRESENTATIVE,
+    Guarded,
+    agreed,
+    communicator,
+    contribution,
+    ensure,
+    ensure_none,
+    fresh,
+    representative,
+    unless,
+)
+from test_blocks import wrong_blocks
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.comm.context import attach
 from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.engine import host_engine
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.transports import rings, window
 from hpcoll.runtime.transports.mpi import function_address
-from hpcoll.schedules.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.mpi
 
@@ -45,20 +57,18 @@ def open_mappings() -> int:
 @pytest.mark.smoke
 def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     comm = fresh()
-    context, resources = comm._context, comm._context.resources
+    inside = resources(comm)
     here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
-    assert len(resources.node.local_peers) == here - 1
-    assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(
-        resources.message_contexts
-    )
+    assert len(inside.node.local_peers) == here - 1
+    assert {one.rings is not None for one in inside.message_contexts} == {here > 1}
     wrong = [
         (collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)
     ]
-    programs = [engine.program.rows[:, CODE] for engine in context.planner.engines()]
+    programs = [engine.program.rows[:, CODE] for engine in context(comm).planner.engines()]
     assert len(programs) == len(OURS)
     if here == comm.size:
         wrong += [row for row in programs if np.isin(row, MESSAGES).any()]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -67,10 +77,10 @@ def test_staging_slots_have_no_memory_before_something_is_sent(monkeypatch: pyte
     """A communicator that sends little costs little, and where the system has no more memory, that is an error and no crash."""
     if not window.populates() or communicator().size == 1:
         pytest.skip("needs two ranks, and a system that can be asked for pages of mapped memory")
-    attach._registry.free()
+    free_kept()
     comm, x, wrong = communicator().Split(0, -communicator().rank), np.ones(100), []
     comm.Barrier(algorithm="dissemination")
-    rings = comm._context.resources.message_contexts[0].rings
+    rings = resources(comm).message_contexts[0].rings
     wrong += [] if not rings._used[:, 2].any() else [("nothing was staged", rings._used.tolist())]
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
     wrong += [] if 0 < rings._used[:, 2].sum() < rings.capacity else [("800 B were", rings._used.tolist())]
@@ -87,8 +97,8 @@ def test_staging_slots_have_no_memory_before_something_is_sent(monkeypatch: pyte
         comm.Allreduce(np.ones(50_000), np.zeros(50_000), algorithm="direct")
         wrong.append("no error")
     except hpcoll.TransportError as error:
-        wrong += [] if "no more shared memory" in str(error) else [str(error)]
-    assert agreed(wrong) == []
+        wrong += unless("no more shared memory" in str(error), str(error))
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
@@ -100,15 +110,12 @@ def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
     cases = [
         (count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]
     ]
-    assert (
-        agreed(
-            [
-                case
-                for case in cases
-                if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
-            ]
-        )
-        == []
+    ensure_none(
+        [
+            case
+            for case in cases
+            if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])
+        ]
     )
 
 
@@ -138,24 +145,19 @@ SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
     "one_huge": lambda r: 20_011 * (r == MPI.COMM_WORLD.size - 1),
     "short_and_long": lambda r: (3, 5000)[r % 2],
 }
-VARYING = [
-    (collective, name)
-    for collective in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
-    for name in hpcoll.algorithms(collective)
-    if not CATALOGUE[f"{collective}/{name}"].uniform
+VARYING_ROWS = [
+    pytest.param(
+        method, name, marks=() if f"{VARYING[method]}/{name}" in REPRESENTATIVE else pytest.mark.full
+    )
+    for method in VARYING
+    for name in names(method)[2:]
 ]
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize(("collective", "algorithm"), representative(VARYING))
-def test_blocks_of_very_different_size(
-    collective: str, algorithm: str, in_place: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(test_blocks, "SHAPES", SHAPES)
-    if collective == "reduce_scatter":
-        test_blocks.test_reduce_scatter(algorithm, in_place)
-    else:
-        getattr(test_blocks, f"test_{collective}v")(algorithm, "permuted", in_place)
+@pytest.mark.parametrize(("method", "algorithm"), VARYING_ROWS)
+def test_blocks_of_very_different_size(method: str, algorithm: str, in_place: bool) -> None:
+    ensure_none(wrong_blocks(communicator(), method, algorithm, in_place, SHAPES))
 
 
 @pytest.mark.smoke
@@ -170,7 +172,7 @@ def test_ranks_run_ahead_of_each_other() -> None:
             time.sleep(0.005)
         if not same.choice((run, run_in_place))(comm, collective, count, root, algorithm=algorithm):
             wrong.append((i, collective, algorithm, count, root))
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "ring"])
@@ -184,8 +186,8 @@ def test_a_short_message_before_a_long_one(algorithm: str) -> None:
     for i in range(60):
         recv = Guarded(counts[comm.rank])
         comm.Reduce_scatter(inputs[comm.rank], recv.inner, counts, algorithm=algorithm)
-        wrong += [] if recv.holds(wanted) else [i]
-    assert agreed(wrong) == []
+        wrong += unless(recv.holds(wanted), i)
+    ensure_none(wrong)
 
 
 MAKERS: dict[str, Callable[[hpcoll.Communicator], hpcoll.Communicator]] = {
@@ -204,27 +206,27 @@ def test_freed_communicators_leave_no_mapping(name: str) -> None:
             made = MAKERS[name](comm)
             x = np.ones(100)
             made.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-            wrong += [] if x[0] == made.size else [x[0]]
+            wrong += unless(x[0] == made.size, x[0])
             made.Free()
         found.append(mappings())
-    assert agreed(wrong + ([] if len(set(found)) == 1 else [found])) == []
+    ensure_none(wrong + unless(len(set(found)) == 1, found))
 
 
 @pytest.mark.once
 def test_a_live_communicator_has_a_mapping_without_a_name() -> None:
     """What the count of the test above counts."""
-    attach._registry.free()
+    free_kept()
     before = mappings()
     made = fresh()
     made.Barrier(algorithm="dissemination")
-    shares = made._context.resources.node.nranks > 1
-    assert agreed([] if mappings() == before + shares else [(before, mappings())]) == []
+    shares = resources(made).node.nranks > 1
+    ensure(mappings() == before + shares, (before, mappings()))
     for _ in range(20):  # some of what these need is made ahead, and used again
         made.Barrier_init(algorithm="dissemination").Free()
-    assert agreed([] if mappings() <= before + 3 * shares else [(before, mappings())]) == []
+    ensure(mappings() <= before + 3 * shares, (before, mappings()))
     made.Free()
-    attach._registry.free()
-    assert agreed([] if mappings() == before else [(before, mappings())]) == []
+    free_kept()
+    ensure(mappings() == before, (before, mappings()))
 
 
 @pytest.mark.smoke
@@ -232,19 +234,19 @@ def test_communicators_that_are_kept_share_mappings() -> None:
     """Each new window takes time of all ranks, in programs that make very many communicators as well."""
     world, wrong = fresh(), list[Any]()
     world.Barrier()
-    attach._registry.free()
+    free_kept()
     before = mappings()
     kept = [world.Dup() for _ in range(16)]
     for turn, made in enumerate(kept + kept[::-1]):
         x = np.full(100, 1.0 + turn)
         made.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-        wrong += [] if (x == (1 + turn) * world.size).all() else [(turn, x[0])]
-    wrong += [] if mappings() - before < len(kept) / 2 else [(before, mappings())]
+        wrong += unless((x == (1 + turn) * world.size).all(), (turn, x[0]))
+    wrong += unless(mappings() - before < len(kept) / 2, (before, mappings()))
     for made in kept:
         made.Free()
-    attach._registry.free()
-    wrong += [] if mappings() == before else [(before, mappings())]
-    assert agreed(wrong) == []
+    free_kept()
+    wrong += unless(mappings() == before, (before, mappings()))
+    ensure_none(wrong)
     world.Free()
 
 
@@ -256,13 +258,13 @@ def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_y
     kept = [world.Dup() for _ in range(3)]
     for made in kept:
         made.Barrier()
-    attach._registry.free()
-    node, mine = world._context.resources.node, window.mapped_nbytes()
-    if agreed([] if node.nranks > 1 else ["alone"]):
+    free_kept()
+    node, mine = resources(world).node, window.mapped_nbytes()
+    if agreed(unless(node.nranks > 1, "alone")):
         pytest.skip("needs all ranks on nodes with others")
-    one = kept[0]._context.resources.message_contexts[0].rings.staging[0][
-        1
-    ] * node.nranks + rings.rings_nbytes(node.nranks)
+    one = resources(kept[0]).message_contexts[0].rings.staging[0][1] * node.nranks + rings.rings_nbytes(
+        node.nranks
+    )
     monkeypatch.setattr(node, "refused", "")  # afterwards, too: it is said once
     monkeypatch.setattr(
         node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one
@@ -271,8 +273,8 @@ def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_y
     for _ in range(2):
         kept.append(world.Dup())
         kept[-1].Barrier()
-        found.append(kept[-1]._context.resources.shares_memory)
-    assert agreed([] if found == [True, False] else [found]) == []
+        found.append(resources(kept[-1]).shares_memory)
+    ensure(found == [True, False], found)
     for made in (*kept, world):
         made.Free()
 
@@ -281,7 +283,7 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     comm = communicator().Dup()
-    node, x = comm._context.resources.node, np.zeros(100)
+    node, x = resources(comm).node, np.zeros(100)
     node.drop_ahead()
     monkeypatch.setattr(window, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
@@ -291,9 +293,9 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
         x[:] = comm.rank
         request.Start()
         request.Wait()
-        assert agreed([] if (x == sum(range(comm.size))).all() else [x]) == []
+        ensure((x == sum(range(comm.size))).all(), x)
         request.Free()
     texts = [text for text in caplog.messages if "ranks of this node exchange MPI messages: " in text]
-    assert agreed([] if len(texts) == (node.nranks > 1 and node.rank == 0) else [texts]) == []
+    ensure(len(texts) == (node.nranks > 1 and node.rank == 0), texts)
     assert all("/dev/shm/none such" in text for text in texts)
     comm.Free()

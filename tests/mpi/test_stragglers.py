@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from internals import resources
 from launching import command, finished
 from mpi4py import MPI
 from reference import agreed
@@ -74,7 +75,7 @@ def test_calls_are_counted_by_region(comm: hpcoll.Communicator) -> None:
             calls(comm, 0, lambda: time.sleep(0.001), 2)
     comm.stragglers()
     ncalls, owners = Counter[str](), set[int]()
-    for place in rank_waits(comm._context.resources).places:
+    for place in rank_waits(resources(comm)).places:
         ncalls[place.region] += place.calls
         owners.update(place.waited_for)
     good = ncalls == {f"part {i}": 6 for i in range(50)} and (comm.rank == 0 or 0 in owners)

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from internals import resources
 from mapped_memory import barrier, holdings, mapping_of, shares, staged_nbytes
 from mpi4py import MPI
 from reference import (
@@ -15,11 +16,14 @@ from reference import (
     agreed,
     communicator,
     contributions,
+    ensure,
+    ensure_none,
     expected,
     fresh,
     prefilled,
     representative,
     roots,
+    unless,
 )
 
 import hpcoll
@@ -59,11 +63,6 @@ def test_shapes_and_types(shape: Any, dtype: Any) -> None:
     assert made[0].tobytes() == wanted.tobytes()
 
 
-def test_default_type() -> None:
-    comm = communicator()
-    assert comm.empty(3).dtype == comm.zeros(3).dtype == np.float64
-
-
 def laid_out(comm: hpcoll.Communicator, content: np.ndarray, symmetric: bool) -> np.ndarray:
     """An array with this content in one memory or the other; the content may differ in size between ranks."""
     most = comm.allreduce(content.size, op=MPI.MAX)
@@ -74,13 +73,12 @@ def laid_out(comm: hpcoll.Communicator, content: np.ndarray, symmetric: bool) ->
     return array[: content.size]
 
 
-@pytest.mark.parametrize("who", ["all", "even ranks"])
-@pytest.mark.parametrize(("collective", "algorithm"), representative(ALGORITHMS))
-def test_collectives(collective: str, algorithm: str, who: str) -> None:
-    """Out of place and in place, with every rank's buffers in symmetric memory or only some."""
-    comm = communicator()
-    rank, nranks, wrong = comm.rank, comm.size, []
-    symmetric = who == "all" or rank % 2 == 0
+def wrong_in_symmetric_memory(
+    comm: hpcoll.Communicator, collective: str, algorithm: str, everywhere: bool
+) -> list[Any]:
+    """Return what is wrong, out of place and in place, with every rank's buffers in symmetric memory or those of even ranks."""
+    rank, nranks, wrong = comm.rank, comm.size, list[Any]()
+    symmetric = everywhere or rank % 2 == 0
     for count in COUNTS:
         inputs = contributions(collective, nranks, count)
         for root in roots(collective, nranks)[-1:]:
@@ -102,7 +100,13 @@ def test_collectives(collective: str, algorithm: str, who: str) -> None:
             want = inputs[root] if collective == "scatter" and rank == root else want
             if want is not None and not np.array_equal(both[: want.size], want):
                 wrong.append((count, "in place"))
-    assert agreed(wrong) == []
+    return wrong
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize(("collective", "algorithm"), representative(ALGORITHMS))
+def test_collectives(collective: str, algorithm: str, everywhere: bool) -> None:
+    ensure_none(wrong_in_symmetric_memory(communicator(), collective, algorithm, everywhere))
 
 
 def named(collective: str, arguments: list[Any]) -> list[Any]:
@@ -135,7 +139,7 @@ def test_peers_read_in_place(symmetric: bool) -> None:
     comm.Allreduce(x[3], y, algorithm="direct")
     staged = staged_nbytes(comm) - before
     good = staged == 0 if symmetric or not shares(comm) or comm.size == 1 else staged > 0
-    assert agreed([] if good and (y == 1.5 * comm.size).all() else [staged]) == []
+    ensure(good and (y == 1.5 * comm.size).all(), staged)
     comm.Free()
 
 
@@ -157,7 +161,7 @@ def test_derived_communicators_read_in_place(derive: str, first: str) -> None:
     y = np.empty(1000)
     comm.Allreduce(x, y, algorithm="direct")
     good = (y == comm.size * (comm.size + 1) / 2).all() and staged_nbytes(comm) == before
-    assert agreed([] if good else [(y[0], staged_nbytes(comm))]) == []
+    ensure_none([] if good else [(y[0], staged_nbytes(comm))])
     comm.Free()
 
 
@@ -170,7 +174,7 @@ def test_memory_of_a_part_on_the_whole() -> None:
     for _ in range(3):
         x[:] = world.rank + 1
         comm.Allreduce(x, y, algorithm="direct")
-        assert agreed([] if (y == comm.size * (comm.size + 1) / 2).all() else [y[0]]) == []
+        ensure_none(unless((y == comm.size * (comm.size + 1) / 2).all(), y[0]))
     part.Free()
     comm.Free()
 
@@ -192,7 +196,7 @@ def test_part_and_whole_in_turns() -> None:
             owner.Allreduce(x, y, algorithm="two_shot")
             if not (y == owner.size * (owner.size - 1) / 2 + owner.size * turn).all():
                 wrong.append((turn, x.size))
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     for comm in parts[1:]:
         comm.Free()
 
@@ -208,7 +212,7 @@ def test_calls_in_flight_keep_the_memory() -> None:
         comm.empty(7)
         request.Wait()
         results.append((y == comm.size * turn + comm.size * (comm.size - 1) / 2).all())
-    assert agreed([] if all(results) else [results]) == []
+    ensure(all(results), results)
 
 
 @pytest.mark.once
@@ -235,7 +239,7 @@ def test_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     one.Free()
     other.Free()
 
@@ -245,7 +249,7 @@ def test_memory_is_given_back_with_the_array() -> None:
     comm = communicator()
     nbytes = 4 << 20
     x, y = comm.zeros(nbytes, np.uint8), comm.zeros(nbytes, np.uint8)
-    if agreed([] if shares(comm) else ["alone"]):
+    if agreed(unless(shares(comm), "alone")):
         pytest.skip("needs all ranks on nodes with others")
     x[:], y[:] = 1, 1
     barrier()
@@ -255,14 +259,11 @@ def test_memory_is_given_back_with_the_array() -> None:
     barrier()
     found = mapping_of(y) if comm.rank == 0 else {}
     after = 1024 * int(found.get("Rss", 0))
-    given = (comm._context.resources.node.nranks - 1) * nbytes
-    assert (
-        agreed(
-            [(before, after)]
-            if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes
-            else []
-        )
-        == []
+    given = (resources(comm).node.nranks - 1) * nbytes
+    ensure_none(
+        [(before, after)]
+        if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes
+        else []
     )
     assert (x == 1).all()
 
@@ -293,7 +294,7 @@ def test_thousands_of_arrays(short: bool) -> None:
     comm.empty(1)
     assert before is not None
     wrong = [(now, then) for now, then in zip(holdings(), before) if now > then + 2]
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     assert not kept.any()
 
 
@@ -317,7 +318,7 @@ def test_communicators_leave_nothing_behind() -> None:
     assert before is not None
     now = holdings()
     slack = len(arrays) + 2
-    assert agreed([(now, before)] if any(a > b + slack for a, b in zip(now, before)) else []) == []
+    ensure_none([(now, before)] if any(a > b + slack for a, b in zip(now, before)) else [])
     for x in arrays:
         x[:] = 3  # outlives its communicator
     assert sum(x.sum() for x in arrays) == 300 * len(arrays)
@@ -328,4 +329,4 @@ def test_memory_has_no_name() -> None:
     x = comm.empty(1000)
     name = mapping_of(x).get("name", "")
     good = not shares(comm) or (name.startswith("/dev/shm/#") and name.endswith("(deleted)"))
-    assert agreed([] if good else [name]) == []
+    ensure(good, name)

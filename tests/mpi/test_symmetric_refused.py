@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import resources
 from mapped_memory import holdings, shares
 from mpi4py import MPI
-from reference import agreed, communicator, fresh
+from reference import agreed, communicator, ensure, ensure_none, fresh, unless
 from slowness import slowed
 
 import hpcoll
@@ -47,7 +48,7 @@ def same_everywhere(call: Callable[[], Any]) -> str:
     x = comm.zeros(100)
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
-    assert agreed([] if (x == comm.size).all() else [x]) == []
+    ensure((x == comm.size).all(), x)
     return text
 
 
@@ -201,7 +202,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 def test_only_one_rank_has_no_room(fault: str, method: str) -> None:
     """The last rank's share of the work fails, after others have done theirs."""
     comm = communicator()
-    if agreed([] if shares(comm) else ["alone"]):
+    if agreed(unless(shares(comm), "alone")):
         pytest.skip("needs all ranks on nodes with others")
     comm.empty(3)
     before = holdings()
@@ -215,36 +216,23 @@ def test_only_one_rank_has_no_room(fault: str, method: str) -> None:
             limit, reason = without_descriptors(), "[Errno 24] Too many open files"
         with limit:
             text = error_of(lambda: CALLS[method](comm))
-    assert agreed([] if text.startswith(f"rank {LAST}: ") and reason in text else [text]) == []
+    ensure(text.startswith(f"rank {LAST}: ") and reason in text, text)
     comm.empty(3)
-    assert (
-        agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
-        == []
-    )
+    ensure_none([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
 
 
 def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """As between containers with processes of their own: the file that the number leads to is left alone."""
     comm = communicator()
-    if agreed([] if shares(comm) else ["alone"]):
+    if agreed(unless(shares(comm), "alone")):
         pytest.skip("needs all ranks on nodes with others")
     before = holdings()
     if comm.rank == 0:
         monkeypatch.setattr(local_ranks.os, "getpid", os.getppid)
     text = error_of(lambda: comm.empty(1000))
     monkeypatch.undo()
-    assert (
-        agreed(
-            []
-            if re.match(r"rank [1-9]\d*: .* shared memory cannot be had: .*/proc/\d+/fd/\d+", text)
-            else [text]
-        )
-        == []
-    )
-    assert (
-        agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
-        == []
-    )
+    ensure(re.match(r"rank [1-9]\d*: .* shared memory cannot be had: .*/proc/\d+/fd/\d+", text), text)
+    ensure_none([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
 
 
 def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,17 +246,17 @@ def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not shares(copy)
     if shares(comm):
         assert "/dev/shm/none such: No such file or directory" in text
-        assert "/dev/shm/none such: No such file or directory" in copy._context.resources.node.refused
+        assert "/dev/shm/none such: No such file or directory" in resources(copy).node.refused
     x[:] = 1
     copy.Allreduce(MPI.IN_PLACE, x)
-    assert agreed([] if (x == comm.size).all() else [x]) == []
+    ensure((x == comm.size).all(), x)
     copy.Free()
 
 
 def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts what all communicators have, and what was given back no more."""
     comm = communicator()
-    if agreed([] if shares(comm) else ["alone"]):
+    if agreed(unless(shares(comm), "alone")):
         pytest.skip("needs all ranks on nodes with others")
     comm.empty(1)
     used = comm.allreduce(window.mapped_nbytes(), op=MPI.MAX)
@@ -316,7 +304,7 @@ def test_ordinary_memory(
     assert table.tolist() == list(range(6))
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
-    assert agreed([] if (x == comm.size).all() else [x]) == []
+    ensure((x == comm.size).all(), x)
     comm.Free()
 
 
@@ -378,8 +366,3 @@ def test_arrays_outlive_mpi(arguments: list[str]) -> None:
         )
     WORLD.Barrier()
     assert done is None or (done.returncode, done.stdout) == (0, "fine\n" * 2), done.stderr
-
-
-def test_public_methods_are_documented() -> None:
-    for name in ("empty", "zeros", "like", "share"):
-        assert getattr(hpcoll.Communicator, name).__doc__

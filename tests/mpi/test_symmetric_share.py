@@ -6,8 +6,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from internals import resources
 from mapped_memory import barrier, holdings, mapping_of, shares
-from reference import agreed, communicator
+from reference import communicator, ensure, ensure_none
 
 from hpcoll.comm.context import symmetric_memory
 
@@ -45,7 +46,7 @@ def test_every_root(kind: str) -> None:
             wrong.append((root, found))
         if found.flags.writeable or not found.flags.c_contiguous:
             wrong.append((root, found.flags))
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_nobody_can_write() -> None:
@@ -58,7 +59,7 @@ def test_nobody_can_write() -> None:
     with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
         found[2:].flags.writeable = True
     rights = mapping_of(found).get("rights")
-    assert agreed([] if rights == "r--s" or not shares(comm) else [rights]) == []
+    ensure(rights == "r--s" or not shares(comm), rights)
 
 
 def test_contents_are_those_of_the_call() -> None:
@@ -67,7 +68,7 @@ def test_contents_are_those_of_the_call() -> None:
     found = comm.share(mine, root=comm.size - 1)
     mine[:] = -1
     barrier()
-    assert agreed([] if (found == comm.size).all() else [found]) == []
+    ensure((found == comm.size).all(), found)
 
 
 def test_ranks_of_a_node_have_one_copy() -> None:
@@ -75,8 +76,8 @@ def test_ranks_of_a_node_have_one_copy() -> None:
     found = comm.share(np.arange(1000.0), root=comm.size // 2)
     if not shares(comm):
         pytest.skip("needs two ranks on a node")
-    seen = comm._context.resources.node.comm.allgather(mapping_of(found)["inode"])
-    assert agreed([] if len(set(seen)) == 1 and seen[0] != "0" else seen) == []
+    seen = resources(comm).node.comm.allgather(mapping_of(found)["inode"])
+    ensure_none([] if len(set(seen)) == 1 and seen[0] != "0" else seen)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -95,7 +96,7 @@ def test_several_nodes(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = comm.allgather(mapping_of(found).get("inode") if shares(comm) else comm.rank)
     if len(set(seen)) != -(-comm.size // most):
         wrong.append(seen)
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()
 
 
@@ -104,7 +105,7 @@ def test_as_a_buffer() -> None:
     table = comm.share(np.arange(3000.0) if comm.rank == 0 else None)
     total = np.empty(3000)
     comm.Allreduce(table, total)
-    assert agreed([] if (total == comm.size * np.arange(3000)).all() else [total]) == []
+    ensure((total == comm.size * np.arange(3000)).all(), total)
     if comm.rank == 0:
         comm.Bcast(table)
     else:
@@ -126,4 +127,4 @@ def test_given_back() -> None:
     found.append(holdings())
     nmapped = [one[0] - found[0][0] for one in found]
     right = kept and nmapped[1] == (20 if shares(comm) else 0) and nmapped[2] <= 1 and found[3] <= found[0]
-    assert agreed([] if right else [(kept, found)]) == []
+    ensure(right, (kept, found))

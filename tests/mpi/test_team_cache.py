@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from internals import free_kept, registry, resources
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, ensure, ensure_none, unless
 
 import hpcoll
-from hpcoll.comm.context import attach, team_cache
+from hpcoll.comm.context import team_cache
 from hpcoll.comm.diagnosis import responder
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES, wait_policy
 
@@ -32,9 +33,9 @@ def test_duplicates_cost_no_communicator_of_the_library() -> None:
     """MPICH has 2048 in all; and each has its own message contexts, so that their messages never meet."""
     made = [communicator().Dup() for _ in range(6)]
     wrong = [comm for comm in made if not right(comm)]
-    resources = [comm._context.resources for comm in made]
-    handles = {context.comm for one in resources for context in one.message_contexts}
-    tags = [context.tags.first for one in resources for context in one.message_contexts]
+    inside = [resources(comm) for comm in made]
+    handles = {context.comm for one in inside for context in one.message_contexts}
+    tags = [context.tags.first for one in inside for context in one.message_contexts]
     assert (agreed(wrong), len(handles), len(set(tags))) == ([], 1, 3 * 6)
     for comm in made:
         comm.Free()
@@ -48,7 +49,7 @@ def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
         assert right(comm)
         comm.Free()
-        attach._registry.free()
+        free_kept()
     thread, needed = (
         responder._listener._thread,
         MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE,
@@ -56,25 +57,16 @@ def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert thread.is_alive() if thread is not None else not needed
 
 
-def test_ranks_in_another_order_are_another_group() -> None:
-    world = communicator()
-    one, other = world.Dup(), world.Split(0, -world.rank)
-    assert agreed([comm for comm in (one, other) if not right(comm)]) == []
-    assert (one._context.resources.team is other._context.resources.team) == (world.size == 1)
-    one.Free()
-    other.Free()
-
-
 def test_what_a_rank_has_no_more_is_made_anew_on_all() -> None:
     kept = communicator().Dup()
     freed = communicator().Dup()
-    assert agreed([comm for comm in (kept, freed) if not right(comm)]) == []
+    ensure_none([comm for comm in (kept, freed) if not right(comm)])
     freed.Free()  # its parts are kept
     if MPI.COMM_WORLD.rank == 0:
-        attach._registry.forget()
+        registry().forget()
     comm = communicator().Dup()
-    assert agreed([comm for comm in (comm, kept) if not right(comm)]) == []
-    assert comm._context.resources.team is not kept._context.resources.team
+    ensure_none([comm for comm in (comm, kept) if not right(comm)])
+    assert resources(comm).team is not resources(kept).team
     for one in (comm, kept):
         one.Free()
 
@@ -83,7 +75,7 @@ def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytes
     """Ranks that know each other ask nothing again: a rank whose settings are others now must still be heard."""
     world = communicator()
     first = world.Dup()
-    assert agreed([] if right(first) else [first]) == []
+    ensure(right(first), first)
     last = world.size - 1
     if world.rank == last:
         monkeypatch.setenv("HPCOLL_SEGMENT", "4096")
@@ -96,41 +88,41 @@ def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytes
         expected = (
             f"rank {last}: HPCOLL_SEGMENT must be equal on all ranks, expected none as on rank 0, got 4096"
         )
-        assert agreed([] if said == expected else [said]) == []
+        ensure(said == expected, said)
     monkeypatch.undo()
-    assert agreed([] if right(second) else [second]) == []
+    ensure(right(second), second)
     for comm in (first, second):
         comm.Free()
 
 
 def test_a_group_goes_with_its_last_communicator() -> None:
-    attach._registry.free()
+    free_kept()
     made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(2)]
     comms = [hpcoll.Communicator(comm) for comm in made]
-    group = comms[0]._context.resources.team
-    assert agreed([comm for comm in comms if not right(comm)]) == []
+    group = resources(comms[0]).team
+    ensure_none([comm for comm in comms if not right(comm)])
     for comm in comms:
         comm.Free()
     assert group.comm != MPI.COMM_NULL, "parts of the last few are kept"
-    attach._registry.free()
-    assert (group.comm, group in attach._registry._teams.values()) == (MPI.COMM_NULL, False)
+    free_kept()
+    assert (group.comm, group in registry()._teams.values()) == (MPI.COMM_NULL, False)
 
 
 def test_very_many_communicators_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that get no number leave nothing, and work."""
     monkeypatch.setattr(team_cache, "_MOST_NUMBERED", 3)
-    attach._registry.free()
+    free_kept()
     made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(5)]
     comms = [hpcoll.Communicator(comm) for comm in made]
-    assert [comm._context.resources.number for comm in comms] == [0, 1, 2, -1, -1]
-    assert agreed([comm for comm in comms if not right(comm)]) == []
+    assert [resources(comm).number for comm in comms] == [0, 1, 2, -1, -1]
+    ensure_none([comm for comm in comms if not right(comm)])
     for comm in comms[:3]:
         comm.Free()
-    attach._registry.free()
+    free_kept()
     assert agreed([comm for comm in comms[3:] if not right(comm)]) == [], "the group is theirs still"
     for comm in comms[3:]:
         comm.Free()
-    attach._registry.free()
+    free_kept()
 
 
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE")
@@ -156,7 +148,7 @@ def test_threads_with_a_duplicate_each() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     for comm in comms:
         comm.Free()
 
@@ -187,12 +179,7 @@ def test_ranks_of_a_small_communicator_wait_as_all_on_their_host(monkeypatch: py
     monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size - 1)
     monkeypatch.setenv("HPCOLL_SEGMENT", "8192")  # for a group that is new
     comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
-    assert (
-        agreed(
-            [] if comm._context.resources.wait_policy == OWN_CORE else [comm._context.resources.wait_policy]
-        )
-        == []
-    )
+    ensure_none([] if resources(comm).wait_policy == OWN_CORE else [resources(comm).wait_policy])
     comm.Free()
 
 
@@ -212,7 +199,7 @@ def test_calls_in_flight_of_a_rank_alone_have_ended_when_they_are_issued(
     for method in ("Iallreduce", "Iallgather", "Ialltoall", "Iscan"):
         result = np.zeros_like(x)
         request = getattr(comm, method)(x, result)
-        wrong += [] if result[-1] == x[-1] else [method]
+        wrong += unless(result[-1] == x[-1], method)
         request.Wait()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     comm.Free()

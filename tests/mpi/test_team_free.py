@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from failed_calls import and_on, blocking, x
+from internals import free_kept, registry, resources
 from mpi4py import MPI
-from reference import agreed, comes, fresh, raised
+from reference import agreed, comes, ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import MismatchError
-from hpcoll.comm.context import attach
 from hpcoll.comm.team.team import Team
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
@@ -32,8 +32,8 @@ def reversed_ranks() -> MPI.Intracomm:
 def comm(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
     """Of ranks that have messages for each other, in an order in which there is no other."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
-    attach._registry.free()
-    monkeypatch.setattr(attach._registry, "_teams", {})  # one on which a call has failed serves for ever
+    free_kept()
+    monkeypatch.setattr(registry(), "_teams", {})  # one on which a call has failed serves for ever
     made = hpcoll.Communicator(reversed_ranks())
     made.Barrier()
     return made
@@ -43,19 +43,19 @@ def fail(comm: hpcoll.Communicator) -> None:
     error = raised(
         lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
     )
-    assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
+    ensure(isinstance(error, MismatchError), repr(error))
 
 
 def freed_while(comm: hpcoll.Communicator, send: Any) -> Team:
     """Freed by its rank 0 before the others send to it, which then free it, too."""
-    group: Team = comm._context.resources.team
+    group: Team = resources(comm).team
     mine = min(comm.rank, 1)
     for turn in range(2):
         if mine == turn:
             if turn:
                 send(group)
             comm.Free()
-            attach._registry.free()  # else parts are kept for the next
+            free_kept()  # else parts are kept for the next
         MPI.COMM_WORLD.Barrier()
     return group
 
@@ -73,7 +73,7 @@ def strayed() -> list[str]:
         if not comes(lambda requests=requests: MPI.Request.Testall(requests), MOST_S):
             wrong.append(f"message {i} does not come")
             break
-        wrong += [] if got[0] == i else [f"message {i}: {got}"]
+        wrong += unless(got[0] == i, f"message {i}: {got}")
     found = agreed(wrong)
     for comm in made if not found else ():
         comm.Free()
@@ -94,11 +94,9 @@ def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
     later = hpcoll.Communicator(reversed_ranks())
     total = np.zeros(1)
     later.Allreduce(np.ones(1), total)
-    wrong = (
-        [] if later._context.resources.team is group and total[0] == later.size else [total]
-    )  # it serves on
+    wrong = unless(resources(later).team is group and total[0] == later.size, total)  # it serves on
     later.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_what_ranks_ask_each_other(comm: hpcoll.Communicator) -> None:
@@ -107,23 +105,10 @@ def test_what_ranks_ask_each_other(comm: hpcoll.Communicator) -> None:
     assert strayed() == []
 
     def gone() -> bool:
-        attach._registry._free_closed()
+        registry()._free_closed()
         return group.comm == MPI.COMM_NULL
 
-    assert agreed([] if comes(gone) else ["it stays"]) == []
-
-
-def test_a_question_about_one_that_is_gone(comm: hpcoll.Communicator) -> None:
-    """Raises nothing in whatever call this rank reads it in, though something holds what there was of it."""
-    other, on = hpcoll.Communicator(reversed_ranks()), comm._context.resources
-    other.Barrier()
-    question = {"ask": [on.key, on.message_contexts[0].index, on.rank]}
-    fail(comm)
-    comm.Free()
-    error = raised(lambda: on.team.channel._hear((on.rank + 1) % on.nranks, question))
-    other.Barrier()
-    other.Free()
-    assert agreed([] if error is None else [repr(error)]) == []
+    ensure(comes(gone), "it stays")
 
 
 @pytest.mark.once
@@ -131,7 +116,7 @@ def test_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of whose ranks are late, so that others ask: all go, and nothing that comes late meets another one's calls."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
     world, wrong = MPI.COMM_WORLD, list[Any]()
-    attach._registry.free()
+    free_kept()
     for turn in range(60):
         comm = hpcoll.Communicator(world.Split(0, (world.rank * (turn % 5 + 1) + turn) % world.size))
         for i in range(2):
@@ -139,14 +124,14 @@ def test_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
                 time.sleep(0.11)  # others ask after 0.1 s
             total = np.zeros(1)
             comm.Allreduce(np.full(1, float(turn)), total)
-            wrong += [] if total[0] == turn * comm.size else [(turn, i, total)]
+            wrong += unless(total[0] == turn * comm.size, (turn, i, total))
         comm.Free()
-        attach._registry._drop(0)
+        registry()._drop(0)
     fresh().Free()  # all ranks have come here
 
     def all_gone() -> bool:
-        attach._registry._free_closed()
-        return not attach._registry._closed
+        registry()._free_closed()
+        return not registry()._closed
 
-    wrong += [] if comes(all_gone) else [len(attach._registry._closed)]
-    assert agreed(wrong) == []
+    wrong += [] if comes(all_gone) else [len(registry()._closed)]
+    ensure_none(wrong)

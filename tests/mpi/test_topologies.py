@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator, fresh, raised, works
+from reference import communicator, ensure, ensure_none, fresh, raised, unless, works
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -23,7 +23,7 @@ def test_cartesian() -> None:
     for made in (grid, row, twin):
         assert isinstance(made, hpcoll.CartCommunicator)
         assert isinstance(made, MPI.Cartcomm)
-        assert agreed([] if works(made) else [made]) == []
+        ensure(works(made), made)
     assert (grid.dims, row.dims, twin.periods) == (dims, dims[1:], [True, False])
     assert grid.Shift(0, 1) == MPI.Cartcomm(grid).Shift(0, 1)
     for made in (row, twin, grid):
@@ -38,16 +38,16 @@ def test_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     for shape, order in (((10, 1000), [0, 2, 1, 3]), ((1000, 10), [0, 1, 2, 3]), (None, [0, 1, 2, 3])):
         grid = comm.Create_cart([2, 2], None, True, shape=shape)
         if comm.rank > 3:
-            wrong += [] if grid == MPI.COMM_NULL else [shape]
+            wrong += unless(grid == MPI.COMM_NULL, shape)
             continue
         right = (type(grid), grid.rank, grid.dims) == (
             hpcoll.CartCommunicator,
             order[comm.rank],
             [2, 2],
         ) and works(grid)
-        wrong += [] if right else [(shape, grid.rank)]
+        wrong += unless(right, (shape, grid.rank))
         grid.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
     with pytest.raises(
         ArgumentError,
         match=r"rank \d: shape of Create_cart needs 2 numbers of points, of the whole array, got \[4\]",
@@ -63,7 +63,7 @@ def test_grids_that_the_library_refuses(dims: list[int]) -> None:
     for reorder in (False, True):
         error = raised(lambda reorder=reorder: communicator().Create_cart(dims, None, reorder))
         classes.append(error.Get_error_class() if isinstance(error, MPI.Exception) else error)
-    assert agreed([] if classes[0] == classes[1] else classes) == []
+    ensure_none([] if classes[0] == classes[1] else classes)
 
 
 def test_graphs() -> None:
@@ -99,14 +99,14 @@ def test_graphs() -> None:
         if kind == "DistGraph":
             one.Neighbor_allgather(np.full(1, comm.rank), found)
             right = right and found[0] == last
-        wrong += [] if right and holds(one) and works(one) else [(kind, one)]
+        wrong += unless(right and holds(one) and works(one), (kind, one))
     with pytest.raises(
         ArgumentError, match="GraphCommunicator needs a communicator with graph topology, got"
     ):
         hpcoll.GraphCommunicator(comm)
     for one, *_ in made:
         one.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -116,7 +116,7 @@ def test_merged() -> None:
     half = comm.Split(comm.rank % 2)
     between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
     whole = [between.Merge(), between.Dup().Merge(high=True), between.Split().Merge()]
-    assert agreed([one for one in whole if type(one) is not hpcoll.Communicator or not works(one)]) == []
+    ensure_none([one for one in whole if type(one) is not hpcoll.Communicator or not works(one)])
     for one in (*whole, between, half):
         one.Free()
 
@@ -127,7 +127,7 @@ def test_of_a_group() -> None:
         made = hpcoll.Communicator.Create_from_group(comm.Get_group())
     except (NotImplementedError, MPI.Exception):
         pytest.skip("the MPI library has no MPI_Comm_create_from_group")
-    assert agreed([] if type(made) is hpcoll.Communicator and works(made) else [made]) == []
+    ensure(type(made) is hpcoll.Communicator and works(made), made)
     made.Free()
 
 
@@ -159,15 +159,14 @@ def test_of_fewer_ranks() -> None:
         found = one.zeros(3)
         found[:] = one.rank
         one.Allreduce(MPI.IN_PLACE, found)
-        wrong += [] if found[0] == one.size * (one.size - 1) / 2 else [one.size]
+        wrong += unless(found[0] == one.size * (one.size - 1) / 2, one.size)
     if made[0] != MPI.COMM_NULL:
         around = np.zeros((2, 1))
         made[0].Neighbor_allgather(np.full(1, float(made[0].rank)), around)
-        wrong += (
-            []
-            if around.ravel().tolist() == [(made[0].rank - 1) % nranks, (made[0].rank + 1) % nranks]
-            else ["neighbours"]
+        wrong += unless(
+            around.ravel().tolist() == [(made[0].rank - 1) % nranks, (made[0].rank + 1) % nranks],
+            "neighbours",
         )
     for one in used:
         one.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)

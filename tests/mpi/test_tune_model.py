@@ -1,6 +1,5 @@
 """``hpcoll tune --model`` under mpirun: the constants that it fits, where it keeps them, and what communicators make of them."""
 
-import json
 import logging
 import re
 from pathlib import Path
@@ -11,7 +10,6 @@ from tuned import patiently, table_in, tune
 
 import hpcoll
 from hpcoll.analysis.cost import HOSTS, NEVER, ONE_HOST, Levels, Network
-from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.exchange import READ_SIZES
 from hpcoll.comm.context.attach import context_of
@@ -167,26 +165,3 @@ def test_constants_of_another_library_are_refused_by_name(
         in text
         for text in texts
     )
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "text"),
-    [
-        ("level", "socket", 'expected one of node, network, got "socket"'),
-        ("alpha", -1.0, "expected seconds above 0, at most 1000, got -1.0"),
-        ("overhead", 1.0, "expected seconds from 0 to alpha, which is 0.001, got 1.0"),
-        ("spill", None, "expected a number, got null"),
-    ],
-)
-def test_a_wrong_member_is_named_on_every_rank(
-    member: str, value: object, text: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(file, Document(FORMAT, "", (), (Constants(HERE, NODE, SLOW),)))
-    if WORLD.rank == 0:
-        content = json.loads(file.read_text())
-        content["levels"][0][member] = value
-        file.write_text(json.dumps(content))
-    with pytest.raises(
-        ArgumentError, match=rf"^rank 0: tuning file .*, field levels\[0\]\.{member}: {text}$"
-    ):
-        levels_with(monkeypatch, file)

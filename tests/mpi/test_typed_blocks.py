@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, fresh
+from reference import ensure, ensure_none, fresh, unless
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -97,9 +97,9 @@ def test_as_in_mpi4py(form: str, way: str) -> None:
     for turn in range(3):
         for name, make in specs(comm, kinds, same, turn).items():
             expected = run(MPI.Intracomm(comm), "Alltoallw", make())
-            wrong += [] if np.array_equal(run(comm, form, make()), expected) else [(name, turn)]
+            wrong += unless(np.array_equal(run(comm, form, make()), expected), (name, turn))
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 def test_changed_by_one(described: list[str]) -> None:
@@ -135,7 +135,7 @@ def test_changed_by_one(described: list[str]) -> None:
     told("another count", 1)
     told("again", 0)
     comm.Free()
-    assert agreed(wrong) == []
+    ensure_none(wrong)
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["known", "first"])
@@ -155,7 +155,7 @@ def test_freed_in_flight(first: bool) -> None:
     for one in kinds + same:
         one.Free()
     request.Wait()
-    assert agreed([] if np.array_equal(found, expected) else [found]) == []
+    ensure(np.array_equal(found, expected), found)
     if first:
         ours.Free()
     comm.Free()

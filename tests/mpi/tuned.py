@@ -15,7 +15,7 @@ from hpcoll.cli import main
 from hpcoll.cli.tune import search
 
 WORLD = MPI.COMM_WORLD
-QUICK = ["-b", "8", "-e", "40K", "-f", "4096", "--types", "float32"]
+QUICK = "-b 8 -e 40K -f 4096 --types float32".split()
 AMPLE = ["--seconds", "1000"]  # with `brief`: everything is reached, however slowly
 PATIENCE_S = (2, 8, 30, 60)  # for what is measured until its time is over
 

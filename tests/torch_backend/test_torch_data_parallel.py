@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 SMALL_MB = 0.002  # several buckets
 RATE, STEPS, BATCH = 0.05, 4, 4
-Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
 class Network(nn.Module):

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from operations import NRANKS, RANK, RANKS, Caller
-from torch.distributed.device_mesh import init_device_mesh
 
 import hpcoll
 import hpcoll.torch
@@ -76,20 +75,6 @@ def test_split_group() -> None:
     dist.all_reduce(tensor, group=group)
     assert torch.equal(tensor, total(by, halves[RANK % 2]))
     dist.destroy_process_group(group)
-
-
-@pytest.mark.mpi(min_size=4)
-def test_device_mesh() -> None:
-    """Rows and columns, as several dimensions of parallelism have them."""
-    by, mesh = (
-        Caller(False, torch.device("cpu")),
-        init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("row", "column")),
-    )
-    if mesh.get_coordinate() is not None:
-        for name in ("row", "column"):
-            tensor, group = by.given(RANK, 5), mesh.get_group(name)
-            dist.all_reduce(tensor, group=group)
-            assert torch.equal(tensor, total(by, dist.get_process_group_ranks(group)))
 
 
 def test_groups_come_and_go() -> None:

@@ -61,16 +61,6 @@ def test_batch(by: Caller) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_objects() -> None:
-    if RANK == 0:
-        dist.send_object_list([{"from": 0}, "text"], dst=1)
-    if RANK == 1:
-        objects = [None, None]
-        assert dist.recv_object_list(objects, src=0) == 0
-        assert objects == [{"from": 0}, "text"]
-
-
-@pytest.mark.mpi(min_size=2)
 def test_callbacks_of_messages_run_as_they_arrive() -> None:
     """The first waits for a message that comes last."""
     if RANK == 0:
@@ -87,10 +77,6 @@ def test_callbacks_of_messages_run_as_they_arrive() -> None:
         dist.send(torch.ones(1), 0, tag=1)
         dist.recv(torch.zeros(1), 0)
         dist.send(torch.zeros(1), 0, tag=0)
-
-
-def test_monitored_barrier() -> None:
-    dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
 @pytest.mark.mpi(min_size=2)

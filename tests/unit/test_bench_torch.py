@@ -73,8 +73,8 @@ def test_report_of_one_rank() -> None:
     ("arguments", "words"),
     [
         (["scan"], "operations must be one of all_reduce"),
-        (["all_reduce", "-n", "0"], "iters must be from 1 to 10000000, got 0"),
-        (["-b", "2K", "-e", "1K"], "maxbytes"),
+        ("all_reduce -n 0".split(), "iters must be from 1 to 10000000, got 0"),
+        ("-b 2K -e 1K".split(), "maxbytes"),
     ],
 )
 def test_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,23 +139,7 @@ def test_mutants_of_the_rows_are_found(key: str) -> None:
 
 
 def test_simulate_in_rank_order_leaves_out_other_expressions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(
-            [
-                "simulate",
-                "allreduce",
-                "-n",
-                "4",
-                "--bytes",
-                "8",
-                "--algorithms",
-                "ring,binomial",
-                "--order",
-                "rank",
-            ]
-        )
-        == 0
-    )
+    assert main("simulate allreduce -n 4 --bytes 8 --algorithms ring,binomial --order rank".split()) == 0
     shown = capsys.readouterr().out
     assert 'left out: ring: it does not combine as order="rank" asks' in shown
     assert [line.split()[0] for line in shown.splitlines()[1:3]] == ["algorithm", "binomial"]

@@ -46,7 +46,7 @@ def test_show_lists_one_collective(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_draws_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "bcast/binomial", "-n", "4", "--root", "1"]) == 0
+    assert main("show bcast/binomial -n 4 --root 1".split()) == 0
     out = capsys.readouterr().out
     assert out.startswith("bcast/binomial on 4 ranks, 1 chunk, 1 channel, root 1\n")
     assert "tree, sent from rank 1" in out
@@ -65,7 +65,7 @@ def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) ->
 
 def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its dimensions give the number of ranks. The legend says of blocks what they are there."""
-    what = ["show", "neighbor_alltoall/direct", "--grid", "3x2"]
+    what = "show neighbor_alltoall/direct --grid 3x2".split()
     assert main(what) == main([*what, "-n", "6", "--periodic"]) == main(what[:2]) == 0
     out = capsys.readouterr().out
     titles = [line for line in out.splitlines() if line.startswith("neighbor_alltoall/direct on")]
@@ -99,49 +99,49 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["show", "allsum"], "collective must be one of"),
         (["show", "allreduce/rings"], "allreduce algorithm must be one of ring"),
-        (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
-        (["show", "allreduce/ring", "-n", "0"], "needs 1 to 1024 ranks"),
+        ("show allreduce -n 4".split(), "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
+        ("show allreduce/ring -n 0".split(), "needs 1 to 1024 ranks"),
         (
-            ["show", "allreduce/ring", "--chunks", "2"],
+            "show allreduce/ring --chunks 2".split(),
             "allreduce/ring chooses its number of chunks itself, got --chunks 2",
         ),
         (
-            ["show", "allreduce/ring", "--ranks-per-node", "2"],
+            "show allreduce/ring --ranks-per-node 2".split(),
             "allreduce/ring does not look at nodes, got --ranks-per-node '2'",
         ),
         (
-            ["show", "allreduce", "--ranks-per-node", "2"],
+            "show allreduce --ranks-per-node 2".split(),
             "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'",
         ),
         (
-            ["show", "neighbor_alltoall/direct", "-n", "8", "--grid", "3x2"],
+            "show neighbor_alltoall/direct -n 8 --grid 3x2".split(),
             "grid '3x2' has 6 ranks, expected 8",
         ),
         (
-            ["show", "neighbor_alltoall/direct", "--grid", "3xx2"],
+            "show neighbor_alltoall/direct --grid 3xx2".split(),
             "grid must look like 8, 4x2 or 2x2x2, got '3xx2'",
         ),
         (
-            ["show", "neighbor_alltoall/direct", "--periodic"],
+            "show neighbor_alltoall/direct --periodic".split(),
             "--periodic says that a grid is periodic, and needs one, such as --grid 4x2",
         ),
         (
-            ["show", "neighbor_alltoall", "--grid", "3x2"],
+            "show neighbor_alltoall --grid 3x2".split(),
             "show needs COLLECTIVE/ALGORITHM to draw, got 'neighbor_alltoall'",
         ),
-        (["show", "alltoall/direct", "--grid", "4x2"], "alltoall has no neighbours, got --grid '4x2'"),
+        ("show alltoall/direct --grid 4x2".split(), "alltoall has no neighbours, got --grid '4x2'"),
         (
-            ["show", "allreduce/hierarchical", "-n", "4", "--ranks-per-node", "3+2"],
+            "show allreduce/hierarchical -n 4 --ranks-per-node 3+2".split(),
             "nodes '3+2' have 5 ranks together, expected 4",
         ),
         (
-            ["show", "allreduce/hierarchical", "--ranks-per-node", "some"],
+            "show allreduce/hierarchical --ranks-per-node some".split(),
             "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'",
         ),
-        (["show", "bcast/hierarchical", "-n", "0"], "needs 1 to 1024 ranks"),
-        (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
+        ("show bcast/hierarchical -n 0".split(), "needs 1 to 1024 ranks"),
+        ("show bcast/binomial --root 8".split(), "0 <= root < nranks"),
         (
-            ["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"],
+            "show bcast/binomial --svg /nowhere/picture.svg".split(),
             "cannot write /nowhere/picture.svg: No such file",
         ),
     ],
@@ -160,20 +160,20 @@ def test_an_error_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["show", "allreduce/ring", "-n", "99999999999"], "needs 1 to 1024 ranks"),
-        (["show", "allreduce/hierarchical", "-n", "99999999999"], "needs 1 to 1024 ranks"),
+        ("show allreduce/ring -n 99999999999".split(), "needs 1 to 1024 ranks"),
+        ("show allreduce/hierarchical -n 99999999999".split(), "needs 1 to 1024 ranks"),
         (
-            ["show", "allreduce/ring", "-n", "1000"],
+            "show allreduce/ring -n 1000".split(),
             "has some 3,996,000 steps with 1000 ranks, more than 1,048,576",
         ),
-        (["show", "bcast/circulant", "--chunks", "999999999"], "1 to 65536 chunks, got 8, 0, 999999999"),
-        (["show", "neighbor_alltoall/direct", "--grid", "99999999x99999999"], "needs 1 to 1024 ranks"),
+        ("show bcast/circulant --chunks 999999999".split(), "1 to 65536 chunks, got 8, 0, 999999999"),
+        ("show neighbor_alltoall/direct --grid 99999999x99999999".split(), "needs 1 to 1024 ranks"),
         (
             ["simulate", "neighbor_alltoall", "--grid", "x".join("1" * 99999)],
             "grid must look like 8, 4x2 or 2x2x2, got '1x1x1x",
         ),
         (
-            ["simulate", "neighbor_alltoall", "--grid", "99999999x99999999"],
+            "simulate neighbor_alltoall --grid 99999999x99999999".split(),
             "ranks and a root among them, got 9999999800000001 ranks",
         ),
         (
@@ -181,38 +181,26 @@ def test_an_error_is_one_line_and_exit_code_2(
             "nodes must look like 6, 3+1+4 or 2:cyclic, got '9",
         ),
         (
-            ["show", "allreduce/hierarchical", "-n", "8", "--ranks-per-node", "²"],
+            "show allreduce/hierarchical -n 8 --ranks-per-node ²".split(),
             "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'",
         ),
         (
-            ["verify", "barrier", "--max-nranks", "99999999999"],
+            "verify barrier --max-nranks 99999999999".split(),
             "verify needs numbers of ranks from 1 to 1024",
         ),
-        (["verify", "barrier", "--extra", "4,99999999999"], "verify needs numbers of ranks from 1 to 1024"),
-        (["verify", "barrier", "--jobs", "99999999999"], "1 to 1024 jobs"),
-        (["bench-torch", "--seconds", "nan"], "seconds must be above 0, got nan"),
-        (["bench-torch", "--seconds", "1e999"], "seconds must be above 0, got inf"),
-        (["bench-torch", "-n", "99999999999"], "iters must be from 1 to 10000000"),
-        (["simulate", "allreduce", "-n", "99999999999"], "simulate needs 2 to 262144 ranks"),
-        (["simulate", "allreduce", "--bytes", "8:1G:999999999"], "at most 1000 sizes, got '8:1G:999999999'"),
+        ("verify barrier --extra 4,99999999999".split(), "verify needs numbers of ranks from 1 to 1024"),
+        ("verify barrier --jobs 99999999999".split(), "1 to 1024 jobs"),
+        ("bench-torch --seconds nan".split(), "seconds must be above 0, got nan"),
+        ("bench-torch --seconds 1e999".split(), "seconds must be above 0, got inf"),
+        ("bench-torch -n 99999999999".split(), "iters must be from 1 to 10000000"),
+        ("simulate allreduce -n 99999999999".split(), "simulate needs 2 to 262144 ranks"),
+        ("simulate allreduce --bytes 8:1G:999999999".split(), "at most 1000 sizes, got '8:1G:999999999'"),
         (
             ["simulate", "allreduce", "-n", "4", "--domains", "9" * 5000],
             "nodes must look like 6, 3+1+4 or 2:cyclic, got '9",
         ),
         (
-            [
-                "simulate",
-                "allreduce",
-                "-n",
-                "4",
-                "--exact",
-                "--segment",
-                "1",
-                "--bytes",
-                "1T",
-                "--algorithms",
-                "ring",
-            ],
+            "simulate allreduce -n 4 --exact --segment 1 --bytes 1T --algorithms ring".split(),
             "too many to simul",
         ),
         *(
@@ -293,17 +281,17 @@ def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.Captu
             "hpcoll bench: error: unrecognized arguments: --bogus\n",
         ),
         (
-            ["simulate", "bcast", "--plt", "a.svg"],
+            "simulate bcast --plt a.svg".split(),
             "usage: hpcoll simulate ",
             "--plt a.svg: did you mean --plot?\n",
         ),
         (["shwo"], "usage: hpcoll ", "got 'shwo': did you mean show?\n"),
         (
-            ["bench", "bcast", "--format", "jsn"],
+            "bench bcast --format jsn".split(),
             "usage: hpcoll bench ",
             "expected one of nccl, json, got 'jsn': did you mean json?\n",
         ),
-        (["bench", "bcast", "-I", "7"], "usage: hpcoll bench ", "expected one of 0, 1, got '7'\n"),
+        ("bench bcast -I 7".split(), "usage: hpcoll bench ", "expected one of 0, 1, got '7'\n"),
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(
@@ -322,11 +310,11 @@ def test_a_usage_error_shows_the_usage_of_its_command(
         (["show", "allreduc"], "allreduce"),
         (["show", "allreduce/double-tree"], "double_tree"),
         (["verify", "allreduce/rign"], "allreduce/ring"),
-        (["simulate", "bcast", "--network", "fsat"], "fast"),
-        (["simulate", "bcast", "--network", "fast,alhpa=1"], "alpha"),
-        (["synthesize", "bcast", "--topology", "rng:4"], "ring"),
-        (["warmup", "--ops", "summ"], "sum"),
-        (["warmup", "--types", "flaot"], "float"),
+        ("simulate bcast --network fsat".split(), "fast"),
+        ("simulate bcast --network fast,alhpa=1".split(), "alpha"),
+        ("synthesize bcast --topology rng:4".split(), "ring"),
+        ("warmup --ops summ".split(), "sum"),
+        ("warmup --types flaot".split(), "float"),
     ],
 )
 def test_a_refused_name_comes_with_the_one_that_was_meant(
@@ -400,7 +388,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_verify_says_what_extra_takes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["verify", "--extra", "6,x"])
+        main("verify --extra 6,x".split())
     assert (
         "argument --extra: expected numbers of ranks with commas, such as 96,128, got '6,x'"
         in capsys.readouterr().err
@@ -475,9 +463,7 @@ def test_show_imports_no_other_command() -> None:
 
 
 def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["verify", "allreduce/ring", "bcast", "--max-nranks", "4", "--extra", "6,9", "--jobs", "1"]) == 0
-    )
+    assert main("verify allreduce/ring bcast --max-nranks 4 --extra 6,9 --jobs 1".split()) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0].split("  ")[0] == "algorithm"
@@ -495,7 +481,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(
         w.recv((w.rank + 1) % w.nranks, outputs(0))
 
     monkeypatch.setattr("hpcoll.schedules.row._builder", lambda name: lonely_receive)
-    assert main(["verify", "*/ring", "--max-nranks", "2", "--jobs", "1"]) == 1
+    assert main("verify */ring --max-nranks 2 --jobs 1".split()) == 1
     assert capsys.readouterr().out.startswith("refused: ")
 
 
@@ -503,7 +489,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(
     ("arguments", "text"),
     [
         (["verify", "*/rings"], "no algorithm matches '*/rings': did you mean ring?"),
-        (["verify", "--max-nranks", "0"], "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
+        ("verify --max-nranks 0".split(), "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
     ],
 )
 def test_verify_refuses_what_it_cannot_do(
@@ -522,9 +508,9 @@ def test_a_table_is_cut_at_the_width() -> None:
 
 
 def test_warmup(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["warmup", "--types", "float,half", "--ops", "sum,max"]) == 0
+    assert main("warmup --types float,half --ops sum,max".split()) == 0
     assert capsys.readouterr().out.startswith("the engine and 4 kernels are in ")
-    assert main(["warmup", "--types", "float", "--ops", "band"]) == 2
+    assert main("warmup --types float --ops band".split()) == 2
     assert "band" in capsys.readouterr().err
 
 

@@ -11,8 +11,8 @@ from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.composition import Node, Where, always, cells, compose, joined
-from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Step, Writer, cell, inputs, outputs
+from hpcoll.schedules.composition import Node, Where, always, compose
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Writer, cell, inputs, outputs
 from hpcoll.schedules.placement import members, numbered, parse_nodes
 from hpcoll.schedules.row import schedule
 
@@ -28,24 +28,6 @@ def texts(w: Writer, channel: int = 0) -> list[str]:
 
 
 # --- compose
-
-
-def test_ranks_and_chunks_are_those_of_the_whole() -> None:
-    """A ring of three ranks of eight on three chunks of eight."""
-    w = writer(1)
-    compose(w, "allreduce/ring", [5, 1, 6], [[2], [3], [7]], inputs, outputs)
-    assert texts(w) == [
-        "send(peer 6, input[2])",
-        "recv_reduce(peer 5, input[7] -> output[7])",
-        "send(peer 6, output[7])",
-        "recv_reduce(peer 5, input[3] -> output[3])",
-        "send(peer 6, output[3])",
-        "recv(peer 5 -> output[2])",
-        "send(peer 6, output[2])",
-        "recv(peer 5 -> output[7])",
-    ]
-    flat = schedule(CATALOGUE["allreduce/ring"], 3, 1)
-    assert [step.op for step in w.channels[0]] == [step.op for step in flat.channels[0]]
 
 
 def test_a_run_is_one_message_where_it_is_contiguous_and_several_where_not() -> None:
@@ -65,19 +47,6 @@ def test_a_run_is_one_message_where_it_is_contiguous_and_several_where_not() -> 
     singly = [cell(run, i) for run in whole for i in range(run.n)]
     assert sends([[0], [2], [4], [6]]) == [Chunk(one.buffer, 2 * one.index) for one in singly]
     assert len(whole) < len(sends([[0], [1], [5], [6]])) < len(singly)
-
-
-def test_every_operand_has_its_gaps() -> None:
-    """What is contiguous in the source and not in the target moves in pieces, and the other way round."""
-    for source, target in (
-        (inputs, lambda index: outputs(2 * index)),
-        (lambda index: inputs(2 * index), outputs),
-    ):
-        w = writer(3)
-        compose(w, "allreduce/two_shot", [3, 4], [[0, 1], [2, 3]], source, target)
-        (fold,) = {(step.op, step.dst.n) for step in w.channels[0] if step.op == Op.REDUCE and step.dst}
-        assert fold[1] == 1
-        assert sum(step.op == Op.REDUCE for step in w.channels[0]) == 2
 
 
 def test_scratch_is_as_large_as_the_chunks_it_stands_for_and_only_what_the_channel_uses() -> None:
@@ -101,26 +70,6 @@ def test_scratch_is_as_large_as_the_chunks_it_stands_for_and_only_what_the_chann
     assert len({scratch.count(0) for scratch in inner.values()}) > 1, (
         "some ranks have children in a tree, some do not"
     )
-
-
-def test_channels_come_one_by_one() -> None:
-    """Both trees of a double tree, each into a channel of its own; a channel that the flat algorithm lacks is empty."""
-    flat = schedule(CATALOGUE["bcast/double_tree"], 5, 3)
-    w = writer(6)
-    for channel in (0, 1, 2):
-        w.channel(channel)
-        compose(w, "bcast/double_tree", [0, 2, 4, 6, 7], [[0], [1]], outputs, outputs, channel=channel)
-    moved = [
-        [str(step._replace(peer=[0, 2, 4, 6, 7][step.peer])) for step in steps] for steps in flat.channels
-    ]
-    assert [texts(w, channel) for channel in (0, 1, 2)] == [*moved, []]
-    assert moved[0] != moved[1]
-
-
-def test_the_root_is_an_index() -> None:
-    w = writer(7)
-    compose(w, "bcast/direct", [3, 5, 7], [[4]], outputs, outputs, root=1)
-    assert texts(w) == ["recv(peer 5 -> output[4])"]
 
 
 def test_one_rank_copies_what_is_elsewhere() -> None:
@@ -162,23 +111,6 @@ def test_what_is_contiguous_on_one_rank_only_is_refused_by_the_verifier() -> Non
             verify_schedules(
                 made("bcast", lambda w, ends=(sender, receiver): build(w, *ends), nchunks=2), in_place=True
             )
-
-
-def test_operands_keep_their_order() -> None:
-    """A step whose peer's ranks are the lower ones stays one."""
-    found: list[Step] = []
-    for rank in range(4):
-        w = writer(rank)
-        compose(w, "reduce/tree", [3, 2, 1, 0], [[0]], inputs, outputs)
-        found += w.channels[0]
-    assert {step.received_first for step in found if step.op == Op.RECV_REDUCE} == {False, True}
-
-
-def test_small_helpers() -> None:
-    run = Chunk(Buffer.SCRATCH, 3, 3)
-    assert cells(run) == [cell(run, i) for i in range(3)]
-    assert joined(dict(zip("abc", cells(run)))) == run
-    assert always(run)(17) == run
 
 
 # --- a flat algorithm among all ranks, renamed and on chunks that are several, is what it was
@@ -282,62 +214,8 @@ def test_every_block_is_in_one_stripe(nodes: str) -> None:
         )
 
 
-def test_packed_blocks_follow_one_another() -> None:
-    w = writer(0, nodes="3+5")
-    node = Node(w)
-    found = node.packed(1)
-    assert list(found) == node.stripe_blocks(1) == [1, 4, 7]
-    assert joined(found) == Chunk(Buffer.SCRATCH, 0, 3)
-    assert w.extents == [1, 4, 7]
-
-
 def test_no_two_ranks_of_a_node_favour_the_same_peer() -> None:
     placement = numbered("abbabbab")
     for ranks in members(placement):
         orders = [Node(Writer(8, rank, 0, 8, placement)).others(ranks) for rank in ranks]
         assert all(len({order[turn] for order in orders}) == len(ranks) for turn in range(len(ranks) - 1))
-
-
-def test_an_exchange_takes_turns() -> None:
-    """A message with each peer, then the next: no peer gets its second before all have had their first."""
-    written = []
-    for rank in range(3):
-        w = writer(rank, nranks=3, nodes="3")
-        node = Node(w)
-        node.exchange(
-            lambda peer: [inputs(2 * peer), inputs(2 * peer + 1)][: 1 + (peer == 1)],
-            lambda peer, me=rank: 1 + (me == 1),
-            lambda peer, turn, w=w: w.recv(peer, outputs(2 * peer + turn)),
-        )
-        written.append(texts(w))
-    assert written[0] == [
-        "send(peer 1, input[2])",
-        "send(peer 2, input[4])",
-        "recv(peer 2 -> output[4])",
-        "recv(peer 1 -> output[2])",
-        "send(peer 1, input[3])",
-    ]
-    assert written[1][-2:] == ["recv(peer 0 -> output[1])", "recv(peer 2 -> output[5])"]
-    assert written[2][-1] == "send(peer 1, input[3])"
-
-
-def test_a_fold_of_a_node_keeps_rank_order_and_spread_leaves_one_out() -> None:
-    w = writer(1, nranks=4, nodes="4")
-    folded = Node(w).fold(lambda stripe: inputs(2 * stripe, 2), into=lambda run: outputs(run.index, run.n))
-    assert folded == outputs(2, 2)
-    assert w.channels[0][-1] == Step(
-        Op.REDUCE,
-        -1,
-        outputs(2, 2),
-        (Chunk(Buffer.SCRATCH, 0, 2), inputs(2, 2), Chunk(Buffer.SCRATCH, 4, 2), Chunk(Buffer.SCRATCH, 2, 2)),
-    )
-    assert w.extents == [2, 3] * 3
-    w = writer(3, nranks=4, nodes="4")
-    assert Node(w, nstripes=1).fold(lambda stripe: inputs(0), into=outputs) is None
-    assert texts(w) == ["send(peer 0, input[0])"]
-    w = writer(2, nranks=4, nodes="4")
-    Node(w, nstripes=2).spread(lambda stripe: outputs(stripe), but=0)
-    assert texts(w) == ["recv(peer 1 -> output[1])", "recv(peer 0 -> output[0])"]
-    w = writer(1, nranks=4, nodes="4")
-    Node(w, nstripes=2).spread(lambda stripe: outputs(stripe), but=0)
-    assert texts(w) == ["send(peer 2, output[1])", "send(peer 3, output[1])", "recv(peer 0 -> output[0])"]

@@ -3,7 +3,7 @@
 import pytest
 from placed_schedules import is_even, traffic
 
-from hpcoll.analysis.cost import STREAMS, Levels, Network, apart, seconds, seconds_on_nodes
+from hpcoll.analysis.cost import STREAMS, Levels, Network, seconds, seconds_on_nodes
 from hpcoll.analysis.prove import placements
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import Nodes, parse_nodes
@@ -27,16 +27,6 @@ def ids(row: Algorithm) -> str:
 
 def time(key: str, nodes: Nodes, nbytes: float, segment: float = WHOLE, levels: Levels = LEVELS) -> float:
     return seconds_on_nodes(CATALOGUE[key], nodes, nbytes, segment, levels)
-
-
-def fastest(collective: str, nodes: Nodes, nbytes: float, *, hierarchical: bool) -> float:
-    """Of rows with or without a hierarchy, over some segments."""
-    keys = [
-        key
-        for key, row in CATALOGUE.items()
-        if row.collective == collective and row.hierarchical is hierarchical
-    ]
-    return min(time(key, nodes, nbytes, segment) for key in keys for segment in (WHOLE, 1 << 18, 1 << 20))
 
 
 # --- flat rows
@@ -142,14 +132,6 @@ def test_bytes_between_nodes_are_those_of_the_schedules(collective: str) -> None
 # --- which is faster
 
 
-@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter"])
-def test_large_messages_of_ranks_that_go_round_the_nodes_are_faster_with_a_hierarchy(collective: str) -> None:
-    for text in ("8:cyclic", "4:cyclic", "2:cyclic"):
-        nodes = parse_nodes(text, 32)
-        ours, flat = (fastest(collective, nodes, 1 << 26, hierarchical=wanted) for wanted in (True, False))
-        assert ours < flat
-
-
 def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
     """Its only sharer moves 2(p-1)/p m, all stripes together 2(h-1)/h m; in turn it moves c times as much."""
     blocks, cyclic = parse_nodes("8", 32), parse_nodes("8:cyclic", 32)
@@ -157,15 +139,6 @@ def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
     assert stripes < ring < 2 * stripes
     assert time("allreduce/ring", cyclic, 1 << 30, 1 << 22) > 4 * ring
     assert time("allreduce/hierarchical", cyclic, 1 << 30, 1 << 22) == stripes
-
-
-def test_leaders_are_best_for_small_messages_and_stripes_for_large_ones() -> None:
-    nodes = parse_nodes("8", 64)
-    leaders, stripes = (
-        [time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical")
-    )
-    assert leaders[0] < stripes[0]
-    assert stripes[1] < leaders[1]
 
 
 @pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
@@ -193,21 +166,3 @@ def test_the_link_of_a_domain_carries_a_few_streams() -> None:
     assert time("allreduce/ring", nodes, m, levels=Levels(FREE, across)) == time(
         "allreduce/ring", nodes, m, levels=BYTES_ONLY
     )
-
-
-@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter"])
-def test_on_64_cores_of_8_caches_long_messages_are_faster_with_a_hierarchy(collective: str) -> None:
-    """And not by as much as the levels differ: most bytes still move within a domain."""
-    levels, nodes = Levels(NODE, apart(NODE)), parse_nodes("8", 64)
-    rows = [row for row in CATALOGUE.values() if row.collective == collective]
-    for m in (1 << 16, 1 << 24):
-        ours, flat = (
-            min(
-                time(row.key, nodes, m, segment, levels)
-                for row in rows
-                if row.hierarchical is wanted
-                for segment in (WHOLE, 1 << 18)
-            )
-            for wanted in (True, False)
-        )
-        assert ours < flat < 8 * ours

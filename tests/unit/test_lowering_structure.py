@@ -237,12 +237,6 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     ]
 
 
-def test_the_window_never_exceeds_the_lanes() -> None:
-    assert program("allreduce/double_tree", 6, 1, count=12_000, segment=12).window == 2
-    assert program("allreduce/double_tree", 6, 1, count=12, segment=12).window == 2
-    assert program("allreduce/ring", 6, 1, count=12, segment=12).window == 1
-
-
 @every_row
 def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> None:
     nranks = 100

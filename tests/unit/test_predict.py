@@ -195,18 +195,7 @@ def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
-    what = [
-        "simulate",
-        "bcast",
-        "-n",
-        "12",
-        "--bytes",
-        "8:1M:3",
-        "--ranks-per-node",
-        "3",
-        "--network",
-        "fast,alpha=3e-6,node.beta=1e-11",
-    ]
+    what = "simulate bcast -n 12 --bytes 8:1M:3 --ranks-per-node 3 --network fast,alpha=3e-6,node.beta=1e-11".split()
     assert main([*what, "--json", str(out)]) == 0
     text = capsys.readouterr().out
     document = json.loads(out.read_text())
@@ -219,26 +208,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         == len(document["cells"])
         == 3 * len(names)
     )
-    assert (
-        main(["simulate", "allreduce", "-n", "12", "--bytes", "8:64", "--algorithms", "ring,tree", "--exact"])
-        == 0
-    )
+    assert main("simulate allreduce -n 12 --bytes 8:64 --algorithms ring,tree --exact".split()) == 0
     capsys.readouterr()
 
 
 def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bundles pay between hosts for short blocks, not for long ones. A ring is where no grid is."""
     out = tmp_path / "found.json"
-    what = [
-        "simulate",
-        "neighbor_alltoall",
-        "--ranks-per-node",
-        "8:cyclic",
-        "--network",
-        "ethernet",
-        "--bytes",
-        "48,48M",
-    ]
+    what = "simulate neighbor_alltoall --ranks-per-node 8:cyclic --network ethernet --bytes 48,48M".split()
     what += ["--json", str(out)]
     assert main([*what, "--grid", "4x4x4", "--periodic"]) == 0
     document = json.loads(out.read_text())
@@ -279,21 +256,7 @@ def test_one_size_a_list_or_a_range(
 
 def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        main(
-            [
-                "simulate",
-                "allreduce",
-                "-n",
-                "16",
-                "--ranks-per-node",
-                "4",
-                "--bytes",
-                "8:64M:24",
-                "--network",
-                "ethernet",
-            ]
-        )
-        == 0
+        main("simulate allreduce -n 16 --ranks-per-node 4 --bytes 8:64M:24 --network ethernet".split()) == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 120
@@ -310,14 +273,14 @@ def test_what_takes_too_long_is_left_out_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "PATIENCE_S", -1.0)
-    assert main(["simulate", "bcast", "-n", "4"]) == 0
+    assert main("simulate bcast -n 4".split()) == 0
     out = capsys.readouterr().out
     assert "left out: binomial: not done within" in out
     assert (
         "left out: hierarchical: there are no nodes of several ranks among others; --algorithms hierarchical simulates it"
         in out
     )
-    assert main(["simulate", "bcast", "-n", "4", "--bytes", "8", "--algorithms", "all"]) == 0
+    assert main("simulate bcast -n 4 --bytes 8 --algorithms all".split()) == 0
     assert "left out" not in capsys.readouterr().out
 
 
@@ -362,9 +325,9 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
             "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n",
         ),
         (["--ranks-per-node", "3+3"], "nodes '3+3' have 6 ranks together"),
-        (["--ranks-per-node", "8", "--domains", "3+3"], "nodes '3+3' have 6 ranks together, expected 8"),
+        ("--ranks-per-node 8 --domains 3+3".split(), "nodes '3+3' have 6 ranks together, expected 8"),
         (
-            ["--ranks-per-node=8", "--domains=4", "--network", "fast,domains.streams=0"],
+            "--ranks-per-node=8 --domains=4 --network fast,domains.streams=0".split(),
             "domains.streams must be a number from 1 to 1e+09",
         ),
         (["--algorithms", "rings"], "allreduce algorithm must be one of"),

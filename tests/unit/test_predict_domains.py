@@ -106,18 +106,7 @@ def test_model_and_simulation_agree_on_who_is_faster(faster: str, slower: str, n
 
 def test_command_with_domains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
-    what = [
-        "simulate",
-        "allreduce",
-        "-n",
-        "16",
-        "--ranks-per-node",
-        "16",
-        "--domains",
-        "4",
-        "--bytes",
-        "8,64K",
-    ]
+    what = "simulate allreduce -n 16 --ranks-per-node 16 --domains 4 --bytes 8,64K".split()
     assert main([*what, "--network", "fast,domains.alpha=2e-5", "--json", str(out)]) == 0
     text, document = capsys.readouterr().out, json.loads(out.read_text())
     assert (
@@ -132,44 +121,15 @@ def test_command_with_domains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     found = {(cell["algorithm"], cell["nbytes"]): cell["seconds"] for cell in document["cells"]}
     assert found["recursive_doubling", 8] > 2 * 2e-5, "two rounds of it cross"
     assert (
-        main(
-            [
-                "simulate",
-                "allreduce",
-                "-n8",
-                "--ranks-per-node=4",
-                "--domains",
-                "3+1",
-                "--bytes",
-                "8",
-                "--algorithms",
-                "ring",
-            ]
-        )
+        main("simulate allreduce -n8 --ranks-per-node=4 --domains 3+1 --bytes 8 --algorithms ring".split())
         == 0
     )
-    exact = ["--algorithms", "hierarchical", "--exact"]
+    exact = "--algorithms hierarchical --exact".split()
     assert (
         main(["simulate", "allreduce", "-n", "16", "--ranks-per-node", "4", "--bytes", "8", *exact]) == 0
     ), "ranks of a node differ"
     assert (
         "2 nodes of 4 ranks, by blocks; 4 cache domains of 1 to 3 ranks, by blocks" in capsys.readouterr().out
     )
-    assert (
-        main(
-            [
-                "simulate",
-                "allreduce",
-                "-n",
-                "8",
-                "--ranks-per-node",
-                "8",
-                "--bytes",
-                "8",
-                "--algorithms",
-                "ring",
-            ]
-        )
-        == 0
-    )
+    assert main("simulate allreduce -n 8 --ranks-per-node 8 --bytes 8 --algorithms ring".split()) == 0
     assert "domains" not in capsys.readouterr().out

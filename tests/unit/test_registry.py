@@ -286,9 +286,9 @@ def test_commands_find_algorithms_of_files(
     monkeypatch.setenv("HPCOLL_ALGORITHMS", str(file))
     assert main(["show", "allgather"]) == 0
     assert "allgather/shown" in capsys.readouterr().out
-    assert main(["show", "allgather/shown", "-n", "3"]) == 0
+    assert main("show allgather/shown -n 3".split()) == 0
     assert "longest chain of messages 2" in capsys.readouterr().out
-    assert main(["simulate", "allgather", "-n", "4", "--algorithms", "shown", "--bytes", "64K"]) == 0
+    assert main("simulate allgather -n 4 --algorithms shown --bytes 64K".split()) == 0
     capsys.readouterr()
     file = tmp_path / "wrong.py"
     file.write_text(RING.format(name="wrong", facts="").replace("w.copy", "w.nranks > 2 or w.copy"))

@@ -73,11 +73,6 @@ def test_order_is_claimed_where_it_is_kept(row: Algorithm) -> None:
     assert row.ordered == (row.key == "reduce_scatter/direct")
 
 
-@every_row
-def test_only_bruck_needs_equal_blocks(row: Algorithm) -> None:
-    assert row.uniform == (row.key == "alltoall/bruck")
-
-
 @pytest.mark.parametrize("row", [row for row in ROWS if row.key not in PACKED], ids=lambda row: row.key)
 def test_the_first_message_is_sent_from_input(row: Algorithm) -> None:
     for nranks in (2, 3, 8, 13):
@@ -145,11 +140,6 @@ def test_pairwise_alternates_and_direct_sends_first(nranks: int) -> None:
         assert pairwise == [Op.SEND, Op.RECV] * (nranks - 1)
         direct = [step.op for step in steps_of("alltoall/direct", nranks, rank, 0, Op.SEND, Op.RECV)]
         assert direct == [Op.SEND] * (nranks - 1) + [Op.RECV] * (nranks - 1)
-
-
-def test_direct_reduce_scatter_folds_once_in_rank_order() -> None:
-    (fold,) = steps_of("reduce_scatter/direct", 4, 2, 0, Op.REDUCE)
-    assert [str(src) for src in fold.srcs] == ["scratch[0]", "scratch[1]", "input[2]", "scratch[2]"]
 
 
 def blocks_between_nodes(key: str, nranks: int, per_node: int) -> int:

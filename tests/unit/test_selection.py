@@ -10,7 +10,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choice import MAX_NATIVE_NBYTES
-from hpcoll.selection.choose import Choice, Need, _cheapest, choose, fitting, unfit
+from hpcoll.selection.choose import Choice, Need, choose, fitting, unfit
 from hpcoll.selection.config import NATIVE, Config, Entry, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
@@ -35,11 +35,6 @@ def test_an_empty_environment_is_the_defaults() -> None:
         == DEFAULTS
         == Config({}, None, logging.WARNING)
     )
-
-
-def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPCOLL_SEGMENT", "3")
-    assert read_config().segment == 3
 
 
 @pytest.mark.parametrize("key", CATALOGUE)
@@ -201,16 +196,6 @@ def test_a_forced_algorithm_that_does_not_exist_is_refused() -> None:
         choose(need(), DEFAULTS, "bruck")
 
 
-@pytest.mark.parametrize("key", CATALOGUE)
-def test_a_forced_algorithm_gets_a_segment_within_the_message(key: str) -> None:
-    collective, algorithm = key.split("/")
-    for nranks, nbytes in itertools.product((1, 2, 7, 100), (0, 1, 5000, 1 << 26)):
-        choice = choose(need(collective, nranks, nbytes), DEFAULTS, algorithm)
-        assert choice.algorithm == algorithm
-        assert 1 <= choice.segment <= max(1, nbytes)
-    assert choose(need(collective, 8, None, varying=True), DEFAULTS, NATIVE).segment == 1
-
-
 def test_native_may_be_forced_where_it_is_not_chosen() -> None:
     assert choose(need(strict=True), DEFAULTS, NATIVE).algorithm == NATIVE
 
@@ -252,13 +237,6 @@ def test_the_choice_fits_is_reproducible_and_cuts_within_the_message(
             assert find(collective, choice.algorithm).reproducible
             assert nranks == 1 or choice.algorithm in fitting(wanted)
     assert (NATIVE in seen) == (flags["native"] and not flags["strict"])
-
-
-def test_the_choice_depends_on_the_call_only() -> None:
-    wanted = [need(*at) for at in GRID[::3]]
-    first = [choose(one, DEFAULTS) for one in wanted]
-    _cheapest.cache_clear()
-    assert [choose(one, DEFAULTS) for one in reversed(wanted)] == first[::-1]
 
 
 def test_a_set_segment_leaves_the_choice_alone() -> None:

@@ -87,15 +87,6 @@ def test_nodes_of_one_rank_and_one_node_try_no_hierarchy(collective: str, places
             assert choose(one, DEFAULTS) == choose(one._replace(nodes=()), DEFAULTS)
 
 
-@pytest.mark.parametrize("near", [False, True])
-def test_ranks_of_one_node_are_served_whether_they_share_memory_or_not(near: bool) -> None:
-    for collective in COLLECTIVES:
-        for nranks in (1, 2, 5):
-            for nbytes in SIZES:
-                choice = choose(need(collective, (0,) * nranks, nbytes, ONE_HOST, one_node=near), DEFAULTS)
-                assert 1 <= choice.segment <= max(1, nbytes)
-
-
 @pytest.mark.parametrize("key", CATALOGUE)
 def test_any_algorithm_can_be_forced_on_any_placement(key: str) -> None:
     row = CATALOGUE[key]

@@ -15,7 +15,7 @@ from hpcoll.analysis.ring_slots import used_at
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.ir import RING_SLOTS, Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.schedules.ir import RING_SLOTS, Op, Schedule, Writer, inputs, outputs
 from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import schedule
 
@@ -103,29 +103,6 @@ def test_two_ranks_that_both_send_more_than_there_are_lines() -> None:
     assert slots_needed(made("allreduce", partial(swap_in_pieces, burst=False), nchunks=9)) == 1
 
 
-def round_about(w: Writer) -> None:
-    """Five messages from 0 to 1, which first waits for one of 2, which waits for one of 0 that comes last."""
-    if w.rank == 0:
-        for i in range(5):
-            w.send(1, outputs(i))
-        w.send(2, outputs(0, 5))
-    elif w.rank == 1:
-        w.recv(2, w.scratch(0))
-        for i in range(5):
-            w.recv(0, outputs(i))
-    else:
-        w.recv(0, outputs(0, 5))
-        w.send(1, outputs(0))
-
-
-def test_a_deadlock_round_three_ranks() -> None:
-    schedules = made("bcast", round_about, nranks=3, nchunks=5)
-    assert slots_needed(schedules, in_place=True) == 5
-    text = r"rank 0, step 4 .* 4 messages to rank 1 not used yet, while rank 1 waits at step 0: recv\(peer 2"
-    with pytest.raises(ScheduleError, match=text):
-        prove_schedules(CATALOGUE["bcast/chain"], schedules)
-
-
 def ring_in_pieces(w: Writer) -> None:
     """Allreduce of three ranks in a ring, chunk by chunk: every piece goes to both neighbours."""
     neighbours = ((w.rank + 1) % 3, (w.rank + 2) % 3)
@@ -161,68 +138,6 @@ def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
     of_catalogue = CATALOGUE["allreduce/ring"]
     with pytest.raises(ScheduleError):
         prove_schedules(of_catalogue, [receives_last(schedule(of_catalogue, 8, rank)) for rank in range(8)])
-
-
-def passed_on(w: Writer, *, together: bool) -> None:
-    """Rank 1 sends two messages to rank 0, which receives both before it reduces them, or reduces them as they come."""
-    if w.rank == 2:
-        w.send(1, inputs(0, 2))
-    elif w.rank == 1:
-        run = w.scratch(0, 1)
-        w.recv_reduce(2, inputs(0, 2), run)
-        for i in range(2):
-            w.send(0, cell(run, i))
-    elif together:
-        pair = w.scratch(0, 1)
-        for i in range(2):
-            w.recv(1, cell(pair, i))
-        for i in range(2):
-            w.reduce(inputs(i), cell(pair, i), dst=outputs(i))
-    else:
-        for i in range(2):
-            w.recv_reduce(1, inputs(i), outputs(i))
-
-
-def test_messages_that_are_reduced_together_keep_their_lines_together() -> None:
-    for together, slots in ((True, 2), (False, 1)):
-        assert (
-            slots_needed(
-                made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False
-            )
-            == slots
-        )
-
-
-def test_contributions_to_one_chunk_keep_their_lines_together() -> None:
-    def build(w: Writer) -> None:
-        received = w.scratch(0)
-        if w.rank == 2:
-            w.send(1, inputs(0))
-        elif w.rank == 1:
-            w.recv(2, received)
-            w.send(0, inputs(0))
-            w.send(0, received)
-        else:
-            w.recv_reduce(1, inputs(0), outputs(0))
-            w.recv_reduce(1, outputs(0))
-
-    assert slots_needed(made("reduce", build, nranks=3)) == 2
-
-
-def test_channels_have_lines_of_their_own() -> None:
-    def build(w: Writer, channels: int) -> None:
-        for i in range(3):
-            w.channel(i % channels)
-            w.send(1 - w.rank, inputs(i))
-        for i in range(3):
-            w.channel(i % channels)
-            w.recv_reduce(1 - w.rank, inputs(i), outputs(i))
-
-    assert [slots_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [
-        3,
-        2,
-        1,
-    ]
 
 
 # --- against a decision of another kind: a deadlock is a cycle among the steps

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcoll.cli.inspect.ranks_here import look
@@ -18,7 +17,7 @@ from hpcoll.comm.diagnosis.report import Observations
 from hpcoll.comm.diagnosis.status_page import ProcessStatusPage
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.rank_status import RankStatus
-from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents
+from hpcoll.runtime.telemetry.status_page import LINK, Identity, StatusPage, contents
 from hpcoll.runtime.transports import window
 
 CALL = BlockedCall("0.0.7", 0, 41, "Barrier() at train.py:12", "rows", (0,))
@@ -129,10 +128,6 @@ def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (text, ended, other, shown["sees"]) == ("does 2", 8.0, "does 1", {})
     assert before <= now <= time.time()
     assert one.of([1], lambda _: "something else")["sees"] == {}, "not yet again"
-
-
-def test_pages_are_arrays_of_bytes(own_page: StatusPage) -> None:
-    assert (own_page._memory.nbytes, own_page._memory.dtype) == (NBYTES, np.uint8)
 
 
 class SlowPage:

@@ -101,7 +101,7 @@ def test_fewer_rounds_are_proven_impossible(capsys: pytest.CaptureFixture[str]) 
     assert bounds(task, dgx1) == (2, 7, 336)
     assert found("allgather", "dgx1", 6, max_rounds=8, max_steps=2) == []
     assert found("allgather", "dgx1", 6, max_rounds=6) == []
-    assert main(["synthesize", "allgather", "--topology", "hypercube:8", "--max-rounds", "2"]) == 1
+    assert main("synthesize allgather --topology hypercube:8 --max-rounds 2".split()) == 1
     assert capsys.readouterr().out.endswith("No schedule has at most 2 rounds: proven.\n")
 
 
@@ -139,7 +139,7 @@ def test_what_is_written_is_proven_when_it_is_read(
 ) -> None:
     """In all formats; those that hpcoll reads say the same. A wrong suffix is refused before the search."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
-    what = ["synthesize", "allreduce", "--topology", "grid:2x2", "--chunks", "2", "--write"]
+    what = "synthesize allreduce --topology grid:2x2 --chunks 2 --write".split()
     for suffix in (".json", ".xml", ".goal"):
         assert main([*what, str(tmp_path / f"found{suffix}")]) == 0
     assert (tmp_path / "found.goal").read_text().startswith("num_ranks 4\n")
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_the_search_and_keeps_what_was_found(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpcoll.cli.synthesize.search", stopped)
-    assert main(["synthesize", "bcast", "--topology", "grid:1x3", "--chunks", "4"]) == 0
+    assert main("synthesize bcast --topology grid:1x3 --chunks 4".split()) == 0
     assert "in 2 steps and 8 rounds. Whether fewer rounds do is not known" in " ".join(
         capsys.readouterr().out.split()
     )
@@ -177,7 +177,7 @@ def test_without_or_tools_the_error_says_how_to_install_them(
     for name in [name for name in sys.modules if name.split(".")[0] == "ortools"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ortools", None)
-    assert main(["synthesize", "allgather", "--topology", "ring:4"]) == 2
+    assert main("synthesize allgather --topology ring:4".split()) == 2
     assert capsys.readouterr().err.endswith("pip install 'hpcoll[synthesize]'\n")
 
 
@@ -239,11 +239,11 @@ def test_a_bad_topology_is_refused_in_one_line(
             "topology must be ring:N, full:N, hypercube:N, grid:AxB, torus:AxB, dgx1 or the name of a JSON file",
         ),
         (["--topology", "rings:4"], "topology must be ring:N"),
-        (["--topology", "ring:4", "--chunks", "0"], "--chunks must be at least 1, got 0"),
-        (["--topology", "ring:4", "--max-rounds", "-1"], "--max-rounds must be at least 1, got -1"),
-        (["--topology", "ring:4", "--seconds", "nan"], "--seconds must be a number above 0, got nan"),
+        ("--topology ring:4 --chunks 0".split(), "--chunks must be at least 1, got 0"),
+        ("--topology ring:4 --max-rounds -1".split(), "--max-rounds must be at least 1, got -1"),
+        ("--topology ring:4 --seconds nan".split(), "--seconds must be a number above 0, got nan"),
         (
-            ["--topology", "ring:4", "--root", "1"],
+            "--topology ring:4 --root 1".split(),
             "--root: expected none, because allgather has no root, got 1",
         ),
         (
@@ -251,7 +251,7 @@ def test_a_bad_topology_is_refused_in_one_line(
             "search: expected at most 12 ranks and 1024 chunks",
         ),
         (
-            ["--topology", "torus:3x4", "--chunks", "60"],
+            "--topology torus:3x4 --chunks 60".split(),
             "search: expected at most 65,536 as chunks times links times steps, got 103,680",
         ),
     ],

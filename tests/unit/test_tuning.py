@@ -99,31 +99,18 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "no object": ((), [], r"the whole: expected an object, got \[\]"),
     "no format": (("format",), None, "field format: expected an integer, got none"),
     "format": (("format",), "1", 'field format: expected an integer, got "1"'),
-    "truth": (("format",), True, "field format: expected an integer, got true"),
     "sections": (("sections",), {}, "field sections: expected a list, got {}"),
     "version": (("hpcoll",), 1, "field hpcoll: expected text, got 1"),
-    "section": (("sections", 1), 7, r"field sections\[1\]: expected an object, got 7"),
-    "library": (("sections", 0, "mpi"), None, r"field sections\[0\].mpi: expected text, got none"),
     "nranks": (
         ("sections", 0, "nranks"),
         0,
         r"field sections\[0\].nranks: expected an integer from 1 .*, got 0",
     ),
     "hosts": (("sections", 0, "hosts"), ["a"], r"field sections\[0\].hosts: expected an object"),
-    "ranks of a host": (
-        ("sections", 0, "hosts", "b"),
-        1.5,
-        r"field sections\[0\].hosts.b: expected an integer, got 1.5",
-    ),
     "collective": (
         ("sections", 1, "collectives", "allsum"),
         [],
         r"field sections\[1\].collectives.allsum: collective must be one of",
-    ),
-    "entries": (
-        ("sections", 0, "collectives", "allreduce"),
-        {},
-        r"field sections\[0\].collectives.allreduce: expected a list",
     ),
     "entry": (ENTRY, [8, "ring"], f"field {NAME}: expected an object, got"),
     "algorithm": (
@@ -138,33 +125,14 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         r"field sections\[0\].collectives.allreduce: expected ascending nbytes, got \[8, 7, 1048576\]",
     ),
     "segment": ((*ENTRY, "segment"), 0, f"field {NAME}.segment: expected an integer from 1"),
-    "many ranks": (
-        ("sections", 0, "nranks"),
-        1 << 31,
-        r"field sections\[0\].nranks: expected an integer from 1 to 2147483647, got 2",
-    ),
     "a collective of control characters": (
         ("sections", 1, "collectives", "\x1b[31m"),
         [],
         r"field sections\[1\].collectives.\?\[31m: collective must be one of",
     ),
-    "long segment": ((*ENTRY, "segment"), 1 << 63, f"field {NAME}.segment: expected an integer from 1"),
     "us": ((*ENTRY, "us"), "fast", f'field {NAME}.us: expected a number, got "fast"'),
     "negative": ((*ENTRY, "us"), -2.0, f"field {NAME}.us: expected microseconds above 0, .*, got -2.0"),
-    "native": (
-        (*ENTRY, "native_us"),
-        float("nan"),
-        f"field {NAME}.native_us: expected microseconds above 0, .*, got NaN",
-    ),
     "levels": (("levels",), {}, "field levels: expected a list, got {}"),
-    "no line": (("levels", 1), 7, r"field levels\[1\]: expected an object, got 7"),
-    "no site": (("levels", 1, "mpi"), None, r"field levels\[1\].mpi: expected text, got none"),
-    "level": (
-        ("levels", 0, "level"),
-        "socket",
-        r"field levels\[0\].level: expected one of node, network, got \"socket\"",
-    ),
-    "no alpha": (("levels", 0, "alpha"), None, r"field levels\[0\].alpha: expected a number, got none"),
     "alpha": (("levels", 0, "alpha"), 0, r"field levels\[0\].alpha: expected seconds above 0, .*, got 0"),
     "beta": (
         ("levels", 1, "beta"),
@@ -176,7 +144,6 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         10**400,
         r"field levels\[1\].beta: expected seconds above 0, .*, got 10{98}…$",
     ),
-    "true beta": (("levels", 1, "beta"), True, r"field levels\[1\].beta: expected a number, got true"),
     "gamma": (
         ("levels", 1, "gamma"),
         -1e-12,
@@ -188,11 +155,6 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         r"field levels\[1\].overhead: expected seconds from 0 to alpha, .* 1.2e-05, got 2e-05",
     ),
     "eager": (("levels", 0, "eager"), -1, r"field levels\[0\].eager: expected an integer from 0 .*, got -1"),
-    "handshake": (
-        ("levels", 0, "handshake"),
-        "no",
-        r'field levels\[0\].handshake: expected a number, got "no"',
-    ),
     "cache": (("levels", 0, "cache"), 1 << 63, r"field levels\[0\].cache: expected an integer from 1"),
     "spill": (
         ("levels", 0, "spill"),
