@@ -13,7 +13,7 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue
 from hpcoll.comm.nonblocking import document, persistent
 from hpcoll.comm.objects.neighbours import exchanged
-from hpcoll.comm.telemetry.regions import tagged
+from hpcoll.comm.status.regions import tagged
 
 
 def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:

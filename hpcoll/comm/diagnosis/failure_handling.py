@@ -14,15 +14,15 @@ from hpcoll.comm.arguments.methods import row_of
 from hpcoll.comm.diagnosis.last_calls import compare, compare_all
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
+from hpcoll.comm.requests.call_hooks import BeginningCall, CallOwner, StalledCall
 from hpcoll.comm.team.bootstrap import failure_detectors
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
 from hpcoll.selection.config import EVERY_CALL
 
 
-class Diagnosis(CallHooks):
-    """The hooks of diagnosis."""
+class Diagnosis:
+    """The observer of calls that diagnoses those that do not end."""
 
     def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
         """Raise the failure of another rank; compare calls where that is asked for."""
@@ -51,7 +51,7 @@ class Diagnosis(CallHooks):
 
             check_call(owner, call)
 
-    def stalls(self, call: StalledCall, *, held: bool = True) -> None:
+    def stalls(self, call: StalledCall, held: bool) -> None:
         """Let the watchdog look at the call."""
         if isinstance(call.owner, CommunicatorCalls):
             from hpcoll.comm.diagnosis.watchdog import Watchdog
@@ -69,7 +69,7 @@ class Diagnosis(CallHooks):
         if isinstance(owner, CommunicatorCalls):
             compare(owner, what)
 
-    def program_ends(self, *, in_mpi: bool) -> None:
+    def program_ends(self, in_mpi: bool) -> None:
         """Compare the last calls on all communicators."""
         compare_all(in_mpi=in_mpi)
 

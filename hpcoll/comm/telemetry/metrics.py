@@ -19,6 +19,7 @@ from hpcoll.base.files import write_file
 from hpcoll.base.launchers import job_of
 from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.requests.call_hooks import HOOKS
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.account import accounts
 from hpcoll.runtime.program import wait_fields as w
@@ -99,8 +100,9 @@ class Metrics:
         self._reading, self._stopping, self._warned = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)
         self._thread.start()
+        HOOKS.observe(self)
 
-    def leaves(self, context: CommunicatorCalls) -> None:
+    def goes(self, context: CommunicatorCalls) -> None:
         """Keep the sums of a communicator that is about to go; nothing in a fork."""
         if os.getpid() == self._pid:  # else the thread may have held the lock
             with self._reading:
@@ -119,7 +121,7 @@ class Metrics:
                 log.warning("rank %d: no metrics are written: %s", self._rank, error)
             self._warned = True
 
-    def close(self) -> None:
+    def program_ends(self, in_mpi: bool) -> None:
         """End the thread, and write for the last time; nothing in a fork, which has no such thread."""
         if os.getpid() != self._pid or self._stopping.is_set():
             return
