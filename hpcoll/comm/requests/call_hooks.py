@@ -215,6 +215,7 @@ class CallHooks:
             MismatchError, PeerFailed or CollectiveTimeout where a call of another rank has failed, or calls another thing.
         stalls: A call has not ended yet; True: the program waits for its end just now. An observer raises such an error where the call
             is to be given up, on all ranks.
+        finished: An operation in flight is over (`hpcoll.comm.requests.operation`).
         ends: A call that stalled is over, however it has ended.
         fails: The engine of a call has failed, or this rank gives up what it was about to do, without a call. An observer raises the
             error that all ranks raise in place of this one.
@@ -233,6 +234,7 @@ class CallHooks:
     def __init__(self) -> None:
         self.begins = Hook[CallOwner | None, BeginningCall]()
         self.stalls = Hook[StalledCall, bool]()
+        self.finished = Hook[[Any]]()
         self.ends = Hook[[StalledCall]]()
         self.fails = Hook[CallOwner, BaseException, StalledCall | None]()
         self.last = Hook[CallOwner, str]()

@@ -289,6 +289,8 @@ class Operation(Watched):
             self._given_up = None  # whose traceback has frames of the program, with all its variables
             self._end_stall()
             self._release()
+            if HOOKS.finished.functions:
+                HOOKS.finished(self)
 
     def named(self, error: Exception) -> Exception:
         """Return the error with where it happened; its communicator cannot be used any more."""
