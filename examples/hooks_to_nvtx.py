@@ -14,7 +14,7 @@ from mpi4py import MPI
 import hpcoll
 
 try:
-    import nvtx
+    import nvtx  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     nvtx = None
 

@@ -11,23 +11,21 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from inspect import signature
 from typing import Any, Literal
+from weakref import WeakSet
 
-from mpi4py import MPI
-
-from hpcoll.base.errors import HpcollError
 from hpcoll.base.hooks import Hook, HookHandle
 from hpcoll.base.text import error_text
-from hpcoll.comm.arguments.methods import METHODS, OBJECT_METHODS
+from hpcoll.comm.arguments.methods import METHODS, OBJECT_METHODS, described
 from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import HOOKS, StalledCall
 from hpcoll.comm.requests.operation import Operation
 from hpcoll.comm.requests.persistent_request import PersistentRequest
+from hpcoll.comm.requests.request import CollectiveRequest
 from hpcoll.comm.status.call_site import Place, in_words, place_of_caller
 from hpcoll.comm.status.names import region_text
 from hpcoll.comm.team.resources import live_contexts
@@ -49,7 +47,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class CallEvent:
-    """What happens to a collective of the program.
+    """Something that happens to a collective of the program.
 
     Attributes:
         what: What happens to it.
@@ -84,19 +82,8 @@ class CallEvent:
         It is read from the arguments when it is first asked for, which takes some microseconds.
         """
         name, context = _NAMES[self.method], vars(self.comm).get("_context")
-        if not name or context is None:
-            return None
-        row = METHODS[name]
-        with suppress(HpcollError, MPI.Exception, TypeError):
-            if not row.gpu_arrays(self._arguments, context.rank):
-                given = row.meant(self._arguments, context.rank)
-                if name != "Reduce_scatter" or given[2] is not None:  # else all ranks would have to be asked
-                    return ledger_nbytes(row.describe(context.caller, *given), context.nranks)
-        return None
-
-    def then(self, what: Any, error: BaseException | None = None) -> "CallEvent":
-        """Return what happens to the same call now."""
-        return replace(self, what=what, seconds=time.monotonic() - self._begun, error=error)
+        call = described(name, self._arguments, context.caller) if name and context else None
+        return None if call is None else ledger_nbytes(call, self.comm.size)
 
 
 class _Inside(threading.local):
@@ -106,7 +93,7 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _in_flight: dict[Operation, CallEvent] = {}
-_stalled = set[int]()  # numbers of calls that were told of
+_stalled: WeakSet[StalledCall] = WeakSet()  # of which was told
 
 
 def register(function: Callable[[CallEvent], object]) -> HookHandle:
@@ -144,38 +131,31 @@ def _tell(event: CallEvent) -> None:
             _inside.telling = False
 
 
-def _begin(method: str, comm: Any, arguments: tuple[Any, ...], tag: str | None = None) -> CallEvent:
+def _run(method: str, comm: Any, arguments: tuple[Any, ...], tag: str | None, call: Callable[[], Any]) -> Any:
+    """Run a call, and tell of it; of one that is in flight its operation ends, unless the MPI library serves it."""
     region = "/".join(filter(None, (region_text(int(PROCESS[f.REGION])), tag)))
     begun, place = time.monotonic(), place_of_caller()
     event = CallEvent("begins", method, comm, next(_numbers), region, 0.0, None, arguments, place, begun)
     _tell(event)
-    return event
-
-
-def _run(event: CallEvent, call: Callable[[], Any]) -> Any:
-    """Run a call, and tell how it ends; of one that is in flight then its operation does."""
     before, _inside.call = _inside.call, event
     try:
-        return call()
+        made = call()
     except BaseException as error:
-        _end(event, error)
+        _tell_more(event, "fails", error)
         raise
     finally:
         _inside.call = before
-
-
-def _end(event: CallEvent, error: BaseException | None) -> None:
-    _stalled.discard(event.number)
-    _tell(event.then("ends" if error is None else "fails", error))
-
-
-def _follow(event: CallEvent, request: Any) -> None:
-    """Tell of the end of a call when its request is waited for; now, where it has ended or the MPI library serves it."""
-    operation = getattr(request, "_operation", None)
-    if operation is None:
-        _end(event, None)
+    if isinstance(made, CollectiveRequest) and made._operation is not None:
+        _in_flight[made._operation] = event
     else:
-        _in_flight[operation] = event
+        _tell_more(event, "ends")
+    if isinstance(made, PersistentRequest):
+        vars(made)["_told"] = method, comm, arguments
+    return made
+
+
+def _tell_more(event: CallEvent, what: Any, error: BaseException | None = None) -> None:
+    _tell(replace(event, what=what, seconds=time.monotonic() - event._begun, error=error))
 
 
 def _telling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,32 +164,30 @@ def _telling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def tells(self: Any, *arguments: Any, **named: Any) -> Any:
-        context = vars(self).get("_context")
+        call, context = partial(method, self, *arguments, **named), vars(self).get("_context")
         if _inside.telling or (context is not None and context not in live_contexts):
-            return method(self, *arguments, **named)
+            return call()
         bound = bind(self, *arguments, **named)
         bound.apply_defaults()
         given = bound.arguments
-        event = _begin(name, self, tuple(given[one] for one in positions), given.get("tag"))
-        made = _run(event, lambda: method(self, *arguments, **named))
-        if name.endswith("_init"):
-            made._event = event
-        _follow(event, made if name.startswith("I") else None)
-        return made
+        return _run(name, self, tuple(given[one] for one in positions), given.get("tag"), call)
 
     return tells
 
 
+_START = PersistentRequest.Start
+
+
 def _start(self: PersistentRequest) -> None:
-    if made := vars(self).get("_event"):
-        event = _begin(made.method, made.comm, made._arguments)
-        _run(event, lambda: _START(self))
-        _follow(event, self)
+    def call() -> PersistentRequest:
+        _START(self)
+        return self
+
+    told: tuple[str, Any, tuple[Any, ...]] | None = vars(self).get("_told")
+    if told:
+        _run(*told, None, call)
     else:
         _START(self)
-
-
-_START = PersistentRequest.Start
 
 
 class _Watch:
@@ -220,13 +198,13 @@ class _Watch:
         for operation, one in list(_in_flight.items()):
             if operation._stalled is call:
                 event = one
-        if event and event.number not in _stalled and time.monotonic() - event._begun > STALLS_S:
-            _stalled.add(event.number)
-            _tell(event.then("stalls"))
+        if event and call not in _stalled and time.monotonic() - event._begun > STALLS_S:
+            _stalled.add(call)
+            _tell_more(event, "stalls")
 
     def finished(self, operation: Operation) -> None:
         if event := _in_flight.pop(operation, None):
-            _end(event, operation._error)
+            _tell_more(event, "fails" if operation._error else "ends", operation._error)
 
 
 _watching: list[HookHandle] = []

@@ -4,13 +4,12 @@ A program in which no call waits long imports no more of diagnosis than this.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.base.text import in_a_line
 from hpcoll.comm.arguments.call import written
-from hpcoll.comm.arguments.methods import row_of
+from hpcoll.comm.arguments.methods import described
 from hpcoll.comm.diagnosis.last_calls import compare, compare_all
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.signature import Signature
@@ -115,19 +114,11 @@ def _meet(on: Resources) -> None:
 
 def in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
     """Return a call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
-    method, arguments, described = call.method, call.arguments, None
-    with suppress(HpcollError):
-        if (
-            method
-            and not row_of(method).gpu_arrays(arguments, owner.rank)
-            and (method != "Reduce_scatter" or arguments[2] is not None)
-        ):
-            described = row_of(method).describe(owner.caller, *arguments)
-    if described is None:
-        return method and written(f"{method}()", call.form)
-    return written(
-        Signature.of(described)._replace(ordered=int(call.order is not None)).text(described.count), call.form
-    )
+    known = described(call.method, call.arguments, owner.caller) if call.method else None
+    if known is None:
+        return call.method and written(f"{call.method}()", call.form)
+    signature = Signature.of(known)._replace(ordered=int(call.order is not None))
+    return written(signature.text(known.count), call.form)
 
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:

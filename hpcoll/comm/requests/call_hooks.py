@@ -4,6 +4,7 @@ Diagnosis does (`hpcoll.comm.context.attach`), telemetry (`hpcoll.comm.communica
 """
 
 import weakref
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -175,6 +176,7 @@ class BeginningCall(NamedTuple):
     order: str | None = None
 
 
+@dataclass(eq=False)
 class StalledCall:
     """A call that has begun and does not end at once.
 
@@ -191,20 +193,14 @@ class StalledCall:
         watchdog: Belongs to whoever watches the call.
     """
 
-    __slots__ = ("called_at", "engine", "form", "limit_s", "owner", "since", "watchdog", "what")
-
-    def __init__(
-        self,
-        owner: CallOwner,
-        engine: HostEngine,
-        form: Form = "blocking",
-        called_at: str | None = None,
-        limit_s: float | None = None,
-        since: float | None = None,
-        what: str = "",
-    ) -> None:
-        self.owner, self.engine, self.form, self.called_at = owner, engine, form, called_at
-        self.limit_s, self.since, self.what, self.watchdog = limit_s, since, what, None  # type: float | None, float | None, str, Any
+    owner: CallOwner
+    engine: HostEngine
+    form: Form = "blocking"
+    called_at: str | None = None
+    limit_s: float | None = None
+    since: float | None = None
+    what: str = ""
+    watchdog: Any = None
 
 
 class CallHooks:
