@@ -35,6 +35,7 @@ from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 if TYPE_CHECKING:
+    from hpcoll import hooks
     from hpcoll.analysis.waits import Stragglers
     from hpcoll.comm.communicator import (
         CartCommunicator,
@@ -82,6 +83,7 @@ __all__ = [
     "exact_mean",
     "exact_norm",
     "exact_sum",
+    "hooks",
     "inputs",
     "local_device",
     "outputs",
@@ -103,6 +105,7 @@ _LATER = {
     "exact_mean": "hpcoll.exact.reductions",
     "exact_norm": "hpcoll.exact.reductions",
     "exact_sum": "hpcoll.exact.reductions",
+    "hooks": "hpcoll.hooks",
 }
 
 
@@ -115,7 +118,8 @@ def _ending() -> None:
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        module = import_module(_LATER[name])
+        return module if name == "hooks" else getattr(module, name)
     raise AttributeError(f"module 'hpcoll' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 

@@ -35,7 +35,7 @@ half = comm.Dup()
 half.Set_name('a "name"')
 half.Barrier()
 half.Free()
-comm._context.exchange.now()
+comm.stragglers()
 """
 KILLED = """
 import pathlib, signal
@@ -58,15 +58,15 @@ for i in range(4):
         request.Wait()
     time.sleep(0.02 * comm.rank)
     comm.Barrier()
-comm._context.exchange.now()
+comm.stragglers()
 """
 STEPS = """
 import json
-from hpcoll.comm.telemetry import start
+from hpcoll.comm.requests.call_hooks import HOOKS
 from hpcoll.runtime.program.opcodes import Code
 x, y = np.ones(100_000), np.zeros(100_000)
 for segment in ("64K", 128 if nrings else "4K"):
-    with start._traces[0]._writing:  # nobody takes the steps meanwhile: there is no room for some 75,000
+    with HOOKS.region_left.functions[0].__self__._writing:  # nobody takes the steps meanwhile: there is no room for some 75,000
         comm.Allreduce(x, y, algorithm="ring", segment=segment)
     program = max((one.program for one in comm._context.planner.engines()), key=lambda one: len(one.lanes))
     codes = np.bincount(np.concatenate([program.rows[first:last, 0] for first, last, _ in program.lanes]))

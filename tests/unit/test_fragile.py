@@ -30,7 +30,7 @@ from hpcoll.runtime.transports import cross_memory, mpi
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = {
     "hpcoll/runtime/engine/compiled/spec_reader.py (`keep`)",  # tests/mpi/test_call_patterns.py
-    "hpcoll/comm/telemetry/regions.py (`Region`)",  # tests/unit/test_regions.py
+    "hpcoll/comm/status/regions.py (`Region`)",  # tests/unit/test_regions.py
 }
 
 

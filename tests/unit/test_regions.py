@@ -11,7 +11,7 @@ from hpcoll.comm.plans.ledger import Ledger, RegionRow
 from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.status.blocked_call import call_parts, call_text
 from hpcoll.comm.status.names import region_text
-from hpcoll.comm.telemetry.regions import Region, regions
+from hpcoll.comm.status.regions import Region, regions
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.schedules.collectives import COLLECTIVES

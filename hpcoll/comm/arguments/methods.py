@@ -5,12 +5,14 @@ which arguments the C function has.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.errors import HpcollError
 from hpcoll.comm.arguments import reductions
 from hpcoll.comm.arguments.call import Call, check_root
 from hpcoll.comm.arguments.cells import OBJECTS, call_of_cells, collective_of
@@ -351,6 +353,15 @@ NUMBERS = {name: number for number, name in enumerate(METHODS, 1)}  # by which c
 def row_of(name: str) -> Method:
     """Return the row of a method, on buffers or on objects."""
     return METHODS.get(name) or OBJECT_METHODS[name]
+
+
+def described(name: str, arguments: tuple[Any, ...], me: Caller) -> Call | None:
+    """Return a call of a method as far as that can be said without asking other ranks; None where it cannot."""
+    row = row_of(name)
+    with suppress(HpcollError, MPI.Exception, TypeError):
+        if not row.gpu_arrays(arguments, me.rank) and (name != "Reduce_scatter" or arguments[2] is not None):
+            return row.describe(me, *row.meant(arguments, me.rank))
+    return None
 
 
 BY_COLLECTIVE = {

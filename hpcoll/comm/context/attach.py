@@ -16,15 +16,14 @@ from hpcoll.comm.context.context import Context, free
 from hpcoll.comm.context.team_cache import TeamCache
 from hpcoll.comm.diagnosis.failure_handling import Diagnosis
 from hpcoll.comm.plans.ledger import Ledger
-from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, install
+from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall
 from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_progress_thread
 from hpcoll.comm.requests.pending import PendingStarts
 from hpcoll.comm.status import uncaught
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.status.regions import Region, regions
 from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
-from hpcoll.comm.telemetry.regions import Region, regions
-from hpcoll.comm.telemetry.start import begins, ends, leaves
 from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, name_of, why_unusable
 
 _registry = TeamCache()
@@ -45,13 +44,13 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 hard_exit.install()
 uncaught.install()
-install(Diagnosis())  # without this line calls run all the same, and nobody says why one does not end
+HOOKS.observe(Diagnosis())  # without this line calls run all the same, and nobody says why one does not end
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     context.resources.forget_name()
     if context in live_contexts:
-        leaves(context)
+        HOOKS.goes(context)
     if context.resources.lock[0] and not context.closed:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
@@ -71,13 +70,11 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 
 @atexit.register  # before what is registered by modules imported above: that tells the others that this rank leaves
 def _ending() -> None:
-    hooks().program_ends(in_mpi=False)
-    ends()
+    HOOKS.program_ends(False)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
-    hooks().program_ends(in_mpi=True)
-    ends()
+    HOOKS.program_ends(True)
     RANK_STATUS.leave("has called MPI_Finalize")
     stop_progress_thread()
     _registry.free()
@@ -130,14 +127,14 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
 
 def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Context:
     """A context for a communicator that has none."""
-    hooks().begins(None, BeginningCall())
+    HOOKS.begins(None, BeginningCall())
     resources, parts = _registry.join(comm, mixed)
     resources.serve(comm)
     context = Context(resources, ledger or Ledger(), parts)
     live_contexts[context] = None
-    hooks().begins(context, BeginningCall())
+    HOOKS.begins(context, BeginningCall())
     comm.Set_attr(_KEYVALS[0], context)
-    begins(context)
+    HOOKS.made(context)
     return context
 
 
@@ -154,7 +151,7 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
         old.break_off("a call before the communicator was recovered")
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
-    leaves(old)
+    HOOKS.goes(old)
     live_contexts.pop(old, None)
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
     made = context_of(comm, resources.asked_mixed, old.ledger)
@@ -207,7 +204,7 @@ class WithContext(MPI.Intracomm):
         context = vars(self).get("_context") or existing_context(self)
         try:
             if context is not None:
-                hooks().last(context, "Free")
+                HOOKS.last(context, "Free")
         finally:
             yield
 

@@ -20,11 +20,10 @@ from hpcoll.comm.context import cache_entries, native_calls
 from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
-from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
+from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.status.call_site import left_alone
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
-from hpcoll.comm.telemetry.exchange import ArrivalExchange
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.call_cache import MpiCall
 from hpcoll.runtime.engine.entry import run_cached
@@ -64,7 +63,6 @@ class Context(CommunicatorCalls):
         started: Call caches of calls in flight, one for each of their message contexts.
         planned: Call cache of persistent requests.
         issued: Number of calls in flight that were issued, alike on all ranks.
-        exchange: Exchange by which ranks learn who came last.
         starting: A thread starts a call in flight, or makes a persistent request.
         token: The byte that a barrier passes round.
         exchanges: Exchanges of cells that no call has (`hpcoll.comm.objects.exchange`), by method and root; a method alone: root 0.
@@ -96,7 +94,6 @@ class Context(CommunicatorCalls):
         ledger.watch(lambda: [one.log for one in self.resources.every_message_context()])
         self.resources.service_collectives.serve(self)
         self.issued, self.starting = 0, False
-        self.exchange = ArrivalExchange(self)
         self.planned = call_cache.CallCache(self.rank, most, _BUSY.ctypes.data)
 
     @cached_property
@@ -178,7 +175,7 @@ class Context(CommunicatorCalls):
                 *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
                 status = run_cached(table.address, *buffers, op)
                 if status in (DONE, NOTED):
-                    self.exchange.look_back()
+                    HOOKS.noted(self, True)
                     return
         if status == NO_CALL and table is not None:
             table.latest.plan.account.note(table.nbytes, native_calls.call(self, method, arguments))
@@ -209,7 +206,7 @@ class Context(CommunicatorCalls):
         if status not in (DONE, NOTED):
             served, arguments = table.latest, (*arguments, *table.take_kept(), table.latest.maps)
             self.go_on(served.plan, served.by, status, limit_s, arguments)
-        self.exchange.look_back()
+        HOOKS.noted(self, True)
 
     def _run_repeated(
         self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None
@@ -323,7 +320,7 @@ class Context(CommunicatorCalls):
         if status or call.finish is not None:
             self.go_on(plan, engine, status, limit_s, arguments, call)
         prepared.context_pool.end()
-        self.exchange.look_back()
+        HOOKS.noted(self, True)
         return engine
 
     def go_on(

@@ -22,13 +22,13 @@ from hpcoll.comm.context.native_calls import arguments_of
 from hpcoll.comm.context.planner import CallOptions, Prepared
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
-from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, other_thread
+from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import collect, hurry
 from hpcoll.comm.requests.pending import PendingStarts, defer
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
+from hpcoll.comm.status.regions import Region, regions
 from hpcoll.comm.team.team import IN_FLIGHT
-from hpcoll.comm.telemetry.regions import Region, regions
 from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -98,8 +98,8 @@ def _issued(context: Context) -> None:
 
 
 def _tell(context: Context) -> None:
-    context.exchange.begin(context.issued % IN_FLIGHT)
-    context.issued += 1
+    HOOKS.issued(context, context.issued % IN_FLIGHT)
+    context.issued += 1  # an observer may have issued one
 
 
 def _go_on(
@@ -341,7 +341,7 @@ def _made_persistent(
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
-            hooks().begins(context, BeginningCall(method, root=root, planned=True))
+            HOOKS.begins(context, BeginningCall(method, root=root, planned=True))
             made = getattr(context.resources.native, f"{method}_init")(*theirs)
             return LibraryPersistentRequest.of(
                 made, partial(plan.account.note, ledger_nbytes(call, context.nranks))

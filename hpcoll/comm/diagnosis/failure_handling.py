@@ -4,25 +4,24 @@ A program in which no call waits long imports no more of diagnosis than this.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.base.text import in_a_line
 from hpcoll.comm.arguments.call import written
-from hpcoll.comm.arguments.methods import row_of
+from hpcoll.comm.arguments.methods import described
 from hpcoll.comm.diagnosis.last_calls import compare, compare_all
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
+from hpcoll.comm.requests.call_hooks import BeginningCall, CallOwner, StalledCall
 from hpcoll.comm.team.bootstrap import failure_detectors
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
 from hpcoll.selection.config import EVERY_CALL
 
 
-class Diagnosis(CallHooks):
-    """The hooks of diagnosis."""
+class Diagnosis:
+    """The observer of calls that diagnoses those that do not end."""
 
     def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
         """Raise the failure of another rank; compare calls where that is asked for."""
@@ -51,7 +50,7 @@ class Diagnosis(CallHooks):
 
             check_call(owner, call)
 
-    def stalls(self, call: StalledCall, *, held: bool = True) -> None:
+    def stalls(self, call: StalledCall, held: bool) -> None:
         """Let the watchdog look at the call."""
         if isinstance(call.owner, CommunicatorCalls):
             from hpcoll.comm.diagnosis.watchdog import Watchdog
@@ -69,7 +68,7 @@ class Diagnosis(CallHooks):
         if isinstance(owner, CommunicatorCalls):
             compare(owner, what)
 
-    def program_ends(self, *, in_mpi: bool) -> None:
+    def program_ends(self, in_mpi: bool) -> None:
         """Compare the last calls on all communicators."""
         compare_all(in_mpi=in_mpi)
 
@@ -115,19 +114,11 @@ def _meet(on: Resources) -> None:
 
 def in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
     """Return a call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
-    method, arguments, described = call.method, call.arguments, None
-    with suppress(HpcollError):
-        if (
-            method
-            and not row_of(method).gpu_arrays(arguments, owner.rank)
-            and (method != "Reduce_scatter" or arguments[2] is not None)
-        ):
-            described = row_of(method).describe(owner.caller, *arguments)
-    if described is None:
-        return method and written(f"{method}()", call.form)
-    return written(
-        Signature.of(described)._replace(ordered=int(call.order is not None)).text(described.count), call.form
-    )
+    known = described(call.method, call.arguments, owner.caller) if call.method else None
+    if known is None:
+        return call.method and written(f"{call.method}()", call.form)
+    signature = Signature.of(known)._replace(ordered=int(call.order is not None))
+    return written(signature.text(known.count), call.form)
 
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:

@@ -14,7 +14,7 @@ from hpcoll.comm.arguments.call import Time, in_order, limit_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
-from hpcoll.comm.telemetry.regions import tagged
+from hpcoll.comm.status.regions import tagged
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import RANK_ORDER

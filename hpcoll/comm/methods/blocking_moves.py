@@ -9,7 +9,7 @@ from hpcoll.base.keywords import quick_keywords
 from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.methods.blocking import Name, Nbytes
-from hpcoll.comm.telemetry.regions import regions, tagged
+from hpcoll.comm.status.regions import regions, tagged
 from hpcoll.runtime.engine.entry import run_cached
 
 _IN_PLACE = MPI.IN_PLACE

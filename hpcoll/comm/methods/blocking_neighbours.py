@@ -13,7 +13,7 @@ from hpcoll.comm.methods.blocking import Name, Nbytes
 from hpcoll.comm.methods.blocking_moves import between_buffers
 from hpcoll.comm.methods.nonblocking import document, persistent
 from hpcoll.comm.objects.neighbours import exchanged
-from hpcoll.comm.telemetry.regions import tagged
+from hpcoll.comm.status.regions import tagged
 
 
 def _beginning(blocking: Callable[..., None]) -> Callable[..., MPI.Request]:

@@ -15,7 +15,7 @@ from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.objects.exchange import DEFAULT, CellExchange
 from hpcoll.comm.objects.operators import Op
 from hpcoll.comm.objects.reductions import combined, fold, scan
-from hpcoll.comm.telemetry.regions import tagged
+from hpcoll.comm.status.regions import tagged
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program.fields import AS_BEFORE, RUN
 

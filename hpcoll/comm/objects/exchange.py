@@ -23,7 +23,7 @@ from hpcoll.comm.objects.operators import OPCODES, TYPES, Op, code_of, operator_
 from hpcoll.comm.objects.parts import CallParts
 from hpcoll.comm.objects.serializer import current
 from hpcoll.comm.plans.signature import OPERATOR_AT, OPERATOR_END
-from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.object_layout import BYTES_LENGTH_AT
 from hpcoll.runtime.program import fields as f
@@ -363,7 +363,7 @@ class CellExchange:
             context.go_on(
                 self._plan, self._engine, status, limit_s, (self,)
             )  # which has the memory that messages use
-            context.exchange.note_place()
+            HOOKS.noted(context, False)
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
         incoming = [
             Incoming(view, self._words[i], source)

@@ -1,16 +1,19 @@
-"""The hooks of a call: it begins, stalls, ends, fails, or was the last. Diagnosis hangs on them; without it calls run all the same.
+"""The hooks of calls, and what owns calls: whoever wants to hear of calls observes them here, and calls run the same without anybody.
 
-`hpcoll.comm.diagnosis` installs its hooks in `hpcoll.comm.context.attach`, in one line.
+Diagnosis does (`hpcoll.comm.context.attach`), telemetry (`hpcoll.comm.communicator`), and functions of programs (`hpcoll.hooks`).
 """
 
 import weakref
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.base.hooks import Hook, HookHandle
 from hpcoll.base.text import text_of
 from hpcoll.comm.arguments.call import Form
+from hpcoll.comm.status.regions import region_left
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
 
@@ -40,12 +43,12 @@ class CallOwner:
             self, engine, limit_s=self.limit_s if limit_s is None else limit_s, since=since, what=what
         )
         try:
-            engine.go_on(status, lambda: hooks().stalls(call))
+            engine.go_on(status, lambda: HOOKS.stalls(call, True))
         except TransportError as error:
-            hooks().fails(self, error, call)
+            HOOKS.fails(self, error, call)
             raise
         finally:
-            hooks().ends(call)
+            HOOKS.ends(call)
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """Say which call has failed; it stopped half-way.
@@ -84,7 +87,7 @@ class CollectiveOwner(CallOwner):
         if self.closed or MPI.Is_finalized():
             raise self.refusal()
         try:
-            hooks().begins(self, call or BeginningCall())
+            HOOKS.begins(self, call or BeginningCall())
         except TransportError as error:
             if not self.closed:
                 self.interrupted("a call that did not begin", error)
@@ -108,7 +111,7 @@ class CollectiveOwner(CallOwner):
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
         text = text_of(error, _WHOLE).removeprefix(f"rank {self.rank}: ")
         self.close(f"an earlier collective did not end ({where})")
-        hooks().fails(self, error)
+        HOOKS.fails(self, error, None)
         if isinstance(error, MemoryError):
             raise MemoryError(f"{where}: {text}") from None
         if isinstance(error, TransportError) and error.rank >= 0:
@@ -173,6 +176,7 @@ class BeginningCall(NamedTuple):
     order: str | None = None
 
 
+@dataclass(eq=False)
 class StalledCall:
     """A call that has begun and does not end at once.
 
@@ -189,68 +193,60 @@ class StalledCall:
         watchdog: Belongs to whoever watches the call.
     """
 
-    __slots__ = ("called_at", "engine", "form", "limit_s", "owner", "since", "watchdog", "what")
-
-    def __init__(
-        self,
-        owner: CallOwner,
-        engine: HostEngine,
-        form: Form = "blocking",
-        called_at: str | None = None,
-        limit_s: float | None = None,
-        since: float | None = None,
-        what: str = "",
-    ) -> None:
-        self.owner, self.engine, self.form, self.called_at = owner, engine, form, called_at
-        self.limit_s, self.since, self.what, self.watchdog = limit_s, since, what, None  # type: float | None, float | None, str, Any
+    owner: CallOwner
+    engine: HostEngine
+    form: Form = "blocking"
+    called_at: str | None = None
+    limit_s: float | None = None
+    since: float | None = None
+    what: str = ""
+    watchdog: Any = None
 
 
 class CallHooks:
-    """The hooks of all calls of this process. These do nothing."""
+    """The hooks of all calls of this process: events that observers are told of.
 
-    def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
-        """Look at a call before it begins; ``owner`` is None before the communicator has a context.
+    Attributes:
+        begins: A call is about to begin that no cache knows; its owner is None before the communicator has a context. An observer raises
+            MismatchError, PeerFailed or CollectiveTimeout where a call of another rank has failed, or calls another thing.
+        stalls: A call has not ended yet; True: the program waits for its end just now. An observer raises such an error where the call
+            is to be given up, on all ranks.
+        finished: An operation in flight is over (`hpcoll.comm.requests.operation`).
+        ends: A call that stalled is over, however it has ended.
+        fails: The engine of a call has failed, or this rank gives up what it was about to do, without a call. An observer raises the
+            error that all ranks raise in place of this one.
+        last: No more calls follow, because of a call such as ``Free``. An observer raises MismatchError where ranks have not called the
+            same, though none has waited for another.
+        program_ends: No more follow on any communicator; True: MPI_Finalize has begun.
+        made: A communicator has its context.
+        goes: A communicator is about to go.
+        noted: A blocking call has ended that no cache knew, that took long, or with which it is time to compare calls; False: parts of
+            it follow.
+        issued: Some calls in flight were issued, as many on all ranks; an observer may issue one of that turn, which is left out.
+        compared: It is known of some calls who came last (`hpcoll.comm.telemetry.compared`).
+        region_left: As of `hpcoll.comm.status.regions`.
+    """
 
-        Raises:
-            MismatchError, PeerFailed, CollectiveTimeout: A call of another rank has failed, or calls another thing.
-        """
+    def __init__(self) -> None:
+        self.begins = Hook[CallOwner | None, BeginningCall]()
+        self.stalls = Hook[StalledCall, bool]()
+        self.finished = Hook[[Any]]()
+        self.ends = Hook[[StalledCall]]()
+        self.fails = Hook[CallOwner, BaseException, StalledCall | None]()
+        self.last = Hook[CallOwner, str]()
+        self.program_ends = Hook[[bool]]()
+        self.made, self.goes = Hook[[Any]](), Hook[[Any]]()
+        self.noted = Hook[Any, bool]()
+        self.issued = Hook[Any, int]()
+        self.compared = Hook[[Any]]()
+        self.region_left = region_left
 
-    def stalls(self, call: StalledCall, *, held: bool = True) -> None:
-        """Look at a call that has not ended yet; ``held``: the program waits for its end just now.
-
-        Raises:
-            MismatchError, PeerFailed, CollectiveTimeout: The call is to be given up, on all ranks.
-        """
-
-    def ends(self, call: StalledCall) -> None:
-        """Forget a call that stalled, however it has ended."""
-
-    def fails(self, owner: CallOwner, error: BaseException, call: StalledCall | None = None) -> None:
-        """Tell the other ranks of a failure: of the engine of a call, or of this rank, which gives up what it was about to do.
-
-        Raises:
-            MismatchError, PeerFailed, CollectiveTimeout: The error that all ranks raise in place of this one.
-        """
-
-    def last(self, owner: CallOwner, what: str) -> None:
-        """Look at the calls that were made, before what says that no more follow: ``what``, such as ``Free``.
-
-        Raises:
-            MismatchError: Ranks have not called the same, though none has waited for another.
-        """
-
-    def program_ends(self, *, in_mpi: bool) -> None:
-        """Do so for all communicators, and let the job end with the error; ``in_mpi``: MPI_Finalize has begun."""
+    def observe(self, observer: object) -> HookHandle:
+        """Call an observer's methods at the events that have their names, until the handle is removed."""
+        events: dict[str, Hook[Any]] = vars(self)
+        return HookHandle(
+            *((event, getattr(observer, name)) for name, event in events.items() if hasattr(observer, name))
+        )
 
 
-_installed = [CallHooks()]
-
-
-def install(hooks: CallHooks) -> None:
-    """Let other hooks look at calls from now on."""
-    _installed[0] = hooks
-
-
-def hooks() -> CallHooks:
-    """Return the hooks that are installed."""
-    return _installed[0]
+HOOKS = CallHooks()

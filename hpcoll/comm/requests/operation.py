@@ -9,7 +9,7 @@ from typing import Any
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.arguments.call import Call, Form
 from hpcoll.comm.plans.plan import MessageContext, Plan
-from hpcoll.comm.requests.call_hooks import CallOwner, StalledCall, hooks
+from hpcoll.comm.requests.call_hooks import HOOKS, CallOwner, StalledCall
 from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
 from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 from hpcoll.comm.status.call_site import in_words, place_of_caller
@@ -122,7 +122,7 @@ class Operation(Watched):
 
     def _end_stall(self) -> None:
         if self._stalled is not None:
-            hooks().ends(self._stalled)
+            HOOKS.ends(self._stalled)
 
     def _look(self, held: bool) -> None:
         if self.over or (self.quiet and self.board.slots[self._slot, progress.STATE] != progress.ENDED_BADLY):
@@ -142,9 +142,9 @@ class Operation(Watched):
                     self.context, self.engine, self._form, where, self._limit_s, self.begun
                 )
             if state == progress.ENDED_BADLY:
-                hooks().fails(self.context, self.engine.failure(), self._stalled)
+                HOOKS.fails(self.context, self.engine.failure(), self._stalled)
             else:
-                hooks().stalls(self._stalled, held=held)
+                HOOKS.stalls(self._stalled, held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
                 self._given_up, self.engine.state[ERROR] = (
@@ -289,6 +289,8 @@ class Operation(Watched):
             self._given_up = None  # whose traceback has frames of the program, with all its variables
             self._end_stall()
             self._release()
+            if HOOKS.finished.functions:
+                HOOKS.finished(self)
 
     def named(self, error: Exception) -> Exception:
         """Return the error with where it happened; its communicator cannot be used any more."""

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -299,6 +300,7 @@ class CommunicatorCalls(CollectiveOwner):
     Attributes:
         caller: What describing a call needs of the resources.
         ledger: Ledger that counts the calls.
+        kept: What observers keep of these calls, by its class.
     """
 
     ledger: Ledger
@@ -306,6 +308,7 @@ class CommunicatorCalls(CollectiveOwner):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources.rank, resources.nranks)
         self.resources, self.caller = resources, resources.caller
+        self.kept: dict[type, Any] = {}
 
     def refusal(self) -> Exception:
         """Return the error of a call on a communicator that is closed: of a revoked one always that."""

@@ -1,6 +1,5 @@
-"""Calls of which it is known who came last, and who listens for them."""
+"""Calls of which it is known who came last."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +25,3 @@ class ComparedCalls(NamedTuple):
     records: np.ndarray
     owner: np.ndarray
     waited: np.ndarray
-
-
-listeners: list[
-    Callable[[ComparedCalls], None]
-] = []  # each is called on every rank, by the thread that makes the calls

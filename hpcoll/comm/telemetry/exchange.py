@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.requests.call_hooks import HOOKS
 from hpcoll.comm.requests.operation import Operation, first_unfinished
 from hpcoll.comm.requests.request import nothing, query
 from hpcoll.comm.status.call_site import place_of_caller
@@ -21,7 +22,7 @@ from hpcoll.comm.status.names import PLACES
 from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.comm.telemetry.account import SHORT_NS, WaitAccount, account_of
 from hpcoll.comm.telemetry.clock import clock_of
-from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
+from hpcoll.comm.telemetry.compared import ComparedCalls
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import wait_fields as w
@@ -64,18 +65,14 @@ class ArrivalExchange:
         self._before = 0, 0  # number and time of the first call in the comparison before, on rank 0
         resources.log.compare_at(resources.log.ncalls + self._period)
 
-    def look_back(self) -> None:
-        """Note where a blocking call was made that took long, and compare calls where it is time."""
-        self.note_place()
-        if self._resources.log.is_due:
-            with self._calls.failure_scope("a comparison of arrivals"):
-                self.now()
-
-    def note_place(self) -> None:
-        """Note where the latest blocking call was made, if it took long."""
+    def look_back(self, over: bool) -> None:
+        """Note where a blocking call was made that took long, and compare calls where it is time, and the call is ``over``."""
         log = self._resources.log
         if log.took_long:
             log.note_place(log.ncalls, PLACES.number(place_of_caller()))
+        if over and log.is_due:
+            with self._calls.failure_scope("a comparison of arrivals"):
+                self.now()
 
     def now(self, gather: Callable[[np.ndarray, np.ndarray], Any] | None = None) -> None:
         """Tell each other all arrivals so far, and compare; collective, and blocking.
@@ -228,17 +225,24 @@ class ArrivalExchange:
         table[w.SUMS], table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = (
             account.addresses
         )
-        if listeners:
+        if HOOKS.compared.functions:
             owner, waited = self._words["owner"][:n], self._words["waited"][:n]
             owner.fill(w.NOBODY)
             waited.fill(0)
         call_compiled(f.COMPARE, self._addresses["table"], 0, 0, 0)
         if table[w.NGROUPS]:
             account.add_places(self._words["groups"][: table[w.NGROUPS]])
-        if listeners:
+        if HOOKS.compared.functions:
             _, records = on.log.records(first, last)
-            for listen in listeners:
-                listen(ComparedCalls(self._resources, lane, first, records, owner.copy(), waited.copy()))
+            HOOKS.compared(ComparedCalls(self._resources, lane, first, records, owner.copy(), waited.copy()))
+
+
+def exchange_of(calls: CommunicatorCalls) -> ArrivalExchange:
+    """Return the exchange of a communicator, which is made when it is first asked for."""
+    if ArrivalExchange not in calls.kept:
+        calls.kept[ArrivalExchange] = ArrivalExchange(calls)
+    found: ArrivalExchange = calls.kept[ArrivalExchange]
+    return found
 
 
 def _request(operation: Operation) -> MPI.Grequest:

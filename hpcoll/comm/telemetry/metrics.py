@@ -7,8 +7,9 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import add
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from weakref import WeakSet
@@ -19,6 +20,7 @@ from hpcoll.base.files import write_file
 from hpcoll.base.launchers import job_of
 from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.requests.call_hooks import HOOKS
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.account import accounts
 from hpcoll.runtime.program import wait_fields as w
@@ -32,8 +34,34 @@ _PACKAGE = __name__.partition(".")[0]
 
 Labels: TypeAlias = Mapping[str, object]
 _Sums: TypeAlias = dict[
-    tuple[str, str], tuple[int, int, float, int]
-]  # calls, bytes, seconds, timed calls by operation and algorithm
+    tuple[str, str], tuple[float, ...]
+]  # calls, bytes, timed calls and their seconds by operation and algorithm
+
+_OF_CALLS = {
+    "hpcoll_calls_total": "Collectives called.",
+    "hpcoll_bytes_total": "Bytes of this rank's messages.",
+    "hpcoll_timed_calls_total": "Collectives of which it is known how long they took.",
+    "hpcoll_call_seconds_total": "Seconds in these, waiting and moving.",
+}
+_OF_WAITS = (
+    ("hpcoll_compared_calls_total", "Collectives of which it is known who came last.", w.CALLS, 1),
+    ("hpcoll_waited_seconds_total", "Seconds waited in compared calls for later ranks.", w.WAITED_NS, 1e-9),
+    ("hpcoll_moved_seconds_total", "Seconds in compared calls that all ranks had reached.", w.MOVED_NS, 1e-9),
+    (
+        "hpcoll_hidden_seconds_total",
+        "Seconds of calls in flight while the program ran on.",
+        w.HIDDEN_NS,
+        1e-9,
+    ),
+)
+_BY_LATE_RANK = (
+    (
+        "hpcoll_held_up_calls_total",
+        "Compared calls in which this rank waited, by the rank that came last.",
+        1,
+    ),
+    ("hpcoll_waited_for_seconds_total", "Seconds waited, by the rank that came last.", 1e-9),
+)
 
 
 class Family(NamedTuple):
@@ -41,7 +69,7 @@ class Family(NamedTuple):
 
     name: str  # a counter's ends in ``_total``
     help: str
-    samples: list[tuple[Labels, float]]
+    samples: Sequence[tuple[Labels, float]]
 
 
 def as_text(families: Iterable[Family], common: Labels) -> str:
@@ -99,8 +127,9 @@ class Metrics:
         self._reading, self._stopping, self._warned = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)
         self._thread.start()
+        HOOKS.observe(self)
 
-    def leaves(self, context: CommunicatorCalls) -> None:
+    def goes(self, context: CommunicatorCalls) -> None:
         """Keep the sums of a communicator that is about to go; nothing in a fork."""
         if os.getpid() == self._pid:  # else the thread may have held the lock
             with self._reading:
@@ -119,7 +148,7 @@ class Metrics:
                 log.warning("rank %d: no metrics are written: %s", self._rank, error)
             self._warned = True
 
-    def close(self) -> None:
+    def program_ends(self, in_mpi: bool) -> None:
         """End the thread, and write for the last time; nothing in a fork, which has no such thread."""
         if os.getpid() != self._pid or self._stopping.is_set():
             return
@@ -157,23 +186,14 @@ class Metrics:
         contexts = list(live_contexts)
         self._note_failures(contexts)
         rows = sorted(self._ledgers(contexts).items())
-
-        def by_algorithm(what: int) -> list[tuple[Labels, float]]:
-            return [
-                ({"operation": operation, "algorithm": algorithm}, sums[what])
-                for (operation, algorithm), sums in rows
-            ]
-
         return [
             Family("hpcoll_info", "The process, always 1.", [(self._about, 1)]),
-            Family("hpcoll_calls_total", "Collectives called.", by_algorithm(0)),
-            Family("hpcoll_bytes_total", "Bytes of this rank's messages.", by_algorithm(1)),
-            Family(
-                "hpcoll_timed_calls_total",
-                "Collectives of which it is known how long they took.",
-                by_algorithm(3),
+            *(
+                Family(
+                    name, told, [({"operation": of, "algorithm": by}, sums[at]) for (of, by), sums in rows]
+                )
+                for at, (name, told) in enumerate(_OF_CALLS.items())
             ),
-            Family("hpcoll_call_seconds_total", "Seconds in these, waiting and moving.", by_algorithm(2)),
             *_of_waits(),
             Family(
                 "hpcoll_failures_total",
@@ -185,61 +205,22 @@ class Metrics:
 
 def _add(sums: _Sums, ledger: Ledger) -> None:
     for row in ledger.rows():
-        calls, nbytes, seconds, timed = sums.get((row.operation, row.algorithm), (0, 0, 0.0, 0))
-        sums[row.operation, row.algorithm] = (
-            calls + row.calls,
-            nbytes + row.nbytes,
-            seconds + row.seconds,
-            timed + row.timed,
-        )
+        before = sums.get((row.operation, row.algorithm), (0, 0, 0, 0.0))
+        more = row.calls, row.nbytes, row.timed, row.seconds
+        sums[row.operation, row.algorithm] = tuple(map(add, before, more))
 
 
 def _of_waits() -> list[Family]:
     """Return the metrics of calls that ranks have compared."""
     every = accounts()
-    held, seconds = Counter[int](), Counter[int]()
-    for one in every:
-        for rank, calls, waited in zip(
-            one.world_ranks, one.by_rank[0].tolist(), one.by_rank[1].tolist(), strict=True
-        ):
-            held[rank] += calls
-            seconds[rank] += waited
-
-    def total(field: int, scale: float) -> list[tuple[Labels, float]]:
-        return [({}, scale * sum(int(one.sums[field]) for one in every))]
-
-    def late(sums: Counter[int], scale: float) -> list[tuple[Labels, float]]:
-        return [({"late_rank": rank}, scale * value) for rank, value in sorted(sums.items()) if value]
-
-    return [
-        Family(
-            "hpcoll_compared_calls_total",
-            "Collectives of which it is known who came last.",
-            total(w.CALLS, 1),
-        ),
-        Family(
-            "hpcoll_waited_seconds_total",
-            "Seconds waited in compared calls for later ranks.",
-            total(w.WAITED_NS, 1e-9),
-        ),
-        Family(
-            "hpcoll_moved_seconds_total",
-            "Seconds in compared calls that all ranks had reached.",
-            total(w.MOVED_NS, 1e-9),
-        ),
-        Family(
-            "hpcoll_hidden_seconds_total",
-            "Seconds of calls in flight while the program ran on.",
-            total(w.HIDDEN_NS, 1e-9),
-        ),
-        Family(
-            "hpcoll_held_up_calls_total",
-            "Compared calls in which this rank waited, by the rank that came last.",
-            late(held, 1),
-        ),
-        Family(
-            "hpcoll_waited_for_seconds_total",
-            "Seconds waited, by the rank that came last.",
-            late(seconds, 1e-9),
-        ),
+    totals = [
+        Family(name, told, [({}, scale * sum(int(one.sums[field]) for one in every))])
+        for name, told, field, scale in _OF_WAITS
     ]
+    for row, (name, told, scale) in enumerate(_BY_LATE_RANK):
+        late = Counter[int]()
+        for one in every:
+            late.update(dict(zip(one.world_ranks, one.by_rank[row].tolist(), strict=True)))
+        samples = [({"late_rank": rank}, scale * value) for rank, value in sorted(late.items()) if value]
+        totals.append(Family(name, told, samples))
+    return totals

@@ -20,11 +20,11 @@ from mpi4py import MPI
 from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.requests.call_hooks import HOOKS
 from hpcoll.comm.status.names import region_text
-from hpcoll.comm.team.resources import Resources, live_contexts
+from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.clock import clock_of
-from hpcoll.comm.telemetry.compared import ComparedCalls, listeners
-from hpcoll.comm.telemetry.regions import watch_regions
+from hpcoll.comm.telemetry.compared import ComparedCalls
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
 from hpcoll.comm.telemetry.trace_lines import line
 from hpcoll.comm.telemetry.trace_rows import Lines, Positions, Row, counter, slices
@@ -70,8 +70,7 @@ class Trace:
         self._clock = clock_of(resources.team)
         self._common: Callable[[np.ndarray], np.ndarray] = self._clock.common
         self._introduce(resources)
-        listeners.append(self.add)
-        watch_regions(self.region)
+        self._handle = HOOKS.observe(self)
         os.register_at_fork(after_in_child=self._forget)
         self._thread.start()
 
@@ -104,7 +103,7 @@ class Trace:
                 [_meta("thread_name", at, name=text), _meta("thread_sort_index", at, sort_index=at["tid"])]
             )
 
-    def add(self, calls: ComparedCalls) -> None:
+    def compared(self, calls: ComparedCalls) -> None:
         """Write compared calls: who waited for whom, and those calls that have not been written; called by the thread that makes them."""
         self._safely(partial(self._add, calls))
 
@@ -118,18 +117,18 @@ class Trace:
         self._append(row.waits(calls))
         self._append(self._steps[on.log].lines(calls.resources, on))
 
-    def region(self, number: int, begin_ns: int, end_ns: int) -> None:
+    def region_left(self, number: int, begin_ns: int, end_ns: int) -> None:
         """Note that the program has left a region, with its number and times as `time.monotonic_ns` tells them."""
         if self._file is not None:
             self._regions.append((number, begin_ns, end_ns))
         if len(self._regions) > _MOST_REGIONS:
             self._safely(self._write_regions)
 
-    def write(self, resources: Resources | None = None) -> None:
-        """Write the calls that have ended, of one communicator or of all."""
-        self._safely(partial(self._write, resources))
+    def goes(self, context: CommunicatorCalls) -> None:
+        """Write the calls of a communicator that is about to go."""
+        self._safely(partial(self._write, context.resources))
 
-    def close(self) -> None:
+    def program_ends(self, in_mpi: bool) -> None:
         """Write what there is, also calls that have not ended, and end the trace."""
         self._stopping.set()
         if self._thread.is_alive():
@@ -138,7 +137,7 @@ class Trace:
 
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S) and self._file is not None:
-            self.write()
+            self._safely(partial(self._write, None))
 
     def _write(self, resources: Resources | None) -> None:
         for on in [one.resources for one in list(live_contexts)] if resources is None else [resources]:
@@ -268,8 +267,7 @@ class Trace:
     def _forget(self) -> None:
         """Write no more; in a fork, whose parent writes."""
         self._file, self._writing = None, threading.RLock()
-        if self.add in listeners:
-            listeners.remove(self.add)
+        self._handle.remove()
 
 
 def begin(resources: Resources, folder: str) -> Trace:

@@ -1,4 +1,4 @@
-"""Compiled: a region of the program is entered or left (`hpcoll.comm.telemetry.regions`)."""
+"""Compiled: a region of the program is entered or left (`hpcoll.comm.status.regions`)."""
 
 from numba import njit
 

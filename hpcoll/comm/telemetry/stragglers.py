@@ -19,6 +19,7 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import live_contexts
 from hpcoll.comm.telemetry.account import forget, rank_waits
+from hpcoll.comm.telemetry.exchange import exchange_of
 from hpcoll.comm.telemetry.links import slow_links
 
 _METHOD, _TRIED, _TIMES = "stragglers", 50, 10  # calls that are timed at once, and how often
@@ -88,12 +89,12 @@ def _measured(comm: Any) -> float:
 
 def _compare(context: Context) -> None:
     with context.failure_scope(_METHOD):
-        context.exchange.now()
+        exchange_of(context).now()
 
 
 def _compare_at_end(context: Context) -> None:
     """Compare arrivals by the MPI library's own collective, which no rank minds that has said that it leaves."""
-    context.exchange.now(context.resources.comm.Allgather)
+    exchange_of(context).now(context.resources.comm.Allgather)
 
 
 def _asked(

@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentTypeError
+from hpcoll.base.hooks import Hook
 from hpcoll.base.text import printable, quoted
 from hpcoll.comm.status.names import REGIONS, RegionName
 from hpcoll.kernels.machine_code import python_function
@@ -18,7 +19,6 @@ from hpcoll.runtime.program import object_fields as o
 from hpcoll.runtime.telemetry.call_log import PROCESS
 
 _process = memoryview(PROCESS)  # type: ignore[arg-type]  # the same numbers, at a third of the price
-_watchers: list[Callable[[int, int, int], None]] = []
 _kept: list["Region"] = []  # all there are, for good: compiled code has their addresses
 
 
@@ -39,7 +39,7 @@ class Region(metaclass=_RegionType):
         name: Its name, without those of the regions around it.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_begun", "_words", "name")
+    __slots__ = ("__enter__", "__exit__", "_begun", "_cross", "_words", "name")
     if TYPE_CHECKING:
 
         def __enter__(self) -> None: ...
@@ -47,7 +47,7 @@ class Region(metaclass=_RegionType):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._begun = list[int]()  # when it was entered, while somebody watches
+        self._begun: tuple[int, ...] = ()  # when it was entered, while somebody is told
         fields = {
             o.NUMBER_AT: PROCESS[f.REGION :].ctypes.data,
             o.OUTER: -1,
@@ -58,13 +58,15 @@ class Region(metaclass=_RegionType):
             o.NOTHING: id(None),
         }
         self._words = np.array([fields[field] for field in range(o.REGION_NFIELDS)], np.int64)
-        cross = python_function("cross", region_address, self._words) if SUPPORTED and not _watchers else None
-        self._cross_by(cross or self.enter, cross or self.leave)
+        self._cross = python_function("cross", region_address, self._words) if SUPPORTED else None
+        self.cross()
         _kept.append(self)
 
-    def _cross_by(self, enter: Callable[[], None], leave: Callable[..., None]) -> None:
-        setattr(self, "__enter__", enter)  # noqa: B010  # it has a type of its own
-        setattr(self, "__exit__", leave)  # noqa: B010
+    def cross(self) -> None:
+        """Let ``with`` call compiled code; methods of Python while somebody is told."""
+        cross = None if region_left.functions else self._cross
+        setattr(self, "__enter__", cross or self.enter)  # noqa: B010  # it has a type of its own
+        setattr(self, "__exit__", cross or self.leave)  # noqa: B010
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (self.name,)
@@ -77,16 +79,15 @@ class Region(metaclass=_RegionType):
         outer = _process[f.REGION]
         _process[f.REGION] = inner = REGIONS.number(RegionName(outer, self.name))
         self._words[[o.OUTER, o.INNER]] = outer, inner
-        if _watchers:
-            self._begun.append(time.monotonic_ns())
+        if region_left.functions:
+            self._begun += (time.monotonic_ns(),)
 
     def leave(self, *error: object) -> None:
         """Leave the innermost region: where threads leave theirs in another order, none is left over in the end."""
         number = _process[f.REGION]
-        if self._begun:
-            begun, now = self._begun.pop(), time.monotonic_ns()
-            for watch in _watchers:
-                watch(number, begun, now)
+        if begun := self._begun:  # another thread may forget it
+            self._begun = begun[:-1]
+            region_left(number, begun[-1], time.monotonic_ns())
         if number:
             _process[f.REGION] = REGIONS.name(number).outer  # type: ignore[attr-defined]
 
@@ -102,17 +103,16 @@ class _Regions(dict[str, Region]):
         return self.setdefault(name, Region(printable(name)))
 
 
-regions = _Regions()
-
-
-def watch_regions(watcher: Callable[[int, int, int], None]) -> None:
-    """Tell a function of each region that the program leaves from now on: its number, begin and end as of `time.monotonic_ns`.
-
-    Regions are entered and left in Python then.
-    """
-    _watchers.append(watcher)
+def _cross_all() -> None:
     for region in _kept:
-        region._cross_by(region.enter, region.leave)
+        region._begun = ()
+        region.cross()
+
+
+regions = _Regions()
+region_left = Hook[[int, int, int]](
+    _cross_all
+)  # a region's number, its begin and end as of `time.monotonic_ns`
 
 
 def _named(name: str) -> Region:
