@@ -7,7 +7,6 @@ Numba is not imported. The interpreter's `advance` is compiled by itself: a thir
 from functools import lru_cache, partial
 from pathlib import Path
 
-from hpcoll import kernels
 from hpcoll.kernels.machine_code import load_all, python_function
 
 _HPCOLL = Path(__file__).parents[2]
@@ -18,7 +17,7 @@ _MADE_OF = (
     *sorted((_HPCOLL / "runtime/program").glob("*.py")),
     _HPCOLL / "schedules/ir.py",
     _HPCOLL / "base/sizes.py",
-    Path(kernels.__file__),
+    *(_HPCOLL / "kernels" / f"{name}.py" for name in ("__init__", "machine_code", "object_code")),
 )
 
 
