@@ -196,7 +196,7 @@ MUTANTS = (
         f"{PROGRAM}/chunks.py",
         "list(zip((displ for displ, _ in blocks), counts, strict=True))",
         "list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))",
-        "openmpi 2 test_blocks.py",
+        "openmpi 2 test_typed_blocks.py",
     ),
     Mutant(
         "in-place call reads what it has overwritten",

@@ -115,7 +115,7 @@ def ensure(good: Any, told: Any) -> None:
 
 def ensure_none(wrong: list[Any]) -> None:
     """Fail on all ranks where something is wrong on any, and say what; collective."""
-    found = agreed(wrong)
+    found = agreed([one if isinstance(one, str) else repr(one) for one in wrong])
     assert not found, found
 
 
