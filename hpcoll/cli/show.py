@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--write",
         type=Path,
         metavar="FILE",
-        help="write the schedule to FILE instead: .xml for MSCCL, .goal or .json",
+        help="write the schedule to FILE instead: .xml for MSCCL, or .goal",
     )
     parser.add_argument(
         "--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}"

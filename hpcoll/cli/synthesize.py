@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--write",
         type=Path,
         metavar="FILE",
-        help="write the schedule to FILE instead: .json, .xml for MSCCL, or .goal",
+        help="write the schedule to FILE instead: .xml for MSCCL, or .goal",
     )
 
 

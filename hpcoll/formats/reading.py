@@ -12,22 +12,20 @@ from hpcoll.formats.conditions import NO_CONDITIONS, Conditions
 from hpcoll.formats.msccl_steps import read_msccl_xml
 from hpcoll.formats.mscclpp.plans import program_of_plan
 from hpcoll.formats.program import FileProgram
-from hpcoll.formats.schedule_json import MARK, read_schedule
 from hpcoll.schedules.ir import RING_SLOTS
 
 
-def _read_json(path: Path, conditions: Conditions) -> FileProgram:
+def _read_plan(path: Path, conditions: Conditions) -> FileProgram:
     content = read_json(path, str(path))
-    if not isinstance(content, dict) or MARK not in content:
-        return program_of_plan(content, path, conditions)
-    if conditions != NO_CONDITIONS:
+    if isinstance(content, dict) and "hpcoll_schedule" in content:
         raise ArgumentError(
-            f"{printable(str(path), LINE)}: expected no conditions beside a program that says what it does, got some"
+            f"{printable(str(path), LINE)}: expected MSCCL XML or an MSCCL++ plan, got JSON of an earlier hpcoll, "
+            "which is not read any more; write the schedule again, as .xml"
         )
-    return read_schedule(content, str(path))
+    return program_of_plan(content, path, conditions)
 
 
-READERS: dict[str, Callable[[Path, Conditions], FileProgram]] = {".xml": read_msccl_xml, ".json": _read_json}
+READERS: dict[str, Callable[[Path, Conditions], FileProgram]] = {".xml": read_msccl_xml, ".json": _read_plan}
 
 
 def is_program(name: str) -> bool:

@@ -55,7 +55,6 @@ def row_of(program: FileProgram, proof: Proof) -> Algorithm:
         least=program.min_bytes,
         most=program.max_bytes,
         builder=builder,
-        graph=program.schedules[0].graph,
     )
 
 

@@ -9,11 +9,10 @@ from hpcoll.base.text import quoted
 from hpcoll.formats.goal import goal_text
 from hpcoll.formats.msccl_write import Written, msccl_text
 from hpcoll.formats.program import FileProgram
-from hpcoll.formats.schedule_json import schedule_text
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.row import Algorithm
 
-SUFFIXES = (".xml", ".goal", ".json")
+SUFFIXES = (".xml", ".goal")
 
 
 def program_of(row: Algorithm, schedules: Sequence[Schedule]) -> FileProgram:
@@ -55,9 +54,7 @@ def written_for(suffix: str, program: FileProgram, nbytes: int, calc: float) -> 
                 schedules=in_lanes(program.schedules, program.meaning, in_place=not program.out_of_place)
             )
         return msccl_text(program)
-    return Written(
-        schedule_text(program) if suffix == ".json" else goal_text(program.schedules, nbytes, calc)
-    )
+    return Written(goal_text(program.schedules, nbytes, calc))
 
 
 def _has_signals(program: FileProgram) -> bool:

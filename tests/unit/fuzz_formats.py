@@ -21,11 +21,7 @@ from hpcoll.base.text import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.formats.schedule_json import schedule_text
-from hpcoll.formats.write import program_of
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, put, room
-from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.row import schedule
 
 HERE = Path(__file__).parent / "samples"  # files that hpcoll wrote
 DRAWN = 25  # of so many results of the benchmark one is drawn, for that takes half a second; the others are only read
@@ -237,12 +233,6 @@ def _plans() -> list[list[bytes]]:
     return [[json.dumps(write()).encode()] for write in (PLANS["groups"], PLANS["ports"], old_packets)]
 
 
-def _programs() -> list[list[bytes]]:
-    rows = [CATALOGUE[key] for key in ("allreduce/ring", "allgather/bine", "alltoall/direct")]
-    made = [program_of(row, [schedule(row, 3, rank) for rank in range(3)]) for row in rows]
-    return [[schedule_text(one).encode()] for one in made]
-
-
 def _conditions() -> list[list[bytes]]:
     """Of a ring of three gpus: a collective by name, and by what each chunk holds."""
     names = ["a", 2, "c"]
@@ -305,7 +295,6 @@ FORMATS: dict[str, Format] = {
     "status pages": Format(_pages, _page),
     "MSCCL XML": Format(_schedules, _verify, XML),
     "MSCCL++ plans": Format(_plans, _prove),
-    "JSON of schedules": Format(_programs, _prove),
     "conditions": Format(_conditions, _judge),
     "topologies": Format(_topologies, _topology),
 }

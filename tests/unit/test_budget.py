@@ -16,10 +16,7 @@ from msccl_files import XmlProgram
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.formats.conditions import read_conditions
-from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import prove_program, read_program
-from hpcoll.formats.schedule_json import schedule_text
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 from hpcoll.synthesis.hops import Task
 from hpcoll.synthesis.search import bounds
 from hpcoll.synthesis.topologies import topology
@@ -94,30 +91,7 @@ def semaphores() -> str:
     return plan(*[[release] * 4] * 1500, [acquire] * 6000, semaphores=[{"init_value": 0}])
 
 
-# --- JSON of hpcoll's own
-
-
-def schedules(*channels: tuple[Step, ...], links: bool = False) -> str:
-    """Return a program of two ranks, of which the first has these channels."""
-    numbers = tuple(range(len(channels))) if links else ()
-    first = Schedule("allreduce", "x", 2, 0, 0, 1, channels, (0,), None, numbers)
-    second = first._replace(rank=1, channels=((),), links=numbers[:1])
-    return schedule_text(
-        FileProgram("x", "x", "allreduce", first.meaning, 2, 0, (first, second), (), False, True)
-    )
-
-
-def channels() -> str:
-    return schedules(*[()] * 60_000)
-
-
-def messages() -> str:
-    """Messages of no chunks take no slot, so all of them are under way, each with a clock of as many numbers as there are channels."""
-    signal = Step(Op.SEND, 1, None, (Chunk(Buffer.SCRATCH, 0, 0),))
-    return schedules(*[(signal,) * 8] * 6000, links=True)
-
-
-@pytest.mark.parametrize("write", [loops, barriers, semaphores, channels, messages])
+@pytest.mark.parametrize("write", [loops, barriers, semaphores])
 def test_small_files_that_ask_for_much_are_refused_in_a_line(
     write: Callable[[], str], tmp_path: Path
 ) -> None:

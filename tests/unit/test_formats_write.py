@@ -1,6 +1,5 @@
-"""Schedules for other tools: MSCCL XML and JSON are read again and proven again, GOAL is run by an interpreter of its own."""
+"""Schedules for other tools: MSCCL XML is read again and proven again, GOAL is run by an interpreter of its own."""
 
-import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -10,17 +9,13 @@ import pytest
 
 from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import verify_schedules
-from hpcoll.base import json_schema
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.json_fields import read_json
 from hpcoll.cli import main
 from hpcoll.formats.goal import goal_text
 from hpcoll.formats.msccl_steps import read_msccl_xml
 from hpcoll.formats.msccl_write import COLLECTIVES as IN_MSCCL
 from hpcoll.formats.msccl_write import msccl_text
 from hpcoll.formats.program import FileProgram
-from hpcoll.formats.schedule_json import content_hash, read_schedule, schedule_text
-from hpcoll.formats.schedule_json import json_schema as schema_of_schedules
 from hpcoll.formats.write import program_of, written_for
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -116,94 +111,6 @@ def test_signals_are_put_in_one_lane_for_xml(tmp_path: Path) -> None:
     proven(xml_again(written_for(".xml", found, 1, 0.0).text, tmp_path / "a.xml"))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
-def test_json_is_read_again(row: Algorithm, tmp_path: Path) -> None:
-    """The same schedules, the same hash, and they keep what a proof needs of extents and graphs."""
-    for nranks in (1, 2, 5, 8):
-        before = program(row, nranks, nranks - 1 if COLLECTIVES[row.collective].rooted else 0)
-        path = tmp_path / "a.json"
-        path.write_text(schedule_text(before))
-        found = read_schedule(read_json(path, "a.json"), "a.json")
-        assert content_hash(found) == content_hash(before)
-        assert (found.schedules, found.modes, found.uniform) == (
-            before.schedules,
-            before.modes,
-            before.uniform,
-        )
-        for in_place in found.modes:
-            verify_schedules(found.schedules, in_place=in_place, uniform=found.uniform)
-
-
-def test_json_of_a_file_keeps_links_and_orders(tmp_path: Path) -> None:
-    """Channels that share a link, and AFTER steps, come only from files."""
-    found = xml_again(msccl_text(program(CATALOGUE["allreduce/two_shot"], 4)).text, tmp_path / "a.xml")
-    assert any(step.op is Op.AFTER for s in found.schedules for steps in s.channels for step in steps)
-    again = read_schedule(json.loads(schedule_text(found)), "a.json")
-    assert again.schedules == found.schedules
-    proven(again)
-
-
-def test_json_does_not_change_what_in_place_means(tmp_path: Path) -> None:
-    """A reduce_scatter in place is none of hpcoll's: read again it would be proven for something else."""
-    text = msccl_text(program(CATALOGUE["reduce_scatter/ring"], 3)).text
-    found = xml_again(
-        text.replace('inplace="0" outofplace="1"', 'inplace="1" outofplace="0"'), tmp_path / "a.xml"
-    )
-    with pytest.raises(
-        ArgumentError, match="JSON needs calls in place as hpcoll has them, got others of reduce_scatter"
-    ):
-        schedule_text(found)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "text"),
-    [
-        ('"root": 0', '"root": 3', "field root: expected a rank below 3"),
-        ('"root": 0', '"root": true', "field root: expected an integer, got true"),
-        ('"nchunks": 3', f'"nchunks": {10**30}', "field nchunks: expected an integer from 1 to 65536"),
-        ('"collective": "allreduce"', '"collective": "dance"', "field collective: expected one of allreduce"),
-        ('"peer": 1, ', '"peer": -1, ', r"\.peer: expected an integer from 0"),
-        ('"peer": 1, ', "", r"ranks\[0\]: expected steps with the fields that their op needs"),
-        ('"op": "send"', '"op": "wink"', r"\.op: expected one of send"),
-        ('["input", 2, 1]', '["input", 2]', r"srcs\[0\]: expected 3 items"),
-        ('["input", 2, 1]', '["input", 1, 1]', "field sha256: expected"),
-        ('["input", 2, 1]', f'["input", 2, {10**18}]', "got one with too many chunks that steps name"),
-        ('"name": "ring"', '"game": "ring"', "expected a field name"),
-        ('"hpcoll_schedule": 1', '"hpcoll_schedule": 2', "field hpcoll_schedule: expected one of 1, got 2"),
-    ],
-)
-def test_json_that_does_not_fit_is_refused_in_a_line(old: str, new: str, text: str) -> None:
-    """The field, what was expected of it, and what it is; what was changed by hand has another hash."""
-    content = schedule_text(program(CATALOGUE["allreduce/ring"], 3))
-    assert old in content
-    with pytest.raises(ArgumentError, match=text) as error:
-        read_schedule(json.loads(content.replace(old, new, 1)), "a.json")
-    assert "\n" not in str(error.value)
-
-
-def test_long_json_is_refused_at_once() -> None:
-    """A list of millions of empty channels would take a minute, and a gigabyte, to read."""
-    document = json.loads(schedule_text(program(CATALOGUE["allreduce/ring"], 3)))
-    document["ranks"][0]["channels"] = [[]] * 3_000_000
-    with pytest.raises(ArgumentError, match=r"a\.json: expected at most 2,000,000 values, got more"):
-        read_schedule(document, "a.json")
-
-
-def test_the_schema_says_nothing_that_the_reader_ignores() -> None:
-    """A keyword that hpcoll's reader of schemas does not know would be documented and not checked."""
-    named, todo = set[str](), [schema_of_schedules()]
-    while todo:
-        rule = todo.pop()
-        named |= set(rule)
-        todo += [
-            *rule.get("properties", {}).values(),
-            *rule.get("$defs", {}).values(),
-            *rule.get("prefixItems", []),
-        ]
-        todo += [rule[key] for key in ("items",) if key in rule]
-    assert named <= json_schema.KEYWORDS
-
-
 class Goal:
     """An interpreter of GOAL text: operations by rank and label, and what each needs."""
 
@@ -278,7 +185,7 @@ def test_goal_orders_thread_blocks(tmp_path: Path) -> None:
 
 def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command writes each format, says what RCCL refuses, and names the suffixes that it knows."""
-    for suffix, begin in (("xml", "<algo name="), ("goal", "num_ranks 4"), ("json", "{")):
+    for suffix, begin in (("xml", "<algo name="), ("goal", "num_ranks 4")):
         assert (
             main(
                 [
@@ -299,7 +206,7 @@ def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["show", "allreduce/ring", "-n", "64", "--write", str(tmp_path / "a.xml")]) == 0
     assert "RCCL's reader refuses it: 127 steps" in capsys.readouterr().out
     assert main(["show", "allreduce/ring", "-n", "4", "--write", str(tmp_path / "a.txt")]) == 2
-    assert "ends in .xml, .goal, .json, got '.txt'" in capsys.readouterr().err
+    assert "ends in .xml, .goal, got '.txt'" in capsys.readouterr().err
     assert (
         main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
     )
@@ -307,14 +214,15 @@ def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_commands_read_what_show_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON of neighbours is proven and drawn, and becomes another format; other JSON is not understood, in a line."""
-    path, other = tmp_path / "grid.json", tmp_path / "other.json"
-    assert main(["show", "neighbor_alltoall/direct", "--grid", "2x3", "--write", str(path)]) == 0
+    """XML is proven and drawn, and becomes another format; JSON that an earlier hpcoll wrote is refused in a line that says so."""
+    path, other = tmp_path / "ring.xml", tmp_path / "other.json"
+    assert main(["show", "allreduce/ring", "-n", "3", "--write", str(path)]) == 0
     assert main(["verify", str(path)]) == 0
     assert main(["show", str(path)]) == 0
-    assert "who sends to whom" in capsys.readouterr().out
-    assert main(["show", str(path), "--write", str(tmp_path / "grid.goal")]) == 0
-    assert (tmp_path / "grid.goal").read_text().startswith("num_ranks 6")
+    assert ">1 sends to rank 1" in capsys.readouterr().out
+    assert main(["show", str(path), "--write", str(tmp_path / "ring.goal")]) == 0
+    assert (tmp_path / "ring.goal").read_text().startswith("num_ranks 3")
     other.write_text('{"hpcoll_schedule": 1}')
     assert main(["verify", str(other)]) == 2
-    assert "other.json: the whole: expected a field name, got" in "".join(capsys.readouterr())
+    *_, line = capsys.readouterr().err.splitlines()
+    assert "other.json: expected MSCCL XML or an MSCCL++ plan, got JSON of an earlier hpcoll" in line
