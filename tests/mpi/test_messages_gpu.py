@@ -11,7 +11,7 @@ from reference import ensure, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm import point_to_point
+from hpcoll.comm.methods import point_to_point
 from hpcoll.comm.methods.point_to_point import Message
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
