@@ -68,6 +68,11 @@ def find_who_is_late(names: dict[str, Any], out: str) -> None:
     assert (out == f"{names['found']}\n") == (RANK == 0)
 
 
+def monitor(names: dict[str, Any], out: str) -> None:
+    (ended,) = names["ended"]
+    assert ended.startswith("Allreduce of 8000 bytes at docs/how_to/monitor.md:")
+
+
 def same_bits(names: dict[str, Any], out: str) -> None:
     wide = names["whole"].astype(np.float64)  # whose sums are right in all bits of float32
     for result in ("ordered", "rounded"):
@@ -119,6 +124,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/index.md": landing,
     "docs/concepts/schedules.md": schedules,
     "docs/development/contributing.md": contributing,
+    "docs/how_to/monitor.md": monitor,
     "docs/how_to/find_who_is_late.md": find_who_is_late,
     "docs/how_to/overlap.md": overlap,
     "docs/how_to/own_operators.md": own_operators,
