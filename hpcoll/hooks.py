@@ -79,7 +79,7 @@ class CallEvent:
     def nbytes(self) -> int | None:
         """Bytes of this rank's message, as the ledger counts them; None: not known, of objects, GPU arrays and wrong arguments.
 
-        It is read from the arguments when it is first asked for, which takes about 50 us.
+        It is read from the arguments when it is first asked for, which takes some 100 us.
         """
         name, context = _NAMES[self.method], vars(self.comm).get("_context")
         call = described(name, self._arguments, context.caller) if name and context else None
