@@ -66,9 +66,8 @@ class Experts:
         arrived = self.exchange("dispatch", rows, sending, receiving)
         with self.trace("compute", "experts"):
             result = np.empty_like(arrived)
-            which = np.repeat(
-                np.tile(np.arange(nmine), nranks), counts.ravel()
-            )  # the expert of each row that arrived
+            # the expert of each row that arrived
+            which = np.repeat(np.tile(np.arange(nmine), nranks), counts.ravel())
             for i, expert in enumerate(self.mine):
                 result[which == i] = applied(expert, arrived[which == i])
         back = self.exchange("combine", result, receiving, sending)

@@ -27,10 +27,11 @@ from mpi4py import MPI
 import hpcoll
 
 LIMIT = 10_000  # iterations
+# bounds of g(t) = t * (1 - t) * exp(t) and of its fourth derivative in 0..1
 LARGEST_G, LARGEST_G4 = (
     0.4381,
     16 * np.e,
-)  # bounds of g(t) = t * (1 - t) * exp(t) and of its fourth derivative in 0..1
+)
 
 
 class Grid:
@@ -165,9 +166,8 @@ def compare(shape: list[int], tolerance: float, times: int, exact: bool) -> None
                 [grid.cart.allreduce(one, MPI.MAX) for one in (grid.seconds, time.perf_counter() - start)]
             )
     for name in grids:
-        reductions, whole = (
-            1e3 * statistics.median(column) for column in zip(*taken[name][1:])
-        )  # the first is a warm-up
+        # the first is a warm-up
+        reductions, whole = (1e3 * statistics.median(column) for column in zip(*taken[name][1:]))
         if MPI.COMM_WORLD.rank == 0:
             print(f"{name}: {reductions:.2f} ms in allreduce, {whole:.2f} ms in all")
         grids[name].cart.Free()

@@ -48,9 +48,8 @@ class Transform:
         rows, columns = self.starts(axis), self.starts(1 - axis)
         here = self.mine(1 - axis)
         nrows, ncolumns = len(matrix), here.stop - here.start
-        send = np.concatenate(
-            [matrix[:, low:high].T.ravel() for low, high in pairwise(columns)]
-        )  # a block for each rank
+        # a block for each rank
+        send = np.concatenate([matrix[:, low:high].T.ravel() for low, high in pairwise(columns)])
         receive = np.empty(ncolumns * rows[-1], complex)
         start = time.perf_counter()
         if self.even:
@@ -110,9 +109,8 @@ def compare(shape: tuple[int, int], rows: np.ndarray, times: int) -> None:
                 ]
             )
     for name in transforms:
-        exchange, both = (
-            1e3 * statistics.median(column) for column in zip(*taken[name][1:])
-        )  # the first is a warm-up
+        # the first is a warm-up
+        exchange, both = (1e3 * statistics.median(column) for column in zip(*taken[name][1:]))
         if MPI.COMM_WORLD.rank == 0:
             print(f"{name}: {exchange:.2f} ms in alltoall, {both:.2f} ms for transform and inverse")
 
@@ -132,9 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("the waves of the Poisson problem need a --shape of at least 5 x 5")
     comm = MPI.COMM_WORLD if options.plain else hpcoll.Communicator(MPI.COMM_WORLD)  # the line that changes
     transform, good = Transform(comm, tuple(options.shape)), False
-    matrix = (
-        np.random.default_rng(0).normal(size=(*options.shape, 2)).view(complex)[..., 0]
-    )  # the same on every rank
+    # the same on every rank
+    matrix = np.random.default_rng(0).normal(size=(*options.shape, 2)).view(complex)[..., 0]
     rows = matrix[transform.mine(0)]
     columns = transform.forward(rows)
     solution, exact = poisson(transform)

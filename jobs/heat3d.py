@@ -234,9 +234,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         print(f"{'ghost layers by':26}{'ms per step':>12}{'in exchange':>12}")
         for way, times in taken.items():
-            step, exchange = (
-                1e3 * statistics.median(column) / options.steps for column in zip(*times[1:])
-            )  # the first is a warm-up
+            # the first is a warm-up
+            step, exchange = (1e3 * statistics.median(column) / options.steps for column in zip(*times[1:]))
             print(f"{way:26}{step:12.3f}{exchange:12.3f}")
         print(
             f"parallel equals serial: {'NO, by ' + ', '.join(sorted(set(wrong))) if wrong else 'yes'}",

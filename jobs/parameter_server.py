@@ -16,9 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault(
-    "OMPI_MCA_osc_ucx_verbose", "-1"
-)  # before MPI starts: Open MPI's wheel else prints that UCX has no windows here
+# before MPI starts: Open MPI's wheel else prints that UCX has no windows here
+os.environ.setdefault("OMPI_MCA_osc_ucx_verbose", "-1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the ranks are the threads
 
 import numpy as np  # noqa: E402
@@ -261,9 +260,8 @@ def main() -> int:
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     if comm.rank == 0 and options.plot:
         figures.check(options.plot)
-    comm.Allreduce(
-        MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring"
-    )  # compiled before it is timed
+    # compiled before it is timed
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring")
     found = {ALLREDUCE: comm.gather(with_allreduce(comm, options)) or []}
     for mode in (SYNCHRONOUS, ASYNCHRONOUS, STALE):
         found[mode] = comm.gather(with_server(comm, options, mode)) or []

@@ -55,9 +55,8 @@ def begin(file: Path, job: str, nranks: int, knobs: list[str]) -> int:
             return 1
         return 0  # the first one speaks for all
     host, cores = MPI.Get_processor_name(), len(os.sched_getaffinity(0))
-    print(
-        f"rank {world.rank} of {world.size} on {host}\n", end="", flush=True
-    )  # one write: lines of ranks stay whole
+    # one write: lines of ranks stay whole
+    print(f"rank {world.rank} of {world.size} on {host}\n", end="", flush=True)
     places = world.gather((host, cores))
     if places is not None:
         versions = {

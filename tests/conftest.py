@@ -12,9 +12,8 @@ import pytest
 from cuda_double import Double, blamed, installed
 from slowness import IDLE, slowed, slowness
 
-os.environ.pop(
-    "COLUMNS", None
-)  # readline, which pytest loads, tells it to all children; tables of commands are then cut
+# readline, which pytest loads, tells it to all children; tables of commands are then cut
+os.environ.pop("COLUMNS", None)
 
 
 def gpu_count() -> int:

@@ -94,9 +94,8 @@ def public_names() -> set[str]:
     def names(name: str) -> Iterator[str]:
         yield name
         kinds = getattr(getattr(hpcoll, name), "__mro__", ())
-        base = next(
-            (kind for kind in kinds[1:] if kind.__name__ in hpcoll.__all__), object
-        )  # whose methods are not told again
+        # whose methods are not told again
+        base = next((kind for kind in kinds[1:] if kind.__name__ in hpcoll.__all__), object)
         for kind in kinds:
             if kind.__module__.startswith("hpcoll.") and kind not in base.__mro__:
                 yield from (

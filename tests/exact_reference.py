@@ -25,9 +25,8 @@ def nearest(value: Fraction, name: str) -> float:
     precision, least, beyond = FORMATS[name]
     size, sign = abs(value), -1 if value < 0 else 1
     exponent = size.numerator.bit_length() - size.denominator.bit_length() - precision
-    exponent += size >= Fraction(2) ** (
-        exponent + precision
-    )  # now 2**(precision - 1) <= size / 2**exponent < 2**precision
+    # now 2**(precision - 1) <= size / 2**exponent < 2**precision
+    exponent += size >= Fraction(2) ** (exponent + precision)
     exponent = max(exponent, least)
     kept = round(size / Fraction(2) ** exponent)  # Python rounds ties to even
     if kept and kept * Fraction(2) ** exponent >= Fraction(2) ** beyond:

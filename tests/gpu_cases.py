@@ -171,9 +171,8 @@ def check_method(
 def check_dtypes(comm: hpcoll.Communicator, method: str, make: Maker) -> None:
     """Element types, in the tier of short messages and in the other one."""
     wrong = []
-    for dtype in (
-        DTYPES if comm.size <= 2 else [one for one in DTYPES if one != "int8"]
-    ):  # sums of more ranks do not fit
+    # sums of more ranks do not fit
+    for dtype in DTYPES if comm.size <= 2 else [one for one in DTYPES if one != "int8"]:
         for count in (5, 70_001):
             case = GpuCase(comm, method, make, count=count, dtype=dtype)
             getattr(comm, method)(*case.arguments)

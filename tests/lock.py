@@ -71,9 +71,8 @@ FILES = {
     "openmpi": Lock(extras=("openmpi",), over=("run",)),
     "mpich": Lock(extras=("mpich",), over=("run",)),
     "dev": Lock(extras=("dev",), over=("run", "openmpi")),
-    "torch": Lock(
-        extras=("torch",), packages=("torch<2.15", "expecttest"), over=("run", "openmpi")
-    ),  # 2.15 is not for Python 3.10
+    # 2.15 is not for Python 3.10
+    "torch": Lock(extras=("torch",), packages=("torch<2.15", "expecttest"), over=("run", "openmpi")),
     "docs": Lock(packages=("mkdocs-material", "mkdocstrings[python]"), over=("run", "openmpi", "dev")),
     "clients": Lock(
         packages=(

@@ -27,9 +27,8 @@ OPEN_MPI = {
 # Where Open MPI has its shared memory. It names that by 16 bits of a job's name: of two jobs that run at once and have the same ones, both
 # crash or hang, so each stage has a folder of its own.
 SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
-MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(128 << 10)
-}  # glibc: arrays go back to the system when they are freed, however many there were
+# glibc: arrays go back to the system when they are freed, however many there were
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
 OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -54,12 +53,13 @@ def run_rank(nranks: int, pytest_args: list[str]) -> int:
         )
         os.dup2(output, 1)
         os.dup2(output, 2)
+    # the second imports hypothesis, which no test here needs
     unused = (
         "-p",
         "no:cacheprovider",
         "-p",
         "no:hypothesispytest",
-    )  # the second imports hypothesis, which no test here needs
+    )
     return pytest.main(["--with-mpi", verbosity, "--color=no", *unused, *pytest_args])
 
 

@@ -29,12 +29,13 @@ LIMIT_S = 300  # of one job; the first of an environment compiles
 TAIL = 40  # lines of a job that failed
 MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes: compiled code calls the MPI library
 RUNS: tuple[tuple[int, dict[str, str]], ...] = ((1, {}), (2, {}), (3, {}), (3, MESSAGES))
+# of the environment: a platform has its own
 LEFT_OUT = (
     "PYTHONPATH",
     "PYTHONHOME",
     "VIRTUAL_ENV",
     "LD_LIBRARY_PATH",
-)  # of the environment: a platform has its own
+)
 
 
 class Library(NamedTuple):
@@ -108,6 +109,7 @@ PLATFORMS = (
     ("newest for the MPI ABI", "MPICH 5, MPI ABI"),
     ("newest for the MPI ABI", "Intel MPI, MPI ABI"),
 )
+# that make hpcoll's files, and mpi4py
 BUILDERS = (
     "build",
     "pyproject-hooks",
@@ -116,7 +118,7 @@ BUILDERS = (
     "wheel",
     "cython",
     "tomli",
-)  # that make hpcoll's files, and mpi4py
+)
 NEEDED = ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")  # by hpcoll, of some release
 PYTEST = (
     "pytest",
@@ -136,9 +138,8 @@ def interpreter(python: str) -> str:
     """Return the path of an interpreter of such a release; the empty string where there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
     found = str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
-    works = (
-        found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
-    )  # and is no stand-in for one
+    # and is no stand-in for one
+    works = found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
     return found if works else ""
 
 
@@ -211,10 +212,11 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
         if software.mpi4py_for:
             library = LIBRARIES[software.mpi4py_for]
             make_library(library)
+            # optimized, it takes minutes more
             how = {
                 "MPICC": str(library.folder / library.compiler),
                 "CFLAGS": "-O0 -g0",
-            }  # optimized, it takes minutes more
+            }
             fetch(
                 python,
                 software.packages[-1:],
@@ -366,9 +368,8 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
         if bad == ["environment"]:
             break
     result = f"skipped: {reason}" if reason else f"failed: {'; '.join(bad)}" if bad else "passed"
-    library = platform.ran.pop("library") + "".join(
-        platform.title.partition(",")[1:]
-    )  # who made it, or how it is called
+    # who made it, or how it is called
+    library = platform.ran.pop("library") + "".join(platform.title.partition(",")[1:])
     row = " | ".join(
         [
             *platform.ran.values(),

@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CHANGES.md")
 FOLDERS = ("hpcoll", "jobs", "examples", "benchmarks")
+# first words
 RIDDLES = {
     "What",
     "Whether",
@@ -32,12 +33,13 @@ RIDDLES = {
     "They",
     "As",
     "If",
-}  # first words
+}
+# words of a long sentence, of the longest, and the share of long ones on all pages together
 LONG, LONGEST, SHARE = (
     35,
     50,
     0.03,
-)  # words of a long sentence, of the longest, and the share of long ones on all pages together
+)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*\[(]|code\b|hpcoll\b)")  # its end
 
 

@@ -44,9 +44,8 @@ def _reals(rng: np.random.Generator, dtype: np.dtype, op: str) -> Array:
     )
     values = np.ldexp(rng.integers(-1 << form.digits, 1 << form.digits, shape).astype(np.float64), exponents)
     values[1::2, ::7] = -values[::2, ::7]  # what cancels
-    values[:, 3::31] = np.ldexp(
-        rng.integers(-9, 9, (NPARTS, len(range(3, PERIOD, 31)))), form.least
-    )  # subnormal
+    # subnormal
+    values[:, 3::31] = np.ldexp(rng.integers(-9, 9, (NPARTS, len(range(3, PERIOD, 31)))), form.least)
     values[:, 5] = -0.0
     values[:, 6] = rng.choice([0.0, -0.0], NPARTS)
     with np.errstate(over="ignore"):

@@ -104,10 +104,11 @@ def run(comm: Any, case: SameCase, mine: int, memory: Memory, **options: Any) ->
         wanted(case, rank, nranks),
     )
     at_root = case.collective != "reduce" or rank == case.root
+    # on all ranks, as symmetric memory needs it
     send, recv = (
         memory.make(given),
         memory.make(np.zeros(case.count, case.dtype)),
-    )  # on all ranks, as symmetric memory needs it
+    )
     arguments = (
         [MPI.IN_PLACE, (recv := send)] if case.place == IN and at_root else [send, recv if at_root else None]
     )

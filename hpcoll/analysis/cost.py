@@ -180,16 +180,14 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     nstripes, largest = int(row.cost("stripes", len(nodes), nodes=nodes)), max(map(len, ranks))
     link = _shared_by(levels.network, nstripes)
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
-    part = (
-        nbytes if row.collective == "alltoall" else nbytes / nstripes
-    )  # there each rank has a whole message to send
+    # there each rank has a whole message to send
+    part = nbytes if row.collective == "alltoall" else nbytes / nstripes
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
     known = sum(_messages(CATALOGUE[key], largest) for key in row.inner) + _messages(
         CATALOGUE[row.outer], len(ranks)
     )
-    more = (
-        max(0.0, row.cost("messages", len(nodes), nodes=nodes) - known) * levels.node.overhead
-    )  # where a stripe is no run of blocks
+    # where a stripe is no run of blocks
+    more = max(0.0, row.cost("messages", len(nodes), nodes=nodes) - known) * levels.node.overhead
     on_node = sum(following for _, following in paces) + more
     return sum(first for first, _ in (*paces, outer)) + more + (nsegments - 1) * max(on_node, outer[1])
 

@@ -27,17 +27,14 @@ from hpcoll.analysis.event_table import EventTable
 from hpcoll.base.errors import ArgumentError
 
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
-OUT, IN, LEFT, TAKEN, PROCESSOR = range(
-    5
-)  # of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
-ROW, LANE, WAITS = range(
-    3
-)  # of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
+# of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
+OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)
+# of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
+ROW, LANE, WAITS = range(3)
 TIME, ORDER, WHAT = range(3)  # of `heap`
 COMES, LEAVES = range(2)  # of `calls`
-BUFFERED = (
-    64 << 10
-)  # bytes of the longest message, whatever ``eager`` is, that moves to a rank before it has come
+# bytes of the longest message, whatever ``eager`` is, that moves to a rank before it has come
+BUFFERED = 64 << 10
 
 
 class Simulation(NamedTuple):
@@ -53,9 +50,8 @@ class Simulation(NamedTuple):
     clocks: np.ndarray  # float64 (ranks, 5): time until which ports and processor of each rank are busy
     links: np.ndarray  # float64 (links, 2): time until which each is busy
     calls: np.ndarray  # float64 (ranks, 2): when each rank comes to the call, and when it leaves it
-    times: (
-        np.ndarray
-    )  # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
+    # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
+    times: np.ndarray
     spans: np.ndarray  # float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded
     active: np.ndarray  # int64 (ranks * window, 3): the lanes in flight
     heap: np.ndarray  # float64 (events, 3): a binary heap of the events to come
@@ -169,9 +165,8 @@ def simulate(s: Simulation) -> float:
             if op == t.SEND:
                 comes = calls[rows[rows[row, t.OTHER], t.RANK], COMES]
                 if comes > now and nbytes > min(costs[level, EAGER], BUFFERED):
-                    times[segment, row] = (
-                        comes + costs[level, OVERHEAD] + costs[level, BETA] * nbytes
-                    )  # or later, if the port is busy
+                    # or later, if the port is busy
+                    times[segment, row] = comes + costs[level, OVERHEAD] + costs[level, BETA] * nbytes
                     nevents, order = push(heap, nevents, comes, order, waiting + segment * nrows + row)
                 else:
                     nevents, order = send(

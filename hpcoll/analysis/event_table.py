@@ -21,9 +21,8 @@ from hpcoll.schedules.placement import Nodes, members
 OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
 NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
-SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(
-    6
-)  # as in `Op`, of steps that move or fold chunks; then the end of a channel
+# as in `Op`, of steps that move or fold chunks; then the end of a channel
+SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = range(6)
 _new = tuple.__new__  # a named tuple's own constructor is slow
 _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 
@@ -246,10 +245,11 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int, *, joine
         & set(range(1, count))
     )
     for rank in range(every):
+        # a third of the others each: long schedules take time
         steps, stride = (
             _relative(schedule(rank), joined),
             1 if rank == 0 else 3,
-        )  # a third of the others each: long schedules take time
+        )
         if any(
             _relative(schedule(rank + every * turn), joined) != steps
             for turn in looked_at[rank % stride :: stride]

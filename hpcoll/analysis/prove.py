@@ -28,11 +28,12 @@ from hpcoll.schedules.placement import Nodes, blocks, cyclic
 from hpcoll.schedules.row import Algorithm, schedule
 
 NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven for all roots
+# and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
 MANY_CHUNKS = (
     8,
     21,
     40,
-)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
+)
 MOST_FEWER = 17  # ranks up to which the fewest are looked for on which a row is wrong
 EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
 _PROVER = "from hpcoll.analysis.prove import prover; prover()"
@@ -183,9 +184,8 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
     if row.builder is not None:
         _check_scratch(schedules)
     proofs = []
-    for in_place in reversed(
-        modes(row.collective)
-    ):  # a proof in place is one of both, unless a step tells them apart
+    # a proof in place is one of both, unless a step tells them apart
+    for in_place in reversed(modes(row.collective)):
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
@@ -273,9 +273,8 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
     if jobs == 1:
         yield from map(_prove_job, todo)
         return
-    yield from (
-        _prove_job(job) for job in todo if job.row.builder is not None
-    )  # which other processes may not be able to import
+    # which other processes may not be able to import
+    yield from (_prove_job(job) for job in todo if job.row.builder is not None)
     todo = [job for job in todo if job.row.builder is None]
     idle: _Idle = SimpleQueue()
     with ThreadPoolExecutor(jobs) as threads, ExitStack() as ends:

@@ -31,11 +31,12 @@ ROW, SEND_Y, RECV_Y, REDUCE_Y = 46.0, 4.0, 19.0, 34.0  # a rank's row and the to
 BAR = 13.0
 INSET, BETWEEN = 6.0, 16.0  # of ranks in the box of their node, and from box to box
 LINE = 16.0  # from one line of the legend to the next
+# of a chunk's transfer, at most; of all time where labels fit, and at most
 UNIT, WIDTH, MOST_WIDTH = (
     64.0,
     900.0,
     6000.0,
-)  # of a chunk's transfer, at most; of all time where labels fit, and at most
+)
 LABEL = 9.0  # size of a transfer's label
 
 

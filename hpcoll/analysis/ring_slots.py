@@ -45,9 +45,8 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
         return
     announced: dict[tuple[int, int, int], list[str]] = defaultdict(list)  # channel, from, to
     used: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(
-        lambda: [[], []]
-    )  # ``put`` of sends, and of their receives
+    # ``put`` of sends, and of their receives
+    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(lambda: [[], []])
     for s in schedules:
         for channel, steps in enumerate(s.channels):
             _check_memory(s, channel)
@@ -106,11 +105,12 @@ def used_at(steps: Sequence[Step]) -> list[int]:
     nothing is used later than that. Elsewhere consecutive RECV_REDUCE steps into one chunk are a run.
     """
     ends = list(range(len(steps)))
+    # the next step, whether it is a REDUCE or a receive in its run, and the end of its run
     following, reduced, end = (
         None,
         False,
         0,
-    )  # the next step, whether it is a REDUCE or a receive in its run, and the end of its run
+    )
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
         op = step.op

@@ -81,10 +81,11 @@ class RankMemory:
         self.values, self.in_use = [NOTHING] * total, [0] * total
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
+        # the channel that uses a cell; whether one writes it
         self.users, self.written = (
             [_NOBODY] * total,
             bytearray(total),
-        )  # the channel that uses a cell; whether one writes it
+        )
         self.values[first : first + nin] = values.leaves(
             [c.input_item(s.rank, i) for i in range(nin)], s.rank
         )
@@ -97,9 +98,8 @@ class RankMemory:
             for base, window in zip(self.bases, names):
                 self.extents[base : base + len(window)] = window
         self.sent, self.told_apart = 0, False
-        self.rewritten = bytearray(
-            total if overlap and not c.always_in_place else 0
-        )  # 1: written, 2: copied onto itself
+        # 1: written, 2: copied onto itself
+        self.rewritten = bytearray(total if overlap and not c.always_in_place else 0)
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
         """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""

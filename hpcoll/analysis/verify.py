@@ -30,12 +30,13 @@ from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2, 0)  # runs that each Op reads; a REDUCE may read more
+# looking up members of an enum is slow
 _SEND, _RECV_REDUCE, _COPY, _REDUCE = (
     Op.SEND,
     Op.RECV_REDUCE,
     Op.COPY,
     Op.REDUCE,
-)  # looking up members of an enum is slow
+)
 _INPUT = Buffer.INPUT
 _HINT = "; a size is named by a chunk that has it: w.scratch(1) is as large as chunk 1, which may be shorter than chunk 0"
 
@@ -168,9 +169,8 @@ class Machine:
             and (cells := rank.span(dst, channel.index)) == rank.span(srcs[0], channel.index)
         ):
             if rank.rewritten:
-                rank.told_apart |= rank.shared or any(
-                    rank.rewritten[cells]
-                )  # out of place other channels must not use them
+                # out of place other channels must not use them
+                rank.told_apart |= rank.shared or any(rank.rewritten[cells])
                 rank.rewritten[cells] = b"\2" * dst.n
             return True  # in place there is nothing to copy
         cells = rank.span(dst, channel.index, write=True)

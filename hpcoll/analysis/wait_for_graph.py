@@ -21,9 +21,8 @@ class Wait:
     """A rank that waits in a call."""
 
     rank: int
-    call: tuple[
-        str, str, int
-    ]  # communicator, lane and number: equal for the calls of all ranks that belong together
+    # communicator, lane and number: equal for the calls of all ranks that belong together
+    call: tuple[str, str, int]
     awaits: tuple[int, ...]  # ranks that it waits for; a negative one is of another program
     text: str  # the call in words
     step: str  # the row of its program that it has come to, in words

@@ -14,14 +14,16 @@ from hpcoll.base.text import as_html, counted, duration, printable, table
 LEAST_S, LEAST_SHARE = 1e-3, 0.075  # seconds, and share of the run, that a rank costs which stands out
 FACTOR = 1.75  # times the cost of the rank to compare with
 TELLING = 0.3  # share of the time for which a rank was awaited that a cause explains which is named
+# times slower than the median link, where a host's link is a cause; where it goes before ranks
 SLOW_LINK, VERY_SLOW_LINK = (
     1.5,
     4.0,
-)  # times slower than the median link, where a host's link is a cause; where it goes before ranks
+)
+# share of computing for which ranks wait for cores on a busy machine; times others', that tells a cause there
 _BUSY, _FAR = (
     0.25,
     1.5,
-)  # share of computing for which ranks wait for cores on a busy machine; times others', that tells a cause there
+)
 _UNSURE = "computed or waited for its core: the machine was busy"
 _CAUSES = {
     "computed_s": "computed longer",
@@ -64,12 +66,10 @@ class RankWaits(NamedTuple):
     python_s: float  # around calls, in hpcoll's own Python: of a call like an earlier one, times calls
     nbytes: int
     waited_for: Mapping[int, float]  # seconds, by the rank that came last
-    caused: Mapping[
-        int, float
-    ]  # the same, each wait divided by the number of ranks that could wait for that one in that call
-    inherited: Mapping[
-        int, float
-    ]  # of `caused`, what the late rank had just spent in other collectives, longer than this one had
+    # the same, each wait divided by the number of ranks that could wait for that one in that call
+    caused: Mapping[int, float]
+    # of `caused`, what the late rank had just spent in other collectives, longer than this one had
+    inherited: Mapping[int, float]
     taken_s: float  # in which this rank's thread could have run, and had no core, outside of collectives
     absent_s: float  # in which it slept, was stopped, or waited for a device, outside of collectives
     computed_s: float  # of the thread's time on a core outside of collectives
@@ -248,9 +248,10 @@ def _between(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return positions of ranks, positions of others, and what each has of that one: there are few of all pairs."""
     at = {one.rank: i for i, one in enumerate(ranks)}
+    # some may be missing
     found = [
         (i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at
-    ]  # some may be missing
+    ]
     rows, columns, numbers = zip(*found, strict=True) if found else ((), (), ())
     return np.array(rows, np.intp), np.array(columns, np.intp), np.array(numbers, np.float64)
 

@@ -17,12 +17,13 @@ from hpcoll.base.text import counted
 MARK = "*"  # behind what others disturbed
 LEAST_S = 0.5  # between two samples: in less, ticks of 10 ms say little
 _TICK_S = 0.01  # of the file ``stat``, on all machines
+# of a core there: user, nice, system, and stolen by another machine; not interrupts, which may be the job's
 _FIELDS = (
     0,
     1,
     2,
     7,
-)  # of a core there: user, nice, system, and stolen by another machine; not interrupts, which may be the job's
+)
 _QUIET, _QUIET_SHARE = 0.1, 0.005  # cores, and share of all cores, that the system's own programs may use
 _WAITED, _STOPPED = 0.05, 0.02  # shares of the time: without a core; stopped by a quota
 

@@ -8,9 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-_OWN = [
-    str(Path(file).resolve().parents[above]) for file, above in ((__file__, 2), (os.__file__, 0))
-]  # folders of hpcoll and of Python
+# folders of hpcoll and of Python
+_OWN = [str(Path(file).resolve().parents[above]) for file, above in ((__file__, 2), (os.__file__, 0))]
 
 
 def python(program: str, *arguments: str) -> list[str]:

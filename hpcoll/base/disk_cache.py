@@ -111,10 +111,11 @@ def _kept(name: str, make: Callable[[], bytes], text: str = "", *, waits: bool) 
 def _keep(name: str, content: bytes) -> None:
     """Write a file into the first folder that takes it."""
     for opened in (own_folder,) if _chosen else (own_folder, lock_folder):
+        # it cannot be made, belongs to another user, or its disk is full
         with (
             suppress(OSError),
             closing(opened()) as one,
-        ):  # it cannot be made, belongs to another user, or its disk is full
+        ):
             one.write(name, content)
             return
 

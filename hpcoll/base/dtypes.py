@@ -46,9 +46,8 @@ def type_class(dtype: np.dtype | None) -> str:
 
 def is_bfloat16(dtype: np.dtype) -> bool:
     """Say whether a type is ml_dtypes' bfloat16; its name tells, so that ml_dtypes need not be imported."""
-    return (
-        dtype.kind == "V" and dtype.itemsize == 2 and dtype.name == "bfloat16"
-    )  # the name of a structure takes 20 us
+    # the name of a structure takes 20 us
+    return dtype.kind == "V" and dtype.itemsize == 2 and dtype.name == "bfloat16"
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:

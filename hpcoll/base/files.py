@@ -20,23 +20,22 @@ from typing import BinaryIO
 
 from hpcoll.base.launchers import local_rank
 
+# folders whose entries are written in place, because nothing can replace them
 _STREAMS = (
     "/dev",
     "/dev/fd",
     "/proc/self/fd",
-)  # folders whose entries are written in place, because nothing can replace them
+)
 _AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC  # does not wait for a pipe's other end
 _SAFE = os.O_NOFOLLOW | _AT_ONCE  # and follows no link
-_HEAD = struct.Struct(
-    "<8sQ8s"
-)  # of a file in an owned folder: format, bytes of the content, digest of name and content
+# of a file in an owned folder: format, bytes of the content, digest of name and content
+_HEAD = struct.Struct("<8sQ8s")
 _FORMAT = b"hpcoll 1"
 _TICK_S = 0.02  # between tries for another process's lock
 _TEMPORARY = ".hpcoll-"  # begins the names of temporary files; 16 hexadecimal digits follow
 _LEFT_AFTER_S = 3600.0  # no process writes a file for so long
-_swept: set[tuple[int, int]] = (
-    set()
-)  # folders in which this process has looked for temporary files that others have left
+# folders in which this process has looked for temporary files that others have left
+_swept: set[tuple[int, int]] = set()
 
 
 class UntrustedError(OSError):

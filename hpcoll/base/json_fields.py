@@ -10,10 +10,11 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, VALUE, format_nbytes, printable
 
+# of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
 MAX_NBYTES, MAX_MARKS = (
     64 << 20,
     8_000_000,
-)  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
+)
 _MARKS = (b",", b":", b"[", b"{")
 MAX_INTEGER = 2**63 - 1
 _NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (int, float): "a number"}

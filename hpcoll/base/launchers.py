@@ -41,6 +41,7 @@ class Variables(NamedTuple):
     inherited: bool = False  # programs started from a shell under this launcher inherit its variables
 
 
+# variables of batch systems
 _JOBS = (
     "SLURM_JOB_ID",
     "PBS_JOBID",
@@ -48,7 +49,7 @@ _JOBS = (
     "FLUX_JOB_ID",
     "COBALT_JOBID",
     "JOB_ID",
-)  # variables of batch systems
+)
 # The first match counts: mpirun may have used srun.
 LAUNCHERS = (
     Variables(

@@ -67,12 +67,10 @@ BAND = ReduceOp("band", "i", identity=-1)
 BOR = ReduceOp("bor", "i", identity=0)
 BXOR = ReduceOp("bxor", "i", identity=0)
 AVG = ReduceOp("avg", "fc", average=True)
-EXACT_SUM = ReduceOp(
-    "exact_sum", "ifc", identity=0
-)  # the sum of the contributions as real numbers, rounded once
-EXACT_SUM_ODD = ReduceOp(
-    "exact_sum", "f", identity=0
-)  # in float32, of half types: rounded to odd, so that rounding it again is right
+# the sum of the contributions as real numbers, rounded once
+EXACT_SUM = ReduceOp("exact_sum", "ifc", identity=0)
+# in float32, of half types: rounded to odd, so that rounding it again is right
+EXACT_SUM_ODD = ReduceOp("exact_sum", "f", identity=0)
 
 BUILTIN = {op.name: op for op in (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR)}
 

@@ -16,9 +16,8 @@ from typing import Any, NoReturn, TypeAlias
 # `argument` of the engine's array. STORE: it is stored there.
 FLOOR, CLAMP, SAME, OTHER, NOT_NEGATIVE, ROOM, STORE = range(7)
 
-Terms: TypeAlias = tuple[
-    tuple[int, int], ...
-]  # (variable, coefficient), by variable; variable 0 is the constant 1
+# (variable, coefficient), by variable; variable 0 is the constant 1
+Terms: TypeAlias = tuple[tuple[int, int], ...]
 Number: TypeAlias = "int | Size"
 
 

@@ -10,19 +10,20 @@ from typing import Any, TypeAlias
 
 from hpcoll.base.errors import ROW, ArgumentError
 
+# most characters of a name, of a refused value, of a line that quotes some
 NAME, VALUE, LINE = (
     200,
     100,
     4000,
-)  # most characters of a name, of a refused value, of a line that quotes some
+)
 MAX_RANKS = 2**31 - 1  # of MPI
+# ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
 MAX_BUILT, MAX_SIMULATED = (
     1024,
     1 << 18,
-)  # ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
-MAX_CHUNKS = (
-    1 << 16
-)  # chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
+)
+# chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
+MAX_CHUNKS = 1 << 16
 
 Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
 

@@ -183,9 +183,8 @@ class _Output:
         try:
             return do(*what)
         except OSError as error:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), self._stream.fileno()
-            )  # Python shall not try again when it closes the stream
+            # Python shall not try again when it closes the stream
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
             raise HpcollError(f"cannot write to standard output: {error.strerror}") from None

@@ -14,17 +14,19 @@ SUFFIXES = (".svg", ".png", ".pdf")
 SIZE = 12, 5  # inches
 _DPI = 150  # of a PNG
 _COLOURS = tuple(f"C{i}" for i in range(6))  # of matplotlib: as many as can be told apart at a glance
+# dashes and markers
 _PATTERNS: tuple[tuple[Any, str], ...] = (
     ("-", "o"),
     ((0, (7, 2)), "s"),
     ((0, (1, 1.5)), "^"),
-)  # dashes and markers
+)
+# points: size of a label, from one to the next, from the axes, and of a dash
 _FONT, _GAP, _AWAY, _DASH = (
     8,
     9,
     14,
     4,
-)  # points: size of a label, from one to the next, from the axes, and of a dash
+)
 
 Point = tuple[float, float]
 

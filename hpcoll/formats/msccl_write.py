@@ -26,11 +26,12 @@ COLLECTIVES = {  # names in MSCCL
     "gather": "gather",
     "scatter": "scatter",
 }
+# of a gpu; of a thread block; of a step: what RCCL's reader takes
 MAX_BLOCKS, MAX_STEPS, MAX_COUNT = (
     64,
     64,
     71,
-)  # of a gpu; of a thread block; of a step: what RCCL's reader takes
+)
 
 _At = tuple[int, int]  # thread block and step
 _LETTERS = "ios"
@@ -171,12 +172,10 @@ class _Gpu:
         # Per channel and chunk: the last step that wrote it, and those that have read it since, by thread block.
         self.writers: list[dict[_At, _At]] = [{} for _ in s.channels]
         self.readers: list[dict[_At, dict[int, int]]] = [defaultdict(dict) for _ in s.channels]
-        self.waits: list[dict[int, dict[int, int]]] = [
-            {} for _ in s.channels
-        ]  # for each block of a channel, what AFTER steps want of it
-        self.places: list[list[dict[int, int]]] = [
-            [] for _ in s.channels
-        ]  # thread block and step of each step; of AFTER what it wants
+        # for each block of a channel, what AFTER steps want of it
+        self.waits: list[dict[int, dict[int, int]]] = [{} for _ in s.channels]
+        # thread block and step of each step; of AFTER what it wants
+        self.places: list[list[dict[int, int]]] = [[] for _ in s.channels]
         self._run()
 
     def _open(self, steps: Sequence[Step], chan: int) -> tuple[dict[int, int], dict[int, int]]:

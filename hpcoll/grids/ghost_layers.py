@@ -11,9 +11,8 @@ Widths = Sequence[tuple[int, int]]  # ghost layers along each axis, before and a
 class SideExchange(NamedTuple):
     """A message to one neighbour, and the one that comes from the neighbour on the other side."""
 
-    towards: tuple[
-        int, ...
-    ]  # steps along each axis to the neighbour that gets it; its points come from as many steps back
+    # steps along each axis to the neighbour that gets it; its points come from as many steps back
+    towards: tuple[int, ...]
     sent: Part
     received: Part
 

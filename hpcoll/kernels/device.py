@@ -168,9 +168,8 @@ def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> 
     text = compile_text(*body(), cc)
     entry = re.search(r"\.entry\s+(\w+)", text)
     assert entry
-    text = re.sub(
-        r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE
-    )  # what only the CPU's code uses
+    # what only the CPU's code uses
+    text = re.sub(r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE)
     if cc in _FORMAT:
         text = re.sub(r"^\.version .*$", f".version {_FORMAT[cc]}", text, flags=re.MULTILINE)
     return text.encode() + b"\0"  # the driver reads up to a zero

@@ -43,9 +43,8 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     out = carray(dst, count)
     if nsrcs == 2:
         first, second = carray(srcs[0], count), carray(srcs[1], count)
-        if (
-            out.ctypes.data == first.ctypes.data
-        ):  # told apart, because a loop over memory that overlaps is not vectorised
+        # told apart, because a loop over memory that overlaps is not vectorised
+        if out.ctypes.data == first.ctypes.data:
             for i in range(count):
                 first[i] = combine(first[i], second[i])
         elif out.ctypes.data == second.ctypes.data:
@@ -66,9 +65,8 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
             _fold_four(combine, partial, srcs, k, nsrcs, lo, n, count)
             depth += 1
             group = k // 4
-            while (
-                group % 2 and k + 4 < nsrcs
-            ):  # as in a binary counter: two partial results of equally many sources become one
+            # as in a binary counter: two partial results of equally many sources become one
+            while group % 2 and k + 4 < nsrcs:
                 depth -= 1
                 group //= 2
                 _merge(combine, room, depth, n)
@@ -250,9 +248,8 @@ def _signature(dtype: np.dtype) -> Any:
 
 
 def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    known = (
-        njit(function) if isinstance(function, FunctionType) else function
-    )  # max, numpy.maximum, a function compiled before
+    # max, numpy.maximum, a function compiled before
+    known = njit(function) if isinstance(function, FunctionType) else function
 
     @njit
     def combine(a, b):  # type: ignore[no-untyped-def]

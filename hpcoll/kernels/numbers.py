@@ -46,9 +46,8 @@ def _widen_bfloat16(bits):  # type: ignore[no-untyped-def]
 def _narrow_bfloat16(value):  # type: ignore[no-untyped-def]
     bits = np.uint32(float_bits(value))
     if value != value:
-        return np.uint16(bits >> np.uint32(16)) | np.uint16(
-            0x40
-        )  # quiet, so that dropping bits cannot make it an infinity
+        # quiet, so that dropping bits cannot make it an infinity
+        return np.uint16(bits >> np.uint32(16)) | np.uint16(0x40)
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 

@@ -21,9 +21,8 @@ _RAISED = b"compiled code of hpcoll raised an exception\0"
 _UNTRIED = (0, 69)  # the first release of Numba whose private methods were not tried, as in setup.cfg
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
-_Replacement = tuple[
-    Any, str, Callable[..., Any]
-]  # a class, the name of a method, and the function in its place
+# a class, the name of a method, and the function in its place
+_Replacement = tuple[Any, str, Callable[..., Any]]
 
 
 def object_file(

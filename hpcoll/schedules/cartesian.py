@@ -172,9 +172,8 @@ def _refined(placed: Any, pairs: Any, weights: Any) -> Any:
     np.add.at(near, (pairs[0], pairs[1]), weights)
     near += near.T
     for _ in range(npositions):
-        towards = (near @ np.eye(placed.max() + 1, dtype=int)[placed])[
-            :, placed
-        ]  # weight of a position's faces towards another's node
+        # weight of a position's faces towards another's node
+        towards = (near @ np.eye(placed.max() + 1, dtype=int)[placed])[:, placed]
         gain = towards - np.diag(towards)[:, None]
         gain = gain + gain.T - 2 * near
         gain[placed[:, None] == placed] = gain[0] = 0

@@ -13,9 +13,8 @@ from hpcoll.schedules.graph import Graph, ring
 _Count = Callable[[int, int, int, int], int]  # (rank, nranks, root, nchunks) -> number of chunks
 _Name = Callable[[int, int], Hashable]  # (rank, index) -> item or extent
 _Ranks = Callable[[int, int, int, int], int]  # (rank, index, nranks, root) -> bit mask of contributing ranks
-_Aliases = Callable[
-    [int, int, int, int], list[tuple[int, int]]
-]  # (rank, nranks, root, nchunks) -> chunks of INPUT and of OUTPUT
+# (rank, nranks, root, nchunks) -> chunks of INPUT and of OUTPUT
+_Aliases = Callable[[int, int, int, int], list[tuple[int, int]]]
 
 
 class Collective(NamedTuple):
@@ -34,9 +33,8 @@ class Collective(NamedTuple):
     )
     input_extent: _Name  # extent of a chunk of INPUT; equal extents are equal sizes on all ranks
     output_extent: _Name  # extent of a chunk of OUTPUT
-    aliases: (
-        _Aliases | None
-    )  # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
+    # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
+    aliases: _Aliases | None
     always_in_place: bool = False  # there is one buffer (bcast), so INPUT and OUTPUT are the same
     rooted: bool = False  # one rank is the root
     reduces: bool = False  # contributions are combined by an operator

@@ -43,17 +43,16 @@ class _Ports:
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.channels = [[_Walk(s, index) for index in range(len(s.channels))] for s in schedules]
-        self.links: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(
-            deque
-        )  # end and depth of each message
-        self.waiting: dict[Any, list[_Walk]] = defaultdict(
-            list
-        )  # by link, or by the channel whose steps they wait for
+        # end and depth of each message
+        self.links: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
+        # by link, or by the channel whose steps they wait for
+        self.waiting: dict[Any, list[_Walk]] = defaultdict(list)
         self.sending, self.receiving = [0] * len(schedules), [0] * len(schedules)  # until when a port is busy
+        # chunks of each message
         self.sent, self.received = (
             [list[int]() for _ in schedules],
             [list[int]() for _ in schedules],
-        )  # chunks of each message
+        )
         self.events: list[
             tuple[int, int, Any]
         ] = []  # time, number, and a channel that goes on, or a message that arrives

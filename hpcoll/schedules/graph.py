@@ -11,9 +11,8 @@ from hpcoll.base.text import is_count, quoted
 
 _MAX_DIMS = 16  # of a grid that is read from a text
 NO_RANK = -1  # in place of a neighbour: behind an open edge of a grid. Its block is neither sent nor received
-End = (
-    tuple[int, int] | None
-)  # the rank at the other end of an edge, and the number of the block there; None: `NO_RANK`
+# the rank at the other end of an edge, and the number of the block there; None: `NO_RANK`
+End = tuple[int, int] | None
 
 
 class Graph(NamedTuple):

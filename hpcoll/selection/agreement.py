@@ -22,9 +22,8 @@ from hpcoll.selection.config import Config, log, meant_variable, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about
-_until_the_end = (
-    ExitStack()
-)  # keeps the lock by which the other ranks of the node know that this one has spoken
+# keeps the lock by which the other ranks of the node know that this one has spoken
+_until_the_end = ExitStack()
 
 
 def agree(

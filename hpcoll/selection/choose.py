@@ -80,9 +80,8 @@ def _measured(need: Need, table: Table) -> Choice:
     for entry in entries:
         reason = not_chosen(need, entry.algorithm)
         if not reason:
-            whole = (
-                entry.segment >= entry.nbytes < model.SEGMENTS[0]
-            )  # longer ones do not get longer than they were measured
+            # longer ones do not get longer than they were measured
+            whole = entry.segment >= entry.nbytes < model.SEGMENTS[0]
             segment = (
                 need.nbytes if whole else max(min(entry.segment, need.nbytes), need.nbytes // MAX_CHUNKS)
             )
@@ -175,9 +174,8 @@ def _cheapest(need: Need) -> Choice:
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     if not found:
         raise ArgumentError(f"no algorithm of {need.collective} serves this call on {need.nranks} ranks")
-    cost, name, segment = min(
-        found, key=lambda one: (one[0], one[1] == NATIVE, one)
-    )  # of two alike the one that is checked
+    # of two alike the one that is checked
+    cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
         cost, name, segment = min(

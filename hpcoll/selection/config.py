@@ -67,9 +67,8 @@ class Entry(NamedTuple):
     disturbed: bool = False  # other programs used the cores while it was measured
 
 
-Table = Mapping[
-    str, Mapping[str, tuple[Entry, ...]]
-]  # class of element types -> collective -> entries in order of size
+# class of element types -> collective -> entries in order of size
+Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]
 
 
 class Config(NamedTuple):

@@ -210,9 +210,8 @@ def read(path: Path) -> Document:
             return Document(version, "", ())
         sections = member(content, "sections", list, "")
         parsed = tuple(_section(section, f"sections[{index}]") for index, section in enumerate(sections))
-        levels = (
-            member(content, "levels", list, "") if "levels" in content else []
-        )  # which older files do not have
+        # which older files do not have
+        levels = member(content, "levels", list, "") if "levels" in content else []
         constants = [_constants(line, f"levels[{index}]") for index, line in enumerate(levels)]
         return Document(
             version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants)

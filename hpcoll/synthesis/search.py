@@ -18,11 +18,12 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.synthesis.hops import Demand, Hop, Task
 from hpcoll.synthesis.topologies import FAR, Edge, Fabric
 
+# ranks; chunks of all ranks; chunks times links times steps
 MAX_SEARCHED, MAX_CARRIED, MAX_CHOICES = (
     12,
     1024,
     1 << 16,
-)  # ranks; chunks of all ranks; chunks times links times steps
+)
 _WORKERS = 8  # searches in different ways at once, which is faster even on one core
 
 
@@ -107,9 +108,8 @@ def search(
         ArgumentError: OR-tools are missing, or as `bounds`.
     """
     cp, parts = _solver(), _parts(task, fabric)
-    limit = max_rounds or sum(
-        part.lower.steps + len(part.demands) * task.nranks for part in parts
-    )  # a round for each hop
+    # a round for each hop
+    limit = max_rounds or sum(part.lower.steps + len(part.demands) * task.nranks for part in parts)
     for steps in count(max(part.lower.steps for part in parts)):
         least = max(sum(part.lower.rounds for part in parts), steps * len(parts))
         if least > limit or (max_steps is not None and steps * len(parts) > max_steps):

@@ -79,9 +79,8 @@ class Group(dist.ProcessGroup):
         self._started: list[Work] | None = None  # since `start_coalescing`
         self._monitored, self._ncalls = MonitoredBarrier(comm), 0
         self.set_timeout(timeout)
-        with suppress(
-            TypeError
-        ):  # older versions of torch have no backends that Python can make, nor anything that asks for one
+        # older versions of torch have no backends that Python can make, nor anything that asks for one
+        with suppress(TypeError):
             for kind in DEVICES:
                 self._register_backend(torch.device(kind), _CUSTOM, _Behind(comm.rank, comm.size))
             self._set_default_backend(_CUSTOM)

@@ -50,9 +50,8 @@ def operator_for(op: Any, dtype: torch.dtype) -> Any:
     if dtype not in COMBINED:
         raise ArgumentTypeError(f"a reduction needs elements that can be combined, got {dtype}")
     if kind == _RedOp.PREMUL_SUM:
-        return premul_sum(
-            float(op.factor if hasattr(op, "factor") else op.__getstate__()[1])
-        )  # older versions tell it when pickled only
+        # older versions tell it when pickled only
+        return premul_sum(float(op.factor if hasattr(op, "factor") else op.__getstate__()[1]))
     found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
     if found is None:
         raise ArgumentTypeError(f"a reduction of {dtype} needs an operator that it has, got {kind}")

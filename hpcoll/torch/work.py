@@ -104,9 +104,8 @@ class Work(dist.Work):
 
     def _finish(self) -> None:
         for request in self._requests:
-            request.Wait(
-                self._status if isinstance(request, Request) else None
-            )  # a status of the library's own was filled by its Test
+            # a status of the library's own was filled by its Test
+            request.Wait(self._status if isinstance(request, Request) else None)
         for store in self._stores:
             store()
         self._end_with(None)

@@ -145,10 +145,11 @@ class GradientBuckets:
         self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.members}
         views = {name: view for bucket in self.buckets for name, view in bucket.views()}
         self.gradients: dict[str, Any] = {name: views[name] for name in agreed}
+        # inside of `no_sync`; gradients that were accumulated there
         self._collects, self._kept = (
             False,
             set[str](),
-        )  # inside of `no_sync`; gradients that were accumulated there
+        )
         self._begin()
 
     def __repr__(self) -> str:

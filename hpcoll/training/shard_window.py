@@ -122,9 +122,8 @@ class ShardWindow:
 
     def sync(self) -> None:
         """Progress accesses of other ranks, and order this rank's loads and stores with them."""
-        with suppress(
-            MPI.Exception
-        ):  # of a fault-tolerant library, when a rank died; ranks that wait for it find out by themselves
+        # of a fault-tolerant library, when a rank died; ranks that wait for it find out by themselves
+        with suppress(MPI.Exception):
             self._comm.Iprobe()
         self._win.Sync()
 

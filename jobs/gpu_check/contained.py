@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 OK, HUNG, NO_TIME, CRASHED = "ok", "hung", "no time", "crashed"
 _SET_CHILD_SUBREAPER = 36  # of prctl
+# seconds for a level of processes to dump, for all to end, and to be killed
 _DUMP_S, _TERM_S, _KILL_S = (
     1.5,
     2.0,
     5.0,
-)  # seconds for a level of processes to dump, for all to end, and to be killed
+)
 
 
 class Outcome(NamedTuple):

@@ -107,9 +107,8 @@ def run_variables(knobs: Knobs) -> dict[str, str]:
     mpi = Path(knobs.program("mpirun")).parent
     if mpi.is_absolute() and str(mpi) not in os.environ.get("PATH", "").split(":"):
         given["PATH"] = f"{mpi}:{os.environ.get('PATH', '')}"
-        if mpi.parent != knobs.venv and any(
-            mpi.parent.glob("lib/libmpi.so*")
-        ):  # mpi4py looks only in its own environment
+        # mpi4py looks only in its own environment
+        if mpi.parent != knobs.venv and any(mpi.parent.glob("lib/libmpi.so*")):
             given["LD_LIBRARY_PATH"] = ":".join(
                 filter(None, [str(mpi.parent / "lib"), os.environ.get("LD_LIBRARY_PATH")])
             )

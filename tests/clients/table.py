@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 NO_GPU = ("cupy", "numba")  # as mpi4py's own runner leaves them out
 CPU_TORCH = "torch==2.13.0+cpu"  # a third of the size of others
+# that sources are built with, beside what the environments have
 TOOLS = (
     "cython",
     "setuptools-scm",
     "vcs-versioning",
-)  # that sources are built with, beside what the environments have
+)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -16,6 +16,7 @@ TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 NEEDED = """set -e
 ip link add a type veth peer name b && ip link add c type bridge && tc qdisc add dev a root tbf rate 1gbit burst 16384 limit 1000000
 mount -n -t tmpfs tmpfs /dev/shm && hostname a"""
+# what another job hands to its ranks
 LAUNCHER = (
     "OMPI_",
     "PMIX_",
@@ -26,7 +27,7 @@ LAUNCHER = (
     "MPIR_",
     "HPCOLL_",
     "SLURM_",
-)  # what another job hands to its ranks
+)
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # as hosts.sh has it
 LIMIT_S = slowed(100)  # most seconds of one job
 

@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[2]
 SLURM = Path(__file__).with_name("slurm.sh")
 SKIPPED = 77  # status of slurm.sh on a machine that cannot do it
 JOB_LIMIT_S = slowed(100)
-EXITED = re.compile(
-    "prterun has exited|MPI_ABORT was invoked"
-)  # said, and on busy cores not always done, whatever was run: tried again
+# said, and on busy cores not always done, whatever was run: tried again
+EXITED = re.compile("prterun has exited|MPI_ABORT was invoked")
 EXITS_WITHIN_S, STUCK = 20, "stuck"
 ATTEMPTS = 3
 NODES = {"node1": [0, 1], "node2": [2, 3]}  # hosts and their ranks

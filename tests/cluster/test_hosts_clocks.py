@@ -11,11 +11,12 @@ from hosts_run import PATH, run, said
 pytestmark = pytest.mark.usefixtures("hosts")
 
 SOURCE = Path(__file__).with_name("host_clocks.c")
+# of each host: nanoseconds ahead, parts in a million too fast
 CLOCKS = (
     (0, 0),
     (7_300_000_000, 50),
     (-41_000_000_000, -50),
-)  # of each host: nanoseconds ahead, parts in a million too fast
+)
 
 # Compares `HostClock.common` with the truth, which the preloaded clock goes by, between and after measurements. Says the samples, the
 # greatest difference, how much of the error that was told it is, and that error at the end.

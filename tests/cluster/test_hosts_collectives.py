@@ -108,7 +108,6 @@ def test_every_algorithm(options: str) -> None:
     nranks, done = len(LAYOUTS[options]), job(options)
     assert said(nranks, done, "wrong") == ["[]"] * nranks
     ran = set(said(nranks, done, "ran")[0].split())
-    chosen = {
-        row.key for row in CATALOGUE.values() if COLLECTIVES[row.collective].neighbours
-    }  # by placement; test_hosts_bundles has all
+    # by placement; test_hosts_bundles has all
+    chosen = {row.key for row in CATALOGUE.values() if COLLECTIVES[row.collective].neighbours}
     assert (ran | chosen) - {f"{collective}/native" for collective in COLLECTIVES} == set(CATALOGUE)

@@ -10,9 +10,8 @@ from slowness import slowed
 pytestmark = pytest.mark.usefixtures("hosts")
 MORE = [pytest.mark.once, pytest.mark.ci]
 
-SOON_S = slowed(
-    15
-)  # for what is promised in about one: all hosts share this machine's cores, and others may use them, too
+# for what is promised in about one: all hosts share this machine's cores, and others may use them, too
+SOON_S = slowed(15)
 HEAD = """
 import signal, hpcoll
 comm = hpcoll.Communicator(world)
@@ -144,9 +143,8 @@ def test_mismatches(options: str, count: int) -> None:
         lines = text.splitlines()
         assert lines[-1] == "right", (rank, text)
         for line in lines[:-1]:
-            through = line.startswith(
-                ("root", "bytes")
-            )  # with the call, on some ranks, whose line nobody knows then
+            # with the call, on some ranks, whose line nobody knows then
+            through = line.startswith(("root", "bytes"))
             left = "" if through else r" at <string>:\d+"
             told = re.search(rf" (\d+\.\d\d) .*ranks? 0[-, \d]*: \w+\(.*{left}[^;]*; rank \d: \w+\(", line)
             assert told, (rank, line)

@@ -112,9 +112,8 @@ class Memory:
         self.host_pointers = host_pointers
         self.gpus, self.capacity, self._readable, self.peer_access = gpus, capacity, readable, peer_access
         self._table: dict[int, Allocation] = {}
-        self._vacant: dict[tuple[int, int], list[int]] = defaultdict(
-            list
-        )  # (length, first byte of its page) -> addresses
+        # (length, first byte of its page) -> addresses
+        self._vacant: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._numbers = count(1)
 
     def __iter__(self) -> Iterator[Allocation]:
@@ -198,9 +197,8 @@ class Memory:
     def _place(self, file: int, first: int, nbytes: int, ordinal: int, visible: bool) -> Allocation:
         length = -(-(first + nbytes) // PAGE) * PAGE
         vacant = self._vacant[length, first]
-        address = (
-            vacant.pop() if vacant else _map(None, length + 2 * PAGE, _NONE) + PAGE
-        )  # guards before and behind
+        # guards before and behind
+        address = vacant.pop() if vacant else _map(None, length + 2 * PAGE, _NONE) + PAGE
         if visible:
             _map(address, length, _BOTH, file)
         backing = _map(None, length, _BOTH, file)

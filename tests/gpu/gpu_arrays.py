@@ -12,12 +12,13 @@ class Plain:
     """An array with nothing but the CUDA array interface."""
 
     def __init__(self, memory: object, address: int, count: int, dtype: np.dtype) -> None:
+        # the memory is kept alive
         self._memory, self._address, self.size, self.dtype = (
             memory,
             address,
             count,
             dtype,
-        )  # the memory is kept alive
+        )
 
     def __getitem__(self, part: slice) -> "Plain":
         first, end, _ = part.indices(self.size)

@@ -16,6 +16,7 @@ from slowness import slowed
 
 LIMIT_S = slowed(90)  # most seconds of one job
 MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
+# what a job hands to its ranks
 _LAUNCHER = (
     "OMPI_",
     "PMIX_",
@@ -25,7 +26,7 @@ _LAUNCHER = (
     "MPI_",
     "MPIR_",
     "HPCOLL_",
-)  # what a job hands to its ranks
+)
 
 STARTS_JOBS = [  # marks of a file whose tests do: they run once, where this job has a single rank
     pytest.mark.mpi,

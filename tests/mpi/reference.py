@@ -48,9 +48,8 @@ REDUCTIONS = [
 ]
 
 
-SOON_S = slowed(
-    15
-)  # most seconds for what is promised in about one: other programs may use the cores, and what would hang hangs for ever
+# most seconds for what is promised in about one: other programs may use the cores, and what would hang hangs for ever
+SOON_S = slowed(15)
 
 
 def representative(cases: Iterable[tuple[str, str]]) -> list[Any]:

@@ -58,17 +58,15 @@ def provoke(case: Case, fault: str, victim: int, chance: random.Random) -> float
     if fault == "form":
         other, parted = in_another_form(case, chance)
         call = other if case.comm.rank in parted else case
-    nothing = (
-        call.form == "persistent" and call.count == 0 and fault != "form"
-    )  # no message, and none that comes the same way later
+    # no message, and none that comes the same way later
+    nothing = call.form == "persistent" and call.count == 0 and fault != "form"
     call.form = "blocking" if fault == "bit" or nothing else call.form
     if fault == "bit" and me:  # of all that was called so far
         resources(case.comm).message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
         call.run()
-        for _ in range(
-            4
-        ):  # whoever had its share already hears it in its next call, or in the next one that comes the same way
+        # whoever had its share already hears it in its next call, or in the next one that comes the same way
+        for _ in range(4):
             case.comm.Iallreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling").Wait()
             case.comm.Allreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling")
     except MismatchError:
@@ -124,9 +122,8 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
             break
     ended = ended or gives_up(comm)
     WORLD.Barrier()
-    if (
-        not ended and resources(comm).aborted_by is not None
-    ):  # who was through when others gave up hears it in its next call
+    # who was through when others gave up hears it in its next call
+    if not ended and resources(comm).aborted_by is not None:
         ended = gives_up(comm)
     assert WORLD.allreduce(int(ended)) in (0, WORLD.size), (
         f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"

@@ -71,10 +71,11 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         for result in found["results"]
     }
     expected = (WORLD.size + 3) * 65536
+    # the rate is that of arrays of the message's size
     assert (moved["native"], copied) == (
         [None, None],
         [65536],
-    )  # the rate is that of arrays of the message's size
+    )
     if SUPPORTED and WORLD.size > 1:
         out_of_place, in_place = moved["direct"]
         assert in_place == expected

@@ -187,9 +187,8 @@ def test_calls_that_only_the_library_has(double: Double) -> None:
     line = MPI.COMM_WORLD.Create_cart([n], periods=[False])
     x, y = double.Array(2).fill(rank), double.Array(4).fill(-1)
     call(line, "Neighbor_allgather", x, y)
-    assert (
-        y.get().tolist() == [rank - 1] * 2 + [rank + 1 if rank < n - 1 else -1] * 2
-    )  # nobody before rank 0: left as it was
+    # nobody before rank 0: left as it was
+    assert y.get().tolist() == [rank - 1] * 2 + [rank + 1 if rank < n - 1 else -1] * 2
     line.Free()
 
     first = MPI.Op.Create(
@@ -209,8 +208,7 @@ def test_calls_that_only_the_library_has(double: Double) -> None:
     matrix = double.Array((3, 4)).fill(rank)
     call(comm, "Bcast", [matrix, 1, column], n - 1)
     assert matrix.get().tolist() == [[n - 1, rank, rank, rank]] * 3
-    with pytest.raises(
-        ArgumentError, match="lacks 4 bytes behind it"
-    ):  # the mirror of a view has nothing of the rest
+    # the mirror of a view has nothing of the rest
+    with pytest.raises(ArgumentError, match="lacks 4 bytes behind it"):
         hpcoll.Communicator(MPI.COMM_WORLD).Bcast([matrix[1:], 1, column], n - 1)
     column.Free()

@@ -158,12 +158,13 @@ def test_same_order_of_blocks() -> None:
         [np.zeros(shape) for shape in ((4, 2, 3), (8, 3))],
         [np.zeros(shape, order="F") for shape in ((2, 3, 4), (2, 12))],
     )
+    # transposed, or of no such blocks
     others = [
         np.zeros((4, 3, 2)),
         np.zeros((2, 3, 4)),
         np.zeros(24),
         np.zeros((4, 2, 3), order="F"),
-    ]  # transposed, or of no such blocks
+    ]
     for block, good, bad in ((c, rows, columns), (f, columns, rows)):
         for many in good + others:
             check_same_order(block, many, 3, received=4)
@@ -173,9 +174,8 @@ def test_same_order_of_blocks() -> None:
                 check_same_order(block, many, 3, received=4)
             with pytest.raises(ArgumentError, match="need one memory order"):
                 check_same_order(many, block, 3, sent=4)
-    check_same_order(
-        np.zeros((1, 3)), np.zeros((1, 3, 4), order="F"), 3, received=4
-    )  # one row has both orders
+    # one row has both orders
+    check_same_order(np.zeros((1, 3)), np.zeros((1, 3, 4), order="F"), 3, received=4)
 
 
 def test_overlap() -> None:

@@ -30,9 +30,8 @@ def test_the_last_calls_are_kept(ncalls: int) -> None:
         comm.Allreduce(x[: 1 + i % 7], y[: 1 + i % 7], algorithm="recursive_doubling")
     first, records = log.records()
     found = [(number, *one) for number, one in enumerate(records.tolist(), first)]
-    calls = [one for one in found if not Signature.unpacked(one[1]).purpose][
-        -ncalls:
-    ]  # ranks have compared them meanwhile
+    # ranks have compared them meanwhile
+    calls = [one for one in found if not Signature.unpacked(one[1]).purpose][-ncalls:]
     wrong = [one for one in calls if not 0 < one[1 + f.ITS_BEGIN] <= one[1 + f.ITS_END]]
     wrong += [one for one in calls if "Allreduce(float64[" not in Signature.unpacked(one[1]).text(one[2])]
     wrong += [one for one in itertools.pairwise(calls) if one[1][2] != 1 + one[0][2] % 7]

@@ -50,9 +50,8 @@ def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -
         y = np.zeros(3_000_000 if name == "large count" else x.size)
         comm.Allreduce(spec, [y, MPI.DOUBLE], algorithm=algorithm)
         wrong += unless((y == comm.size * (comm.size + 1) / 2).all(), (turn, y))
-    wrong += unless(
-        len(described) < 3, described
-    )  # two programs where a count is cut into blocks that differ
+    # two programs where a count is cut into blocks that differ
+    wrong += unless(len(described) < 3, described)
     ensure_none(wrong)
     comm.Free()
 

@@ -87,9 +87,8 @@ def test_unknown_variable_is_warned_about(
         fresh().Free()
         fresh().Free()
     text = "environment variable HPCOLL_ALLREDUSE means nothing: did you mean HPCOLL_ALLREDUCE?"
-    assert sum(said == text for said in caplog.messages) == (
-        MPI.COMM_WORLD.rank == 0
-    )  # once, and not from every rank
+    # once, and not from every rank
+    assert sum(said == text for said in caplog.messages) == (MPI.COMM_WORLD.rank == 0)
 
 
 @pytest.mark.parametrize(

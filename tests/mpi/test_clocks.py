@@ -61,11 +61,12 @@ def all_forms(comm: hpcoll.Communicator) -> bool:
     right = True
     for count in (3, 50_000):
         x, y = np.ones(count), np.zeros(count)
+        # the second of the library's own is called by compiled code
         for algorithm in (
             "direct",
             "native",
             "native",
-        ):  # the second of the library's own is called by compiled code
+        ):
             comm.Allreduce(x, y, algorithm=algorithm)
         comm.Iallreduce(x, y, algorithm="direct").Wait()
         request = comm.Allreduce_init(x, y, algorithm="direct")
@@ -84,9 +85,8 @@ def test_compiled_code_reads_a_clock_that_only_goes_forward(monkeypatch: pytest.
     """Engines, the table of what is in flight, and calls of the library's own: each knows the function by itself."""
     clocks = {place: Clock() for place in (host_engine, progress_thread, call_cache)}
     comm = fresh()
-    monkeypatch.setattr(
-        engine_builder, "_PATTERNS", {}
-    )  # earlier engines have another function, and later ones must not have this
+    # earlier engines have another function, and later ones must not have this
+    monkeypatch.setattr(engine_builder, "_PATTERNS", {})
     for place, clock in clocks.items():
         monkeypatch.setattr(place, "function_address", clock.address_of)
     with another_board():

@@ -131,9 +131,8 @@ except (KeyboardInterrupt, hpcoll.PeerFailed) as error:
     done = finished(command(NRANKS, script), way)
     said = spoken(NRANKS, done.stdout)
     for rank in range(NRANKS):
-        found = re.fullmatch(
-            r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank])
-        )  # the second: of another rank's
+        # the second: of another rank's
+        found = re.fullmatch(r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank]))
         assert found, said
         assert float(found[1]) < SOON_S
     assert done.returncode != 0

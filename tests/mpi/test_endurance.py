@@ -125,9 +125,8 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
     [
         ("Dup", 20, 1, {}),
         *(pytest.param(kind, 10_000, 1, {}, marks=FULL) for kind in ("Dup", "Split", "reversed")),
-        *(
-            pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")
-        ),  # more than MPICH has context ids
+        # more than MPICH has context ids
+        *(pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         pytest.param("kept", 200, 25, {}, marks=FULL),
     ],
 )
@@ -217,6 +216,5 @@ def test_shapes_and_communicators_that_come_and_go() -> None:
     )
     for text in said.values():
         growth, nwindows = text.split()
-        assert (float(growth) < MOST_SHAPES_MB, nwindows) == (True, "2"), (
-            said
-        )  # one is kept for the next duplicate
+        # one is kept for the next duplicate
+        assert (float(growth) < MOST_SHAPES_MB, nwindows) == (True, "2"), said

@@ -53,9 +53,8 @@ def test_rounded_once(collective: str, algorithm: str, case: str, dtype: Any) ->
         comm.size,
     )
     last_bit = 2.0 ** (np.frexp(exact)[1] - (11 if dtype == np.float16 else 8))
-    slack = (
-        1e-6 * comm.size if case == "random" else 0
-    )  # the float32 sums of these depend on the order, by less than this
+    # the float32 sums of these depend on the order, by less than this
+    slack = 1e-6 * comm.size if case == "random" else 0
     good = found is None or (
         found.dtype == dtype
         and bool((np.abs(found.astype(np.float64) - exact) <= last_bit / 2 + slack).all())

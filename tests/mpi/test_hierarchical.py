@@ -139,9 +139,8 @@ def test_neighbours_in_bundles(collective: str, where: str) -> None:
             matched(targets, sources),
         )
         tell(one, nodes)
-        for count in (
-            (1, 30_001) if graph and not graph.lonely else ()
-        ):  # where a rank has no blocks not all know their size
+        # where a rank has no blocks not all know their size
+        for count in (1, 30_001) if graph and not graph.lonely else ():
             nsent = len(targets[comm.rank]) if collective == "alltoall" else 1
             send, found = np.random.default_rng(comm.rank).random((nsent, count)), list[np.ndarray]()
             for form, algorithm in (

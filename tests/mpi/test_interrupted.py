@@ -33,15 +33,13 @@ def test_ctrl_c(way: str) -> None:
 
     comm.Barrier(algorithm="dissemination")
     if comm.rank == 0:
-        while not (
-            context(comm).closed or resources(comm).lock[0] or wrong
-        ):  # again where it came before the call began
+        # again where it came before the call began
+        while not (context(comm).closed or resources(comm).lock[0] or wrong):
             error = raised(interrupted_call)
             wrong = unless(isinstance(error, KeyboardInterrupt), repr(error))
         again = raised(lambda: comm.Barrier(algorithm="dissemination", timeout=SOON_S))
-        wrong += not_refused(
-            again, f"{NOT_ENDED} .*(barrier/dissemination|a call before Barrier)"
-        )  # the latter if it came before a look
+        # the latter if it came before a look
+        wrong += not_refused(again, f"{NOT_ENDED} .*(barrier/dissemination|a call before Barrier)")
     ensure_none(wrong)
     comm.recover()
     total = np.zeros(3)

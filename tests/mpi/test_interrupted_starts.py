@@ -45,9 +45,8 @@ def test_a_start_that_is_left(persistent: bool) -> None:
         wrong = unless(isinstance(error, Alarm), repr(error))
     MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns
     if comm.rank != last:
-        error = raised(lambda: start().Wait()) or raised(
-            comm.Barrier
-        )  # messages of the first turns may have left
+        # messages of the first turns may have left
+        error = raised(lambda: start().Wait()) or raised(comm.Barrier)
         told = isinstance(error, PeerFailed) and f"rank {last} gave up: Alarm" in str(error)
         wrong = unless(told, repr(error))
     wrong += not_refused(raised(comm.Barrier), "an earlier collective did not end")

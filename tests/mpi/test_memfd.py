@@ -63,9 +63,8 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: 
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
     wrong += unless((x == comm.size).all(), x)
-    wrong += unless(
-        all(map(operator.le, holdings(), before)), (holdings(), before)
-    )  # less: what earlier tests left has gone
+    # less: what earlier tests left has gone
+    wrong += unless(all(map(operator.le, holdings(), before)), (holdings(), before))
     ensure_none(wrong)
     comm.Free()
 

@@ -123,13 +123,11 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
     went_on = list[bool]()
     text, seconds = caught(comm, lambda: (form(comm, method, arguments), went_on.append(True)), form)  # type: ignore[func-returns-value]
     quoted = [call.format(n=count, half=count // 2, nbytes=8 * count) for call in (theirs, mine)]
-    spelled = [
-        re.escape(call[1:]).replace(r"\(", r"(?:_init)?\(", 1) for call in quoted
-    ]  # Allreduce, Iallreduce, Allreduce_init
+    # Allreduce, Iallreduce, Allreduce_init
+    spelled = [re.escape(call[1:]).replace(r"\(", r"(?:_init)?\(", 1) for call in quoted]
     wrong = [one for one in spelled if not re.search(one, text)] + [seconds] * (seconds > SOON_S)
-    two_roots = (
-        comm.size == 2 and name == "root" and form is not persistent
-    )  # who are through before anybody sees it
+    # who are through before anybody sees it
+    two_roots = comm.size == 2 and name == "root" and form is not persistent
     wrong += unless(re.search(PLACE, text) or two_roots, "no place")
     wrong += ["returned"] if went_on and method in NEEDS_ALL and arguments[0].size else []
     ensure_none([(one, text) for one in wrong])

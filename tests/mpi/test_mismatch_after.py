@@ -60,9 +60,8 @@ def test_freed_with_it_in_flight(way: str) -> None:
     comm, wrong, total = made(way), list[str](), np.zeros(1)
     comm.Iallreduce(x(1), x(1)).Wait()
     started = list[MPI.Request]()
-    error = raised(
-        lambda: started.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
-    )  # who is late is told here
+    # who is late is told here
+    error = raised(lambda: started.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM)))
     at_free = raised(comm.Free)
     error = error or at_free or raised(started[0].Wait)
     wrong += unless(isinstance(error, MismatchError), repr(error))
@@ -158,9 +157,8 @@ def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     error = raised(lambda: comm.Bcast(arrays[0], timeout=0.3))
     if not late:
         MPI.COMM_WORLD.Barrier()
-    gave_up = isinstance(error, CollectiveTimeout) or (
-        late and error is None
-    )  # what was sent to it may be there before the news
+    # what was sent to it may be there before the news
+    gave_up = isinstance(error, CollectiveTimeout) or (late and error is None)
     wrong, there = unless(gave_up, repr(error)), weakref.ref(arrays.pop())
     del error
     gc.collect()

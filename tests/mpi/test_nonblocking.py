@@ -78,10 +78,11 @@ def test_algorithms(method: str, way: str) -> None:
     more = ((64, True),) if way == "started" or comm.size > 3 else ((None, False), (64, True), ("1K", False))
     crowded = comm.size > 2  # then every wait of MPICH for one of its own costs a time slice
     forms = [(name, segment, in_place) for name in names(method)[crowded:] for segment, in_place in more]
+    # sizes that only the root knows are told by a message that waits
     if way == "issued" and method in (
         "Gatherv",
         "Scatterv",
-    ):  # sizes that only the root knows are told by a message that waits
+    ):
         with pytest.raises(
             ArgumentError, match=f"I{method.lower()} takes algorithm 'direct' or 'native', got 'binomial'"
         ):

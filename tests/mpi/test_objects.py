@@ -333,9 +333,8 @@ def test_an_operator_that_raises_in_one_process(method: str) -> None:
         fits = type(error).__name__ == expected and (
             comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error)
         )
-        if (
-            comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]
-        ):  # no two results have a combination in common
+        # no two results have a combination in common
+        if comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]:
             alone = comm.rank == bad and comm.rank >= {"scan": 1, "exscan": 2}[method]
             fits = type(error).__name__ == ("LookupError" if alone else "NoneType")
         ensure(fits, (comm.rank, repr(error)))

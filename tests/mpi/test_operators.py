@@ -147,9 +147,8 @@ def test_nan_and_zeros(op: MPI.Op, special: float, collective: str, algorithm: s
         if found is None:
             continue
         wanted = folded(collective, inputs, np.minimum, comm.rank)
-        signed = comm.size > 1 and not (
-            collective in ("scan", "exscan") and comm.rank < 2
-        )  # one contribution alone is a copy
+        # one contribution alone is a copy
+        signed = comm.size > 1 and not (collective in ("scan", "exscan") and comm.rank < 2)
         wrong += unless(np.array_equal(found, wanted, equal_nan=True), (owner, "value"))
         wrong += [(owner, "sign")] if signed and np.signbit(found[found == 0]).any() else []
     ensure_none(wrong)

@@ -207,9 +207,8 @@ def test_views_and_symmetric_memory() -> None:
     shared[:] = every[comm.rank]
     comm.Allreduce(shared, result, order="rank")
     wrong += [] if result.tobytes() == wanted.tobytes() else ["symmetric"]
-    room = (
-        np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)
-    )  # at an odd multiple of four
+    # at an odd multiple of four
+    room = np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)
     comm.Allreduce(every[comm.rank][:15_001], room, order="rank")
     wrong += [] if room.tobytes() == wanted[:15_001].tobytes() else ["unaligned"]
     back = np.empty(100)

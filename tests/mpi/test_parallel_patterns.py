@@ -17,9 +17,8 @@ import hpcoll
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.once,
-    pytest.mark.skipif(
-        importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn"
-    ),  # whose import takes seconds
+    # whose import takes seconds
+    pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn"),
 ]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

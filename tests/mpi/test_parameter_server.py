@@ -54,9 +54,8 @@ def own_sgd(parameter: Any, gradient: Any, state: dict[str, Any], step: int) -> 
 def test_synchronous_is_the_serial_run(places: dict[str, Any], optimizer: Optimizer) -> None:
     """Bit for bit: gradients are added in the order of workers."""
     wrong: list[Any] = []
-    mine = (
-        initial() if RANK == 0 else {name: array + 7 for name, array in initial().items()}
-    )  # rank 0's values count
+    # rank 0's values count
+    mine = initial() if RANK == 0 else {name: array + 7 for name, array in initial().items()}
     with hpcoll.ParameterServer(WORLD, mine, optimizer=optimizer, **places) as server:
         if RANK in server.workers:
             worker, into = server.workers.index(RANK), initial()

@@ -138,9 +138,8 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     told = [text for rank in (0, 2) for text in said[rank]]
     assert [text for text in told if "PeerFailed" not in text] == []
     assert said[1] == []
-    if (
-        "_exit" in end and "MPICH" in MPI.Get_library_version()
-    ):  # hpcoll lets them hear of it before its launcher ends them
+    # hpcoll lets them hear of it before its launcher ends them
+    if "_exit" in end and "MPICH" in MPI.Get_library_version():
         assert len([one for one in told if re.search(r"rank 1 .* has left by os\._exit\(0\)", one)]) == 2, (
             told,
             others,

@@ -50,9 +50,8 @@ def test_all_again(count: int, in_place: bool) -> None:
     comm = communicator()
     cases = every(comm, count, in_place, roots=[comm.size - 1] if count != 5 else None)
     requests = [prepare(comm, case) for case in cases]
-    native = [
-        i for i, request in enumerate(requests) if not isinstance(request, PersistentRequest)
-    ]  # which MPI wants started in one order
+    # which MPI wants started in one order
+    native = [i for i, request in enumerate(requests) if not isinstance(request, PersistentRequest)]
     order = native + [i for i in own_order(requests, comm) if i not in native]
 
     def finish(all_of_them: list[Any]) -> None:

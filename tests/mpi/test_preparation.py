@@ -21,9 +21,8 @@ NRANKS, LAST = WORLD.size, WORLD.size - 1
 LATE = WORLD.rank == LAST
 COUNTS = [rank + 1 for rank in range(NRANKS)]
 TOTAL = sum(COUNTS)
-OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][
-    : COUNTS[WORLD.rank]
-]  # this rank's block
+# this rank's block
+OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][: COUNTS[WORLD.rank]]
 
 
 def reduce_scatter(comm: hpcoll.Communicator) -> bool:

@@ -53,9 +53,8 @@ def schedules(names: dict[str, Any], out: str) -> None:
 
 def halo_exchange(names: dict[str, Any], out: str) -> None:
     grid, own = names["grid"], names["u"][names["halo"].owned]
-    u = np.kron(
-        np.arange(NRANKS).reshape(grid.dims), np.ones(own.shape)
-    )  # the whole array, on this rank alone
+    # the whole array, on this rank alone
+    u = np.kron(np.arange(NRANKS).reshape(grid.dims), np.ones(own.shape))
     for _ in range(10):
         walled = np.pad(u, ((0, 0), (1, 1)))
         u = (np.roll(u, 1, 0) + np.roll(u, -1, 0) + walled[:, :-2] + walled[:, 2:]) / 4

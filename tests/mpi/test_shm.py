@@ -85,9 +85,8 @@ def test_staging_slots_have_no_memory_before_something_is_sent(monkeypatch: pyte
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
     wrong += [] if 0 < rings._used[:, 2].sum() < rings.capacity else [("800 B were", rings._used.tolist())]
     refuse = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(lambda *_: -1)
-    monkeypatch.setattr(
-        engine_builder, "_PATTERNS", {}
-    )  # earlier engines have another function, and later ones must not have this
+    # earlier engines have another function, and later ones must not have this
+    monkeypatch.setattr(engine_builder, "_PATTERNS", {})
     MPI.COMM_WORLD.Barrier()  # a rank that is in its last call yet would hear of the error there
     addresses = {"madvise": ctypes.cast(refuse, ctypes.c_void_p).value}
     monkeypatch.setattr(
@@ -266,9 +265,8 @@ def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_y
         node.nranks
     )
     monkeypatch.setattr(node, "refused", "")  # afterwards, too: it is said once
-    monkeypatch.setattr(
-        node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one
-    )  # of three message contexts, with whole pages
+    # of three message contexts, with whole pages
+    monkeypatch.setattr(node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one)
     found = list[bool]()
     for _ in range(2):
         kept.append(world.Dup())

@@ -16,11 +16,12 @@ from hpcoll.comm.team.team import Team
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
+# of communicators, which get context ids that were given back, and of messages on each
 TAG, LATER, MESSAGES = (
     5,
     4,
     40,
-)  # of communicators, which get context ids that were given back, and of messages on each
+)
 MOST_S = 5.0  # for one of them
 
 

@@ -171,9 +171,8 @@ def test_what_is_written(tmp_path: Path) -> None:
     """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
     job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
     (path,) = (tmp_path / "new" / "folder").iterdir()
-    json.loads(
-        path.read_text().rstrip().removesuffix(",") + "]"
-    )  # all of it is one array, but for the bracket that may be missing
+    # all of it is one array, but for the bracket that may be missing
+    json.loads(path.read_text().rstrip().removesuffix(",") + "]")
     found = events(path.parent)
     rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
     assert rows == {0: "rank 0", 16: "rank 1", 1: "rank 0 in flight 1", 17: "rank 1 in flight 1"}

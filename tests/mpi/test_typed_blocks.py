@@ -14,11 +14,12 @@ from hpcoll.runtime.engine.object_layout import SUPPORTED
 pytestmark = [pytest.mark.mpi, pytest.mark.twice]
 SHAPE = (4, 5, 6)
 NBYTES = 8 * 4 * 5 * 6
+# lengths and firsts, of twelve numbers each
 FACES = {
     0: ([1, 3, 4], (1, 1, 1)),
     1: ([2, 1, 6], (0, 3, 0)),
     2: ([4, 3, 1], (0, 1, 5)),
-}  # lengths and firsts, of twelve numbers each
+}
 
 
 def faces(n: int) -> list[MPI.Datatype]:

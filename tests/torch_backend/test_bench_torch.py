@@ -50,6 +50,5 @@ def test_wrong_answers_are_counted_on_all_ranks(
 
     operation = run._OPERATIONS[name]
     monkeypatch.setitem(run._OPERATIONS, name, operation._replace(call=partial(spoilt, by=operation.call)))
-    assert (
-        run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8
-    )  # before and after timing, of each contender
+    # before and after timing, of each contender
+    assert run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8

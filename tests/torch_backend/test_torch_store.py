@@ -63,9 +63,8 @@ def test_one_wins(shared: dist.Store) -> None:
 
 def test_kept_and_removed() -> None:
     server = Server()
-    ours = Store(
-        server.address, server.key, LIMIT
-    )  # as long as it is used: torch holds on to its C++ half alone
+    # as long as it is used: torch holds on to its C++ half alone
+    ours = Store(server.address, server.key, LIMIT)
     store = dist.PrefixStore("mine", ours)
     store.append("text", "ab")
     store.append("text", "cd")

@@ -45,9 +45,8 @@ class Backend(str):
 
 
 distributed_test.BACKEND = Backend(NAME)
-os.environ["BACKEND"] = (
-    "mpi" if WORLD.size >= ENOUGH else NAME
-)  # cases that want eight ranks of other backends want them not of MPI's
+# cases that want eight ranks of other backends want them not of MPI's
+os.environ["BACKEND"] = "mpi" if WORLD.size >= ENOUGH else NAME
 SKIPS = {one.exit_code: one.message for one in common_distributed.TEST_SKIPS.values()}
 
 

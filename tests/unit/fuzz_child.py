@@ -40,9 +40,8 @@ def main(name: str, first: int, count: int) -> int:
         for seed in range(first, first + count):
             sample = input_of(one, name, seed)
             files = files_of(sample, Path(folder))
-            print(
-                f"{name}, seed {seed}: ", end="", file=sys.__stderr__, flush=True
-            )  # the last line tells what hung
+            # the last line tells what hung
+            print(f"{name}, seed {seed}: ", end="", file=sys.__stderr__, flush=True)
             problem = problem_of(one, files, seed)
             print("well" if not problem else "FAILED", file=sys.__stderr__, flush=True)
             if problem:

@@ -120,9 +120,8 @@ def _xml_text(tree: Any) -> bytes:
 
 JSON = Form(json.loads, _json_text)
 XML = Form(_xml_tree, _xml_text)
-VARIABLES = Form(
-    _variables, _variables_text
-)  # as the system keeps an environment: NAME=value, with a NUL between
+# as the system keeps an environment: NAME=value, with a NUL between
+VARIABLES = Form(_variables, _variables_text)
 
 
 def mutated(sample: bytes, form: Form, dice: random.Random) -> bytes:

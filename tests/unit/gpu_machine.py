@@ -16,6 +16,7 @@ CHECK = ROOT / "jobs" / "gpu_check"
 NOTHING_TO_DO = dict.fromkeys(
     ("PACKAGES", "PROBES", "SMALL", "NRANKS", "FILES", "WAYS", "BENCH_NRANKS", "COLLECTIVES"), ""
 )
+# variables of whoever runs this test
 _MINE = (
     "TEST_",
     "MPI_LIMIT",
@@ -25,7 +26,7 @@ _MINE = (
     "PRTE",
     "HPCOLL_",
     "COV_",
-)  # variables of whoever runs this test
+)
 
 
 class Left(NamedTuple):

@@ -100,17 +100,15 @@ def check_specials() -> None:
             assert not np.signbit(target).any(), f"{op.name} of zeros of {dtype} has a sign"
     for dtype in HALVES:
         big, small = np.full(9, 1.0, dtype), np.full(9, float(ml_dtypes.finfo(dtype).eps) / 2, dtype)
-        check_fold(
-            ops.SUM, [big, small, small, small, small], shift=0, into=None
-        )  # rounded after every sum it would stay 1
+        # rounded after every sum it would stay 1
+        check_fold(ops.SUM, [big, small, small, small, small], shift=0, into=None)
     wide = np.float32([1e30, 1.0, -1e30])
     check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide[[0, 2, 1]]], shift=0, into=None)
     check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide], shift=0, into=None)
     rng = np.random.default_rng(8)
     for nsources in range(2, 9):
-        check_fold(
-            ops.SUM, [spread(wide.dtype, 19, rng) for _ in range(nsources)], shift=0, into=None
-        )  # each order rounds differently
+        # each order rounds differently
+        check_fold(ops.SUM, [spread(wide.dtype, 19, rng) for _ in range(nsources)], shift=0, into=None)
     for dtype in INTEGERS:
         limits = np.iinfo(dtype)
         target = np.zeros(17, dtype)

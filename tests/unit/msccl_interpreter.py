@@ -63,9 +63,8 @@ class Interpreter:
         ]
         self.workers = [_Worker(int(gpu.get("id", "")), block) for gpu in self.algo for block in gpu]
         self.by_id = {(worker.gpu, worker.id): worker for worker in self.workers}
-        haste = {
-            worker: rng.choice([1, 1, 1, 30, 1000]) * rng.random() for worker in self.workers
-        }  # some are far ahead of others
+        # some are far ahead of others
+        haste = {worker: rng.choice([1, 1, 1, 30, 1000]) * rng.random() for worker in self.workers}
         ready = [one for one in self.workers if one.tasks]
         while ready:
             worker = max(ready, key=haste.__getitem__) if rng.random() < 0.8 else rng.choice(ready)

@@ -91,9 +91,8 @@ class Interpreter:
 
     def complete(self, rank: int) -> bool:
         """Say whether a gpu's output is right; what it holds is the caller's then, and changes."""
-        block = (
-            self.gpus[0]["input_chunks"] * N // (1 if self.coll == "allgather" else self.nranks)
-        )  # of one gpu
+        # of one gpu
+        block = self.gpus[0]["input_chunks"] * N // (1 if self.coll == "allgather" else self.nranks)
         first = rank * block if self.coll == "reducescatter" else 0
         for cell in range(self.gpus[rank]["output_chunks"] * N):
             if self.coll in ("allreduce", "reducescatter"):

@@ -155,9 +155,8 @@ class Machine:
             return bits[0] if bits[2] else bits[1]
         if name == "cvt":
             found = _encode(_decode(bits[0], kind), words[-2])
-            return (
-                _decode(found, words[-2]) & _MASK[64] if words[-2][0] == "s" else found
-            )  # fills a wider register with its sign
+            # fills a wider register with its sign
+            return _decode(found, words[-2]) & _MASK[64] if words[-2][0] == "s" else found
         if name in ("shl", "shr"):
             by, width = min(bits[1] & _MASK[32], 64), int(kind[1:])
             value = _decode(bits[0], kind)

@@ -70,9 +70,8 @@ class World:
         self.at = [-1 for _ in nodes]  # call of each rank
         self.positions: dict[tuple[int, int], Position] = {}
         self.ready: list[tuple[int, int]] = []
-        self.parked: dict[int, list[tuple[int, int]]] = defaultdict(
-            list
-        )  # by rank, until something happens in its shared memory
+        # by rank, until something happens in its shared memory
+        self.parked: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.links: dict[tuple[int, int, int], tuple[deque[_Request], ...]] = defaultdict(
             lambda: (deque(), deque())
         )

@@ -36,15 +36,17 @@ class Memory:
         bases = np.cumsum([GUARD, *(-(-(n or 0) // GUARD) * GUARD + GUARD for n in nbytes)]).tolist()
         self.arena = rng.integers(0, 256, bases[-1], np.uint8)
         self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
+        # messages per byte
         self.read_by, self.written_by = (
             np.zeros(bases[-1], np.int16),
             np.zeros(bases[-1], np.int16),
-        )  # messages per byte
+        )
         self.granted = np.zeros(bases[-1], np.int16)
+        # operations on streams
         self.queued_read, self.queued_write = (
             np.zeros(bases[-1], np.int16),
             np.zeros(bases[-1], np.int16),
-        )  # operations on streams
+        )
         self.shared = shared
         self.returned: np.ndarray | None = None
 
@@ -173,12 +175,10 @@ class SharedMemory:
     """Rings and staging memory of all nodes; ``nodes`` says on which each rank is, ``capacity`` is bytes of a staging slot."""
 
     def __init__(self, nodes: Sequence[int], capacity: int, rng: np.random.Generator) -> None:
-        self.ranks = [
-            [rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes
-        ]  # of a rank's node, by local rank
-        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(
-            lambda: Ring(rng)
-        )  # source, destination, staging slot
+        # of a rank's node, by local rank
+        self.ranks = [[rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes]
+        # source, destination, staging slot
+        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(lambda: Ring(rng))
         self.staging = [Memory([capacity] * STAGING_SLOTS, rng) for _ in nodes]
         self.capacity = capacity
         self.handed_out: dict[tuple[int, int], int] = defaultdict(int)  # rank, staging slot -> bytes

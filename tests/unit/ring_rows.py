@@ -5,9 +5,8 @@ from typing import Any
 
 SLOTS, CAPACITY = 2, 2  # ring slots of a pair; lanes that fit into a staging slot
 
-Row = tuple[
-    Any, ...
-]  # of RESERVE, STAGE datum, POST peer kind datum, AWAIT peer, USE peer, ACK peer, DRAIN peer, OWN datum
+# of RESERVE, STAGE datum, POST peer kind datum, AWAIT peer, USE peer, ACK peer, DRAIN peer, OWN datum
+Row = tuple[Any, ...]
 
 
 class Rows:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HPCOLL = ROOT / "hpcoll"
+# need neither MPI nor a GPU nor a compiler
 READABLE_ANYWHERE = (
     "base",
     "schedules",
@@ -17,7 +18,7 @@ READABLE_ANYWHERE = (
     "synthesis",
     "formats",
     "registry",
-)  # need neither MPI nor a GPU nor a compiler
+)
 HEAVY = {"mpi4py", "cupy", "numba", "torch"}
 
 Edge = tuple[str, str]  # importing module, imported module

@@ -191,9 +191,8 @@ def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> Non
 
     hidden = replayed(tmp_path, lines(4.0), "--on-time", "1")
     assert hidden["measured"]["run"] == pytest.approx(0.011)
-    assert hidden["rank 1 on time"]["run"] == pytest.approx(
-        0.008, rel=0.01
-    )  # 4 and 1 ms of computing, and the barrier's 3
+    # 4 and 1 ms of computing, and the barrier's 3
+    assert hidden["rank 1 on time"]["run"] == pytest.approx(0.008, rel=0.01)
     waited = replayed(tmp_path, lines(0.0), "--on-time", "1")
     assert waited["rank 1 on time"]["run"] == pytest.approx(waited["measured"]["run"] - 0.003, rel=0.01)
 

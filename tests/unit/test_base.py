@@ -277,10 +277,11 @@ CONTROLS = [
     *map(chr, range(127, 160)),
     *"\u200b\u200e\u200f\u2028\u2029\u061c\ufeff\ud800\U000e0041",
 ]
+# marks that change the direction of what follows
 TURNING = [
     *map(chr, range(0x202A, 0x202F)),
     *map(chr, range(0x2066, 0x206A)),
-]  # marks that change the direction of what follows
+]
 ORDINARY = "Größe 日本語 עברית مرحبا e\u0301 🎉 √2 ½"
 
 

@@ -45,12 +45,13 @@ def passed(
         (2, passed(2.0, [0.998, 0.999]), 0.003, False),  # two ranks spin on two cores
         (2, passed(1.99, [0.93, 0.97], waited=0.01), 0.09, False),  # beside a machine's own programs
         (2, passed(2.0, [0.66, 0.67], waited=0.34), 0.67, True),  # beside another program
+        # four ranks on two cores: nobody else is there
         (
             2,
             passed(2.0, [0.497, 0.503, 0.499, 0.498], waited=0.5),
             0.003,
             False,
-        ),  # four ranks on two cores: nobody else is there
+        ),
         (2, passed(2.0, [0.4, 0.4, 0.4, 0.4], waited=0.6), 0.4, True),
         (2, passed(2.0, [0.5, 0.98], waited=0.5), 0.52, True),  # another on the core of one rank
         (8, passed(4.0, [1.0, 1.0]), 2.0, False),  # others have cores of their own

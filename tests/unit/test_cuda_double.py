@@ -142,9 +142,8 @@ def test_compiled_threads_call_through_addresses(double: Double) -> None:
     one, stream = filled(double, 1), driver().stream()
     driver()("cuMemsetD8Async", one, 5, N, stream)
     event, thread, libc = recorded(stream), ctypes.c_ulong(), ctypes.CDLL(None)
-    synchronize = ctypes.c_void_p(
-        driver().address("cuEventSynchronize")
-    )  # its signature is that of a thread's function
+    # its signature is that of a thread's function
+    synchronize = ctypes.c_void_p(driver().address("cuEventSynchronize"))
     assert libc.pthread_create(ctypes.byref(thread), None, synchronize, ctypes.c_void_p(event)) == 0
     assert libc.pthread_join(thread, None) == 0
     assert double.array(one, N).min() == 5

@@ -111,9 +111,10 @@ def test_strided_runs_interleave_without_a_race(double: Double) -> None:
         double.Array(1, np.int64).fill(7),
     )
     stream = driver().stream
+    # the first column
     words = [
         ctypes.c_int64(word) for word in (dense.address, whole.address, 1, 1, 1, 1, 6, 1, 0, 0, 0, 0, 32, 8)
-    ]  # the first column
+    ]
     parameters = (ctypes.c_void_p * 14)(*(ctypes.addressof(word) for word in words))
     driver()(
         "cuLaunchKernel",
@@ -145,9 +146,8 @@ def test_kernels_touch_what_gpus_can(double: Double) -> None:
     assert fold(double, entry, host.ctypes.data, gpu.address, host.ctypes.data) == 0
     assert set(host) == {5}
     assert fold(double, entry, gpu.address, pinned.address, pinned.address, count=N + 1) == 700
-    assert (
-        fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700
-    )  # overlaps its source partly
+    # overlaps its source partly
+    assert fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700
     assert fold(double, entry, gpu.address + 2, pinned.address, pinned.address, count=1) == 716
     assert launch(double, "pack_8", gpu.address, gpu.address + 4, *[1] * 6, *[0] * 6) == 716
     assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 2, N, block=0) == 1

@@ -55,10 +55,11 @@ def test_array_interface(double: Double) -> None:
 def test_memory_order_and_gaps(double: Double) -> None:
     x = double.Array((3, 4), np.float32)
     assert on_gpu(Cai(x.address, (3, 4), strides=(16, 4)))[1:3] == ((3, 4), None)  # strides that say nothing
+    # of an axis that nobody walks
     assert on_gpu(Cai(x.address, (3, 1), strides=(4, 99)))[1:3] == (
         (3, 1),
         None,
-    )  # of an axis that nobody walks
+    )
     fortran = on_gpu(Cai(x.address, (3, 4), strides=(4, 12)))
     assert (fortran.order, fortran.nbytes, fortran.span) == ("F", 48, (x.address, x.address + 48))
     column = on_gpu(x[:, 1])
@@ -185,10 +186,11 @@ def test_freed_memory(double: Double) -> None:
     refused(f"no memory is at {x.address:#x}: it was freed or never allocated", Cai(x.address, (1000,)))
     refused("no memory is at 0x10: it was freed or never allocated", Cai(0x10, (1,)))
     page = np.zeros(4, np.float32)
+    # its end
     refused(
         f"no memory is at {page.ctypes.data:#x}: it was freed or never allocated",
         Cai(page.ctypes.data, (1 << 45,)),
-    )  # its end
+    )
     refused(f"no memory is at {x.address:#x}: it was freed or never allocated", double.dlpack(x))
 
 

@@ -26,9 +26,8 @@ ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {
     "COLUMNS": "80",
 }
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
-FIRST = {
-    command: block for block in reversed(SHELL) for command in block.commands
-}  # what stands in several blocks is run in the first
+# what stands in several blocks is run in the first
+FIRST = {command: block for block in reversed(SHELL) for command in block.commands}
 CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
 DRAWN = [
     shlex.split(command)[1:]

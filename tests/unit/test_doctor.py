@@ -186,9 +186,8 @@ def test_on_two_ranks() -> None:
     assert (result.returncode != 0) == any(line.startswith("FAIL") for line in lines), result.stderr
     assert lines[0].startswith("ok    MPI library: ")
     assert sum(line.startswith("ok    launcher: ") and line.endswith(", 2 ranks") for line in lines) == 1
-    assert any(
-        line.startswith("ok    placement: 1 node of 2 ranks") for line in lines
-    )  # and its caches, where it has several
+    # and its caches, where it has several
+    assert any(line.startswith("ok    placement: 1 node of 2 ranks") for line in lines)
 
 
 def foreign_mpiexec() -> str:

@@ -132,9 +132,8 @@ def test_many_norms_at_once(dtype: np.dtype) -> None:
         ).reshape(-1, 5)
     )
     part, half = 2.0 ** -((fraction + 1) // 2), 2.0 ** -(fraction + 1)
-    tie = np.array(
-        [1, part, part * (fraction % 2), half]
-    )  # 1, 2 * half and half**2: the square of a number halfway between two others
+    # 1, 2 * half and half**2: the square of a number halfway between two others
+    tie = np.array([1, part, part * (fraction % 2), half])
     for rest, scale in product((0, least, 2.0**-530), (1, 2.0**400, 2.0**-500) if dtype == DOUBLE else (1,)):
         rows.append(np.array([*(scale * tie), rest]))
     rows += [
@@ -247,9 +246,8 @@ def test_accumulators_of_products() -> None:
     assert one.round() == exact_dot(None, x, y) == other.round(np.float64)
     assert other.round().dtype == np.float32
     mixed = ExactAccumulator()
-    mixed.add_product(
-        np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1)
-    )  # types that NumPy does not combine
+    # types that NumPy does not combine
+    mixed.add_product(np.full(3, 1.5, ml_dtypes.bfloat16), np.full(3, 2**31 - 1))
     assert mixed.round() == 4.5 * (2**31 - 1)
 
 
@@ -259,10 +257,11 @@ def test_accumulators_of_products() -> None:
         (lambda: exact_sum(None, np.zeros(3), 1), "axis needs different axes of an array that has 1, got 1"),
         (lambda: exact_sum(None, np.zeros((3, 3)), (0, -2)), r"got \(0, -2\)"),
         (lambda: exact_sum(None, np.zeros(3, np.longdouble)), f"got {np.dtype(np.longdouble)}"),
+        # a floating type, says NumPy
         (
             lambda: exact_sum(None, np.zeros(3, ml_dtypes.float8_e5m2)),
             "up to float64, got float8_e5m2",
-        ),  # a floating type, says NumPy
+        ),
         (
             lambda: exact_mean(None, ["a"]),
             "exact_mean: exact sums need integers or floating-point numbers up to float64, got <U1",

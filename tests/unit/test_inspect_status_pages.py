@@ -27,9 +27,8 @@ def test_jobs_are_told_apart(machine: Machine) -> None:
     machine.rank(1, nranks=2)
     machine.rank(0, call([1]), nranks=2, pid=200, launcher="a", started=60.0, peers={0: 200, 1: 201})
     machine.rank(1, nranks=2, pid=201, launcher="b", started=61.0, peers={1: 201, 0: 200})
-    machine.rank(
-        0, nranks=2, pid=300, started=62.0, peers={0: 300, 1: 301}
-    )  # the first one's launcher, another world
+    # the first one's launcher, another world
+    machine.rank(0, nranks=2, pid=300, started=62.0, peers={0: 300, 1: 301})
     jobs = look(machine.folder).jobs
     seen = [[(rank.pid, rank.has_page) for rank in job.ranks.values()] for job in jobs]
     assert seen == [[(100, True), (101, True)], [(200, True), (201, True)], [(300, True), (301, False)]]

@@ -117,9 +117,8 @@ def test_folds(name: str, cc: Capability, few: tuple[str, ...], compiled: None) 
 
 def check_half(text: str, name: str, dtype: np.dtype) -> None:
     """All arithmetic in float32; one rounding for each element, in however many arrays it is stored."""
-    found = re.findall(
-        r"\b(?:add|mul|sub|fma|min|max)\.(?:rn\.)?(\w+)", text
-    )  # add.rn.f32.f16 reads a half and adds in float32
+    # add.rn.f32.f16 reads a half and adds in float32
+    found = re.findall(r"\b(?:add|mul|sub|fma|min|max)\.(?:rn\.)?(\w+)", text)
     assert not {"f16", "bf16", "f16x2", "bf16x2"} & set(found)
     assert re.search(rf"\b{ARITHMETIC.get(name, 'setp')}\.(\w+\.)*f32", text)
     stored = 8 * len(re.findall(r"st\.global\.v4\.u32", text)) + len(re.findall(r"st\.global\.[ub]16", text))

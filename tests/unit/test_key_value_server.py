@@ -203,9 +203,8 @@ def test_another_user_stops_nobody(server: Server) -> None:
         assert flood.stdout.readline() == "1300 as 65534\n"
         late.append(connect(server.address, server.key))
         assert [ask(one, "add", "n", 1) for one in (connection, *late)] == list(range(1, 23))
-        until(
-            lambda: MOST // 2 < descriptors() - known - 2 * len(late) <= MOST + 2
-        )  # two are pipes of this test
+        # two are pipes of this test
+        until(lambda: MOST // 2 < descriptors() - known - 2 * len(late) <= MOST + 2)
         assert len(threads()) == 2 + len(late)
         flood.communicate()
     until(lambda: descriptors() == known + 2 * len(late))

@@ -83,9 +83,8 @@ def test_the_log_says_once_what_goes_to_the_library(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "hpcoll"):
         for rank in (1, 0, 0):
             ledger.library("allreduce", "complex256", WHY, rank).note(0)
-        assert (
-            caplog.messages == []
-        )  # another rank has counted it first, and all of them are in one ledger here only
+        # another rank has counted it first, and all of them are in one ledger here only
+        assert caplog.messages == []
         for _ in range(2):
             ledger.library("allreduce", "float128", WHY, 0).note(0)
         ledger.library("barrier", "", WHY, 0).note(0)

@@ -36,6 +36,7 @@ NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
     "in turn on two": lambda rank: rank % 2,
 }
 SHORT = ("all on one", "neighbours in threes")  # the placements of the short run
+# elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
 COUNTS = (
     0,
     1,
@@ -51,7 +52,7 @@ COUNTS = (
     20,
     33,
     70,
-)  # elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
+)
 
 
 def shared_modes(nranks: int, rng: random.Random) -> list[tuple[tuple[bool, bool], ...]]:

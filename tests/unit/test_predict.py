@@ -85,9 +85,8 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
         assert few.table.nbuilt == int(per_node)
     for nbytes in (8, 1 << 20):
         expected = predict(every, nbytes, LEVELS).seconds
-        tolerance = (
-            1e-9 if per_node == "1" or key.endswith("ring") else 0.2
-        )  # who of several comes first on a link that they share
+        # who of several comes first on a link that they share
+        tolerance = 1e-9 if per_node == "1" or key.endswith("ring") else 0.2
         assert predict(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
         if few.table.nbuilt < nranks and few.table.nbuilt == int(per_node):
             assert predict_in_lockstep(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)

@@ -17,16 +17,18 @@ S, R, W, C, F = (int(code) for code in (Code.SEND, Code.RECV, Code.WAIT, Code.CO
 STAGE, POST, AWAIT, ACK, DRAIN, RESERVE = (
     int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.RESERVE)
 )
+# from rank 0's INPUT to rank 1's OUTPUT
 SEND_0, RECV_1, WAIT = (
     (S, 0, 1, 0, 0, 8),
     (R, 0, 0, 1, 0, 8),
     (W, 0),
-)  # from rank 0's INPUT to rank 1's OUTPUT
+)
+# from rank 0's INPUT
 INLINE, STAGED, IN_PLACE = (
     (POST, 1, 0, 0, 0, 8),
     (POST, 1, 0, 0, 0, 64),
     (POST, 1, 0, 0, 0, 64, 1),
-)  # from rank 0's INPUT
+)
 FILL = [(RESERVE,), (STAGE, 0, 0, 0, 0, 64)]
 TAKE = [(AWAIT, 0, 0, 0, 0, 8), (C, 1, 0, MESSAGES, 0, 8), (ACK, 0)]  # at rank 1, into its OUTPUT
 TAKE_64 = [(AWAIT, 0, 0, 0, 0, 64), (C, 1, 0, MESSAGES, 0, 64), (ACK, 0)]

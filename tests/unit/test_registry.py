@@ -203,9 +203,8 @@ def test_derived_costs_are_those_of_the_formulas(key: str, nranks: int) -> None:
     assert (found.rounds, found.sent) == pytest.approx((row.cost("rounds", nranks), row.cost("sent", nranks)))
     assert found.received == pytest.approx(max(row.cost("received", nranks), row.cost("sent", nranks)))
     assert found.largest == pytest.approx(row.cost("largest", nranks))
-    if (
-        key != "allreduce/rabenseifner" or nranks & (nranks - 1) == 0
-    ):  # of others the formula leaves out a wait
+    # of others the formula leaves out a wait
+    if key != "allreduce/rabenseifner" or nranks & (nranks - 1) == 0:
         assert found.critical == pytest.approx(row.cost("critical", nranks))
 
 

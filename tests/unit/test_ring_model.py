@@ -21,11 +21,12 @@ ROWS = {
     "3 ranks in a ring, two messages": in_a_ring(3, ("staged", "inline")),
     "3 ranks in a ring": in_a_ring(3, ("staged",)),
 }
+# where stores may overtake
 LARGE = (
     "3 ranks, one sends all kinds",
     "3 ranks in a ring, two messages",
     "2 ranks, only staged",
-)  # where stores may overtake
+)
 OTHERS, SLOT = (
     "a receiver reads what is not its message",
     "a ring slot is written before its message was read",

@@ -32,9 +32,8 @@ def test_gpu_routes(mpi_takes_gpu: bool) -> None:
     by_mpi = CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute
     some = gpu_routes(LOCAL_PEERS, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)
     assert kinds(some) == [(by_mpi, 3), (PinnedRingRoute, 0), (IpcRoute, 2)]
-    unreached = gpu_routes(
-        {}, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu
-    )  # IPC announces messages in rings
+    # IPC announces messages in rings
+    unreached = gpu_routes({}, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)
     assert kinds(unreached) == [(by_mpi, 3), (by_mpi, 4), (by_mpi, 6)]
 
 

@@ -50,9 +50,8 @@ def test_rounds_and_bytes_are_as_the_row_says(row: Algorithm) -> None:
             assert proof.rounds == row.cost("rounds", nranks)
             nchunks = all_schedules(row.key, nranks, root)[0].nchunks
             if row.key == "alltoall/bruck" and nranks & (nranks - 1):
-                assert proof.chunks_sent / nchunks < row.cost(
-                    "sent", nranks
-                )  # a bound: the formula is that of powers of two
+                # a bound: the formula is that of powers of two
+                assert proof.chunks_sent / nchunks < row.cost("sent", nranks)
             else:
                 assert proof.chunks_sent / nchunks == pytest.approx(row.cost("sent", nranks))
 
@@ -156,9 +155,8 @@ def test_pat_and_bine_keep_most_blocks_on_the_node(collective: str, nranks: int,
         for name in ("pat", "bine", "circulant")
     )
     assert pat < 0.75 * circulant
-    assert (
-        bine < (0.9 if nranks % 2 == 0 else 1.1) * pat
-    )  # the odd one exchanges blocks with ranks of all nodes
+    # the odd one exchanges blocks with ranks of all nodes
+    assert bine < (0.9 if nranks % 2 == 0 else 1.1) * pat
 
 
 # --- trees

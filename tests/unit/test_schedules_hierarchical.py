@@ -29,10 +29,11 @@ NRANKS = (*range(2, 11), 12, 16)
 # differ it is one for every row: the longest chain need not pass through the largest node. Nothing is collected where a single rank of a
 # node has neighbours elsewhere.
 UPPER_BOUND = {"allreduce/leaders"}
+# who sends most in the tree need not be who sends most on the node
 SENT_LESS = {
     "bcast/hierarchical",
     "reduce/hierarchical",
-}  # who sends most in the tree need not be who sends most on the node
+}
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 

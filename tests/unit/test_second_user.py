@@ -42,9 +42,8 @@ def as_second(command: str, **variables: Path | str) -> None:
 
 def kept(**variables: Path) -> tuple[str, str]:
     """Return what a process of this user gets from its cache, and what it says."""
-    environment = {
-        name: value for name, value in os.environ.items() if "LOCAL" not in name
-    }  # the first process of its node
+    # the first process of its node
+    environment = {name: value for name, value in os.environ.items() if "LOCAL" not in name}
     done = subprocess.run(
         [sys.executable, "-c", KEPT],
         env={**environment, **{k: str(v) for k, v in variables.items()}},

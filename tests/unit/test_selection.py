@@ -14,11 +14,12 @@ from hpcoll.selection.choose import Choice, Need, choose, fitting, unfit
 from hpcoll.selection.config import NATIVE, Config, Entry, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
+# collectives whose v forms leave sizes unknown to some ranks
 UNKNOWN_SIZES = (
     "gather",
     "scatter",
     "alltoall",
-)  # collectives whose v forms leave sizes unknown to some ranks
+)
 
 
 def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 << 20, **more: Any) -> Need:

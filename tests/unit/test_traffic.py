@@ -80,9 +80,8 @@ def busiest(row: Algorithm, nranks: int) -> float:
     return max(moved) / (8 * block * nranks)
 
 
-AT_ONCE = [
-    row for row in CATALOGUE.values() if row.shared and row.key != "bcast/direct"
-]  # there the others wait for the root
+# there the others wait for the root
+AT_ONCE = [row for row in CATALOGUE.values() if row.shared and row.key != "bcast/direct"]
 
 
 @pytest.mark.parametrize("row", AT_ONCE, ids=lambda row: row.key)

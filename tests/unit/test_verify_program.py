@@ -33,9 +33,8 @@ def in_channels(schedules: Sequence[Schedule], nchannels: int, rng: Random) -> l
     for s in schedules:
         numbers: Counter[tuple[int, int]] = Counter()
         channels: list[list[Step]] = [[] for _ in range(nchannels)]
-        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(
-            list
-        )  # (channel, steps done, wrote) of a chunk
+        # (channel, steps done, wrote) of a chunk
+        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(list)
         for step in s.channels[0]:
             pair = (s.rank, step.peer) if step.op == Op.SEND else (step.peer, s.rank)
             key = *pair, numbers[pair]

@@ -25,9 +25,8 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step, cells_of
 
-_ROOM = (
-    RING_SLOTS - 1
-)  # messages from one rank to another that may be under way: one less than the engine has slots for
+# messages from one rank to another that may be under way: one less than the engine has slots for
+_ROOM = RING_SLOTS - 1
 
 
 class _ChannelInTime:
@@ -54,16 +53,13 @@ class _Run:
         self.channels = [_ChannelInTime(lane, index) for lane in lanes for index in lane.channels]
         self.of = {(channel.lane.rank, channel.index): channel for channel in self.channels}
         self.heap: list[tuple[int, int, _ChannelInTime]] = []
-        self.links: dict[tuple[int, int, int], deque[LaneMessage]] = defaultdict(
-            deque
-        )  # messages that nobody has taken
+        # messages that nobody has taken
+        self.links: dict[tuple[int, int, int], deque[LaneMessage]] = defaultdict(deque)
         self.receivers: dict[tuple[int, int, int], _ChannelInTime] = {}
-        self.pairs: dict[tuple[int, int], deque[LaneMessage]] = defaultdict(
-            deque
-        )  # messages that are not received, in order
-        self.held: dict[tuple[int, int], list[_ChannelInTime]] = defaultdict(
-            list
-        )  # channels that find no room
+        # messages that are not received, in order
+        self.pairs: dict[tuple[int, int], deque[LaneMessage]] = defaultdict(deque)
+        # channels that find no room
+        self.held: dict[tuple[int, int], list[_ChannelInTime]] = defaultdict(list)
         for channel in self.channels:
             self.push(channel, 0)
 

@@ -66,9 +66,8 @@ class _Program(Machine):
         )
         self.budget.spend(len(self.channels) ** 2 * kind.itemsize, CLOCKS)
         self.clocks = np.zeros((len(self.channels), len(self.channels)), kind)
-        self.carried: dict[int, deque[np.ndarray]] = defaultdict(
-            deque
-        )  # id of a link -> clocks of the messages on it
+        # id of a link -> clocks of the messages on it
+        self.carried: dict[int, deque[np.ndarray]] = defaultdict(deque)
         self.awaited = Counter(
             (rank.rank, *step.after) for rank in self.ranks for c in rank.schedule.channels for step in c
         )
@@ -136,9 +135,10 @@ class _Program(Machine):
         first = end
         while first and steps[first - 1].op is Op.AFTER:
             first -= 1
+        # of each channel
         latest = {
             steps[at].after[0]: at for at in sorted(range(first, end), key=lambda at: steps[at].after[1])
-        }  # of each channel
+        }
         left = {at: (rank, *steps[at].after) for at in latest.values()}
         self.budget.spend(len(left) ** 2, TURNS)
         for at, wait in list(left.items()):

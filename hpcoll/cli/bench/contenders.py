@@ -41,9 +41,8 @@ class Contender(NamedTuple):
     comm: Communicator | None = (
         None  # the communicator whose ledger tells what ran; None where ``name`` says it
     )
-    serves: Callable[[Case, str], bool] = lambda case, side: (
-        True
-    )  # says whether there is such a call for a case and a side
+    # says whether there is such a call for a case and a side
+    serves: Callable[[Case, str], bool] = lambda case, side: True
 
 
 class Contenders(NamedTuple):
@@ -164,9 +163,8 @@ def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:
     problem = ""
     try:
         made = Communicator(world.Dup())
-        made.Bcast(
-            gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8))
-        )  # routes are found at the first call with GPU arrays
+        # routes are found at the first call with GPU arrays
+        made.Bcast(gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8)))
     except HpcollError as error:
         problem = str(error)
     finally:
@@ -190,9 +188,8 @@ def _native(request: BenchRequest, world: MPI.Intracomm) -> Bind:
 
 
 def _ours(request: BenchRequest, comm: Communicator, name: str) -> Bind:
-    op = (
-        (to_native(request.op) or request.op) if request.op else None
-    )  # where MPI has the operator, both are called with it, as users do
+    # where MPI has the operator, both are called with it, as users do
+    op = (to_native(request.op) or request.op) if request.op else None
     extras = {"algorithm": None if name == AUTO else name, "segment": request.segment, "order": request.order}
     return lambda case, buffers: bind(case, buffers, comm, op, request.mode, request.spec, **extras)
 

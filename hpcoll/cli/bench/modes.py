@@ -23,9 +23,8 @@ Call = Callable[[], object]
 class CallMode(NamedTuple):
     """A call in one mode."""
 
-    start: Callable[
-        [], Any
-    ]  # returns a request in the modes that have one per call; else the same as ``call``
+    # returns a request in the modes that have one per call; else the same as ``call``
+    start: Callable[[], Any]
     call: Call  # the whole call, from start to end
     free: Call  # frees what the call holds; collective in persistent mode
 

@@ -181,9 +181,8 @@ class Report:
     heading: Sequence[str]  # lines about software and machine
     rows: Sequence[ResultRow]
     notes: Sequence[str] = ()  # remarks for the reader
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # further JSON members: args, env, config, start_time, end_time
+    # further JSON members: args, env, config, start_time, end_time
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def blocks(self) -> Iterable[tuple[str, list[ResultRow]]]:
         """Return the rows of each algorithm, in the order of their first appearance."""

@@ -18,11 +18,12 @@ from hpcoll.comm.arguments.call import to_native
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.collectives import COLLECTIVES, nblocks
 
+# raised by a call that the MPI library or mpi4py lacks
 _MISSING = (
     MPI.Exception,
     NotImplementedError,
     AttributeError,
-)  # raised by a call that the MPI library or mpi4py lacks
+)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from hpcoll.base.machine import read
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.probes import cpu_quota
 
-_BOOT = Path(
-    "/proc/sys/kernel/random/boot_id"
-)  # the same on hosts that are emulated on one machine, and share its cores
+# the same on hosts that are emulated on one machine, and share its cores
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Watch:

@@ -39,9 +39,8 @@ class _Operation(NamedTuple):
 
     collective: str  # the collective of hpcoll that says what it means
     side: str  # in place where one tensor is both read and written
-    call: Callable[
-        ..., Any
-    ]  # takes source, target and a list of parts that lie apart, one per rank; keywords: group and async_op
+    # takes source, target and a list of parts that lie apart, one per rank; keywords: group and async_op
+    call: Callable[..., Any]
     lists: str = ""  # "source" or "target" where the parts take its place; else empty
 
 
@@ -82,9 +81,8 @@ class _Calls(NamedTuple):
 
     case: Case
     buffers: Buffers
-    parts: list[
-        torch.Tensor
-    ]  # parts of the target or the source, where the operation takes a list; else none
+    # parts of the target or the source, where the operation takes a list; else none
+    parts: list[torch.Tensor]
     whole: torch.Tensor  # the tensor of which they are parts
     by: Mapping[tuple[str, str], Callable[[], object]]  # the call for each contender
 

@@ -86,9 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     mpi = sys.modules.get("mpi4py.MPI")
     runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
     report = _with_mpi(examine(rank)) if runs else _in_child(examine(rank))
-    if not report.merged or (
-        report.nranks == 1 and rank
-    ):  # programs of one rank each: the first speaks for all
+    # programs of one rank each: the first speaks for all
+    if not report.merged or (report.nranks == 1 and rank):
         return 0
     document = as_json(report.merged, report.nranks, hpcoll.__version__)
     print(
@@ -100,9 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _in_child(local: list[Finding]) -> DoctorReport:
     """Run `_with_mpi` in another process; where that fails, report what is known without it."""
-    page = os.memfd_create(
-        "hpcoll-doctor", 0
-    )  # the child inherits it, and whatever the launcher handed to this process
+    # the child inherits it, and whatever the launcher handed to this process
+    page = os.memfd_create("hpcoll-doctor", 0)
     command = python(f"from hpcoll.cli.doctor.command import child; child({page})")
     try:
         done = subprocess.run(
@@ -140,9 +138,8 @@ def child(page: int) -> None:
             lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
         lines.write(json.dumps(loaded_library(MPI)) + "\n")
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # mpi4py's, about a launcher that does not fit: the report says more
+        # mpi4py's, about a launcher that does not fit: the report says more
+        warnings.simplefilter("ignore", RuntimeWarning)
         if mpi4py.rc.threads:
             MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
         else:
@@ -274,9 +271,8 @@ def check_failures(mpi: ModuleType) -> Finding:
     if knows_failures():
         return Finding(OK, "failures of ranks", "the others may go on, by comm.shrink()")
     vendor, release = mpi.get_vendor()
-    has = (
-        mpi.ERR_PROC_FAILED != mpi.ERR_REVOKED and vendor == OPEN_MPI and release >= (5,)
-    )  # mpi4py's wheel has the codes for 4.1, too
+    # mpi4py's wheel has the codes for 4.1, too
+    has = mpi.ERR_PROC_FAILED != mpi.ERR_REVOKED and vendor == OPEN_MPI and release >= (5,)
     why = (
         "not started by mpirun --with-ft ulfm" if has else "the library has nothing for it, Open MPI 5 would"
     )

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.text import LINE, printable, ranks_in_words
 
+# levels: fine, worth knowing, will cost time or answers, does not work
 OK, NOTE, WARN, FAIL = (
     "ok",
     "note",
     "warn",
     "FAIL",
-)  # levels: fine, worth knowing, will cost time or answers, does not work
+)
 LEVELS = (OK, NOTE, WARN, FAIL)
 MAX_NAMED = 6  # hosts that a line names
 

@@ -16,10 +16,11 @@ _FAMILIES = {
     **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
     **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
 }
+# libmpi.so may be a script for the linker, which cannot be loaded
 _FILES = {
     OPEN_MPI: "libmpi.so.40",
     MPICH: "libmpi.so.12",
-}  # libmpi.so may be a script for the linker, which cannot be loaded
+}
 _MORE = "for more ranks: mpirun -n 4 hpcoll doctor"
 _MPIEXEC_LIMIT_S = 20
 

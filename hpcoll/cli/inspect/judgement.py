@@ -40,6 +40,7 @@ WAITS, CIRCLE, CROSSING, DEAD, LOST = (
     "record missing",
 )
 UNFINISHED, SLOW = "not ended", "lateness"
+# kinds; the first that was found is the cause
 _TELLING = (
     DIFFERS,
     DEAD,
@@ -48,7 +49,7 @@ _TELLING = (
     WAITS,
     CROSSING,
     UNFINISHED,
-)  # kinds; the first that was found is the cause
+)
 
 
 def judge(flight: Flight) -> list[FlightFinding]:

@@ -22,10 +22,11 @@ _WIDTH = 120  # columns of sentences, at most
 _CLEAR = "\033[H\033[2J"
 _MOST_STORIES = 8
 _COLUMN = "waits in"
+# columns of terminals below which the table does without these
 _NARROW, _LEFT_OUT = (
     110,
     ("at", "row", "communicator"),
-)  # columns of terminals below which the table does without these
+)
 
 Used = Mapping[int, float]  # shares of a core by process
 

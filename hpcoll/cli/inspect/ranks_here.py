@@ -34,9 +34,8 @@ class LiveWait(Wait):
 
     what: str  # the call, and the line of the program
     on: str  # name of the communicator
-    sees: Mapping[int, Seen] = field(
-        default_factory=dict
-    )  # activities of awaited ranks that wait in nothing, by rank
+    # activities of awaited ranks that wait in nothing, by rank
+    sees: Mapping[int, Seen] = field(default_factory=dict)
     failed: str = ""  # name of the error that it has raised; empty while it waits
 
 

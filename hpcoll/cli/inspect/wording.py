@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from hpcoll.base.text import Runs, printable
 from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, RecordedCall
 
+# of a table, and sentences of one kind; of calls, and of ranks without a record
 MAX_ROWS, MOST_FINDINGS = (
     12,
     1000,
-)  # of a table, and sentences of one kind; of calls, and of ranks without a record
+)
 
 
 @dataclass(frozen=True)

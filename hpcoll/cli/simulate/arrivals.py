@@ -20,6 +20,7 @@ from hpcoll.schedules.placement import describe
 
 STEP = "step"  # region that divides a program, unless another is named
 DOUBTFUL = 0.1  # share of a step by which the simulation may miss the measured one
+# arguments that have no meaning here
 _FROM_TRACE = (
     "collective",
     "nranks",
@@ -28,7 +29,7 @@ _FROM_TRACE = (
     "grid",
     "late",
     "order",
-)  # arguments that have no meaning here
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -79,9 +79,8 @@ def predict_cells(
     ):
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     subjects, found, every = dict[int, Subject](), list[Cell](), bool(request.comes)
-    pool = ThreadPoolExecutor(
-        1 if arguments.exact else len(os.sched_getaffinity(0))
-    )  # compiled loops let other threads run
+    # compiled loops let other threads run
+    pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))
     collects = gc.isenabled()
     gc.disable()  # schedules hold no cycles, and looking for some takes half of the time
     try:

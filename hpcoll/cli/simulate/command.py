@@ -30,12 +30,12 @@ NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
 NETWORKS = {
     "fast": Levels(NODE, FAST),  # 100 Gbit/s and 2 us
+    # 1 Gbit/s
     "ethernet": Levels(
         NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)
-    ),  # 1 Gbit/s
-    "gpus": Levels(
-        NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)
-    ),  # a launch and a flush per hop
+    ),
+    # a launch and a flush per hop
+    "gpus": Levels(NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)),
 }
 _CONSTANTS = {  # of a level, with the least and the most that each may be
     "alpha": (1e-15, 1e3),
@@ -47,11 +47,12 @@ _CONSTANTS = {  # of a level, with the least and the most that each may be
     "streams": (1, 1e9),
 }
 MAX_SIZES = 1000
+# fields of `Levels`, by what is before a constant
 _LEVELS = {
     "": "network",
     "node": "node",
     "domains": "domains",
-}  # fields of `Levels`, by what is before a constant
+}
 
 
 class Result(NamedTuple):

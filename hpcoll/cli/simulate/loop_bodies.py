@@ -13,9 +13,8 @@ from hpcoll.analysis.event_table import NCOLUMNS
 from hpcoll.kernels.object_code import object_file
 
 _HELPERS = ("push", "pop", "record", "execute", "first_byte", "occupy", "send")
-_REALS, _INTEGERS, _SHORT_INTEGERS = (
-    (CPointer(element), int64) for element in (float64, int64, int32)
-)  # arrays, with their lengths
+# arrays, with their lengths
+_REALS, _INTEGERS, _SHORT_INTEGERS = ((CPointer(element), int64) for element in (float64, int64, int32))
 
 
 def _compiled(name: str, helpers: dict[str, Callable[..., Any]], inline: str = "never") -> Any:

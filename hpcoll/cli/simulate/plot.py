@@ -22,9 +22,8 @@ def draw(
         mine = [cell for cell in cells if cell.algorithm == name]
         curves = [(cell.nbytes, cell.seconds) for cell in mine], against_nranks.get(name, [])
         for axes, found, before, curve in zip((left, right), ends, drawn, curves):
-            points = [
-                (x, float(f"{seconds:.3g}")) for x, seconds in curve
-            ]  # what the eye cannot tell apart is equal
+            # what the eye cannot tell apart is equal
+            points = [(x, float(f"{seconds:.3g}")) for x, seconds in curve]
             xs, us = [x for x, _ in curve], [seconds * 1e6 for _, seconds in curve]
             axes.plot(
                 xs,

@@ -26,11 +26,12 @@ from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
+# an array has its length with it
 _ARRAY, _REAL, _INTEGER = (
     (ctypes.c_void_p, ctypes.c_int64),
     (ctypes.c_double,),
     (ctypes.c_int64,),
-)  # an array has its length with it
+)
 _PARAMETERS = {
     "simulate": (*[_ARRAY] * 10, _REAL, _INTEGER, _INTEGER),
     "step_all": (*[_ARRAY] * 5, _INTEGER, _REAL, _ARRAY, _ARRAY),
@@ -153,9 +154,8 @@ def subject(
         return schedule(row, nranks, rank, root, nchunks, placement)
 
     placement = parts(nodes, domains)
-    every = (
-        nranks if exact or COLLECTIVES[row.collective].rooted else max(period(nodes), period(domains))
-    )  # a root is like no other rank
+    # a root is like no other rank
+    every = nranks if exact or COLLECTIVES[row.collective].rooted else max(period(nodes), period(domains))
     steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2})
     few = every < nranks and alike(one, nranks, every, joined=False)
     joined = (

@@ -20,9 +20,8 @@ from hpcoll.selection.choice import Need
 from hpcoll.selection.choose import NATIVE_ROWS, choose
 from hpcoll.selection.config import Config
 
-Leaves = Callable[
-    [TracedCall, np.ndarray], np.ndarray
-]  # seconds at which the members of a call leave it, by when they come
+# seconds at which the members of a call leave it, by when they come
+Leaves = Callable[[TracedCall, np.ndarray], np.ndarray]
 
 
 class ReplayNetwork:
@@ -141,9 +140,8 @@ def gaps_of(program: TracedProgram, on_time: Collection[int] = ()) -> list[list[
     for rank, stops in enumerate(program.stops):
         for stop in stops:
             found[rank in on_time][stop.what, stop.number].append(stop.gap)
-    usual = {
-        stop: median(gaps) for stop, gaps in (found[True] | found[False]).items()
-    }  # where no others come, of those who do
+    # where no others come, of those who do
+    usual = {stop: median(gaps) for stop, gaps in (found[True] | found[False]).items()}
     return [
         [usual[stop.what, stop.number] if rank in on_time else stop.gap for stop in stops]
         for rank, stops in enumerate(program.stops)

@@ -39,9 +39,8 @@ class _SameCalls(NamedTuple):
     root: int  # rank of the communicator, or -1
     ranks: np.ndarray
     calls: np.ndarray  # positions of slices
-    waits: (
-        np.ndarray
-    )  # positions of the slices in which the program waits: the same, or others for calls in flight; -1: none
+    # positions of the slices in which the program waits: the same, or others for calls in flight; -1: none
+    waits: np.ndarray
 
 
 def find(trace: RunTrace) -> SliceWaits:

@@ -12,9 +12,8 @@ from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
 from hpcoll.cli.trace.events import Event, EventLines, Slices, began, blocks
 
-CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(
-    7
-)  # categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
+# categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
+CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(7)
 LANES = 16  # rows of a rank, at most
 _CATEGORIES = {
     "call": CALL,

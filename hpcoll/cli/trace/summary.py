@@ -14,9 +14,8 @@ from hpcoll.cli.trace.reading import CALL, OTHER, STEP, RunTrace
 S = 1e-6  # a microsecond
 _NAMES = 20  # of slices of other tools, those that took longest
 
-Key: TypeAlias = tuple[
-    str, str
-]  # name of the collective; file and line, or the region where they are not known
+# name of the collective; file and line, or the region where they are not known
+Key: TypeAlias = tuple[str, str]
 
 
 class OperationTimes(NamedTuple):

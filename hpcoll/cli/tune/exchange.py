@@ -46,20 +46,17 @@ from hpcoll.selection.measured import site
 from hpcoll.selection.topology import Process, this_process
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
-SIZES = tuple(
-    sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1))
-)  # bytes: 8 B .. 8 MiB
+# bytes: 8 B .. 8 MiB
+SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))
 BURST = 64  # short messages
 BATCH_S = 200e-6  # seconds that a timing takes at least
 MAX_ROUNDS = 500  # exchanges in a timing
 MIN_PASSES = 3  # over all sizes: long ones for which there is no time are left out
-STREAM_NBYTES = (
-    256 << 10
-)  # of the messages before a timing: at 1 Gbit/s 2 ms, in memory a tenth of the timing
+# of the messages before a timing: at 1 Gbit/s 2 ms, in memory a tenth of the timing
+STREAM_NBYTES = 256 << 10
 COMBINED_NBYTES = 128 << 10  # fits a second-level cache
-READ_SIZES = tuple(
-    1 << k for k in range(14, 24)
-)  # bytes of messages that are read in the sender's own memory, or staged
+# bytes of messages that are read in the sender's own memory, or staged
+READ_SIZES = tuple(1 << k for k in range(14, 24))
 READ_SAMPLES, READ_GAIN = 15, 0.95
 
 
@@ -88,9 +85,8 @@ class _Pair(NamedTuple):
 
     comm: MPI.Intracomm
     wait_policy: WaitPolicy
-    rings: (
-        Rings | None
-    )  # rings through which they exchange messages; None: they use messages of the MPI library
+    # rings through which they exchange messages; None: they use messages of the MPI library
+    rings: Rings | None
     reads: bool  # they read each other's memory
 
 
@@ -228,9 +224,8 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
     while pair.comm.bcast(not samples or perf_counter() + pass_s < end):
         samples.append([sample(timed) for timed in exchanges])
     burst_s, *times = np.min(samples, axis=0).tolist()
-    message_s = (burst_s - 2 * times[0]) / (
-        BURST - 1
-    )  # the last of the burst and the answer take as long as lone messages
+    # the last of the burst and the answer take as long as lone messages
+    message_s = (burst_s - 2 * times[0]) / (BURST - 1)
     return Curve(
         level,
         ranks,

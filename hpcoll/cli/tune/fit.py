@@ -17,10 +17,11 @@ LARGE_NBYTES = 64 << 10  # from here on, errors of messages are counted apart fr
 _NOISE = 0.005  # relative error below which there is nothing to explain
 _ROUNDS = 12  # of corrected weights
 _CHARGE = 4.0  # for a break: its two constants, and the choice among so many places
+# least factor, and least part of a message's time before the break: below, there is none
 _LEAST_SPILL, _LEAST_STEP = (
     1.1,
     0.2,
-)  # least factor, and least part of a message's time before the break: below, there is none
+)
 _LEAST_CACHE, _MOST_EAGER = 16 << 10, 256 << 10  # bytes
 _BESIDE = 2  # sizes on either side of a break, at least
 _LEAST_ALPHA, _LEAST_BETA = 1e-9, 1e-14  # seconds, seconds per byte: a fit to odd times is cut to these

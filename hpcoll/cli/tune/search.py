@@ -48,27 +48,31 @@ from hpcoll.selection.tuning import FORMAT, Document, Section, write
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
+# short calls are timed both nearly alone and back to back, where the ranks get out of step
 BATCHES_S = (
     BATCH_S,
     1e-3,
-)  # short calls are timed both nearly alone and back to back, where the ranks get out of step
+)
 WORTH = 1.03  # times the library's speed, from which on hpcoll's algorithms count as faster
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
+# seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
 MODEL_S, MODELLING = (
     5.0,
     0.1,
-)  # seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
+)
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
+# of a column's time, and seconds for each size at most: to measure what was picked once more
 AGAIN, AGAIN_S = (
     0.15,
     1.0,
-)  # of a column's time, and seconds for each size at most: to measure what was picked once more
+)
+# measurements of what others disturb; of the whole time: for waits until they have gone
 TRIES, PATIENCE = (
     3,
     0.1,
-)  # measurements of what others disturb; of the whole time: for waits until they have gone
+)
 
 T = TypeVar("T")
 
@@ -79,9 +83,8 @@ class TuneRequest:
 
     collectives: tuple[str, ...]  # names; none: only the model's constants
     sizes: tuple[int, ...]  # bytes of the messages, ascending; a size is cut to whole elements and blocks
-    dtypes: tuple[
-        np.dtype, ...
-    ]  # element types of reductions, one per class. Moved data is measured once, as bytes
+    # element types of reductions, one per class. Moved data is measured once, as bytes
+    dtypes: tuple[np.dtype, ...]
     seconds: float  # time for everything, planning and compiling included
     busy: bool = False  # what others disturb counts
 
@@ -245,9 +248,8 @@ def run(
         )
         for case in column.cases:
             left = clock.left()
-            if (
-                left <= -OVERTIME * request.seconds
-            ):  # half a column would speak for sizes that it does not know
+            # half a column would speak for sizes that it does not know
+            if left <= -OVERTIME * request.seconds:
                 found.notes.append(f"{column.collective} {column.type_class}")
                 break
             title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
@@ -404,9 +406,8 @@ def _run_off(
 ) -> list[Winner]:
     """Return better times of candidates, from turns until the clock shows ``end``; the same times when that is too soon."""
     collected: list[np.ndarray] = []
-    round_s = (
-        sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)
-    )  # each took its turns with the library
+    # each took its turns with the library
+    round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)
     while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
         start = stage.clock.left()
         rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes

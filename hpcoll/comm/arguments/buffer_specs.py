@@ -18,9 +18,8 @@ from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.layouts import Map, Words
 
-_Place: TypeAlias = tuple[
-    int, int, tuple[int, ...] | None, tuple[int, ...] | None
-]  # elements in total, byte offset, counts, displs
+# elements in total, byte offset, counts, displs
+_Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
 _CHARACTERS = {"S1": opaque(np.dtype("u1")), "U1": opaque(np.dtype("u4"))}
 _NO_NUMBERS = ("PACKED", "LOGICAL", "F_BOOL")  # though mpi4py's type string says integer or bool

@@ -108,9 +108,8 @@ def resolve(
     gpu = array if isinstance(array, DeviceArray) else None
     if gpu is not None and layout.datatype is not None:
         return None
-    if layout.datatype is not None and isinstance(
-        buffer, MPI.buffer
-    ):  # a length that the caller has declared; mpi4py does not ask it
+    # a length that the caller has declared; mpi4py does not ask it
+    if layout.datatype is not None and isinstance(buffer, MPI.buffer):
         layout = layout._replace(trusted=True)
     place, nblocks = (place_one, nparts) if nblocks is None else (place_blocks, nblocks)
     count, offset, sizes, starts = place(

@@ -25,9 +25,8 @@ from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 from hpcoll.selection.config import RANK_ORDER
 
-Blocks = tuple[
-    tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]
-]  # INPUT, OUTPUT (displ, count); sizes
+# INPUT, OUTPUT (displ, count); sizes
+Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 Time: TypeAlias = float | str | None  # seconds, or text such as "10s" or "5m"
 
@@ -43,9 +42,8 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.BOR, BOR),
     (MPI.BXOR, BXOR),
 )
-BY_IDENTITY = {
-    id(theirs): ours for theirs, ours in _PAIRS
-}  # MPI.Op is unhashable; its predefined objects never die
+# MPI.Op is unhashable; its predefined objects never die
+BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
@@ -144,9 +142,8 @@ class Call(NamedTuple):
         """The key of its plan: all that decides how the call runs, wherever its data lies and how many elements it has."""
         op = self.op and (self.op.name, self.op.function, self.op.commutative)
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
-        exact = (
-            None if self.exported is None else (self.exported, self.counts)
-        )  # programs for GPU memory are for one size
+        # programs for GPU memory are for one size
+        exact = None if self.exported is None else (self.exported, self.counts)
         kind = (
             self.collective,
             self.objects,

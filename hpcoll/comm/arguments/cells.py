@@ -9,6 +9,7 @@ _MOST_NBYTES, _LEAST_NBYTES = 128 << 10, 128  # of a cell
 _RECEIVED_NBYTES = 1 << 20  # of the cells of all ranks
 _STAGED_NBYTES = 128 << 10  # of those that a rank sends, which must fit a staging slot
 _SENT_TO_EACH = ("scatter", "alltoall")
+# methods for objects
 OBJECTS = (
     "bcast",
     "scatter",
@@ -19,7 +20,7 @@ OBJECTS = (
     "allreduce",
     "scan",
     "exscan",
-)  # methods for objects
+)
 REDUCTIONS = ("reduce", "allreduce", "scan", "exscan")
 GATHERED_RANKS = 4  # most that gather all objects of a reduction, however long these are
 _COLLECTIVES = {"allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}  # by which they travel

@@ -49,9 +49,8 @@ def _made(combiner: int, old: _Old, numbers: Sequence[int]) -> Layout:
     return _LAYOUTS[combiner](old, numbers)
 
 
-_remembered = lru_cache(_MOST)(
-    _made
-)  # programs that make their datatypes for each call make the same ones again
+# programs that make their datatypes for each call make the same ones again
+_remembered = lru_cache(_MOST)(_made)
 
 
 @lru_cache(_MOST)

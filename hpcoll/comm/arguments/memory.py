@@ -14,6 +14,7 @@ from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, KnownArray, device_a
 from hpcoll.runtime.gpu.cuda import driver
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+# what exporters raise
 UNREADABLE = (
     TypeError,
     ValueError,
@@ -21,7 +22,7 @@ UNREADABLE = (
     RuntimeError,
     LookupError,
     AttributeError,
-)  # what exporters raise
+)
 
 
 def buffer_of(spec: Any) -> Any:

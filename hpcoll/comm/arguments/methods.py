@@ -364,6 +364,5 @@ def described(name: str, arguments: tuple[Any, ...], me: Caller) -> Call | None:
     return None
 
 
-BY_COLLECTIVE = {
-    row.collective: row for row in METHODS.values() if row.c_arguments
-}  # the method of equal blocks
+# the method of equal blocks
+BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}

@@ -125,10 +125,11 @@ def _varying(
     graph: Graph,
 ) -> Call:
     """Return a call whose blocks, at ``places`` of INPUT, have sizes of their own; refuse those that are copied here and differ."""
+    # by the rank from which blocks come: their sizes
     found, same = (
         graph.received(rank),
         dict[int, list[int]](),
-    )  # by the rank from which blocks come: their sizes
+    )
     if collective == "neighbor_allgather":
         same = {peer: [target.places[block][1] for block in blocks] for peer, blocks in found.items()}
         if rank in same:

@@ -60,9 +60,8 @@ def serve(
     hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
     places = {i: _resolved(hosts[i], names[i], rank, writable=i == received) for i in arrays}
     place = None if received is None else places.get(received)
-    if replaces or (
-        place is not None and place.datatype is not None
-    ):  # else the bytes that came are one stretch
+    # else the bytes that came are one stretch
+    if replaces or (place is not None and place.datatype is not None):
         mirror.fetch(everything=True)
     elif set(arrays) == {received}:
         mirror.follow()

@@ -144,9 +144,8 @@ def _call(given: Reduction) -> Call:
         source *= factor_of(op, work)
     if recv is None:
         return given.call(address, 0, in_place=in_place, keep=(source,), as_given=as_given)
-    beside = (
-        given.collective == "reduce_scatter" and in_place
-    )  # its input lies where results come, until all have it
+    # its input lies where results come, until all have it
+    beside = given.collective == "reduce_scatter" and in_place
     in_place = in_place and not beside
     copied = send.nbytes if beside else 0
     if work == given.dtype and given.divisor == 1:

@@ -27,9 +27,8 @@ from hpcoll.comm.team.resources import live_contexts
 from hpcoll.runtime.transports.mpi import FORK, Revoked, handle, name_of, why_unusable
 
 _registry = TeamCache()
-_making: weakref.WeakValueDictionary[int, Any] = (
-    weakref.WeakValueDictionary()
-)  # locks by handle: two objects may be one communicator
+# locks by handle: two objects may be one communicator
+_making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def _after_fork() -> None:
@@ -112,9 +111,8 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         )
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
-        MPI.COMM_SELF.Set_attr(
-            MPI.Comm.Create_keyval(delete_fn=_finalizing), None
-        )  # MPI_Finalize deletes it first of all
+        # MPI_Finalize deletes it first of all
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)
     with _making.setdefault(handle(comm), threading.Lock()):
         context = existing_context(comm) or _new_context(comm, bool(mixed), ledger)
     asked = context.resources.asked_mixed

@@ -140,9 +140,8 @@ def enter_native(
             table, row, arguments, found, call, CachedCall(by, plan), planner.cell(call), (on.rank, on.nranks)
         )
     elif found is not None and by is not None:
-        counted = (
-            on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1
-        )  # in place: the call counts one of them
+        # in place: the call counts one of them
+        counted = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1
         table.enter(
             op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * counted))
         )

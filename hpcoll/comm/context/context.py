@@ -36,9 +36,8 @@ from hpcoll.selection.config import EVERY_CALL, NATIVE
 if TYPE_CHECKING:
     from hpcoll.comm.context.gpu_calls import GpuCalls
 
-_BUSY = np.array(
-    [0, 1], np.int64
-)  # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
+# as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
+_BUSY = np.array([0, 1], np.int64)
 
 
 class Parts(NamedTuple):
@@ -248,9 +247,8 @@ class Context(CommunicatorCalls):
             return self.gpu.prepare(row, arguments, arrays, asked)
         describe = partial(self.planner.describe, row, arguments, asked)
         call = describe()
-        others_have_gpus = (
-            asked.in_flight and self.resources.mixed and self.resources.has_gpus
-        )  # the library's request cannot serve them
+        # the library's request cannot serve them
+        others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus
         if call is not None and (others_have_gpus or not asked.native):
             call = call._replace(native=False)
         plan = self.planner.plan(

@@ -95,9 +95,8 @@ class GpuCalls:
         """
         known = list(arguments)
         for position, array in arrays.items():
-            if array.owner is buffer_of(
-                arguments[position]
-            ):  # it came by an interface that is not told which stream will use it
+            # it came by an interface that is not told which stream will use it
+            if array.owner is buffer_of(arguments[position]):
                 known[position] = with_buffer(arguments[position], KnownArray(array))
         found = self._for_program(row, tuple(known), arrays, asked.algorithm)
         if found is not None:

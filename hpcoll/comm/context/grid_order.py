@@ -44,9 +44,8 @@ def in_grid_order(
         yield native
         return
     size = list(map(index, dims))
-    rounds = (
-        list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)
-    )  # mpi4py takes one for all, too
+    # mpi4py takes one for all, too
+    rounds = list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)
     if len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
         yield native
         return

@@ -79,9 +79,8 @@ def gathered(caller: Caller, row: Method, arguments: tuple[Any, ...]) -> Call:
         raise ArgumentError(
             f"rank {me}: recvbuf needs {own} elements of {source.dtype}, got {target.count} of {target.dtype}"
         )
-    op.Reduce_local(
-        _spec(0, 0, datatype), _spec(0, 0, datatype)
-    )  # refuses an operator that does not take them
+    # refuses an operator that does not take them
+    op.Reduce_local(_spec(0, 0, datatype), _spec(0, 0, datatype))
     used = {"scan": me + 1, "exscan": me}.get(row.collective, caller.nranks if receives else 0)
     made = Contributions(datatype, own, caller.nranks if receives else 0)
     sent, all_blocks = _spec(source.address, source.count, datatype), made.block(0)

@@ -174,9 +174,8 @@ class KnownCalls:
             return
         if len(self._calls) >= _MOST_KNOWN:
             self.forget()
-        others = tuple(
-            one for at, one in enumerate(seen.arguments) if at not in seen.arrays
-        )  # their addresses are not to be used again
+        # their addresses are not to be used again
+        others = tuple(one for at, one in enumerate(seen.arguments) if at not in seen.arrays)
         call = call._replace(keep=())
         self._calls[seen.known_by(key)] = (
             prepared._replace(call=None, arguments=(), describe=_anew),

@@ -237,9 +237,8 @@ def _first(
     arguments = row.meant(arguments, native.rank)
     if row.gpu_arrays(arguments, native.rank):
         return None
-    asks = row.neighbours or (
-        method == "Reduce_scatter" and arguments[2] is None
-    )  # to describe it asks the others
+    # to describe it asks the others
+    asks = row.neighbours or (method == "Reduce_scatter" and arguments[2] is None)
     call = (
         None
         if asks

@@ -29,9 +29,8 @@ class ControlMessages:
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
         self._nsent, self._ntaken = Counter[int](), 0
-        self._due = np.zeros(
-            1, np.int64
-        )  # messages that all ranks have sent to this one, once all have closed
+        # messages that all ranks have sent to this one, once all have closed
+        self._due = np.zeros(1, np.int64)
         self._counting: tuple[MPI.Request, np.ndarray] | None = (
             None  # the collective that finds that out, and its counts
         )

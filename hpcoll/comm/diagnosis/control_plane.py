@@ -31,9 +31,8 @@ _BASE = 8  # of the distances at which a rank tells others of a failure: of n ra
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 
-Answers: TypeAlias = tuple[
-    str, int, list[Answer]
-]  # key of a communicator, index of a message context, and answers about ranks
+# key of a communicator, index of a message context, and answers about ranks
+Answers: TypeAlias = tuple[str, int, list[Answer]]
 control_planes: "list[ControlPlane]" = []  # that have not ended; copied in one go, while other threads make some
 
 

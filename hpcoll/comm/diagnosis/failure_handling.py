@@ -126,9 +126,8 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
-    teams = {
-        one.resources.team: one.resources for one in reversed(list(live_contexts))
-    }  # of each, what its oldest communicator knows
+    # of each, what its oldest communicator knows
+    teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}
     for on in teams.values():
         places = [
             (rank, place)

@@ -22,11 +22,12 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import knows_failures
 
+# in which others come, or hear of an error before the job ends; in which they answer
 _OTHERS_S, _ASK_S, _NAP_S = (
     2.0,
     1.0,
     0.01,
-)  # in which others come, or hear of an error before the job ends; in which they answer
+)
 _END = "the end of the program"
 
 

@@ -241,13 +241,11 @@ class PeerState:
         if number < 1:
             return None
         history = self.log.histories[self._near[rank]]
-        before = int(
-            history[0, f.BEGUN]
-        )  # for each reading Python takes longer than a processor looks ahead: they are in this order
+        # for each reading Python takes longer than a processor looks ahead: they are in this order
+        before = int(history[0, f.BEGUN])
         line = history[1 + number % f.REMEMBERED].tolist()
-        overwritten = (
-            number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1
-        )  # or being so, which is told when it is done
+        # or being so, which is told when it is done
+        overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1
         call = PastCall(
             Signature.unpacked(line[f.ITS_SIGNATURE]),
             line[f.ITS_COUNT],
@@ -274,9 +272,8 @@ class PeerState:
         It has said what the call is, that it has ended, or, since a time on the clock `time.monotonic`, which other call keeps it.
         """
         progress, status = self.progress(rank), self.status(rank)
-        early = (
-            self.form == "persistent" and progress is not None and progress.begun == number
-        )  # it may have yet to be waited for
+        # it may have yet to be waited for
+        early = self.form == "persistent" and progress is not None and progress.begun == number
         if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
             return True
         kept = bool(status.waits or status.failed) and progress is not None and progress.begun < number
@@ -300,10 +297,11 @@ class PeerState:
         import json  # what ranks of one node do not need
 
         status, state = self.status(rank), RUNNING if rank == self._on.rank else self.process_state(rank)
+        # after its status: it may have left once this call had ended
         progress, latest = (
             self.progress(rank),
             self.latest(rank),
-        )  # after its status: it may have left once this call had ended
+        )
         assert progress is not None
         numbers = range(max(1, progress.begun - f.REMEMBERED + 1), progress.begun + 1)
         found: list[tuple[int, Any]] = [(number, self.past_call(rank, number)) for number in numbers]
@@ -312,9 +310,8 @@ class PeerState:
             "state": state,
             "begun": progress,
             "latest": latest,
-            "notice": json.loads(
-                fitting(status.as_json())
-            ),  # as that of others is, which is read where it has little room
+            # as that of others is, which is read where it has little room
+            "notice": json.loads(fitting(status.as_json())),
             "library": self.in_library(rank),
             "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
         }

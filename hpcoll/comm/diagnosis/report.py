@@ -107,9 +107,8 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
         if not waits:
             return
         rank = next((one for one in waits if (known.key, known.lane, number, one) not in seen), waits[0])
-        if known.key != place[0] and not known.is_known(
-            rank, anywhere=True
-        ):  # nobody has asked it about that communicator
+        # nobody has asked it about that communicator
+        if known.key != place[0] and not known.is_known(rank, anywhere=True):
             return
 
 

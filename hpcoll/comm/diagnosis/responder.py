@@ -79,12 +79,10 @@ def leave() -> None:
     _listener.end()
     if MPI.Is_finalized():
         return
-    whole = (
-        not knows_failures() or not MPI.COMM_WORLD.Get_failed().size
-    )  # else the library complains of the one that is gone
-    for _, comm in (
-        sorted(FINALIZE_COMMS.items()) if whole else ()
-    ):  # threads may have made them in another order
+    # else the library complains of the one that is gone
+    whole = not knows_failures() or not MPI.COMM_WORLD.Get_failed().size
+    # threads may have made them in another order
+    for _, comm in sorted(FINALIZE_COMMS.items()) if whole else ():
         with contextlib.suppress(MPI.Exception):
             _serve_until(comm.Ibarrier().Test)
     if FINALIZE_COMMS:

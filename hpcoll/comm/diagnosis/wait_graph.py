@@ -94,9 +94,8 @@ def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
 def _closes(start: BlockedRank, blocked: BlockedRank) -> bool:
     """Say whether an edge leads back to the first node: this process has yet to come to that call, and is held up."""
     here, held = blocked.on.rank, start.call.holds == PROCESS or start.call.key == blocked.call.key
-    awaits_all = (
-        blocked.call.lane == IN_LIBRARY
-    )  # nobody says for whom it waits; its calls come in one order on all ranks
+    # nobody says for whom it waits; its calls come in one order on all ranks
+    awaits_all = blocked.call.lane == IN_LIBRARY
     return held and (awaits_all or here in blocked.call.awaits) and _is_absent(blocked.on, here, blocked.call)
 
 

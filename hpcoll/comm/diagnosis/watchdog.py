@@ -26,11 +26,12 @@ from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
 from hpcoll.selection.config import log
 
+# between two looks at what is known, at who waits for whom, and at processes
 _LOOK_S, _DEADLOCK_S, _SEARCH_S = (
     0.03,
     0.1,
     0.25,
-)  # between two looks at what is known, at who waits for whom, and at processes
+)
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
@@ -70,9 +71,8 @@ class Watchdog:
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
         place = place_of_caller() if call is None or call.called_at is None else None
-        self._where = (
-            call.called_at if call and call.called_at else in_words(place) if call or place else ""
-        )  # the end has no line
+        # the end has no line
+        self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""
         self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
@@ -163,9 +163,8 @@ class Watchdog:
         """Ask the ranks that share no memory and know why this one waits."""
         if now - self._since > _ASK_S:
             warn = self._on.config.warn
-            lowest = (
-                [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []
-            )  # of those known the lowest warns
+            # of those known the lowest warns
+            lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []
             texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
             anew = max((one for one in texts_at if one <= now), default=0.0)
             self._known.ask([*report.ranks_behind(self._known, call.awaits, self._number), *lowest], anew)
@@ -225,9 +224,8 @@ class Watchdog:
         if self._engine is not None and self._engine.truncated:
             self._code = error.code
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
-        self._find_failed(
-            KNOWN_S if 0 < error.code < f.UNMAPPED else 0
-        )  # the library's own; where it knows failures it may be of one
+        # the library's own; where it knows failures it may be of one
+        self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)
 
     def _differs(self) -> bool:
         """Say whether another rank has called something else where this one waits, or before."""
@@ -270,9 +268,8 @@ class Watchdog:
             self._fail(MismatchError, text)
         if circle:  # what is seen once may have been read while it was written
             self._next_deadlock, self._circle_since = self._next_look, time.monotonic()
-            self._known.ask(
-                list(range(self._on.nranks)), self._circle_since
-            )  # for the text, which has them all
+            # for the text, which has them all
+            self._known.ask(list(range(self._on.nranks)), self._circle_since)
 
     def _find_absent(self) -> None:
         """Raise where a rank that has yet to take part never will."""
@@ -280,9 +277,8 @@ class Watchdog:
             if rank == self._on.rank or not self._is_behind(rank):
                 continue
             left = self._known.status(rank).left
-            if (left or self._known.process_state(rank) == GONE) and self._is_behind(
-                rank
-            ):  # it may have ended the call before it left
+            # it may have ended the call before it left
+            if (left or self._known.process_state(rank) == GONE) and self._is_behind(rank):
                 self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
         self._find_failed()
         if revoked := self._on.revoked:

@@ -330,9 +330,8 @@ def persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
 
     def plan(*arguments: Any, **keywords: Any) -> MPI.Prequest:
         comm, *given = arguments
-        if (
-            least <= len(given) < at and not keywords
-        ):  # as most are called: to bind arguments takes as long as all else
+        # as most are called: to bind arguments takes as long as all else
+        if least <= len(given) < at and not keywords:
             return make_persistent(comm._context, name, (*given, *defaults[len(given) :]), None, None, None)
         bound = with_info.bind(*arguments, **keywords)
         bound.apply_defaults()

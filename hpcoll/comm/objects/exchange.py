@@ -42,17 +42,17 @@ from hpcoll.runtime.program.fields import (
 from hpcoll.selection.config import EVERY_CALL
 
 _PROTOCOL, _PICKLE = current().protocol, MPI.pickle
-DEFAULT = (
-    get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None
-)  # what it was given
+# what it was given
+DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
 _FEW = 8
+# ranks from which two results have a combination in common
 _SHARED_FROM = {
     "allreduce": 2,
     "scan": 3,
     "exscan": 4,
-}  # ranks from which two results have a combination in common
+}
 
 
 class CellExchange:
@@ -360,9 +360,8 @@ class CellExchange:
         if status == BUSY:
             context.run(status, (self.method, self.root, None, None), ())
         if status not in (DONE, SPECIAL, UNLIKE):
-            context.go_on(
-                self._plan, self._engine, status, limit_s, (self,)
-            )  # which has the memory that messages use
+            # which has the memory that messages use
+            context.go_on(self._plan, self._engine, status, limit_s, (self,))
             HOOKS.noted(context, False)
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
         incoming = [

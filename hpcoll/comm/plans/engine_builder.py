@@ -119,9 +119,8 @@ class EngineBuilder(ABC):
         """Lower a program, and return its engine and the numbers of peers by route."""
         row = find(call.collective, choice.algorithm)._replace(graph=call.graph)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
-        unit = (
-            max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1
-        )  # kernels work on arrays that are all aligned alike
+        # kernels work on arrays that are all aligned alike
+        unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1
         rank, placement = self._topology.rank, self._placement(row)
         most = self._lane_nbytes(row) if call.cells is None else None  # one lane has all cells, whole
         steps, segments = segmented(row, call, choice.segment, most, rank, placement, sizes, unit)

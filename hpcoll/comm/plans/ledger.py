@@ -92,9 +92,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
-        self._regions = defaultdict[str, np.ndarray](
-            partial(np.zeros, 3, np.int64)
-        )  # calls, nanoseconds, calls with a time
+        # calls, nanoseconds, calls with a time
+        self._regions = defaultdict[str, np.ndarray](partial(np.zeros, 3, np.int64))
         self._logs: Callable[[], Sequence[CallLog]] = tuple
         self._seen: dict[CallLog, int] = {}  # the last call of each log that was counted by its region
 
@@ -154,9 +153,8 @@ class Ledger:
     def rows(self) -> list[LedgerRow]:
         """Return the lines with at least one call, largest time first."""
         rows = []
-        for (operation, algorithm, element, why), account in list(
-            self._accounts.items()
-        ):  # other threads add some
+        # other threads add some
+        for (operation, algorithm, element, why), account in list(self._accounts.items()):
             ncalls, ns, nbytes, untimed = account.sums.tolist()
             ways = "+".join(sorted(account.ways))
             rows.append(
@@ -194,9 +192,8 @@ class Ledger:
     def __str__(self) -> str:
         rows, regions = self.rows(), self.regions()
         every: list[LedgerRow | RegionRow] = [*rows, *regions]
-        timed = (
-            f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"
-        )  # else the number of calls says it
+        # else the number of calls says it
+        timed = f"{{:>{_TIMED}}}" if any(one.timed < one.calls for one in every) else "{:.0}"
         heads = "calls", timed.format("timed"), "bytes", "seconds", "us/call", "element", "way, or why native"
         lines = [_LINE.format("operation", "algorithm", *heads)]
         for row in rows:

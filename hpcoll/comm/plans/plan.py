@@ -109,10 +109,11 @@ class Plan:
     def __init__(self, title: str, algorithm: str, account: Account, build: Build) -> None:
         self.title, self.algorithm, self.build = title, algorithm, build
         self.account = account
+        # by index of the message context, the latest first
         self.kept, self._engines = (
             False,
             dict[int, list[HostEngine]](),
-        )  # by index of the message context, the latest first
+        )
 
     def named(self, elements: int) -> str:
         """Return the name of a call in texts."""

@@ -30,9 +30,8 @@ def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = Tr
         apart: Nodes share no memory with each other; else messages of a hierarchical row between them are staged, too.
     """
     pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0) + (row.graph.degree if row.graph else 0)
-    if (
-        not row.staged
-    ):  # it has messages of any number, all of which the costs count that are derived from its schedules
+    # it has messages of any number, all of which the costs count that are derived from its schedules
+    if not row.staged:
         pieces = max(pieces, int(row.cost("messages", len(nodes), _MAX_CHUNKS if row.chunked else 1, nodes)))
     staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
     return int((capacity - CACHE_LINE_NBYTES * pieces) / staged)

@@ -55,9 +55,8 @@ OBJECT_OPS = (
     "REPLACE",
     "NO_OP",
 )
-OBJECT_FUNCTIONS = (
-    1 << 11
-)  # the first number of functions among the operators of calls on objects, and of their digests
+# the first number of functions among the operators of calls on objects, and of their digests
+OBJECT_FUNCTIONS = 1 << 11
 _METHOD_BITS = (
     4  # of an operator's field: position of the method for objects; the rest is the operator's number
 )
@@ -76,13 +75,14 @@ _GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the f
 _ORDERED = 1 << ELEMENT_BITS - 1  # of an element's field: every result must be the canonical expression
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
+# whose varying counts not all ranks know
 PARTLY_KNOWN = (
     "gather",
     "scatter",
     "alltoall",
     "neighbor_allgather",
     "neighbor_alltoall",
-)  # whose varying counts not all ranks know
+)
 
 
 _PURPOSES = (

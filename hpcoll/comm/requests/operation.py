@@ -21,11 +21,12 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ACTIVATE, ERROR, GIVEN_UP, ISSUED, NUMBERED, WAIT
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+# such rounds; the second where others may need this core, the third after a while
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = (
     300,
     10,
     -1,
-)  # such rounds; the second where others may need this core, the third after a while
+)
 _FINALIZE_S, _STOP_S = 0.5, 0.05  # the second for messages that are about to end
 
 _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
@@ -168,9 +169,8 @@ class Operation(Watched):
             begun: Its first turns were already given.
         """
         tickets = self.message_context.tickets
-        slot = self.board.slots[
-            self._slot
-        ]  # whose OWNER may still be the progress thread, on its way out of the last operation
+        # whose OWNER may still be the progress thread, on its way out of the last operation
+        slot = self.board.slots[self._slot]
         self.board.help()
         self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address

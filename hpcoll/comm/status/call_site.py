@@ -12,10 +12,11 @@ from hpcoll.base.text import LINE, printable
 
 Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instruction in it
 
+# what cannot call anything before a call has ended in which a thread waits
 PROCESS, COMMUNICATOR = (
     "process",
     "communicator",
-)  # what cannot call anything before a call has ended in which a thread waits
+)
 
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_OVER = (_PACKAGE, "contextlib", "torch")

@@ -16,9 +16,8 @@ from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, StatusPage, StatusSlots, fitting
 
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
-_MOST_TOLD = (
-    NOTICE_NBYTES // 2
-)  # bytes of one: ranks that read it and those that are sent it have the same text
+# bytes of one: ranks that read it and those that are sent it have the same text
+_MOST_TOLD = NOTICE_NBYTES // 2
 
 
 class RankStatus:
@@ -35,9 +34,8 @@ class RankStatus:
         self._seen: dict[int, dict[str, Any]] = {}  # by id of the watchdog, what only the status page has
         self._failed: dict[str, BlockedCall] = {}  # by communicator, the first failure
         self._left = ""
-        self._changing = (
-            threading.RLock()
-        )  # the handler of a signal may call a collective while one that it interrupts is noted
+        # the handler of a signal may call a collective while one that it interrupts is noted
+        self._changing = threading.RLock()
         self._changes = self._written = 0
         self.at_end: list[Callable[[], None]] = []
 

@@ -110,9 +110,8 @@ def _cross_all() -> None:
 
 
 regions = _Regions()
-region_left = Hook[[int, int, int]](
-    _cross_all
-)  # a region's number, its begin and end as of `time.monotonic_ns`
+# a region's number, its begin and end as of `time.monotonic_ns`
+region_left = Hook[[int, int, int]](_cross_all)
 
 
 def _named(name: str) -> Region:

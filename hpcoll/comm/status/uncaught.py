@@ -19,14 +19,16 @@ from hpcoll.selection.agreement import first_of_node
 from hpcoll.selection.config import FULL, TRACEBACK
 
 _PACKAGE = __name__.partition(".")[0]
+# modules above a program that ``python -m mpi4py`` starts
 _LAUNCHERS = (
     "runpy",
     "mpi4py.run",
     "mpi4py.__main__",
-)  # modules above a program that ``python -m mpi4py`` starts
+)
+# that hpcoll calls
 _LIBRARIES = {*sys.stdlib_module_names, _PACKAGE, "llvmlite", "mpi4py", "numba", "numpy", "torch"} - {
     "__main__"
-}  # that hpcoll calls
+}
 
 
 def install() -> None:

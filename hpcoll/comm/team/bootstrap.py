@@ -37,10 +37,11 @@ FIRST_USE = "the first collective of hpcoll's"  # for texts
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
+# between two searches for ranks that have no communicator: at first, and at most
 _SEARCH_S, _MOST_S = (
     0.5,
     10.0,
-)  # between two searches for ranks that have no communicator: at first, and at most
+)
 
 _left: list[
     object

@@ -29,10 +29,11 @@ from hpcoll.runtime.transports.mpi import (
     title_of,
 )
 
+# message contexts for persistent requests; the second where requests come and go
 _AT_ONCE, _MOST_AT_ONCE = (
     4,
     16,
-)  # message contexts for persistent requests; the second where requests come and go
+)
 
 
 class ContextPool:

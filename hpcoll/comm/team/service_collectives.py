@@ -25,15 +25,15 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, RUN, START, STARTED
 from hpcoll.selection.choice import Choice
 
-BuildEngine: TypeAlias = Callable[
-    [Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine
-]  # sizes of blocks
+# sizes of blocks
+BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]
 
 _BYTE = np.dtype(np.uint8)
+# few rounds, on any number of nodes
 _ALGORITHMS = {
     "allreduce": "recursive_doubling",
     "allgather": "circulant",
-}  # few rounds, on any number of nodes
+}
 _WHOLE = 1 << 30  # bytes of a segment
 _FEW = (
     64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait

@@ -48,10 +48,11 @@ FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
+# attempts in which they keep their order, and the share of later ones in which they do not
 _IN_TURN, _ANYWAY = (
     3,
     0.25,
-)  # attempts in which they keep their order, and the share of later ones in which they do not
+)
 
 
 class Team:
@@ -233,9 +234,8 @@ class Team:
         self._waiting.append(turn)
         try:
             for attempt in count():
-                mine = turn == min(self._waiting) or (
-                    attempt > _IN_TURN and random.random() < _ANYWAY
-                )  # the first may be late elsewhere
+                # the first may be late elsewhere
+                mine = turn == min(self._waiting) or (attempt > _IN_TURN and random.random() < _ANYWAY)
                 ready = mine and self.lock.acquire(blocking=False)
                 try:
                     if everywhere(np.array([ready]))[0]:

@@ -33,9 +33,8 @@ _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _PACKAGE = __name__.partition(".")[0]
 
 Labels: TypeAlias = Mapping[str, object]
-_Sums: TypeAlias = dict[
-    tuple[str, str], tuple[float, ...]
-]  # calls, bytes, timed calls and their seconds by operation and algorithm
+# calls, bytes, timed calls and their seconds by operation and algorithm
+_Sums: TypeAlias = dict[tuple[str, str], tuple[float, ...]]
 
 _OF_CALLS = {
     "hpcoll_calls_total": "Collectives called.",
@@ -119,10 +118,11 @@ class Metrics:
             "ranks": MPI.COMM_WORLD.size,
             "pid": self._pid,
         }
+        # ledgers of communicators that left, and sums of those before
         self._left, self._sums = (
             list[Ledger](),
             _Sums(),
-        )  # ledgers of communicators that left, and sums of those before
+        )
         self._failures, self._failed = Counter(dict.fromkeys(_FAILURES, 0)), WeakSet[CommunicatorCalls]()
         self._reading, self._stopping, self._warned = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-metrics", daemon=True)

@@ -23,11 +23,12 @@ from hpcoll.comm.telemetry.exchange import exchange_of
 from hpcoll.comm.telemetry.links import slow_links
 
 _METHOD, _TRIED, _TIMES = "stragglers", 50, 10  # calls that are timed at once, and how often
+# in which ranks come that need not; from one look at the others to the next; of a nap
 _SOME_S, _LOOK_S, _NAP_S = (
     2.0,
     0.2,
     0.002,
-)  # in which ranks come that need not; from one look at the others to the next; of a nap
+)
 _around_a_call: list[float] = []  # seconds of hpcoll's own Python, once they are measured
 _pending: list[Any] = []  # a request that did not end, and its memory
 
@@ -69,9 +70,8 @@ class WithStragglers(WithContext):
 def _measured(comm: Any) -> float:
     """Return the seconds that hpcoll's own Python takes on this rank around a call like an earlier one."""
     alone = comm._keep(MPI.COMM_SELF.Dup())
-    live_contexts.pop(
-        alone._context
-    )  # the program does not make these calls: no trace, no metrics and no comparison have them
+    # the program does not make these calls: no trace, no metrics and no comparison have them
+    live_contexts.pop(alone._context)
     log = alone._context.resources.log
     log.compare_at(sys.maxsize)
     alone.Barrier()

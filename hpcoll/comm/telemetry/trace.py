@@ -55,15 +55,15 @@ class Trace:
         self._rows: WeakKeyDictionary[CallLog, Row] = WeakKeyDictionary()
         self._numbers: WeakKeyDictionary[CallLog, int] = WeakKeyDictionary()  # of rows
         self._steps: WeakKeyDictionary[CallLog, StepRow] = WeakKeyDictionary()
-        self._stride = 1 + (
-            resources.log.steps is not None
-        )  # steps are in the rows behind those of their calls
+        # steps are in the rows behind those of their calls
+        self._stride = 1 + (resources.log.steps is not None)
         self._nrows = self._stride  # with the one of blocking calls
         self._writing, self._stopping = threading.RLock(), threading.Event()
+        # pairs of a time and a change of a counter
         self._moved, self._in_flight = (
             list[np.ndarray](),
             list[np.ndarray](),
-        )  # pairs of a time and a change of a counter
+        )
         self._nbytes = self._nflights = 0
         self._regions: list[tuple[int, int, int]] = []
         self._thread = threading.Thread(target=self._run, name="hpcoll-trace", daemon=True)
@@ -226,16 +226,14 @@ class Trace:
     def _row(self, resources: Resources, lane: int, on: MessageContext) -> Row:
         """Return the row of a message context, which is introduced when it is first seen."""
         if on.log not in self._rows:
-            for one in (
-                resources.every_message_context()[1:] if lane else ()
-            ):  # alike on all ranks, whichever of them they use first
+            # alike on all ranks, whichever of them they use first
+            for one in resources.every_message_context()[1:] if lane else ():
                 if one.log not in self._numbers:
                     self._numbers[one.log], self._nrows = self._nrows, self._nrows + self._stride
             number = self._numbers[on.log] if lane else 0
             self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
-            row.written = row.begun = (
-                on.log.compared if resources.nranks == 1 else 0
-            )  # by calls before hpcoll has measured its own Python
+            # by calls before hpcoll has measured its own Python
+            row.written = row.begun = on.log.compared if resources.nranks == 1 else 0
             self._steps[on.log] = steps = StepRow(self._positions.own(number + 1), self._common)
             if lane:
                 self._name_rows(

@@ -14,11 +14,12 @@ from hpcoll.base.machine import program_words
 from hpcoll.comm.team.team import Team
 from hpcoll.selection.config import log
 
+# file systems of several hosts that keep appends of different hosts apart
 _COHERENT = (
     "lustre",
     "gpfs",
     "beegfs",
-)  # file systems of several hosts that keep appends of different hosts apart
+)
 _MOUNTS = Path("/proc/self/mountinfo")
 _PATIENCE_S, _NAP_S = 5.0, 1e-3  # until the rank that has made the file has begun it
 _MOST_OF_NAME = 40  # letters of the program's
@@ -73,11 +74,12 @@ def path_in(folder: Path, team: Team) -> Path:
     first = team.processes[0]
     job = job_of(os.environ, first.pid)
     name = Path(program_words()[0]).stem.lstrip("-")[:_MOST_OF_NAME] or "python"
+    # random: nobody can have a file there before, and a job may run many programs
     words = [
         name,
         job,
         f"{first.word.value % 2**64:016x}",
-    ]  # random: nobody can have a file there before, and a job may run many programs
+    ]
     host = team.processes[team.rank].host
     if len({one.host for one in team.processes}) > 1 and (found := _file_system(folder)) not in _COHERENT:
         words.append(host)

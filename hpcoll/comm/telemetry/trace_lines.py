@@ -14,9 +14,8 @@ _WORD, _BASE = 4, 10_000  # digits that are written at once
 _PLAIN = [f"{n:4d}" if n else "    " for n in range(_BASE)]  # nothing but zeros before it
 _INNER = [f"{n:04d}" for n in range(_BASE)]
 _WORDS = np.frombuffer("".join(_PLAIN + _INNER).encode(), np.uint32)
-_LAST = np.frombuffer(
-    "".join(["   0", *_PLAIN[1:], *_INNER]).encode(), np.uint32
-)  # the last word of a number, which is there for 0, too
+# the last word of a number, which is there for 0, too
+_LAST = np.frombuffer("".join(["   0", *_PLAIN[1:], *_INNER]).encode(), np.uint32)
 _THOUSANDTHS = np.frombuffer("".join(f".{n:03d}" for n in range(1000)).encode(), np.uint32)
 
 Form: TypeAlias = tuple[bytes, ...]  # the text before, between and behind the gaps

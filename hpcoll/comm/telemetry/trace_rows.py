@@ -18,24 +18,27 @@ from hpcoll.runtime.program import fields as f
 Lines: TypeAlias = list[bytes | np.ndarray]
 
 LEAST_NS, ARROW_NS = 1000, 10_000  # shorter waits are summed up; have no arrow
+# begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
 _TICK_NS, _LEAST_SLICE_NS = (
     16,
     50,
-)  # begins of other ranks are rounded to the first; a call is at least as long, so that arrows meet it
+)
+# after the last rank came: readers that keep times as floats tell them apart for years
 _MOVES_AT, _ENDS_AT = (
     2 * _TICK_NS,
     3 * _TICK_NS,
-)  # after the last rank came: readers that keep times as floats tell them apart for years
+)
 _ROWS = 16  # of a rank, usually
 _MOST_KINDS = 4096  # that are kept
 _world: dict[
     str, str
 ] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
+# odd numbers, by which words of a kind or a step make one number
 MIX = (
     -7046029254386353131,
     -4417276706812531889,
     1609587929392839161,
-)  # odd numbers, by which words of a kind or a step make one number
+)
 
 
 class Positions:
@@ -111,15 +114,13 @@ class Row:
         self.written = self.begun = self._free_at = 0
         self._life = -1
         self._forget()
-        self._bounds = (
-            (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
-        )  # of what the program waits
+        # of what the program waits
+        self._bounds = (f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) if lane else (f.ITS_BEGIN, f.ITS_END)
 
     def calls(self, resources: Resources, first: int, records: np.ndarray) -> tuple[Lines, np.ndarray]:
         """Return the slices of calls that have ended, and the bytes of each; ``first`` is the number of the first one."""
-        if (
-            resources.life != self._life or len(self._kinds) > _MOST_KINDS
-        ):  # another communicator, or one that calls a great many
+        # another communicator, or one that calls a great many
+        if resources.life != self._life or len(self._kinds) > _MOST_KINDS:
             self._forget()
             self._life = resources.life
         which, kinds = self._kinds_of(resources, records)

@@ -58,9 +58,8 @@ class PlanGpu:
             else ("inputChunks", "outputChunks", "scratchChunks")
         )
         self.sizes = [integer(content, key, "", 0, MAX_CHUNKS) for key in keys]
-        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(
-            list
-        )  # by kind, in the first generation by kind and buffers
+        # by kind, in the first generation by kind and buffers
+        self.channels: dict[Hashable, list[PlanPeer]] = defaultdict(list)
         numbers: dict[tuple[str, int], int] = defaultdict(int)
         for entry in entries(content, "channels"):
             kind, key = self.key(

@@ -139,9 +139,10 @@ class _Plan:
 
     def _named(self, nchunks: int) -> Named:
         """Return what the program must do."""
+        # so in files of 2024
         key = (
             "colletive" if "colletive" in self.content and "collective" not in self.content else "collective"
-        )  # so in files of 2024
+        )
         coll = member(self.content, key, str, "") if key in self.content else ""
         sizes = [(mine[0], mine[1]) for mine in self.sizes]
         conditions = (

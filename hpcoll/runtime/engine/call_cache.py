@@ -74,10 +74,11 @@ class CachedCall(NamedTuple):
 
     by: Any  # an engine or a `MpiCall`, or None where mpi4py must
     plan: Any
+    # least and most counts for which it is chosen; with blocks of their own sizes, bytes
     cell: tuple[int, int] = (
         0,
         0,
-    )  # least and most counts for which it is chosen; with blocks of their own sizes, bytes
+    )
     count: int = 0  # type: ignore[assignment]  # hides tuple.count; 0 with blocks of their own sizes
     nbytes: int = 0  # for the ledger
     sizes: int = c.ALL_ALIKE

@@ -15,9 +15,8 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
 
-_NPARAMETERS = (
-    MAX_DESTINATIONS + MAX_SOURCES + 3
-)  # destinations and their number, sources and their number, count
+# destinations and their number, sources and their number, count
+_NPARAMETERS = MAX_DESTINATIONS + MAX_SOURCES + 3
 _LONGER = 40  # how much a pass that asks the driver for an event takes, in passes that look at memory: a microsecond or so; not measured
 
 
@@ -87,10 +86,11 @@ class GpuEngine(HostEngine):
         }
         for field, value in fields.items():
             self._table[field] = value
+        # its steps only begin work, and are not noted
         self.state[f.GPU], self.state[f.ADVANCE] = (
             self._table.ctypes.data,
             advance_address,
-        )  # its steps only begin work, and are not noted
+        )
 
     def after(self, stream: int) -> None:
         """Let the next run start when the work that is on a stream of the current context by now has ended."""

@@ -14,10 +14,11 @@ from mpi4py import MPI
 from hpcoll.runtime.program import call_fields as c
 
 _C_CONTIGUOUS = 2  # flag of a memoryview
+# whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
 _MACHINES = (
     "x86_64",
     "aarch64",
-)  # whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
+)
 
 
 class Holder(NamedTuple):

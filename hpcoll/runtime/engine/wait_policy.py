@@ -26,13 +26,11 @@ class WaitPolicy(NamedTuple):
     lingers: int
 
 
-OWN_CORE = WaitPolicy(
-    200, 200_000, 2000, NEVER, 2000
-)  # a core of its own, for 5 to 7 ms; 30 where the MPI library is slow to look
+# a core of its own, for 5 to 7 ms; 30 where the MPI library is slow to look
+OWN_CORE = WaitPolicy(200, 200_000, 2000, NEVER, 2000)
 TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the progress thread
-SHARED_CORE = WaitPolicy(
-    5, 5, 200, NEVER, 65
-)  # more ranks than cores: a rank that is waited for may need this core
+# more ranks than cores: a rank that is waited for may need this core
+SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)
 
 
 def wait_policy(nranks: int, ncores: int) -> WaitPolicy:

@@ -275,11 +275,12 @@ class Driver:
 
 
 _library: list[Any] = []
+# of Linux, of Windows under it, of Jetson boards
 _DEVICE_FILES = (
     "/dev/nvidiactl",
     "/dev/dxg",
     "/dev/nvhost-gpu",
-)  # of Linux, of Windows under it, of Jetson boards
+)
 _FOUND = list(filter(os.path.exists, _DEVICE_FILES))
 signs: list[Any] = list(_FOUND)  # of a GPU; without any, no memory in this process is a GPU's
 

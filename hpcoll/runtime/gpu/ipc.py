@@ -50,9 +50,8 @@ class Mapped:
 
     def __init__(self, gpu: Gpu, pids: Sequence[int], slots: np.ndarray) -> None:
         self.gpu, self.pids, self.slots = gpu, pids, slots
-        self.table = np.zeros(
-            (*slots.shape[:2], 2), np.int64
-        )  # by rank and slot: generation that is mapped or 0, address
+        # by rank and slot: generation that is mapped or 0, address
+        self.table = np.zeros((*slots.shape[:2], 2), np.int64)
         self.held: dict[tuple[int, int], _Exported] = {}  # by local rank and slot
 
     def stale(self, pid: int) -> list[tuple[int, int]]:

@@ -20,9 +20,8 @@ class ChunkLayout(NamedTuple):
     varying: bool = False  # blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too
 
 
-Segments = list[
-    tuple[int, ChunkLayout]
-]  # per segment its displacement and its layout; equal segments share one layout
+# per segment its displacement and its layout; equal segments share one layout
+Segments = list[tuple[int, ChunkLayout]]
 
 
 def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], ChunkLayout]) -> Segments:

@@ -18,10 +18,11 @@
     COMPARE,
 ) = range(14)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
+# the program does not hold for these counts, or needs more scratch: nothing has happened
 UNFIT, NO_ROOM = (
     6,
     7,
-)  # the program does not hold for these counts, or needs more scratch: nothing has happened
+)
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
 UNLIKE = 10  # done, and one rank is to combine the objects that came: the call goes on, with a part of cells
 NOTED = 9  # done, and Python is to look at the log: the call took long, or it is time to compare calls
@@ -36,9 +37,8 @@ NCOLUMNS = 8  # one cache line
 CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6
 REQUEST, PEER = 1, 2  # of MPI messages
 LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages between local peers
-TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(
-    1, 8
-)  # of copies (the first two) and reductions
+# of copies (the first two) and reductions
+TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(1, 8)
 EVENT = 1
 READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
 
@@ -224,9 +224,8 @@ CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
-UNREADABLE = (
-    1 << 42
-)  # error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
+# error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
+UNREADABLE = 1 << 42
 MADV_POPULATE_WRITE = 23  # of Linux
 FULL = 1 << 41  # error: the system has no more shared memory
 # Errors: a peer calls something else; a call of some rank has failed; it was given up.
@@ -255,10 +254,11 @@ REGION_BITS = (1 << PLACE_AT) - 1
 # Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far; of those in
 # blocking ones that did not end at once, and of these on a core.
 REGION, SPENT, LINGERED, ON_CORE, PROCESS_NFIELDS = range(5)
+# in the block that is written, and how many full ones are kept behind it
 RECORDS_HOT, RECORD_BLOCKS = (
     256,
     20,
-)  # in the block that is written, and how many full ones are kept behind it
+)
 # Steps (int64), which are rows of programs that were run: how many were noted so far, taken by whoever reads them, and lost because there
 # was no room; of the latest call its number, start and channels; when the latest step ended. Behind that is room for STEPS_ROOM of them.
 # STEP_WHAT: the code, the segment and the peer, the last two plus 1 and 0 where there is none. Local peers are local ranks. STEP_NBYTES: -1
@@ -272,9 +272,8 @@ STEP_SEGMENT_AT, STEP_PEER_AT = 8, 36
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined
-SPREAD = (
-    -7046029254386353131
-)  # an odd number, by which counts that differ a little give fingerprints that differ much
+# an odd number, by which counts that differ a little give fingerprints that differ much
+SPREAD = -7046029254386353131
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 BOUNCE_NBYTES = 16384

@@ -89,9 +89,8 @@ class GpuItems(Items):
     ) -> None:
         """Add long folds as several reductions; the last one writes the destinations, of which the rest get copies."""
         nresults = 0
-        while (
-            len(spans) > 1 + MAX_SOURCES
-        ):  # aligned groups of a power of two are subtrees of the canonical expression
+        # aligned groups of a power of two are subtrees of the canonical expression
+        while len(spans) > 1 + MAX_SOURCES:
             results: list[tuple[Span, list[Hashable]]] = []
             for first in range(1, len(spans), MAX_SOURCES):
                 group, of_group = spans[first : first + MAX_SOURCES], names[first : first + MAX_SOURCES]

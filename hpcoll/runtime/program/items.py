@@ -40,9 +40,8 @@ class Item(NamedTuple):
 
     code: Code
     peer: int  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
-    spans: list[
-        Span
-    ]  # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
+    # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
+    spans: list[Span]
     reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
     to: int = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
@@ -111,10 +110,11 @@ class Items:
         self.landings: list[Any] = []  # bytes of each landing slot
         self.pinned: set[int] = set()  # landing slots in pinned memory
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
+        # landing slots of receives; key: pinned
         self._receiving: dict[bool, deque[int]] = {
             False: deque(),
             True: deque(),
-        }  # landing slots of receives; key: pinned
+        }
         self._staged: dict[
             tuple[Hashable, ...], tuple[Span, Hashable]
         ] = {}  # chunks that are staged as they are in memory

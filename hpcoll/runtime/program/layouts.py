@@ -103,9 +103,8 @@ def joined(parts: Iterable[tuple[int, Layout]]) -> Layout:
         pieces = np.empty((len(layout.pieces), width), np.int64)
         npad = width - layout.pieces.shape[1]
         pieces[:, :PIECE_NFIELDS] = layout.pieces[:, :PIECE_NFIELDS] + [size, displ, 0]
-        pieces[:, PIECE_NFIELDS : PIECE_NFIELDS + npad] = [1, 0] * (
-            npad // 2
-        )  # loops that are none, outside the others
+        # loops that are none, outside the others
+        pieces[:, PIECE_NFIELDS : PIECE_NFIELDS + npad] = [1, 0] * (npad // 2)
         pieces[:, PIECE_NFIELDS + npad :] = layout.pieces[:, PIECE_NFIELDS:]
         every.append(pieces)
         size += layout.size
@@ -143,9 +142,8 @@ class Map:
         self.address: int = self._words.ctypes.data  # for compiled code
 
 
-Maps: TypeAlias = tuple[
-    Map | None, Map | None
-]  # of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has
+# of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has
+Maps: TypeAlias = tuple[Map | None, Map | None]
 UNMAPPED: Maps = None, None
 
 

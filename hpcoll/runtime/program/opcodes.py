@@ -68,12 +68,10 @@ class Program:
     """
 
     rows: np.ndarray  # int64 (nrows, NCOLUMNS): CODE and its columns, the others 0
-    sources: (
-        np.ndarray
-    )  # int64 (nsources, 2): buffer and displacement of sources, then of further destinations, of reductions
-    lanes: (
-        np.ndarray
-    )  # int64 (nlanes, 3): first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT
+    # int64 (nsources, 2): buffer and displacement of sources, then of further destinations, of reductions
+    sources: np.ndarray
+    # int64 (nlanes, 3): first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT
+    lanes: np.ndarray
     window: int  # lanes in flight; lane i runs in window slot i % window, which is also its tag
     nrequests: int
     scratch_nbytes: Number
@@ -102,9 +100,8 @@ class Traffic(NamedTuple):
         return self.read + self.written
 
 
-Least = tuple[
-    int | None, int | None
-]  # of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
+# of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
+Least = tuple[int | None, int | None]
 
 
 def memory_traffic(rows: np.ndarray, lanes: np.ndarray, in_place: Least = (None, None)) -> Traffic:

@@ -28,9 +28,8 @@ class Route(ABC):
 
     name: ClassVar[str]  # for the ledger
     text: ClassVar[str]  # for the log
-    uses_in_place: ClassVar[
-        bool
-    ]  # `land` gives a message where the sender or the library left it: it needs no memory here
+    # `land` gives a message where the sender or the library left it: it needs no memory here
+    uses_in_place: ClassVar[bool]
     puts: bool = False  # the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know
 
     def __init__(self, peer: int) -> None:

@@ -39,10 +39,11 @@ CALLS, WAITED_NS, MOVED_NS, HIDDEN_NS, NSUMS = range(5)
 ITS_NAMES, ITS_OWNER, ITS_CALLS, ITS_WAITED, ITS_MOVED, GROUP_NFIELDS = range(6)
 # Kinds: all wait for the last; only the root is awaited; only the root waits; the ranks before are awaited; the neighbours are.
 ALL, FROM_ROOT, TO_ROOT, BEFORE, NEAR = range(5)
+# of a signature; the last one is its element of calls on Python objects
 COLLECTIVE_BITS, ROOT_AT, ROOT_BITS, OBJECT = (
     5,
     43,
     20,
     18,
-)  # of a signature; the last one is its element of calls on Python objects
+)
 NOBODY = -1  # of OWNER

@@ -43,9 +43,8 @@ class CallLog:
         self.histories = np.zeros(shape, np.int64) if histories is None else histories
         self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
         records = (1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
-        self._records = np.empty(
-            records, np.int64
-        )  # not zeros: memory is touched where there is something to record
+        # not zeros: memory is touched where there is something to record
+        self._records = np.empty(records, np.int64)
         self.fields, self._rank = np.zeros(f.LOG_NFIELDS, np.int64), rank
         self.address: int = self.fields.ctypes.data
         self.index = self.compared = (

@@ -44,9 +44,8 @@ class Identity:
     launcher: str  # tells the ranks that one launcher has started from others
     host: str
     started: float  # when its first communicator was made, in seconds since 1970
-    peers: Mapping[
-        int, int
-    ]  # known processes of the same job on this host, by rank in COMM_WORLD, this one among them
+    # known processes of the same job on this host, by rank in COMM_WORLD, this one among them
+    peers: Mapping[int, int]
     program: Sequence[str]  # and its arguments
 
     @property

@@ -22,10 +22,11 @@ from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.window import AddressRanges, Mapping, Window, WindowNumber, sweep, whole_pages
 
+# rings that are made before they are asked for, and bytes of their heads
 _MOST_AHEAD, _AHEAD_NBYTES = (
     24,
     4 << 20,
-)  # rings that are made before they are asked for, and bytes of their heads
+)
 _ALL_AT_ONCE = (
     "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
 )
@@ -88,9 +89,8 @@ class LocalRanks:
             )
             found = () if known else ((rank, refusal(one)) for rank, one in zip(self.ranks, mine))
             problem = next((f"{me} {rank}: {text}" for rank, text in found if text), "")
-            fails = np.array(
-                [bool(problem)], np.uint8
-            )  # others may not know, where several threads find it out
+            # others may not know, where several threads find it out
+            fails = np.array([bool(problem)], np.uint8)
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
             problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
             _reading.extend([] if problem or known else [frozenset(mine)])

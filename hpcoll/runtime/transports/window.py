@@ -28,20 +28,20 @@ from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE, OFFSET_BITS
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, aligned
 
 FOLDER = "/dev/shm"
+# what a file system says that makes no such files
 _NONE_NAMELESS = (
     errno.EOPNOTSUPP,
     errno.EISDIR,
     errno.EINVAL,
     errno.ENOSYS,
-)  # what a file system says that makes no such files
+)
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
 BASES_AT = BASES.ctypes.data
 
-_STEP_NBYTES = (
-    2 << 20
-)  # of memory asked for at once: a signal makes the system start anew, but only with the step
+# of memory asked for at once: a signal makes the system start anew, but only with the step
+_STEP_NBYTES = 2 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_ssize_t
@@ -136,9 +136,8 @@ class Mapping:
         self.address: int = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, file, 0)
         if self.address == -1:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        _libc.madvise(
-            self.address, nbytes, mmap.MADV_HUGEPAGE
-        )  # where the system gives shared memory such pages at all
+        # where the system gives shared memory such pages at all
+        _libc.madvise(self.address, nbytes, mmap.MADV_HUGEPAGE)
         _mapped[self.address] = nbytes
         weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
 
@@ -179,9 +178,8 @@ class WindowNumber:
     def __init__(self, first: int) -> None:
         self.value = MAX_WINDOWS
         for value in range(first, MAX_WINDOWS):
-            if value not in _held and _held.setdefault(value, id(self)) == id(
-                self
-            ):  # another thread may be faster
+            # another thread may be faster
+            if value not in _held and _held.setdefault(value, id(self)) == id(self):
                 self.value = value
                 weakref.finalize(self, _held.pop, value).atexit = False
                 return

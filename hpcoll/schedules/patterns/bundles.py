@@ -63,9 +63,8 @@ def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
                 theirs.append(block)
             taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
     nnodes = max(nodes) + 1
-    pairs = sorted(
-        found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair)
-    )  # so that no two nodes begin with the same one
+    # so that no two nodes begin with the same one
+    pairs = sorted(found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair))
     senders, receivers = (_carriers([found[pair][end] for pair in pairs]) for end in (0, 1))
     result = Bundles([[] for _ in range(nnodes)], [[] for _ in range(nnodes)])
     for (source, target), sender, receiver in zip(pairs, senders, receivers, strict=True):

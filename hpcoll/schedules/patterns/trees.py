@@ -135,10 +135,11 @@ def _bine(vrank: int, nranks: int) -> tuple[int | None, list[int], tuple[int, in
     wanted = vrank if vrank < hi else vrank - nranks
     span = lo, nranks
     while hi - lo > 1:
+        # the half with the top is none smaller, and each half's top a mirror image of the other's
         n, left = (
             hi - lo,
             top - lo < hi - top,
-        )  # the half with the top is none smaller, and each half's top a mirror image of the other's
+        )
         middle = lo + (n + left) // 2
         other = max(lo, min(hi - 1, 2 * middle - 1 - top))
         if top == wanted:

@@ -64,9 +64,8 @@ def sign_messages(state):  # type: ignore[no-untyped-def]
     """
     chain, compared = pointer(state[f.LOG])[f.CHAIN], _compared(state[f.SIGNATURE])
     state[f.CHECKED] = _hash(_fingerprint(state, compared) ^ chain)
-    if (
-        state[f.REQUESTS_PER_LANE] or state[f.FORM]
-    ):  # parts that follow may have messages of the library though this has none
+    # parts that follow may have messages of the library though this has none
+    if state[f.REQUESTS_PER_LANE] or state[f.FORM]:
         counted = state[f.COUNTED] * state[f.SIGNED]
         check = ((compared & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]

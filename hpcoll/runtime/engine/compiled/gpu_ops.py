@@ -16,9 +16,8 @@ _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STA
 _NOT_READY = 600
 
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
-_launch = c_function(
-    INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG
-)  # function, grid, block, shared, stream, parameters
+# function, grid, block, shared, stream, parameters
+_launch = c_function(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)
 _record = c_function(INT, LONG, LONG)  # event, stream
 _wait = c_function(INT, LONG, LONG, INT)  # stream, event, flags
 _open = c_function(INT, LONG, LONG)  # local rank, slot

@@ -118,9 +118,8 @@ def _runner(*, notes: bool) -> Any:
                 reached = lanes[3 * lane] if lane < nlanes else 0
             window_slots[2 * slot + 1] = reached
         if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
-            let_mpi_move(
-                address
-            )  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
+            # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
+            let_mpi_move(address)
         return moved
 
     return run_lanes
@@ -231,9 +230,8 @@ def run(address, input_address, output_address, counts):  # type: ignore[no-unty
     needs alone, or an answer of `resize`: nothing has happened then.
     """
     if counts == f.GO_ON:
-        return _go_on(
-            address, pointer(address)[f.YIELDS]
-        )  # it has waited for long: sleep between looks, until something moves
+        # it has waited for long: sleep between looks, until something moves
+        return _go_on(address, pointer(address)[f.YIELDS])
     if not exchange(pointer(address)[f.LOCK], 0, 1):
         return f.BUSY
     return run_locked(address, input_address, output_address, counts)
@@ -260,9 +258,8 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         idle, since = (0, 0) if moved else (idle + 1, since)
         looks = idle > state[f.SPINS] and idle % f.LOOKS == 0
         if looks:
-            let_mpi_move(
-                address
-            )  # a peer may be late because its message to this rank, or its access to a window here, needs that
+            # a peer may be late because its message to this rank, or its access to a window here, needs that
+            let_mpi_move(address)
         if looks and idle > state[f.YIELDS]:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.STAYS]:

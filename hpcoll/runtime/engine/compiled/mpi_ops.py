@@ -11,9 +11,8 @@ from hpcoll.runtime.program.opcodes import Code
 _SEND, _WAIT = int(Code.SEND), int(Code.WAIT)
 _INT = (1 << 32) - 1  # of a word whose first half the library has written
 
-_transfer = c_function(
-    INT, LONG, INT, LONG, INT, INT, LONG, LONG
-)  # buffer, count, datatype, peer, tag, comm, request
+# buffer, count, datatype, peer, tag, comm, request
+_transfer = c_function(INT, LONG, INT, LONG, INT, INT, LONG, LONG)
 _test = c_function(INT, LONG, LONG, LONG)  # request, flag, status
 _get_count = c_function(INT, LONG, LONG, LONG)  # status, datatype, count
 _iprobe = c_function(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status

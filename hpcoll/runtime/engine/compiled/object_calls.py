@@ -21,9 +21,8 @@ from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import object_fields as o
 
-_vectorcall = capi_function(
-    "PyObject_Vectorcall", LONG, LONG, LONG, LONG, LONG
-)  # function, arguments, how many have no keyword, keywords
+# function, arguments, how many have no keyword, keywords
+_vectorcall = capi_function("PyObject_Vectorcall", LONG, LONG, LONG, LONG, LONG)
 _append = capi_function("PyList_Append", INT, LONG, LONG)
 _drop = capi_function("Py_DecRef", VOID, LONG)
 
@@ -43,9 +42,8 @@ def call_on_object(address, given):  # type: ignore[no-untyped-def]
             return RAISED
         if words[o.KINDS]:
             words[o.KIND] = _kinds_of(words, given, data)
-            pointer(data + words[o.LENGTH_AT])[1] = words[
-                o.KIND
-            ]  # the hash of a pickle, which nobody asks for
+            # the hash of a pickle, which nobody asks for
+            pointer(data + words[o.LENGTH_AT])[1] = words[o.KIND]
         if pointer(data)[c.SIZE] > words[o.ROOM] or pointer(words[o.BUFFERS])[c.SIZE]:
             return _handed_on(words, data, o.LONG_WAY)
     source = data + words[o.LENGTH_AT] if data else words[o.TARGET]

@@ -20,10 +20,11 @@ from hpcoll.runtime.engine.compiled.local_ops import last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
+# rounds without movement after which the progress thread sleeps between them, and parks if nothing is in flight
 _HURRY, _REST = (
     50,
     150,
-)  # rounds without movement after which the progress thread sleeps between them, and parks if nothing is in flight
+)
 _YIELDS = 2000  # such rounds in which who waits yields, before it sleeps between them
 
 
@@ -127,9 +128,8 @@ def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
             ffi.sched_yield(words[p.SCHED_YIELD], ())
         else:
             continue
-        now = last_tick(
-            words[p.CLOCK_GETTIME], table + 8 * p.CLOCK
-        )  # room of all threads: torn, it is wrong by a second, and rounds count
+        # room of all threads: torn, it is wrong by a second, and rounds count
+        now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)
         since = since or now
         if now - since > f.STRETCH_NS:
             break

@@ -13,9 +13,8 @@ from hpcoll.runtime.program import call_fields as c
 _NO = -1
 _MOST = 1 << 40  # elements: products with what they are counted in do not overflow
 
-_as_int64 = capi_function(
-    "PyLong_AsLongLongAndOverflow", LONG, LONG, LONG
-)  # int, where it is noted that it does not fit
+# int, where it is noted that it does not fit
+_as_int64 = capi_function("PyLong_AsLongLongAndOverflow", LONG, LONG, LONG)
 _append = capi_function("PyList_Append", INT, LONG, LONG)  # list, object
 _keep = capi_function("Py_IncRef", VOID, LONG)
 _drop = capi_function("Py_DecRef", VOID, LONG)
