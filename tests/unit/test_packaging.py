@@ -31,12 +31,18 @@ def test_packages_are_those_of_hpcoll() -> None:
     )
 
 
-def test_a_checkout_without_what_hpcoll_needs_says_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-S", "-m", "hpcoll", "show"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    last = f"ModuleNotFoundError: ml_dtypes is missing; this installs hpcoll and what it needs: python -m pip install {ROOT}"
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, last)
+@pytest.mark.parametrize(
+    ("words", "status", "begin"),
+    [("-m hpcoll show", 2, "hpcoll: "), ("-c import\thpcoll", 1, "ModuleNotFoundError: ")],
+)
+def test_a_checkout_without_what_hpcoll_needs_says_what_to_install(
+    words: str, status: int, begin: str
+) -> None:
+    command = [sys.executable, "-S", *words.split(" ")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    told = f"ml_dtypes is missing; this installs hpcoll and what it needs: python -m pip install {ROOT}"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (status, begin + told)
+    assert len(done.stderr.splitlines()) == 1 or "-c" in words
 
 
 def test_what_the_short_run_leaves_out_is_there() -> None:
