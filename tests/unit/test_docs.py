@@ -190,9 +190,9 @@ def test_most_code_is_run() -> None:
 # --- prose
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", LINKING)
 def test_prose_fits_a_screen(page: str) -> None:
-    assert [line for line in prose(PAGES[page]) if len(line) > MOST_COLUMNS] == []
+    assert [line for line in prose(LINKING[page]) if len(line) > MOST_COLUMNS] == []
 
 
 def not_in_code(text: str) -> list[str]:
