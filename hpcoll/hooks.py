@@ -193,6 +193,7 @@ class _Watch:
     """The observer by which calls that stall, and those in flight that end, are told of."""
 
     def stalls(self, call: StalledCall, held: bool) -> None:
+        """Tell once of a call that has not ended after a second."""
         event = _inside.call if call.form == "blocking" else None
         for operation, one in list(_in_flight.items()):
             if operation._stalled is call:
@@ -202,6 +203,7 @@ class _Watch:
             _tell_more(event, "stalls")
 
     def finished(self, operation: Operation) -> None:
+        """Tell of the end of a call in flight."""
         if event := _in_flight.pop(operation, None):
             _tell_more(event, "fails" if operation._error else "ends", operation._error)
 

@@ -1,6 +1,6 @@
 """All checks of a change, in three runs of which each has more than the one before.
 
-  tests/run.sh                         the short run, some eight minutes on two idle cores with the making of its environments
+  tests/run.sh                         the short run, with the making of its environments (tests/README.md says how long)
   tests/run.sh ci                      what must pass before a change goes in: every case somewhere, PyTorch's too (5 GB from the index)
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
   tests/run.sh lint                    ruff, mypy, the words of docstrings and pages, shellcheck where it is installed

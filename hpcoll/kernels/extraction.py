@@ -334,6 +334,7 @@ def columns_kernel(load: Any) -> Callable[..., None]:
     add_tile = _tile_adder(load)
 
     def kernel(x, nrows, step, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
+        """Add each column of rows that are ``step`` elements apart to its vector of digits."""
         width = ndigits + NCOUNTS
         elements, vectors, work = carray(x, nrows * step + n), carray(words, n * width), carray(room, ROOM)
         sums1, sums2 = work[RESTS : RESTS + COLUMNS], work[RESTS + COLUMNS : RESTS + 2 * COLUMNS]
@@ -508,6 +509,7 @@ def products_kernel(form: str, load: Any, add_block: Any) -> Callable[..., None]
     add_row = _add_row if form == "float64" else _product_row_adder(load, add_block)
 
     def kernel(x, y, nrows, n, words, first, ndigits, room):  # type: ignore[no-untyped-def]
+        """Add the products of each row of x and y to its vector of digits."""
         width = ndigits + NCOUNTS
         xs, ys, vectors, work = (
             carray(x, nrows * n),
