@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from failed_calls import made
 from mpi4py import MPI
-from reference import ensure, ensure_none, fresh, raised, unless
+from reference import communicator, ensure, ensure_none, fresh, raised, unless
 
 from hpcoll import ArgumentError, CollectiveTimeout, Communicator, MismatchError
 from hpcoll.comm.arguments.cells import cell_nbytes
@@ -270,12 +270,33 @@ def test_what_results_share_is_one_object(method: str, size: int) -> None:
     ensure(same, (comm.rank, method))
 
 
+class Length(float):
+    """A float of a type of its own."""
+
+
+@pytest.mark.parametrize("strange", [0.5, 7, Length(2), None, float("nan"), -0.0])
+def test_long_lists_of_floats(strange: Any) -> None:
+    """Compiled code writes them where they hold nothing else; what they hold, and of what type, stays in any case."""
+    comm = communicator()
+    every = [[rank + i / 7 for i in range(400)] for rank in range(comm.size)]
+    for numbers in every:
+        numbers[200] = strange
+    found = [
+        comm.bcast(every[comm.rank]),
+        *comm.allgather(every[comm.rank]),
+        comm.allreduce(every[comm.rank]),
+    ]
+    wanted = [every[0], *every, [one for numbers in every for one in numbers]]
+    ensure([repr(one) for one in found] == [repr(one) for one in wanted], strange)
+    ensure({type(one[200]) for one in found} == {type(strange)}, strange)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.once
 def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
     """Then there is no second message."""
     comm, entered = fresh(), set[str]()
-    array, floats = np.zeros(10), [0.5] * 100
+    array, floats = np.zeros(10), [0.5] * 300
     alike: list[tuple[Any, Any]] = [
         (1.5, MPI.SUM),
         (array, MPI.SUM),

@@ -152,12 +152,15 @@ def test_another_layout_of_holders_of_memory_is_seen(monkeypatch: pytest.MonkeyP
 
 
 @guards("hpcoll/runtime/engine/object_layout.py (`BYTES_LENGTH_AT`)")
-def test_another_layout_of_bytes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle's memory is not sent where CPython keeps it elsewhere."""
+@guards("hpcoll/runtime/engine/object_layout.py (`FLOATS_SUPPORTED`)")
+def test_another_layout_of_bytes_and_floats_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pickle's memory is sent, nor a list's numbers are read, where CPython keeps them elsewhere."""
     words = object_layout._words
     assert object_layout._bytes_length_at() == object_layout.BYTES_LENGTH_AT is not None
+    assert object_layout._reads_floats()
     monkeypatch.setattr(object_layout, "_words", lambda address, n: words(address + 8, n))
     assert object_layout._bytes_length_at() is None
+    assert not object_layout._reads_floats()
 
 
 @guards("hpcoll/comm/objects/serializer.py (`current`)")

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.arguments.cells import call_of_cells
 from hpcoll.comm.context.context import Context
-from hpcoll.comm.objects import cells
+from hpcoll.comm.objects import cells, floats
 from hpcoll.comm.objects.cells import Incoming, Outgoing
 from hpcoll.comm.objects.operators import OPCODES, TYPES, Op, code_of, operator_of
 from hpcoll.comm.objects.parts import CallParts
@@ -255,6 +255,13 @@ class CellExchange:
         self.data = None
         if MPI.pickle is not _PICKLE:
             return self._run_slowly(obj)
+        if type(obj) is list and len(obj) >= floats.LEAST and get_referents(_PICKLE) == DEFAULT:
+            self.data = floats.pickled(obj)
+            if self.data is not None:
+                # and the word behind its length has all bits: it is of all kinds
+                fits = len(self.data) <= self.room
+                self._started[o.KIND] = f.ANY_KIND
+                return self._begin(id(self.data) + BYTES_LENGTH_AT if fits else self._announce(self.data))  # type: ignore[operator]
         try:
             status: int = call_compiled(ON_OBJECT, self._at, id(obj), 0, 0)
         except Exception as error:

@@ -106,6 +106,13 @@ def _bytes_length_at() -> int | None:
     return at if laid_out else None
 
 
+def _reads_floats() -> bool:
+    """Say whether a float has its number where compiled code reads those of lists."""
+    return (
+        SUPPORTED and float(np.array(_words(id(sample := 1.5**40), 3)).view(np.float64)[c.SCALAR]) == sample
+    )
+
+
 def holder_of(thing: Any) -> Holder:
     """Return the `Holder` of an object of a known type; that of an ``array.array`` also tells its elements."""
     holder = HOLDERS[type(thing)]
@@ -126,3 +133,4 @@ HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BY
 HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
 SUPPORTED = _supported()
 BYTES_LENGTH_AT = _bytes_length_at()
+FLOATS_SUPPORTED = _reads_floats()

@@ -13,10 +13,11 @@
     LET_GO,
     PACK,
     UNPACK,
+    FLOATS,
     ON_OBJECT,
     TELL,
     COMPARE,
-) = range(14)
+) = range(15)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 # the program does not hold for these counts, or needs more scratch: nothing has happened
 UNFIT, NO_ROOM = (

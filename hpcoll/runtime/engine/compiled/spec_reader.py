@@ -36,6 +36,19 @@ def _item(table, spec, i):  # type: ignore[no-untyped-def]
     )[i]
 
 
+@njit(nogil=True)
+def read_floats(spec, count, kind, target):  # type: ignore[no-untyped-def]
+    """Write the numbers of a list of so many floats to an address; return how many of its first objects are of the type ``kind``, float."""
+    if pointer(spec)[c.SIZE] != count:
+        return 0
+    items, numbers = pointer(pointer(spec)[c.ITEMS]), pointer(target)
+    for i in range(count):
+        if pointer(items[i])[c.TYPE_OF] != kind:
+            return i
+        numbers[i] = pointer(items[i])[c.SCALAR]
+    return count
+
+
 @njit(nogil=True, forceinline=True)
 def keep(table, side, spec):  # type: ignore[no-untyped-def]
     """Keep the array that a list names, which other threads may change, while they run; return its address, or 0 where the caller does."""
