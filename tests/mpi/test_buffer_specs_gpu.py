@@ -43,7 +43,7 @@ def test_bare(double: Double, code: str) -> None:
         x = double.Array(shape, code)
         resolved = describe(x)
         assert resolved[:5] == (x.address, x._seen.size, np.dtype(np.dtype(code).str), x.nbytes, False)
-        assert resolved[6:9] == (None, None, None)
+        assert (resolved.counts, resolved.displs, resolved.datatype) == (None, None, None)
         assert resolve(double.array(x.address, x.nbytes), name="buf", rank=3)[9] is None  # type: ignore[index]
 
 

@@ -14,8 +14,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import (
     LAYOUTS,
+    BufferLayout,
     Element,
-    derived_layout,
     layout_of,
     place_blocks,
     place_one,
@@ -48,15 +48,20 @@ class Resolved(NamedTuple):
     owner: object  # keeps the memory alive
     counts: tuple[int, ...] | None = None  # v forms: elements per block
     displs: tuple[int, ...] | None = None  # v forms: element displacement per block
-    datatype: MPI.Datatype | None = None  # None for plain contiguous elements
     gpu: DeviceArray | None = None  # None for host memory
     map: Map | None = None  # of elements that are not contiguous
+    spec: Any = None  # the argument itself
+    layout: BufferLayout | None = None  # of an element
+
+    @property
+    def datatype(self) -> MPI.Datatype | None:
+        """The derived datatype of the elements; None for plain contiguous ones."""
+        return None if self.layout is None else self.layout.datatype
 
     @property
     def element(self) -> Element:
         """Element type, as in `hpcoll.comm.arguments.call.Call`."""
-        layout = None if self.datatype is None else derived_layout(self.datatype)
-        return self.dtype if layout is None else layout.element
+        return self.dtype if self.layout is None else self.layout.element
 
     @property
     def has_gaps(self) -> bool:
@@ -123,7 +128,7 @@ def resolve(
         every = Map((n * size, start * extent, table) for n, start in zip(sizes, starts, strict=True))
     return _new_tuple(
         Resolved,
-        (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu, every),
+        (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, gpu, every, spec, layout),
     )
 
 
@@ -154,7 +159,8 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
         return None
     address, readonly = _get_address(array) if count else 0, not flags.writeable
     return _new_tuple(
-        Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None, None)
+        Resolved,
+        (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None, spec, layout),
     )
 
 
@@ -223,7 +229,8 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
         ArgumentError: The buffers overlap in part.
     """
     gaps = send.has_gaps
-    if send.address == recv.address and send.nbytes == recv.nbytes and send[6:9] == recv[6:9] and not gaps:
+    same = send.address == recv.address and send.nbytes == recv.nbytes and send[6:8] == recv[6:8]
+    if same and send.datatype == recv.datatype and not gaps:
         return send.nbytes > 0
     if send.map is not None or recv.map is not None:
         return False

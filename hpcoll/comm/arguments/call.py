@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, is_exact, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
 from hpcoll.base.text import parse_seconds, quoted
@@ -64,7 +63,7 @@ class Call(NamedTuple):
         copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
         aliased: The caller's two buffers are one memory, which the MPI library is told by ``MPI.IN_PLACE``.
         finish: Ends the call once its result is there, or None.
-        keep: Owners of the memory.
+        keep: Owners of the memory; among them the caller's buffers as `hpcoll.comm.arguments.buffers.resolve` found them.
         as_given: The addresses are of the caller's own memory, and there is nothing to finish: a repeated call needs no description.
         before: Launches on the caller's stream that come first, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
@@ -168,96 +167,6 @@ class Call(NamedTuple):
         )
 
 
-class Reduction(NamedTuple):
-    """The checked arguments of a reduction, of which `call` makes a `Call`; ``recv`` is None where this rank receives nothing."""
-
-    collective: str
-    op: ReduceOp
-    root: int
-    count: int  # type: ignore[assignment]
-    send: Resolved
-    recv: Resolved | None
-    in_place: bool
-    nranks: int
-    blocks: Blocks | None = None
-    one_fold: bool = False
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Element type of the caller's arrays."""
-        return self.send.dtype
-
-    @property
-    def own_count(self) -> int:
-        """Elements of the result on this rank."""
-        return self.blocks[1][0][1] if self.blocks else self.count
-
-    @property
-    def divisor(self) -> int:
-        """The number by which the sum is divided."""
-        return self.nranks if self.op.average else 1
-
-    def call(
-        self,
-        send: int,
-        recv: int,
-        *,
-        in_place: bool,
-        dtype: np.dtype | None = None,
-        copied: int = 0,
-        keep: tuple[object, ...] = (),
-        finish: Callable[[], None] | None = None,
-        as_given: bool = True,
-        before: tuple[Callable[[int], None], ...] = (),
-        one_fold: bool = False,
-    ) -> Call:
-        """Return the call.
-
-        Args:
-            send: Address of INPUT.
-            recv: Address of OUTPUT.
-            in_place: INPUT and OUTPUT alias.
-            dtype: Element type in which the engine works; None: that of the arrays, or float32 for half types.
-            copied: As in `Call`.
-            keep: In addition to the owners of the buffers.
-            finish: As in `Call`.
-            as_given: As in `Call`.
-            before: As in `Call`.
-            one_fold: As in `Call`.
-        """
-        op, own, work = self.op, self.dtype, working_dtype(self.dtype)
-        strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
-        native = to_native(op) is not None and not is_bfloat16(own)
-        if is_exact(op, own):
-            op, one_fold = op if dtype == own else working_op(op, own), True
-        owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
-        return Call(
-            self.collective,
-            send,
-            recv,
-            self.count,
-            dtype or work,
-            op,
-            self.root,
-            in_place,
-            self.blocks,
-            native,
-            strict,
-            copied,
-            self.in_place,
-            finish,
-            owners,
-            as_given,
-            before,
-            None,
-            None,
-            (),
-            one_fold,
-            None,
-            own,
-        )
-
-
 def check_root(root: Any, nranks: int, rank: int) -> int:
     """Return ``root`` as an int; raise ArgumentError where it is no integer in ``[0, nranks)``."""
     try:
@@ -277,6 +186,11 @@ def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
         raise ArgumentError(
             f"premul_sum needs a factor that {dtype} can hold, got {op.premultiplier!r}"
         ) from None
+
+
+def result_count(call: Call) -> int:
+    """Return the elements of a reduction's result on this rank."""
+    return call.blocks[1][0][1] if call.blocks else call.count
 
 
 def is_in_place(spec: Any) -> bool:

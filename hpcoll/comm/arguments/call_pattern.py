@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.buffer_specs import layout_of, split
+from hpcoll.comm.arguments.buffer_specs import layout_of
+from hpcoll.comm.arguments.buffers import Resolved, resolve
 from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.memory import buffer_of
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.arguments.typed_blocks import TypedSpec
 from hpcoll.runtime.engine.call_cache import BufferPattern
@@ -31,7 +33,12 @@ Sides = tuple[BufferPattern, BufferPattern]
 
 
 def sides(
-    row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nblocks: tuple[int, int]
+    row: Method,
+    arguments: Sequence[Any],
+    buffers: Sequence[Any],
+    call: Call | None,
+    rank: int,
+    nblocks: tuple[int, int],
 ) -> Sides | None:
     """Return the patterns of the buffers of a call that has passed all checks; None where compiled code cannot read them.
 
@@ -39,6 +46,7 @@ def sides(
         row: Row of the method.
         arguments: Arguments of the call, as the caller gives them.
         buffers: Send buffer, or ``MPI.IN_PLACE``, and receive buffer, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
+        call: The call; None where only the MPI library understands it.
         rank: Rank of this process.
         nblocks: Blocks of a send buffer and of a receive buffer that have several.
     """
@@ -50,9 +58,23 @@ def sides(
         kinds[1] = BLOCKS  # what is sent lies there
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
         kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
-    sent = _side(buffers[0], kinds[0], nblocks[0], writable=False)
-    received = None if sent is None else _side(buffers[1], kinds[1], nblocks[1], writable=True)
-    return None if sent is None or received is None else (sent, received)
+    known = [one for one in ((call and call.keep) or ()) if isinstance(one, Resolved)]
+    found: list[BufferPattern] = []
+    for at, (spec, kind, n) in enumerate(zip(buffers, kinds, nblocks, strict=True)):
+        if kind == BLOCKS and not n:
+            return None
+        if kind == ABSENT or not n or spec is MPI.IN_PLACE:
+            found.append(BufferPattern(ABSENT if kind == ABSENT or not n else ALIASED))
+            continue
+        resolved = next((one for one in known if one.spec is spec), None)
+        if resolved is None:
+            many, nparts = (n, 1) if kind == MANY else (None, n if kind == BLOCKS else 1)
+            resolved = resolve(spec, name="", rank=rank, nblocks=many, nparts=nparts, writable=at == 1)
+        side = None if resolved is None else _side(spec, resolved, kind, n, writable=at == 1)
+        if side is None:
+            return None
+        found.append(side)
+    return found[0], found[1]
 
 
 def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) -> Sides | None:
@@ -98,42 +120,34 @@ def whose_sizes(row: Method, call: Call) -> int:
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED
 
 
-def _side(spec: Any, kind: int, nblocks: int, *, writable: bool) -> BufferPattern | None:
-    if kind == BLOCKS and not nblocks:
+def _side(spec: Any, found: Resolved, kind: int, nblocks: int, *, writable: bool) -> BufferPattern | None:
+    """Return the pattern of a buffer that holds elements, from how it was resolved."""
+    buffer, (length, type_at, datatype), layout = buffer_of(spec), _form(spec), found.layout
+    if (
+        layout is None
+        or (layout.datatype is not None and kind == MANY)
+        or _readable(spec, buffer, datatype, writable=writable) is None
+    ):
         return None
-    kind, nblocks = kind if nblocks else ABSENT, nblocks if kind != ONE else 1
-    if kind == ABSENT or spec is MPI.IN_PLACE:
-        return BufferPattern(ABSENT if kind == ABSENT else ALIASED)
-    buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)
-    array = _readable(spec, buffer, datatype, writable=writable)
-    if array is None:
-        return None
-    layout = layout_of(array, datatype, "")
-    if layout is None or (layout.datatype is not None and kind == MANY):
-        return None
-    nbytes, derived = 0, ()  # type: int, tuple[int, ...]
+    derived: tuple[int, ...] = ()
     if layout.datatype is not None:
-        reach = (0, -layout.extent) if isinstance(buffer, MPI.buffer) else (layout.lower, layout.upper)
+        reach = (0, -layout.extent) if layout.trusted else (layout.lower, layout.upper)
         derived = handle(layout.datatype), layout.dtype.itemsize, *reach
-    if kind != MANY:
-        nbytes = array.nbytes - int(displs or 0) * layout.extent
-        nbytes = nbytes if counts is None else int(counts) * nblocks * layout.extent
-        nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
+    nbytes = 0 if kind == MANY else found.nbytes
+    blocks = 1 if kind == ONE else nblocks
     return BufferPattern(
-        kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, nblocks, derived=derived
+        kind, nbytes, writable, buffer, length, type_at, datatype, layout.extent, blocks, derived=derived
     )
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
     """Return the patterns of a call that only the MPI library understands: only its types count."""
     found: list[BufferPattern] = []
-    for i, spec in enumerate(buffers):
-        buffer, datatype = (
-            (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
-        )
-        if _readable(spec, buffer, datatype, writable=i == 1) is None:
+    for at, spec in enumerate(buffers):
+        buffer, (length, type_at, datatype) = buffer_of(spec), _form(spec)
+        if _readable(spec, buffer, datatype, writable=at == 1) is None:
             return None
-        found.append(BufferPattern(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
+        found.append(BufferPattern(ONE, 0, at == 1, buffer, length, type_at, datatype))
     return found[0], found[1]
 
 
@@ -152,9 +166,10 @@ def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np
     return array if flags.c_contiguous and flags.aligned and (flags.writeable or not writable) else None
 
 
-def _form(spec: Any, datatype: object) -> tuple[int, int, object]:
-    """Return the number of a spec's items, the position of the datatype, and the datatype."""
+def _form(spec: Any) -> tuple[int, int, Any]:
+    """Return the number of a spec's items, the position of the datatype or -1, and the datatype."""
     if type(spec) not in (list, tuple):
         return 0, -1, None
     last = len(spec) - 1
-    return len(spec), last if last > 1 or datatype is not None else -1, datatype
+    typed = last > 1 or isinstance(spec[last], MPI.Datatype | str)
+    return len(spec), last if typed else -1, spec[last] if typed else None

@@ -220,7 +220,7 @@ def plain_bytes(one: Resolved) -> PlainBytes:
         from hpcoll.comm.arguments import gpu_staging
 
         filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
-        keep = (filled.memory, one.owner)
+        keep = (filled.memory, one)
         places, before = packed_places(_sizes(one)), (filled.fill,)
         return PlainBytes(
             filled.memory.address, one.nbytes, places, keep, one.element, copied=True, before=before
@@ -231,10 +231,8 @@ def plain_bytes(one: Resolved) -> PlainBytes:
             places = tuple(
                 [(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)]
             )
-        return PlainBytes(one.address, one.nbytes, places, one.owner, one.element)
-    return PlainBytes(
-        one.address, one.nbytes, packed_places(_sizes(one)), one.owner, one.element, map=one.map
-    )
+        return PlainBytes(one.address, one.nbytes, places, one, one.element)
+    return PlainBytes(one.address, one.nbytes, packed_places(_sizes(one)), one, one.element, map=one.map)
 
 
 def copied_bytes(send: Resolved) -> PlainBytes:

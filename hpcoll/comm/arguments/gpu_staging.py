@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.call import Call, Reduction, factor_of
+from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.comm.arguments.call import Call, factor_of, result_count
 from hpcoll.comm.arguments.memory import UNREADABLE, buffer_of, host_array, with_buffer
 from hpcoll.kernels import MAX_AXES, WIDE_NBYTES
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
@@ -27,19 +27,20 @@ class StagedBytes(NamedTuple):
     fill: Launch
 
 
-def reduction(given: Reduction) -> Call:
+def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, *, one_fold: bool) -> Call:
     """Return a reduction of GPU arrays, with the work before and after it.
 
     Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
     """
-    send, recv, op, dtype = given.send, given.recv, given.op, given.dtype
+    op, dtype, work = call.op, send.dtype, call.dtype
+    assert op is not None
     gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
-    plain = op.premultiplier is None and not op.average
-    one_fold = given.one_fold and plain and working_dtype(dtype) != dtype
-    work = dtype if one_fold else working_dtype(dtype)
+    one_fold = one_fold and op.premultiplier is None and not op.average and work != dtype
+    work = dtype if one_fold else work
     before: list[Launch] = []
     keep: list[object] = []
-    source, in_place = send.address, given.in_place
+    source, target, in_place = call.send, call.recv, call.in_place
+    own, divisor = result_count(call), nranks if op.average else 1
 
     def through(made: StagedBytes) -> int:
         before.append(made.fill)
@@ -53,27 +54,25 @@ def reduction(given: Reduction) -> Call:
         factor = 1 if op.premultiplier is None else factor_of(op, work)
         fill = scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False)
         source, in_place = through(StagedBytes(scaled, fill)), False
-    if given.collective == "reduce_scatter" and in_place:
+    if call.collective == "reduce_scatter" and in_place:
         source, in_place = through(copy(gpu, source, send.nbytes)), False
-    target, after = recv.address if recv else 0, list[Launch]()
+    after = list[Launch]()
     if recv is not None and work != dtype:
-        result = gpu.temporary(given.own_count * work.itemsize)
+        result = gpu.temporary(own * work.itemsize)
         keep.append(result)
-        after.append(
-            scale(gpu, target, dtype, result.address, work, given.own_count, given.divisor, divides=True)
-        )
+        after.append(scale(gpu, target, dtype, result.address, work, own, divisor, divides=True))
         target, in_place = result.address, False
-    elif recv is not None and given.divisor > 1:
-        after.append(scale(gpu, target, dtype, target, dtype, given.own_count, given.divisor, divides=True))
-    return given.call(
-        source,
-        target,
+    elif recv is not None and divisor > 1:
+        after.append(scale(gpu, target, dtype, target, dtype, own, divisor, divides=True))
+    return call._replace(
+        send=source,
+        recv=target,
         in_place=in_place,
         dtype=work,
         one_fold=one_fold,
         before=tuple(before),
         finish=finisher(gpu, after),
-        keep=tuple(keep),
+        keep=(*call.keep, *keep),
         as_given=False,
     )
 

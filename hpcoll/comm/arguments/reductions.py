@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.base.dtypes import check_op, is_extended, kind, working_dtype
+from hpcoll.base.dtypes import check_op, is_bfloat16, is_exact, is_extended, kind, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import ReduceOp
+from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.arguments.buffer_specs import LAYOUTS
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
-from hpcoll.comm.arguments.call import Call, Reduction, factor_of, is_in_place, to_ours, view
+from hpcoll.comm.arguments.call import (
+    Blocks,
+    Call,
+    factor_of,
+    is_in_place,
+    result_count,
+    to_native,
+    to_ours,
+    view,
+)
 
 
 def reduction(
@@ -55,7 +64,9 @@ def reduction(
         check_same_order(sendbuf, recvbuf, rank)
         in_place = check_overlap(send, recv, rank)
     count = _share(send.count, nblocks, "recvbuf" if in_place else "sendbuf", rank)
-    return _call(Reduction(collective, ours, root, count, send, recv, in_place, nranks, one_fold=one_fold))
+    return _call(
+        collective, ours, root, count, send, recv, in_place=in_place, nranks=nranks, one_fold=one_fold
+    )
 
 
 def reduction_of_blocks(
@@ -89,7 +100,10 @@ def reduction_of_blocks(
     in_place = in_place or check_overlap(send, recv, rank)
     displs = [sum(counts[:i]) for i in range(nranks)]
     blocks = (tuple(zip(displs, counts, strict=True)), ((0, counts[rank]),), counts)
-    return _call(Reduction("reduce_scatter", ours, 0, sum(counts), send, recv, in_place, nranks, blocks))
+    total = sum(counts)
+    return _call(
+        "reduce_scatter", ours, 0, total, send, recv, in_place=in_place, nranks=nranks, blocks=blocks
+    )
 
 
 def every_count(
@@ -125,58 +139,79 @@ def _share(count: int, nblocks: int, name: str, rank: int) -> int:
     return count // nblocks
 
 
-def _call(given: Reduction) -> Call:
+def _call(
+    collective: str,
+    op: ReduceOp,
+    root: int,
+    count: int,
+    send: Resolved,
+    recv: Resolved | None,
+    *,
+    in_place: bool,
+    nranks: int,
+    blocks: Blocks | None = None,
+    one_fold: bool = False,
+) -> Call:
     """Return the call, with work before and after it: another element type, a factor, a copy of input that results would overwrite."""
-    send, recv, op = given.send, given.recv, given.op
+    own, work = send.dtype, working_dtype(send.dtype)
+    call = Call(
+        collective,
+        send.address,
+        0 if recv is None else recv.address,
+        count,
+        work,
+        working_op(op, own),
+        root,
+        in_place,
+        blocks,
+        to_native(op) is not None and not is_bfloat16(own),
+        work is not own or ((op is MIN or op is MAX) and own.kind == "f"),  # which let NaN through
+        aliased=in_place,
+        keep=(send, recv),
+        one_fold=is_exact(op, own),
+        element=own,
+    )
     if not send.count:
-        return given.call(send.address, recv.address if recv else 0, in_place=given.in_place)
+        return call
     if send.gpu is not None or (recv is not None and recv.gpu is not None):
         from hpcoll.comm.arguments import gpu_staging
 
-        return gpu_staging.reduction(given)
-    work, in_place = working_dtype(given.dtype), given.in_place
-    as_given, address = work == given.dtype and op.premultiplier is None, send.address
-    source: Any = None  # a copy
-    if not as_given:
-        source, in_place = view(send).astype(work), False
-        address = source.ctypes.data
-    if op.premultiplier is not None:
-        source *= factor_of(op, work)
-    if recv is None:
-        return given.call(address, 0, in_place=in_place, keep=(source,), as_given=as_given)
-    # its input lies where results come, until all have it
-    beside = given.collective == "reduce_scatter" and in_place
-    in_place = in_place and not beside
-    copied = send.nbytes if beside else 0
-    if work == given.dtype and given.divisor == 1:
-        return given.call(
-            address, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given
+        return gpu_staging.reduction(call, send, recv, nranks, one_fold=one_fold)
+    beside = collective == "reduce_scatter" and in_place and recv is not None
+    if work == own and op.premultiplier is None and not op.average and not beside:
+        return call
+    return _worked(call, send, recv, nranks)
+
+
+def _worked(call: Call, send: Resolved, recv: Resolved | None, nranks: int) -> Call:
+    """Return a call that works on a converted copy of its input, beside its buffer, or with a result that is divided or rounded last."""
+    op, own, work = call.op, send.dtype, call.dtype
+    assert op is not None
+    if work != own or op.premultiplier is not None:
+        source = view(send).astype(work)
+        if op.premultiplier is not None:
+            source *= factor_of(op, work)
+        call = call._replace(
+            send=source.ctypes.data, in_place=False, as_given=False, keep=(*call.keep, source)
         )
-    return _finished(given, recv, work, address, source, in_place=in_place, copied=copied)
-
-
-def _finished(
-    given: Reduction,
-    recv: Resolved,
-    work: np.dtype,
-    send: int,
-    source: np.ndarray | None,
-    *,
-    in_place: bool,
-    copied: int,
-) -> Call:
-    """Return a call whose result is divided, or rounded to the caller's type, at its end."""
-    target = view(recv)[: given.own_count]
-    result = target if work == given.dtype else np.empty(target.size, work)
+    if recv is None:
+        return call
+    if (
+        call.collective == "reduce_scatter" and call.in_place
+    ):  # its input lies where results come, until all have it
+        call = call._replace(in_place=False, copied=send.nbytes)
+    divisor = nranks if op.average else 1
+    if work == own and divisor == 1:
+        return call
+    target = view(recv)[: result_count(call)]
+    result = target if work == own else np.empty(target.size, work)
 
     def finish() -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            if given.divisor > 1:
-                np.divide(result, given.divisor, out=result)
+            if divisor > 1:
+                np.divide(result, divisor, out=result)
             if result is not target:
                 target[...] = result
 
-    address, keep = result.ctypes.data, (source, result)
-    return given.call(
-        send, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False
-    )
+    keep = (*call.keep, result)
+    return call._replace(recv=result.ctypes.data, finish=finish, as_given=False, keep=keep)

@@ -52,7 +52,11 @@ def enter(
     row, on = METHODS[method], planner.resources
     nblocks = _nblocks(call, on.rank, on.nranks)
     typed = TYPED in row.holds
-    found = typed_sides(buffers, call, nblocks) if typed else sides(row, arguments, buffers, on.rank, nblocks)
+    found = (
+        typed_sides(buffers, call, nblocks)
+        if typed
+        else sides(row, arguments, buffers, call, on.rank, nblocks)
+    )
     if found is not None:
         cell = planner.cell(call)
         _enter(
@@ -129,7 +133,8 @@ def enter_native(
         return
     op, parts = row.find("op", arguments), 0 if call is None else nparts(call, on.nranks)
     nblocks = _nblocks(call, on.rank, on.nranks)
-    found = sides(row, arguments, buffers, on.rank, nblocks) if call is not None or op is not None else None
+    known = call is not None or op is not None
+    found = sides(row, arguments, buffers, call, on.rank, nblocks) if known else None
     by = (
         None
         if table.starts or found is None

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD
-from hpcoll.comm.arguments.call import Blocks, Call
+from hpcoll.comm.arguments.call import Blocks, Call, result_count
 from hpcoll.kernels import digits
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.selection.config import NATIVE
@@ -36,7 +36,7 @@ def as_digits(call: Call, rank: int, nranks: int) -> Call:
     element = np.dtype(f"f{call.dtype.itemsize // 2}") if call.dtype.kind == "c" else call.dtype
     within, nparts = digits.window(element), call.dtype.itemsize // element.itemsize
     sent = call.count * (nranks if call.collective == "reduce_scatter" and call.blocks is None else 1)
-    received = call.blocks[1][0][1] if call.blocks else call.count
+    received = result_count(call)
     words = np.zeros((sent * nparts, within.nwords), np.int64)
     digits.add(words, _array(call.send, sent * nparts, element), within)
     result = np.empty((received * nparts if call.recv else 0, within.nwords), np.int64)
