@@ -1,11 +1,13 @@
 """Patterns of a call's arguments, by which compiled code recognises calls like it (`hpcoll.runtime.engine.call_cache`)."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import layout_of
 from hpcoll.comm.arguments.buffers import Resolved, resolve
 from hpcoll.comm.arguments.call import Call
@@ -66,11 +68,13 @@ def sides(
         if kind == ABSENT or not n or spec is MPI.IN_PLACE:
             found.append(BufferPattern(ABSENT if kind == ABSENT or not n else ALIASED))
             continue
+        readable = _readable(spec, writable=at == 1) is not None
         resolved = next((one for one in known if one.spec is spec), None)
-        if resolved is None:
+        if readable and resolved is None:
             many, nparts = (n, 1) if kind == MANY else (None, n if kind == BLOCKS else 1)
-            resolved = resolve(spec, name="", rank=rank, nblocks=many, nparts=nparts, writable=at == 1)
-        side = None if resolved is None else _side(spec, resolved, kind, n, writable=at == 1)
+            with suppress(ArgumentError):  # what hpcoll refuses, the library may take
+                resolved = resolve(spec, name="", rank=rank, nblocks=many, nparts=nparts)
+        side = _side(spec, resolved, kind, n, writable=at == 1) if readable and resolved else None
         if side is None:
             return None
         found.append(side)
@@ -83,7 +87,7 @@ def typed_sides(buffers: Sequence[Any], call: Call, nblocks: tuple[int, int]) ->
     found: list[BufferPattern] = []
     for i, (spec, places, n) in enumerate(zip(buffers, call.blocks[:2], nblocks, strict=True)):
         parts = TypedSpec.of(spec, n) if n else None
-        array = None if parts is None else _readable(spec, parts.buffer, parts.types, writable=i == 1)
+        array = None if parts is None else _readable(spec, writable=i == 1)
         if (
             parts is None
             or array is None
@@ -123,11 +127,7 @@ def whose_sizes(row: Method, call: Call) -> int:
 def _side(spec: Any, found: Resolved, kind: int, nblocks: int, *, writable: bool) -> BufferPattern | None:
     """Return the pattern of a buffer that holds elements, from how it was resolved."""
     buffer, (length, type_at, datatype), layout = buffer_of(spec), _form(spec), found.layout
-    if (
-        layout is None
-        or (layout.datatype is not None and kind == MANY)
-        or _readable(spec, buffer, datatype, writable=writable) is None
-    ):
+    if layout is None or (layout.datatype is not None and kind == MANY):
         return None
     derived: tuple[int, ...] = ()
     if layout.datatype is not None:
@@ -144,17 +144,17 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
     """Return the patterns of a call that only the MPI library understands: only its types count."""
     found: list[BufferPattern] = []
     for at, spec in enumerate(buffers):
-        buffer, (length, type_at, datatype) = buffer_of(spec), _form(spec)
-        if _readable(spec, buffer, datatype, writable=at == 1) is None:
+        if _readable(spec, writable=at == 1) is None:
             return None
-        found.append(BufferPattern(ONE, 0, at == 1, buffer, length, type_at, datatype))
+        found.append(BufferPattern(ONE, 0, at == 1, buffer_of(spec), *_form(spec)))
     return found[0], found[1]
 
 
-def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np.ndarray | None:
+def _readable(spec: Any, *, writable: bool) -> np.ndarray | None:
     """Return the memory that compiled code would find, or None. It does not look at the format of a view that is the whole spec."""
+    buffer = buffer_of(spec)
     known = type(buffer) is np.ndarray or (
-        type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None)
+        type(buffer) in HOLDERS and (type(buffer) is not memoryview or _form(spec)[2] is not None)
     )
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None
