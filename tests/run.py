@@ -53,8 +53,8 @@ SHORT, CI = "not full and not ci", "not full"
 # Files of a folder that the short run leaves to `.ci/run`: of what tests stand on, of played drivers and machines, of what others wrote, of
 # commands that take seconds, of jobs and hosts beyond a choice.
 LATER = {
-    "unit": "bench_plot budget canonical_reference children clients cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
-    "gpu_probes kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user slowness synthesize "
+    "unit": "bench_plot budget children cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
+    "gpu_probes kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user synthesize "
     "verify_mutations",
     "mpi": "bench* buffer_specs_gpu children deadlocks doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
     "interrupted* jobs local_failures messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "

@@ -1,31 +1,12 @@
 """Cores that other programs use: from recorded numbers, from files as Linux writes them, and beside processes that spin."""
 
-import json
 import math
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import add
 from pathlib import Path
 
 import pytest
 
-from hpcoll.base.busy import LEAST_S, CoreUse, Usage, core_use, ncores_of, usage, verdict
-
-SPINS = """
-import json, sys
-from hpcoll.base.busy import usage
-cores = frozenset(json.loads(sys.argv[1]))
-print("spinning", flush=True)
-while True:
-    for _ in range(100_000):
-        pass
-    print(json.dumps(usage(cores)), flush=True)
-"""
-
+from hpcoll.base.busy import CoreUse, Usage, core_use, ncores_of, usage, verdict
 
 Samples = tuple[list[Usage], list[Usage]]
 
@@ -115,48 +96,3 @@ def test_threads_of_a_core_count_as_one(tmp_path: Path) -> None:
         (tmp_path / f"cpu{core}/topology/thread_siblings_list").write_text(f"{core % 2},{core % 2 + 2}\n")
     assert ncores_of(frozenset({0, 1, 2}), tmp_path) == 2
     assert ncores_of(frozenset({0, 1, 2}), tmp_path / "nothing") == 3
-
-
-@contextmanager
-def spinning(cores: frozenset[int]) -> Iterator["subprocess.Popen[str]"]:
-    """A process that spins on one of some cores, and tells its usage all the time."""
-    command = [
-        sys.executable,
-        "-c",
-        f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\n{SPINS}",
-        json.dumps(sorted(cores)),
-    ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "spinning\n"
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux counts")
-def test_a_process_that_spins_is_somebody_else_unless_it_is_the_jobs_own() -> None:
-    """On one core, which others may use, too: that only makes it more."""
-    core = frozenset({min(os.sched_getaffinity(0))})
-    with spinning(core) as child:
-        assert child.stdout is not None
-        theirs, mine = Usage(*json.loads(child.stdout.readline())), usage(core)
-        later = theirs
-        while later.clock < theirs.clock + 2 * LEAST_S:
-            later = Usage(*json.loads(child.stdout.readline()))
-        now = usage(core)
-    somebody, own = core_use([mine], [now], 1), core_use([mine, theirs], [now, later], 1)
-    assert somebody.disturbed
-    assert somebody.others > 0.5
-    spun = (later.own - theirs.own) / (later.clock - theirs.clock)
-    assert spun > 0
-    assert own.others <= somebody.others - 0.5 * spun
-
-
-def test_a_child_that_has_ended_was_the_jobs_own() -> None:
-    before = usage(frozenset({0}))
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
-    assert usage(frozenset({0})).own - before.own > 0.25
-    assert usage(frozenset({0})).clock <= time.monotonic()

@@ -118,20 +118,6 @@ def test_no_placement_is_better(dims: list[int], periodic: bool, nodes: str, gai
     assert (found.after < found.before) == gains == (list(found.ranks) != sorted(found.ranks))
 
 
-@pytest.mark.parametrize(
-    ("dims", "nodes", "after"),
-    [([8, 8, 8], "64:cyclic", 384), ([6, 6, 6], "24:cyclic", 216), ([12, 8], "16", 48)],
-)
-def test_bricks_fill_nodes(dims: list[int], nodes: str, after: int) -> None:
-    """Periodic grids of many ranks: the faces of cubes of 4 x 4 x 4, of 2 x 3 x 4 or 3 x 2 x 4, and of 4 x 4."""
-    assert place(dims, [True] * len(dims), parse_nodes(nodes, prod(dims))).after == after
-
-
-def test_surplus_ranks_have_no_position() -> None:
-    found = place([2, 3], [False, False], parse_nodes("4:cyclic", 8))
-    assert (sorted(found.ranks), found.before, found.after) == (list(range(6)), 7, 3)
-
-
 def test_large_faces_stay_on_a_node() -> None:
     """Of a flat array, the faces of the short side are between nodes; without the array, either side's."""
     for shape, axis in (((1000, 10), 0), ((10, 1000), 1)):

@@ -87,14 +87,3 @@ def test_rows_of_at_most_a_million_steps_for_1000_ranks() -> None:
 def test_every_builder_has_a_row() -> None:
     files = {path.stem for path in Path(builders.__file__).parent.glob("[a-z]*.py")}
     assert files == {row.build.__name__ for row in CATALOGUE.values()}
-
-
-def test_placements_are_of_all_kinds() -> None:
-    """For any number of ranks: one node, a node for each, and from four ranks on several with several, even and uneven."""
-    for nranks in range(1, 65):
-        found = placements(nranks)
-        assert len(set(found)) == len(found)
-        assert {len(nodes) for nodes in found} == {nranks}
-        assert {(0,) * nranks, tuple(range(nranks))} <= set(found)
-        cyclic = [nodes for nodes in found if list(nodes) != sorted(nodes)]
-        assert len(cyclic) >= (nranks > 3) + (nranks > 5)

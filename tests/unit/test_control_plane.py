@@ -1,8 +1,6 @@
 """Ranks that share no memory: whom they ask, how they take in what others send, and how all hear that one has ended."""
 
-import json
 import random
-import re
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +9,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state
+from hpcoll.comm.diagnosis import control_messages, control_plane
 from hpcoll.comm.diagnosis.control_messages import ControlMessages
 from hpcoll.comm.diagnosis.control_plane import ControlPlane
 from hpcoll.comm.diagnosis.peer_state import PeerState, answer_about
-from hpcoll.comm.diagnosis.report import activity_text
-from hpcoll.comm.status.blocked_call import BlockedCall, Status
+from hpcoll.comm.status.blocked_call import Status
 from hpcoll.runtime.telemetry.call_log import CallLog
-from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots
 
 KEY = "1.2.3"
 
@@ -220,67 +216,6 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     assert known.progress(1) is not None
 
 
-def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it said before, it is told of that it does not, until it does again; without a thread that answers it says nothing of it."""
-    monkeypatch.setattr(ControlPlane, "answers_always", True)
-    job = ranks(2)
-    known = PeerState(job[0], job[0].log)
-    begin(job[1], 1, 1)
-    known.ask([1])
-    settled(job[::-1], clock)
-    assert re.fullmatch(r"is in no collective since \S+, after call 1", activity_text(known, 1, 2))
-    clock.now += 5
-    known.ask([1])
-    clock.now += 0.9
-    assert not known.is_silent(1)
-    clock.now += 0.2
-    then, why = (
-        r"when it was in no collective since \S+, after call 1",
-        "it is stopped, or in code that lets no thread of Python run",
-    )
-    told = rf"does not answer since \d\d:\d\d:\d\d, {then}: {why}"
-    assert re.fullmatch(told, activity_text(known, 1, 2))
-    monkeypatch.setattr(ControlPlane, "answers_always", False)
-    assert not known.is_silent(1)
-    monkeypatch.setattr(ControlPlane, "answers_always", True)
-    settled(job[::-1], clock)
-    assert not known.is_silent(1)
-
-
-class Groups:
-    """Several groups of ranks of one node, each with pages of its own; how often a page was read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, nranks: int) -> None:
-        self.nread = 0
-        self.page = StatusSlots(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
-        self.on = [self._group(nranks) for _ in range(5)]
-        monkeypatch.setattr(
-            failure_handling,
-            "live_contexts",
-            [SimpleNamespace(resources=on) for on in self.on for _ in range(4)],
-        )
-        monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
-
-    def _group(self, nranks: int) -> Any:
-        on = ranks(nranks)[0]
-        on.near, on.node.status_slots = {rank: rank for rank in range(nranks)}, self
-        return on
-
-    def read(self, local_rank: int) -> dict[str, Any]:
-        self.nread += 1
-        return self.page.read(local_rank)
-
-
-def test_pages_are_read_once_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many communicators their ranks have."""
-    groups = Groups(monkeypatch, 10)
-    assert failure_handling.absent(range(1, 10)) is None
-    assert groups.nread == 9
-    assert failure_handling.absent([-32766, 5, 6]) is None
-    groups.page.write(json.dumps({"left": "has ended its program"}).encode())
-    assert failure_handling.absent([0, 1, 7]) == (1, "(process 1) has ended its program")
-
-
 def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
     """Its sender is stopped: what others send is read meanwhile, and the rest of it when it comes."""
     boxes: list[deque[tuple[int, bytes]]] = [deque()]
@@ -300,28 +235,3 @@ def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
     assert one.come() == [(2, {"short": 2})]
     assert one.come() == []
     assert one.come() == [(1, {"long": 1})]
-
-
-def test_messages_of_ranks_that_have_failed() -> None:
-    """Are lost, and nothing else is."""
-    comm = Comm(0, [deque(), deque()])
-    one, requests = (
-        ControlMessages(comm, 7),
-        iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)]),
-    )  # type: ignore[arg-type]
-    comm.Isend = lambda *_: next(requests)  # type: ignore[method-assign]
-    for _ in range(3):
-        one.send(1, {})
-    assert not one.all_sent()
-    assert one.all_sent()
-    assert one.come() == []
-
-
-def test_what_is_sent_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that waits for thousands says so as briefly as in shared memory."""
-    on = ranks(1)[0]
-    wait = BlockedCall(KEY, 0, 1, "Gather(x)", "rows", tuple(range(5000)), since=1.0)
-    monkeypatch.setattr(peer_state, "RANK_STATUS", SimpleNamespace(status=lambda: Status((wait,))))
-    answer = PeerState(on, on.log).answer(0)
-    assert len(json.dumps(answer)) < NOTICE_NBYTES + 100
-    assert answer["notice"]["waits"][0]["what"] == "Gather(x)"

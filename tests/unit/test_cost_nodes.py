@@ -45,30 +45,6 @@ def test_ring_neighbours_share_a_link_where_they_are_on_other_nodes(text: str, s
     assert time(row.key, nodes, 1 << 26, 1 << 18) == seconds(row, 12, 1 << 26, 1 << 18, shared)
 
 
-def test_others_share_it_for_what_is_not_for_their_own_node() -> None:
-    """Of 11 other ranks 8 are on other nodes; four ranks send to them."""
-    for text in ("4", "4:cyclic", "2+4+2+4"):
-        found = time("alltoall/direct", parse_nodes(text, 12), 1 << 20, levels=BYTES_ONLY)
-        assert found == pytest.approx(4 * 8 / 12 * (1 << 20) * 1e-9)
-
-
-@pytest.mark.parametrize("row", FLAT, ids=ids)
-def test_a_flat_row_does_not_look_at_the_node(row: Algorithm) -> None:
-    for text in ("1", "3", "3:cyclic"):
-        nodes = parse_nodes(text, 9)
-        assert time(row.key, nodes, 1 << 20) == time(row.key, nodes, 1 << 20, levels=Levels(FREE, SLOW))
-    for nbytes in SIZES:
-        assert time(row.key, tuple(range(9)), nbytes, 1 << 18) == seconds(row, 9, nbytes, 1 << 18, SLOW)
-
-
-@pytest.mark.parametrize("row", FLAT, ids=ids)
-def test_one_node_and_one_rank(row: Algorithm) -> None:
-    """Where ranks of a node share no memory all are on one."""
-    assert time(row.key, (0,), 1 << 20) == 0.0
-    for nranks in (2, 3, 8):
-        assert time(row.key, (0,) * nranks, 1 << 20) == seconds(row, nranks, 1 << 20, WHOLE, SLOW)
-
-
 # --- hierarchical rows
 
 
@@ -130,24 +106,6 @@ def test_bytes_between_nodes_are_those_of_the_schedules(collective: str) -> None
 
 
 # --- which is faster
-
-
-def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
-    """Its only sharer moves 2(p-1)/p m, all stripes together 2(h-1)/h m; in turn it moves c times as much."""
-    blocks, cyclic = parse_nodes("8", 32), parse_nodes("8:cyclic", 32)
-    ring, stripes = (time(f"allreduce/{name}", blocks, 1 << 30, 1 << 22) for name in ("ring", "hierarchical"))
-    assert stripes < ring < 2 * stripes
-    assert time("allreduce/ring", cyclic, 1 << 30, 1 << 22) > 4 * ring
-    assert time("allreduce/hierarchical", cyclic, 1 << 30, 1 << 22) == stripes
-
-
-@pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
-def test_one_rank_per_node_is_the_flat_algorithm_between_them(row: Algorithm) -> None:
-    nodes = tuple(range(9))
-    for nbytes in SIZES:
-        assert time(row.key, nodes, nbytes, 1 << 18) == pytest.approx(
-            seconds(CATALOGUE[row.outer], 9, nbytes, 1 << 18 if row.pipelined else WHOLE, SLOW)
-        )
 
 
 # --- cache domains

@@ -7,9 +7,6 @@ import sys
 import pytest
 
 from hpcoll.analysis.cost import NEVER
-from hpcoll.cli.doctor.findings import NOTE, OK
-from hpcoll.cli.doctor.probes import one_copy
-from hpcoll.runtime.transports import cross_memory
 from hpcoll.runtime.transports.cross_memory import (
     CMA,
     LEAST_NBYTES,
@@ -93,16 +90,3 @@ def test_in_words() -> None:
         "staged",
         "staged; from 64 KiB on read where they lie if that is faster",
     ]
-
-
-def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing on one rank; what to do about a refusal depends on who refuses."""
-    words = [word()] * 2
-    assert one_copy(words[:1]) == []
-    assert [one.level for one in one_copy(words)] == [OK]
-    wrong = [words[0], words[0]._replace(value=0)]
-    assert [one.level for one in one_copy(wrong)] == [NOTE]
-    assert "kernel.yama.ptrace_scope=1" in one_copy(wrong, "2")[0].remedy
-    assert "SYS_PTRACE" in one_copy(wrong, "")[0].remedy
-    monkeypatch.setattr(cross_memory, "_PTRACE_SCOPE", cross_memory.Path("/nowhere"))
-    assert cross_memory.ptrace_scope() == ""

@@ -251,20 +251,6 @@ def test_thread_without_a_context(double: Double) -> None:
     assert double.current() == 1
 
 
-def test_managed_memory(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = double.Array(10, memory="managed", ordinal=1)
-    for buffer in (x, double.dlpack(x)):
-        array = on_gpu(buffer)
-        assert (array.managed, array.ordinal, array.size) == (True, 0, 10)
-    assert not on_gpu(double.Array(10)).managed
-    ask = cuda.Driver.attribute
-    kind = cuda.Attribute.MEMORY_TYPE
-    monkeypatch.setattr(
-        cuda.Driver, "attribute", lambda *a: cuda.MemoryType.HOST if a[2] == kind else ask(*a)
-    )
-    assert on_gpu(x).managed  # wherever it lies now
-
-
 def test_what_no_protocol_allows(double: Double) -> None:
     x = double.Array(10)
     refused("masked arrays cannot be sent", Cai(x.address, (10,), mask=x))

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
-from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, between, blocks_of, misfits, prose
+from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, between, misfits, prose
 from test_architecture import Edge, between_entries, edges
-from wording import LONGEST, problems, sentences
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -143,31 +142,6 @@ def test_readme_leads_to_every_part() -> None:
     """From there every page can be reached: tests/run.sh docs refuses one that is not in the site's table of contents."""
     parts = {page.split("/")[1] for page in PAGES if page.count("/") == 2}
     assert parts == set(re.findall(r"\]\(docs/(\w+)/\w+\.md\)", PAGES["README.md"]))
-
-
-def test_offences_are_found() -> None:
-    assert missing_paths("`hpcoll/ir.py`, `tests/run.sh`, jobs/ and `hpcoll/schedules/`") == {"hpcoll/ir.py"}
-    dead = dead_links(
-        "docs/index.md", "[a](how_to/install.md#check) [b](how_to/install.md#nothing) [c](nowhere.md)"
-    )
-    assert list(dead) == ["how_to/install.md#nothing", "nowhere.md"]
-    assert unknown_names("`hpcoll/schedules/ir.py` (`Writer.send`, `sent_nowhere`)") == [
-        "hpcoll/schedules/ir.py: sent_nowhere"
-    ]
-    (block,) = blocks_of("page", "<!-- not run: needs root -->\n```sh\nls    # a comment\n```\n")
-    assert block == Block("page", 2, "sh", "ls    # a comment\n", "needs root")
-    assert misfits(block) == ["ls"]
-    assert not_in_code("| symptom |\n|---|\n| `this rank sees ... of no planet` | |\n") == ["of no planet"]
-    assert upward(["low", "high"], {"low": {"high": ("a", "b")}}) == [("a", "b")]
-    assert list(sentences("# Head\n\nOne `a b`. Two\ngoes on.\n\n| a | b |\n\n- Three")) == [
-        "One code.",
-        "Two goes on.",
-        "Three",
-    ]
-    assert next(problems({"page": f"A{' word' * LONGEST}. " + "Short. " * 50}, {})).startswith(
-        f"page: {LONGEST + 1} words"
-    )
-    assert list(problems({}, {"module": 'def f():\n    "What is there."'})) == ["module:1: What is there."]
 
 
 # --- code

@@ -138,13 +138,3 @@ def test_drawings(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatc
     arguments = _parser(words[:1]).parse_args(words)
     assert arguments.run(arguments) == 0
     assert Path(words[-1]).read_text() == (ROOT / "docs" / "pictures" / words[-1]).read_text()
-
-
-def test_failures_are_seen(folder: Path) -> None:
-    with pytest.raises(AssertionError, match="status 2"):
-        output_of("hpcoll show allreduce/rings", folder)
-    with pytest.raises(AssertionError, match="status 124"):
-        output_of("sleep 5", folder, 0.1)
-    assert transcript(Block("page", 1, "console", "$ echo one\ntwo\n"), folder) == "$ echo one\none\n"
-    assert agree("one 12 ms\nend\n", "one ... ms\n...")
-    assert not agree("one 12 ms\nend\n", "one ... us\n...")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from fuzz_formats import FORMATS
 
-from hpcoll.base import files
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import OwnedFolder, UntrustedError, check_writable, reading, write_file
 from hpcoll.registry.sources import read_file
@@ -73,17 +72,6 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     path.symlink_to(private)
     write_file(path, "new")
     assert (private.read_text(), path.read_text(), path.is_symlink()) == ("private", "new", False)
-
-
-def test_a_planted_temporary_file_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the name guessed after all, the link that waits there would not be followed."""
-    monkeypatch.setattr(os, "urandom", bytes)
-    private = tmp_path / "private"
-    private.write_text("private")
-    (tmp_path / f".hpcoll-{bytes(8).hex()}").symlink_to(private)
-    with pytest.raises(FileExistsError):
-        write_file(tmp_path / "result", "new")
-    assert private.read_text() == "private"
 
 
 def test_streams_are_written_as_they_are() -> None:
@@ -198,15 +186,6 @@ def test_a_lock_is_waited_for_within_bounds(tmp_path: Path) -> None:
         assert held
 
 
-def test_a_lock_that_is_let_go_of_is_had_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with owned(tmp_path) as one, owned(tmp_path) as other:
-        first = one.lock("lock")
-        first.__enter__()
-        monkeypatch.setattr(files.time, "sleep", lambda seconds: first.__exit__(None, None, None))
-        with other.lock("lock", 60.0) as second:
-            assert second
-
-
 @pytest.mark.parametrize("what", sorted(FORMATS.keys() - {"environments", "status pages"}))
 def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -238,9 +217,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         pass
 
 
-def test_what_killed_processes_have_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
     """A process that writes is killed; the file stays as long as it may be anyone's who still writes."""
-    monkeypatch.setattr(files, "_swept", set())
     program = (
         "import sys, pathlib; from hpcoll.base.files import *; write_file(pathlib.Path(sys.argv[1]), 'text')"
     )
@@ -259,9 +237,8 @@ def test_what_killed_processes_have_left_is_removed(tmp_path: Path, monkeypatch:
     )
 
 
-@pytest.mark.parametrize("whose", ["a process that writes", "a link", "a pipe", "another user"])
-def test_what_is_not_left_stays(whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_swept", set())
+@pytest.mark.parametrize("whose", ["a process that writes", "a link", "a pipe"])
+def test_what_is_not_left_stays(whose: str, tmp_path: Path) -> None:
     path, private = tmp_path / LEFT, tmp_path / "private"
     private.touch()
     if whose == "a link":
@@ -271,8 +248,6 @@ def test_what_is_not_left_stays(whose: str, tmp_path: Path, monkeypatch: pytest.
     else:
         path.touch()
     os.utime(path, (0, 0), follow_symlinks=False)
-    if whose == "another user":
-        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     with path.open("r+") if whose == "a process that writes" else nullcontext() as file:
         if file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -284,7 +259,6 @@ def test_what_is_not_left_stays(whose: str, tmp_path: Path, monkeypatch: pytest.
 def test_only_the_first_rank_of_a_node_lists_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_swept", set())
     (tmp_path / LEFT).touch()
     os.utime(tmp_path / LEFT, (0, 0))
     for rank, there in (("1", True), ("0", False)):

@@ -1,8 +1,5 @@
 """Flight records as they are written: calls spelled as programs write them, and the place of the program that made each."""
 
-import json
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,47 +8,11 @@ from mpi4py import MPI
 
 from hpcoll.cli.inspect.flight_records import RecordedCall
 from hpcoll.cli.inspect.wording import method, spelled
-from hpcoll.comm.diagnosis import flight_recorder
 from hpcoll.comm.diagnosis.flight_recorder import _of_log
 from hpcoll.comm.plans.signature import _COLLECTIVES, _OPS, Signature
 from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import place_of_caller
 from hpcoll.schedules.collectives import COLLECTIVES
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(flight_recorder, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=1)))
-    return tmp_path
-
-
-def test_a_signal_while_a_record_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is written whole: one that comes in the middle of another has a file of its own until it is."""
-    write_text = Path.write_text
-
-    def interrupted(self: Path, text: str) -> int:
-        monkeypatch.setattr(Path, "write_text", write_text)
-        with self.open("w") as file:
-            file.write(text[:100])
-            file.flush()
-            flight_recorder.write_record(str(folder), "the signal")
-            return file.write(text[100:])
-
-    monkeypatch.setattr(Path, "write_text", interrupted)
-    assert flight_recorder.write_record(str(folder), "a call has failed") == folder / "rank0.json"
-    assert json.loads((folder / "rank0.json").read_text())["why"] == "a call has failed"
-    assert [one.name for one in folder.iterdir()] == ["rank0.json"]
-
-
-def test_a_record_that_finds_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves nothing that is no record."""
-
-    def full(descriptor: int) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert flight_recorder.write_record(str(folder), "") is None
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -110,10 +71,3 @@ def test_where_the_program_called() -> None:
     )
     calls = _of_log(resources, log, "blocking", [wait])  # type: ignore[arg-type]
     assert [(call["caller"], call["counted"]) for call in calls] == [("", 1), (place, 2)]
-
-
-def test_the_method_of_blocks() -> None:
-    """Blocks of one size and of several have methods of their own names."""
-    at = _COLLECTIVES.index("reduce_scatter")
-    found = [Signature(at, varies, 4, SUM, 0, 0, 0).record(3)["collective"] for varies in (0, 1)]
-    assert found == ["reduce_scatter_block", "reduce_scatter"]

@@ -95,16 +95,6 @@ def test_left_to_llvm(changed: Callable[[], bytes]) -> None:
     assert machine_code.placed(changed(), "powers") is None
 
 
-def test_llvm_does_what_is_left_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(machine_code, "placed", lambda content, name: None)
-    (tmp_path / "source").touch()
-    address = machine_code.load(
-        "left", [tmp_path / "source"], lambda name: object_file(powers, "int64(int64, int64)", name)
-    )
-    assert values(address)[3] == 1
-
-
 def test_a_name_that_nobody_knows_is_refused() -> None:
     unknown = file().replace(b"Py_FatalError", b"Py_NoSuchName")
     assert unknown != file()

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, random_nodes
 from lowering_play import check, play, programs_of
@@ -15,14 +14,13 @@ from reference_memory import STAGING_SLOTS
 from hpcoll.runtime.program.fields import (
     BUFFER,
     CODE,
-    DISPL,
     IN_PLACE,
     LOCAL_PEER,
     MESSAGE_SLOT,
     NBYTES,
     STAGED_DISPL,
 )
-from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
+from hpcoll.runtime.program.opcodes import MESSAGES, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS, Buffer
@@ -105,34 +103,6 @@ def test_results(row: Algorithm, where: str, short: bool) -> None:
         check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 
-@pytest.mark.ci
-@every_row
-def test_every_kind_of_memory(row: Algorithm, short: bool) -> None:
-    """In place and not, symmetric and not, on messages that are staged and read in place."""
-    rng = random.Random(row.key)
-    count = 1 if row.collective == "barrier" else 45
-    for nranks in (5,) if short else (2, 3, 5):
-        for in_place, shared in itertools.product(
-            in_place_modes(row, nranks, rng), shared_modes(nranks, rng)
-        ):
-            for window in (rng.choice((1, 3)),) if short else (1, 3):
-                setting = node_setting(rng, NODES["all on one"], nranks)
-                nodes = random_nodes(row, nranks, rng)
-                check(
-                    Case(
-                        row,
-                        nranks,
-                        count,
-                        in_place,
-                        setting,
-                        segment=20,
-                        window=window,
-                        shared=shared,
-                        nodes=nodes,
-                    )
-                )
-
-
 @pytest.mark.parametrize(
     "key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform]
 )
@@ -163,25 +133,6 @@ def test_calls_one_after_another(seed: int, where: str) -> None:
             for _ in range(2 * STAGING_SLOTS)
         )
     )
-
-
-@pytest.mark.parametrize("window", [1, 2])
-def test_short_messages_before_long_ones(window: int) -> None:
-    """A rank whose short message is used only with the others' must not wait for that before it sends its long ones."""
-    for key, nranks in itertools.product(
-        ("reduce_scatter/direct", "alltoall/direct", "allgather/ring"), (3, 5)
-    ):
-        sizes = tuple(3 if rank % 2 else 40 for rank in range(nranks))
-        case = Case(
-            CATALOGUE[key],
-            nranks,
-            sum(sizes),
-            (False,) * nranks,
-            Setting(5, nodes=(0,) * nranks),
-            sizes=sizes,
-            window=window,
-        )
-        check(*(case for _ in range(2 * STAGING_SLOTS)))
 
 
 # --- structure
@@ -272,16 +223,6 @@ def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
     assert [code for code, *_ in program.rows[at + 1 : at + nranks].tolist()] == [Code.ACK] * (nranks - 1)
 
 
-def test_messages_that_fit_a_ring_slot_need_no_staging() -> None:
-    for count, codes in (
-        (INLINE_NBYTES // 8, [Code.POST]),
-        (INLINE_NBYTES // 8 + 1, [Code.RESERVE, Code.STAGE, Code.POST, Code.DRAIN]),
-    ):
-        root = node_programs("bcast/direct", 2, count, in_place=True)[0]
-        assert root.rows[:, CODE].tolist() == codes
-        assert (root.staging_nbytes > 0) == (Code.STAGE in codes)
-
-
 def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
     """A ring forwards partial sums from OUTPUT and overwrites them in its second half, where it forwards what stays."""
     program = node_programs("allreduce/ring", 4, 400)[1]
@@ -291,21 +232,6 @@ def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
     assert [row[BUFFER] for row in rows_of(program, Code.DRAIN)] == [Buffer.INPUT, Buffer.OUTPUT]
     in_place = node_programs("allreduce/ring", 4, 400, in_place=True)[1]
     assert [post[IN_PLACE] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
-
-
-def test_blocks_apart_are_staged_together() -> None:
-    """What is not contiguous cannot be read in place: it is packed, and the message is read from where it was packed."""
-    case = Case(
-        CATALOGUE["allgather/circulant"], 4, 0, (False,) * 4, Setting(3, nodes=(0,) * 4), sizes=(9, 8, 7, 6)
-    )
-    posts = [
-        post
-        for program in programs_of(case, 8)
-        for post in rows_of(program, Code.POST)
-        if post[BUFFER] == STAGING
-    ]
-    assert posts
-    assert all(post[IN_PLACE] == 0 and post[STAGED_DISPL] == post[DISPL] for post in posts)
 
 
 # --- every ACK and DRAIN is needed where it is
@@ -329,35 +255,6 @@ def case_of(key: str) -> Case:
     return Case(
         row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4
     )
-
-
-@pytest.mark.parametrize("key", NEEDED)
-def test_an_ack_too_early_or_left_out_is_refused(key: str) -> None:
-    case = case_of(key)
-    programs = programs_of(case, operator_of(case.row).itemsize)
-    play(case, programs=programs)
-    acks = [
-        (rank, i)
-        for rank, p in enumerate(programs)
-        for i, code in enumerate(p.rows[:, CODE])
-        if code == Code.ACK
-    ]
-    assert acks
-    for rank, i in acks:
-        p, rows = programs[rank], programs[rank].rows
-        awaited = max(
-            k for k in range(i) if rows[k, CODE] == Code.AWAIT and rows[k, LOCAL_PEER] == rows[i, LOCAL_PEER]
-        )
-        early = replace(
-            p, rows=rows[[*range(awaited + 1), i, *range(awaited + 1, i), *range(i + 1, len(rows))]]
-        )
-        missing = replace(p, rows=np.delete(rows, i, axis=0), lanes=p.lanes - [[0, 1, 0]])
-        for changed, text in (
-            (early, "that it has acknowledged"),
-            (missing, "did not acknowledge messages|slot . is in use|deadlock"),
-        ):
-            with pytest.raises(AssertionError, match=text):
-                play(case, programs=[*programs[:rank], changed, *programs[rank + 1 :]])
 
 
 @pytest.mark.parametrize("key", NEEDED)

@@ -4,15 +4,13 @@ import ast
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs
-from lowering_play import play, programs_of
+from lowering_cases import Case, every_row, in_place_modes, pairs
+from lowering_play import programs_of
 from reference_calls import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
@@ -20,7 +18,6 @@ from hpcoll.runtime.program.chunks import ChunkLayout
 from hpcoll.runtime.program.fields import (
     BUFFER,
     CODE,
-    COUNT,
     DISPL,
     NBYTES,
     NSOURCES,
@@ -173,17 +170,6 @@ def test_copies_vanish_in_place(key: str) -> None:
     assert len(out_of_place) == (CATALOGUE[key].collective in ("allgather", "gather", "scatter"))
 
 
-@every_row
-def test_one_rank_needs_at_most_a_row_per_block(row: Algorithm) -> None:
-    collective = COLLECTIVES[row.collective]
-    alone = program(row.key, 1, 0, count=1, in_place=collective.always_in_place)
-    assert alone.rows[:, CODE].tolist() == (
-        [] if row.collective in ("bcast", "exscan") else [Code.COPY] * collective.noutputs(0, 1, 0, 1)
-    )
-    if collective.aliases:
-        assert not len(program(row.key, 1, 0, count=1, in_place=True).rows)
-
-
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.pipelined])
 def test_segments_share_their_rows(key: str) -> None:
     def form(one: Program) -> list[list[int]]:
@@ -251,68 +237,3 @@ def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> No
 
 
 # --- every wait is needed
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("key", [key for key in CATALOGUE if key != "barrier/dissemination"])
-def test_waits_come_before_the_memory_is_touched(key: str) -> None:
-    """A WAIT put off to the end of its lane is refused just where a later row touches its request's memory."""
-    row, nranks = CATALOGUE[key], 5
-    in_place = in_place_modes(row, nranks, random.Random(0))[0]
-    case = Case(row, nranks, 15, in_place, Setting(5), segment=15, window=1, nodes=pairs(row, nranks))
-    programs = programs_of(case, operator_of(row).itemsize)
-    play(case, programs=programs)
-    for rank, i in [
-        (rank, i)
-        for rank, p in enumerate(programs)
-        for i, at in enumerate(p.rows[:, CODE])
-        if at == Code.WAIT
-    ]:
-        changed = [*programs[:rank], put_off(programs[rank], i), *programs[rank + 1 :]]
-        if is_touched(programs[rank], i, operator_of(row).itemsize):
-            with pytest.raises(AssertionError):
-                play(case, programs=changed)
-        else:
-            play(case, programs=changed)
-
-
-def lane_of(program: Program, row: int) -> tuple[int, int]:
-    return next((first, last) for first, last, _ in program.lanes.tolist() if first <= row < last)
-
-
-def put_off(program: Program, row: int) -> Program:
-    """The program with a row moved to the end of its lane."""
-    _, last = lane_of(program, row)
-    order = [*range(row), *range(row + 1, last), row, *range(last, len(program.rows))]
-    return replace(program, rows=program.rows[order])
-
-
-def is_touched(program: Program, wait: int, itemsize: int) -> bool:
-    """Say whether a row after a WAIT uses its request's memory: any use of a receive's, a write to a send's."""
-    first, last = lane_of(program, wait)
-    rows = program.rows.tolist()
-    request = rows[wait][REQUEST]
-    message = next(r for r in rows[first:last] if r[CODE] in (Code.SEND, Code.RECV) and r[REQUEST] == request)
-    code, buffer, displ, nbytes = message[CODE], message[BUFFER], message[DISPL], message[NBYTES]
-    for row in rows[wait + 1 : last]:
-        for where, at, length, writes in uses(program, row, itemsize):
-            if (
-                where == buffer
-                and at < displ + nbytes
-                and displ < at + length
-                and (writes or code == Code.RECV)
-            ):
-                return True
-    return False
-
-
-def uses(program: Program, row: list[int], itemsize: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Buffer, displacement and bytes that a row touches, and whether it writes."""
-    code, source, result = row[CODE], row[BUFFER : DISPL + 1], row[TO_BUFFER : TO_DISPL + 1]
-    if code in (Code.SEND, Code.RECV):
-        yield *source, row[NBYTES], code == Code.RECV
-    elif code == Code.COPY:
-        yield from ((*result, row[NBYTES], True), (*source, row[NBYTES], False))
-    elif code == Code.REDUCE:
-        yield *result, row[COUNT] * itemsize, True
-        yield from ((*one, row[COUNT] * itemsize, False) for one in operands_of(program, row)[1])

@@ -1,17 +1,16 @@
 """Mirrors of GPU arrays on the host: which copies wait for what, on which lanes, and when results are stored."""
 
-import gc
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import OP, address, arrays, both, copies, driver, mirrored
+from driver_cases import OP, address, arrays, both, copies, mirrored
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments import host_mirror
-from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
+from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
 
 pytestmark = pytest.mark.double(forgives=("failures",))
@@ -54,22 +53,6 @@ def test_dlpack_producer_is_told_the_stream(double: Double) -> None:
     assert exported.streams == [ours]
 
 
-def test_again_and_again(double: Double) -> None:
-    """As a persistent request uses it."""
-    x, y = arrays(double)
-    one = mirror_of("Allreduce", (x, y, OP), None, 0)
-    assert isinstance(one, Mirror)
-    assert copies(double) == 0
-    for turn in range(3):
-        x.fill(turn)
-        one.fetch()
-        np.add(one.arguments[0], 1, out=one.arguments[1])
-        one.store()
-        assert y.get().tolist() == [turn + 1] * 6
-    assert double.calls["cuMemHostAlloc"] == 2
-    assert double.calls["cuStreamCreate"] == 1
-
-
 def test_results_from_another_thread(double: Double) -> None:
     x, y = arrays(double)
     theirs, store = both("Allreduce", (x, y, OP))
@@ -78,15 +61,6 @@ def test_results_from_another_thread(double: Double) -> None:
     thread.start()
     thread.join()
     assert y.get().tolist() == [5] * 6
-
-
-def test_threads_do_not_share_lanes(double: Double) -> None:
-    x, y = arrays(double)
-    first = host_mirror._take(driver(), 0)
-    both("Allreduce", (x, y, OP))
-    idle = host_mirror._idle(driver(), 0)
-    assert len(idle) == 1
-    assert not set(first) & set(idle[0])
 
 
 def test_driver_fails(double: Double) -> None:
@@ -120,35 +94,6 @@ def test_only_what_has_come_is_stored(double: Double) -> None:
     assert copies(double) == 2
     mine.store([])
     assert copies(double) == 2
-
-
-def test_following_does_not_wait(double: Double) -> None:
-    """What is stored comes after what was queued before, and the lane is for others again, also when nothing comes."""
-    stream = double.stream()
-    x, _ = arrays(double)
-    double.later(stream, x.address, np.zeros(6, np.float32))
-    mine = one_to_receive(double, x, stream)
-    mine.follow()
-    assert len(double.pending()) >= 1
-    assert host_mirror._idle(driver(), 0) == []
-    mine.arguments[0][:] = 9
-    mine.store()
-    assert x.get().tolist() == [9] * 6
-    assert len(host_mirror._idle(driver(), 0)) == 1
-    mine.follow()
-    del mine
-    gc.collect()
-    assert len(host_mirror._idle(driver(), 0)) == 1
-    assert double.calls["cuStreamCreate"] == 1
-
-
-def test_everything_is_fetched_on_demand(double: Double) -> None:
-    x, _ = arrays(double)
-    mine = one_to_receive(double, x)
-    mine.fetch()
-    assert copies(double) == 0
-    mine.fetch(everything=True)
-    assert mine.arguments[0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_streams_are_finished(double: Double) -> None:

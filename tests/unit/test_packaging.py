@@ -3,19 +3,17 @@
 import ast
 import configparser
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import environments
 import platforms
 import pytest
 import run
 import setuptools
 from clients.table import CLIENTS, TOOLS
-from lock import FILES, HEADER, LOCKS, PLATFORMS, entries, locked
+from lock import FILES, HEADER, LOCKS, entries, locked
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,17 +135,6 @@ def test_they_hold_what_is_asked_for(files: tuple[str, ...], python: str, machin
     assert bad == []
 
 
-def test_environments_are_made_anew_when_their_files_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The MPI library's file is of both environments that have the library, and of no other."""
-    monkeypatch.setattr(environments, "LOCKS", shutil.copytree(LOCKS, tmp_path / "locks"))
-    made = [(library, "openmpi") for library in ("openmpi", "mpich", environments.TORCH)]
-    before = [environments._stamp(*one) for one in made]
-    (environments.LOCKS / "openmpi.txt").write_text("other")
-    assert [environments._stamp(*one) == stamp for one, stamp in zip(made, before)] == [False, True, False]
-
-
 def test_numba_is_bounded_by_what_the_tests_run_with() -> None:
     """Methods of Numba that are private are replaced: no minor release is let in that the tests have not met."""
     (numba,) = (one for one in wanted(("run",)) if one.name == "numba")
@@ -163,29 +150,6 @@ def test_the_oldest_releases_that_are_let_in_are_tried() -> None:
     assert {name: f"{bound}.0" for name, bound in lower.items()} == {
         name: oldest[name] for name in oldest if name != "llvmlite"
     }
-
-
-def test_what_platforms_install_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hash, and nothing besides: pip looks for no dependencies, and builds with what is there."""
-    ran = list[tuple[str, ...]]()
-    monkeypatch.setattr(platforms, "FOLDER", tmp_path)
-    monkeypatch.setattr(platforms, "LIBRARIES", {"Open MPI 5": platforms.LIBRARIES["Open MPI 5"]})
-    monkeypatch.setattr(platforms, "interpreter", lambda python: sys.executable)
-    monkeypatch.setattr(platforms, "command", lambda *words, **variables: ran.append(tuple(map(str, words))))
-    asked = [*platforms.BUILDERS, *platforms.NEEDED, *platforms.PYTEST, *PLATFORMS]
-    asked += [one.release for one in platforms.LIBRARIES.values() if not one.of_debian]
-    asked += [one for software in platforms.SOFTWARE.values() for one in software.packages]
-    assert [one for one in asked if not locked([one], platforms.LOCKED)] == []
-    built = {"wheel": tmp_path / "hpcoll.whl", "sdist": tmp_path / "hpcoll.tar.gz"}
-    for name in ("oldest", "newest from the sdist"):
-        (tmp_path / "environments" / name.replace(" ", "_")).mkdir(parents=True)
-        platforms.make_software(name, built)
-    installs = [words for words in ran if "pip" in words]
-    assert len(installs) == 6
-    for words in installs:
-        assert {"install", "--no-deps"} <= {*words}
-        assert "--require-hashes" in words or {*map(str, built.values())} & {*words}
-        assert "--no-build-isolation" in words or "--no-binary" not in words
 
 
 def test_what_clients_need_is_locked() -> None:

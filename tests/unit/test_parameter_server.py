@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.training.optimizers import SGD, Adam, Optimizer
-from hpcoll.training.shard_server import Staleness, keeps_bound
+from hpcoll.training.shard_server import Staleness
 from hpcoll.training.shard_window import Places, State, WindowWord, WorkerWord, culprit, failed
 from hpcoll.training.shards import ShardLayout, cut_shards
 
@@ -97,15 +97,6 @@ def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int,
         )
 
 
-def test_whole_parameters_are_spread() -> None:
-    shards = cut_shards([ShardLayout(f"p{i}", (10,), "f4") for i in range(6)], 3, split=False)
-    assert [[piece.name for piece in shard.pieces] for shard in shards] == [
-        ["p0", "p1"],
-        ["p2", "p3"],
-        ["p4", "p5"],
-    ]
-
-
 def test_places_do_not_overlap() -> None:
     places = Places(3, 128)
     words = [places.word(word) for word in WindowWord] + [
@@ -118,29 +109,12 @@ def test_places_do_not_overlap() -> None:
     assert all(part % 64 == 0 for part in parts)
 
 
-def latest(version: int, bases: tuple[int, ...]) -> int:
-    """The largest staleness in the best of all orders."""
-    return min(
-        max((version + i - base for i, base in enumerate(order)), default=0)
-        for order in itertools.permutations(bases)
-    )
-
-
-@given(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=5), st.integers(0, 9))
-def test_bound_is_kept_when_some_order_keeps_it(version: int, bases: list[int], bound: int) -> None:
-    assert keeps_bound(version, bases, bound) == (latest(version, tuple(bases)) <= bound)
-
-
 def test_staleness_counts() -> None:
     found = Staleness()
     assert (found.max, found.mean) == (0, 0.0)
     for value in (0, 3, 3):
         found.add(value)
     assert (found.max, found.mean, dict(found.histogram)) == (3, 2.0, {0: 1, 3: 2})
-
-
-def test_a_bound_of_staleness() -> None:
-    assert (keeps_bound(3, [3, 2], 1), keeps_bound(3, [2, 2], 1)) == (True, False)
 
 
 def test_states_say_who_failed_first() -> None:

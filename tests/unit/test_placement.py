@@ -1,6 +1,5 @@
 """Placements are read, dealt to nodes and described; what is known of where ranks run, and what that makes messages cost."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hpcoll.analysis.cost import (
 )
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.transports.cross_memory import ProbeWord
-from hpcoll.schedules.placement import Nodes, blocks, cyclic, describe, members, numbered, parse_nodes, parts
+from hpcoll.schedules.placement import Nodes, describe, numbered, parse_nodes, parts
 from hpcoll.selection.topology import (
     UNBOUND,
     Process,
@@ -78,30 +77,6 @@ def test_nodes_are_numbered_as_their_lowest_ranks_come() -> None:
     assert numbered([]) == ()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_members_are_the_ranks_of_each_node_in_order(seed: int) -> None:
-    rng = random.Random(seed)
-    nodes = numbered(rng.randrange(5) for _ in range(rng.randrange(1, 12)))
-    found = members(nodes)
-    assert sorted(rank for ranks in found for rank in ranks) == list(range(len(nodes)))
-    assert all(list(ranks) == sorted(ranks) for ranks in found)
-    assert [ranks[0] for ranks in found] == sorted(ranks[0] for ranks in found), (
-        "nodes in the order of their lowest ranks"
-    )
-    assert all(nodes[rank] == node for node, ranks in enumerate(found) for rank in ranks)
-    assert members(()) == ()
-
-
-@pytest.mark.parametrize("sizes", [[1], [4], [1, 1, 1], [2, 2], [3, 1, 4], [1, 4, 2], [5, 1, 1, 3]])
-def test_ranks_are_dealt_by_blocks_and_in_turn(sizes: list[int]) -> None:
-    assert list(blocks(sizes)) == sorted(blocks(sizes))
-    assert list(map(len, members(blocks(sizes)))) == sizes
-    dealt = cyclic(sizes)
-    assert list(map(len, members(dealt))) == sizes
-    in_turn = [node for turn in range(max(sizes)) for node, size in enumerate(sizes) if turn < size]
-    assert list(dealt) == in_turn
-
-
 @pytest.mark.parametrize(
     ("nodes", "text"),
     [
@@ -138,11 +113,6 @@ def test_hierarchies_look_at_domains_where_there_is_one_node_only(
     """And where one of several domains has several ranks: else few ranks could not read for others."""
     nodes_, domains_, expected = (parse_nodes(text, 8) for text in (nodes, domains, found))
     assert parts(nodes_, domains_) == expected
-
-
-def test_domains_are_described_as_nodes_are() -> None:
-    assert describe(blocks([5, 3]), "cache domain") == "2 cache domains of 3 to 5 ranks, by blocks"
-    assert describe((0, 0), "cache domain") == "1 cache domain of 2 ranks"
 
 
 def topology(nodes: Nodes, **more: Any) -> Topology:

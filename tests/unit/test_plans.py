@@ -81,18 +81,6 @@ def test_a_lane_fits_its_place(key: str, apart: bool) -> None:
     assert filled > CAPACITY_NBYTES // 5  # and uses what there is
 
 
-@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.chunked])
-def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
-    row = CATALOGUE[key]
-    for nodes in ((0, 0), (0, 0, 0)):
-        (call, *_) = calls(row, lane_nbytes(row, CAPACITY_NBYTES, nodes))
-        assert (
-            CAPACITY_NBYTES // 4
-            < max(staging(row, call, rank, nodes, 65) for rank in range(len(nodes)))
-            <= CAPACITY_NBYTES
-        )
-
-
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
     """Blocks of these sizes, one for each rank, as `hpcoll.comm.arguments.data_movement` describes them; root 0."""
     every, mine = [(sum(sizes[:r]), size) for r, size in enumerate(sizes)], [(0, sizes[rank])]

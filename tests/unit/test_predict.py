@@ -1,26 +1,21 @@
 """Predicted times: compiled code against plain Python, symmetry against all ranks, segments, nodes, known figures; the command."""
 
-import heapq
 import json
 import random
 import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hpcoll.analysis.cost import Levels, Network
-from hpcoll.analysis.event_loop import pop, push
 from hpcoll.analysis.timeline import simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.cli.simulate import command
-from hpcoll.cli.simulate import predict as predict_module
 from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.cli.simulate.predict import predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.graph import grid
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
@@ -58,21 +53,6 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm, nbytes: int) -> 
         assert found == pytest.approx(expected, rel=1e-9), nranks
 
 
-def test_events_leave_the_heap_in_order_of_time_and_cause() -> None:
-    """The heap is an array, so that nothing is allocated; its order is that of Python's."""
-    chance, heap, nevents, order = random.Random(7), np.zeros((200, 3)), 0, 0
-    expected: list[tuple[float, int, int]] = []
-    for _ in range(2000):
-        if nevents == 200 or (nevents and chance.random() < 0.5):
-            assert heap[0].tolist() == list(heapq.heappop(expected))
-            nevents = pop(heap, nevents)
-        else:
-            event = float(chance.randrange(9)), order, chance.randrange(-99, 99)
-            heapq.heappush(expected, event)
-            nevents, order = push(heap, nevents, *event)
-        assert nevents == len(expected)
-
-
 @pytest.mark.parametrize("key", SYMMETRIC)
 @pytest.mark.parametrize(
     ("nranks", "per_node"), [(2, "1"), (7, "1"), (12, "3"), (40, "1"), (40, "4"), (64, "2"), (100, "5")]
@@ -90,24 +70,6 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
         assert predict(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
         if few.table.nbuilt < nranks and few.table.nbuilt == int(per_node):
             assert predict_in_lockstep(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
-
-
-@pytest.mark.parametrize(("per_node", "nranks"), [("2", 10), ("3", 24), ("4", 28)])
-def test_the_ranks_of_a_node_stand_for_all_where_stripes_wrap_at_other_ranks(
-    per_node: str, nranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many ranks, what goes round the end of a stripe counts as one message: at most one more for each that is simulated."""
-    monkeypatch.setattr(predict_module, "MAX_SPLIT", 0)
-    row, nodes = CATALOGUE["allreduce/hierarchical"], parse_nodes(per_node, nranks)
-    few, every = subject(row, nodes), subject(row, nodes, exact=True)
-    assert few.table.nbuilt == int(per_node)
-    assert every.table.nbuilt == nranks
-    short, long = (
-        predict(few, nbytes, LEVELS).seconds / predict(every, nbytes, LEVELS).seconds
-        for nbytes in (8, 1 << 24)
-    )
-    assert 0.6 < short <= 1.01
-    assert long == pytest.approx(1, rel=0.1)
 
 
 def test_ranks_that_differ_are_all_built() -> None:
@@ -183,15 +145,6 @@ def test_known_figures_at_24756_ranks(name: str, short_ms: float, long_ms: float
         assert predict(what, nbytes, NETWORKS["fast"]).seconds == pytest.approx(ms * 1e-3, rel=0.05), nbytes
 
 
-def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_STEPS", 100)
-    with pytest.raises(
-        ArgumentError,
-        match=r"allreduce/tree on 50 ranks has some \d+ steps that must be built one by one, more than 100",
-    ):
-        subject(CATALOGUE["allreduce/tree"], alone(50))
-
-
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
     what = "simulate bcast -n 12 --bytes 8:1M:3 --ranks-per-node 3 --network fast,alpha=3e-6,node.beta=1e-11".split()
@@ -232,15 +185,6 @@ def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert titles == [f"neighbor_alltoall on {one} nodes of 8 ranks, cyclic" for one in where]
 
 
-@pytest.mark.full
-def test_neighbours_of_more_ranks_than_pairs_can_be_numbered_in_32_bits() -> None:
-    nranks = 37**3
-    what = subject(
-        CATALOGUE["neighbor_alltoall/direct"]._replace(graph=grid([37] * 3, [True] * 3)), alone(nranks)
-    )
-    assert predict(what, 48, LEVELS).stands_for == 6 * nranks
-
-
 @pytest.mark.parametrize(
     ("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])]
 )
@@ -251,36 +195,6 @@ def test_one_size_a_list_or_a_range(
     header, row, *others = capsys.readouterr().out.splitlines()[1:]
     assert (re.split("  +", header), row.split()[0]) == (["algorithm", *expected], "binomial")
     assert others[0].startswith("node: ")
-
-
-def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main("simulate allreduce -n 16 --ranks-per-node 4 --bytes 8:64M:24 --network ethernet".split()) == 0
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 120
-    heads = [re.split("  +", line) for line in lines if line.startswith("algorithm ")]
-    assert (len(heads) > 1, sum(len(head) - 1 for head in heads)) == (True, 24)
-    assert sum(line.startswith("recursive_multiplying ") for line in lines) == len(heads)
-    assert (
-        "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us"
-        in lines
-    )
-
-
-def test_what_takes_too_long_is_left_out_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "PATIENCE_S", -1.0)
-    assert main("simulate bcast -n 4".split()) == 0
-    out = capsys.readouterr().out
-    assert "left out: binomial: not done within" in out
-    assert (
-        "left out: hierarchical: there are no nodes of several ranks among others; --algorithms hierarchical simulates it"
-        in out
-    )
-    assert main("simulate bcast -n 4 --bytes 8 --algorithms all".split()) == 0
-    assert "left out" not in capsys.readouterr().out
 
 
 def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from test_predict import LEVELS, NETWORK
 
 from hpcoll.analysis.cost import STREAMS, Levels, apart, seconds_on_nodes
 from hpcoll.cli import main
-from hpcoll.cli.simulate.predict import in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.predict import predict, subject
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import parse_nodes
 
@@ -53,30 +53,6 @@ def test_ranks_of_a_domain_share_its_link_once_it_is_full() -> None:
     piece = CACHES.across().beta * (1 << 20)
     assert few / steps[0] < 1.5 * piece
     assert many / steps[1] > 3 * piece
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "allreduce/ring",
-        "allreduce/circulant",
-        "allreduce/hierarchical",
-        "alltoall/pairwise",
-        "alltoall/direct",
-    ],
-)
-@pytest.mark.parametrize(("text", "nranks"), [("4", 16), ("8", 32), ("5+3", 8), ("2:cyclic", 8)])
-def test_a_domain_stands_for_all_where_they_are_alike(key: str, text: str, nranks: int) -> None:
-    row, domains = CATALOGUE[key], parse_nodes(text, nranks)
-    few, every = (subject(row, (0,) * nranks, domains=domains, exact=exact) for exact in (False, True))
-    assert every.table.nbuilt == nranks
-    assert few.table.nbuilt <= nranks
-    for nbytes in (8, 1 << 20):
-        expected = predict(every, nbytes, CACHES).seconds
-        tolerance = 1e-9 if few.table.nbuilt == nranks else 0.4 if key == "allreduce/hierarchical" else 0.2
-        assert predict(few, nbytes, CACHES).seconds == pytest.approx(expected, rel=tolerance)
-        if in_lockstep(few):
-            assert predict_in_lockstep(few, nbytes, CACHES).seconds == pytest.approx(expected, rel=0.4)
 
 
 @pytest.mark.parametrize(

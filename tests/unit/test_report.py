@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcoll.base.errors import PeerFailed
 from hpcoll.base.machine import RUNNING
 from hpcoll.base.ops import reduce_op
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.diagnosis import peer_state, watchdog
+from hpcoll.comm.diagnosis import peer_state
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.report import (
     activity_text,
@@ -23,11 +22,9 @@ from hpcoll.comm.diagnosis.report import (
     ranks_behind,
     wait_chain,
 )
-from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.signature import _COLLECTIVES, Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.rank_status import RankStatus
-from hpcoll.comm.team import resources
 from hpcoll.comm.team.channel import Channel
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
@@ -227,52 +224,6 @@ def test_functions_that_differ(rows: Communicator) -> None:
     )
     assert found, text
     assert found[1] != found[2]
-
-
-@pytest.mark.parametrize(
-    ("answers", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")]
-)
-def test_a_far_rank_that_does_not_answer(
-    rows: Communicator, monkeypatch: pytest.MonkeyPatch, answers: bool, text: str
-) -> None:
-    """May merely compute, where nobody answers then."""
-    plane: Any = SimpleNamespace(
-        answers_always=answers, latest=lambda key, lane, rank: {}, is_silent=lambda rank: False
-    )
-    rows.on.team.channel = plane
-    rows.on.near = {0: 0}
-    assert text in activity_text(rows.known(), 1, 1)
-
-
-def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are what texts and status slots have from then on; of a communicator that is freed, the last one."""
-    named = SimpleNamespace(size=NRANKS, Get_name=lambda: "")
-    monkeypatch.setattr(resources, "may_call", lambda: True)
-    monkeypatch.setattr(resources, "MPI", SimpleNamespace(Is_finalized=lambda: False))
-    rows.on._has_name, rows.on.native = True, named  # type: ignore[assignment]
-    assert rows.on.title == "a communicator of 4 ranks"
-    named.Get_name = lambda: "rows of B"
-    assert rows.on.title == "rows of B"
-    rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
-    assert Watchdog(rows.on, None, what="Barrier()")._blocked().on == "rows of B"
-    rows.on.forget_name()
-    named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
-    assert rows.on.title == "rows of B"
-
-
-def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By those that find out that a call has failed, and not why."""
-    monkeypatch.setattr(watchdog, "_ANSWER_S", 0.05)
-    monkeypatch.setattr(watchdog, "RANK_STATUS", peer_state.RANK_STATUS)
-    rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
-    rows.on.team.processes = [SimpleNamespace(host="node")] * NRANKS
-    rows.on.settled = None
-    rows.logs[0].set_abort_flag(2)
-    with pytest.raises(
-        PeerFailed, match=r"^rank 0: rank 2 \(process 0 on node\) says that a call has failed, and not why$"
-    ):
-        Watchdog(rows.on, None).raise_remote_failure()
-    assert [one.kind for one in rows.known().failures()] == ["PeerFailed"]
 
 
 MANY = 5000

@@ -1,19 +1,11 @@
 """Routes: the best that reaches a peer is taken, and a new one needs nothing but its class and a row in a table."""
 
 import pytest
-from lowering_cases import Case, operator_of
-from lowering_play import play, programs_of
-from reference_calls import Setting
 
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes
-from hpcoll.runtime.program.chunks import Pieces
-from hpcoll.runtime.program.fields import CODE
-from hpcoll.runtime.program.items import Items
-from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.program.route import Route, Routes, in_words
 from hpcoll.runtime.transports.host_routes import MpiRoute, RingRoute, host_routes
-from hpcoll.schedules.catalogue import CATALOGUE
 
 LOCAL_PEERS = {4: 0, 6: 2}  # of rank 5, which is local rank 1
 
@@ -40,29 +32,6 @@ def test_gpu_routes(mpi_takes_gpu: bool) -> None:
 def test_a_peer_that_no_route_reaches() -> None:
     with pytest.raises(KeyError):
         Routes((RingRoute, LOCAL_PEERS))[3]
-
-
-class PackedRoute(MpiRoute):
-    """MPI messages that all leave from a packed copy."""
-
-    def send(self, items: Items, pieces: Pieces) -> None:
-        items.message(Code.SEND, self.peer, items.packed(pieces))
-
-
-@pytest.mark.parametrize("key", ["allreduce/ring", "allgather/direct", "bcast/binomial"])
-def test_a_new_route(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowering and engine carry what it writes without knowing it; peers may send by another route."""
-    case = Case(CATALOGUE[key], 4, 24, (key.startswith("bcast"),) * 4, Setting(3))
-    before = programs_of(case, operator_of(case.row).itemsize)
-    monkeypatch.setattr(
-        Case, "routes", lambda case, rank: Routes((PackedRoute, {1: 1, 2: 2}), (MpiRoute, None))
-    )
-    programs = programs_of(case, operator_of(case.row).itemsize)
-    copies, copies_before = (
-        [int((p.rows[:, CODE] == Code.COPY).sum()) for p in some] for some in (programs, before)
-    )
-    assert sum(copies) > sum(copies_before)
-    play(case, programs=programs)
 
 
 def test_what_messages_cost() -> None:

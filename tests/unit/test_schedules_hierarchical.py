@@ -6,12 +6,10 @@ from functools import cache
 
 import pytest
 from placed_schedules import (
-    Crossing,
     crossings,
     is_even,
     placements_of,
     schedules,
-    sizes,
     some_roots,
     traffic,
 )
@@ -150,14 +148,6 @@ def test_only_stripes_reach_other_nodes(row: Algorithm) -> None:
 # --- what leaves a node
 
 
-def test_an_allreduce_sends_and_receives_the_least_a_node_can() -> None:
-    """2(h-1)/h m, whatever the placement."""
-    for nodes, _ in settings(CATALOGUE["allreduce/hierarchical"]):
-        nchunks, nnodes = schedules("allreduce/hierarchical", nodes)[0].nchunks, len(members(nodes))
-        for found in traffic("allreduce/hierarchical", nodes):
-            assert [found[node] * nnodes for node in range(nnodes)] == [2 * (nnodes - 1) * nchunks] * nnodes
-
-
 @pytest.mark.parametrize(("collective", "once", "more"), [("bcast", 1, 0), ("reduce", 0, 1)])
 def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(
     collective: str, once: int, more: int
@@ -170,55 +160,6 @@ def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(
         every = range(len(members(nodes)))
         assert [found[once][node] for node in every] == [nchunks * (node != nodes[root]) for node in every]
         assert max([0, *found[more].values()]) <= nchunks
-
-
-def test_a_block_goes_to_every_other_node_once() -> None:
-    for nodes, _ in settings(CATALOGUE["allgather/hierarchical"]):
-        sent, received = traffic("allgather/hierarchical", nodes)
-        assert [received[node] for node in range(max(nodes) + 1)] == [
-            len(nodes) - size for size in sizes(nodes)
-        ]
-        assert sum(sent.values()) == len(nodes) * max(nodes)
-
-
-def test_of_every_block_one_partial_sum_leaves_a_node() -> None:
-    for nodes, _ in settings(CATALOGUE["reduce_scatter/hierarchical"]):
-        sent, _ = traffic("reduce_scatter/hierarchical", nodes)
-        direct, _ = traffic("reduce_scatter/direct", nodes)
-        assert [sent[node] for node in range(max(nodes) + 1)] == [len(nodes) - size for size in sizes(nodes)]
-        assert all(direct[node] == size * sent[node] for node, size in enumerate(sizes(nodes))), (
-            "instead of one per rank"
-        )
-
-
-def test_an_alltoall_has_one_message_from_every_node_for_each_rank() -> None:
-    for nodes, _ in settings(CATALOGUE["alltoall/hierarchical"]):
-        found = list(crossings("alltoall/hierarchical", nodes))
-        pairs = [
-            (node, rank)
-            for node in range(max(nodes) + 1)
-            for rank in range(len(nodes))
-            if nodes[rank] != node
-        ]
-        assert sorted((nodes[one.source], one.target) for one in found) == pairs
-        assert all(one.nchunks == sizes(nodes)[nodes[one.source]] for one in found)
-        direct = list(crossings("alltoall/direct", nodes))
-        assert len(direct) == sum(one.nchunks for one in found), "what direct sends one by one"
-        if len(members(nodes)) > 1 and is_even(nodes):
-            assert len(direct) == len(found) * sizes(nodes)[0]
-            per_rank = Counter(one.source for one in found)
-            assert set(per_rank.values()) == {len(members(nodes)) - 1}
-
-
-def test_leaders_exchange_whole_messages() -> None:
-    row = CATALOGUE["allreduce/leaders"]
-    for nodes, _ in settings(row):
-        leaders, found = [ranks[0] for ranks in members(nodes)], list(crossings(row.key, nodes))
-        assert schedules(row.key, nodes)[0].nchunks == 1
-        alone = crossings(row.outer, tuple(range(len(leaders)))) if len(leaders) > 1 else ()
-        assert Counter(found) == Counter(
-            Crossing(leaders[one.source], leaders[one.target], 1) for one in alone
-        )
 
 
 # --- against flat rows
@@ -268,13 +209,6 @@ def test_fewer_messages_between_nodes_than_flat(key: str, other: str) -> None:
         assert ours <= theirs, nodes
         fewer += ours < theirs
     assert fewer > 50
-
-
-def test_what_a_ring_loses_on_a_cyclic_placement() -> None:
-    """By blocks one message of a round leaves each node, cyclic all of them."""
-    blocks, cyclic = (parse_nodes(text, 16) for text in ("4", "4:cyclic"))
-    assert total("allreduce/ring", cyclic) == 4 * total("allreduce/ring", blocks)
-    assert total("allreduce/hierarchical", cyclic) == 2 * 3 < total("allreduce/ring", blocks)
 
 
 # --- 64 ranks of one node on several caches

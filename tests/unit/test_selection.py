@@ -11,7 +11,7 @@ from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choice import MAX_NATIVE_NBYTES
 from hpcoll.selection.choose import Choice, Need, choose, fitting, unfit
-from hpcoll.selection.config import NATIVE, Config, Entry, check_algorithm, positive_segment, read_config
+from hpcoll.selection.config import NATIVE, Config, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
 # collectives whose v forms leave sizes unknown to some ranks
@@ -36,15 +36,6 @@ def test_an_empty_environment_is_the_defaults() -> None:
         == DEFAULTS
         == Config({}, None, logging.WARNING)
     )
-
-
-@pytest.mark.parametrize("key", CATALOGUE)
-def test_every_algorithm_can_be_set(key: str) -> None:
-    collective, algorithm = key.split("/")
-    assert read_config({f"HPCOLL_{collective.upper()}": f" {algorithm} "}).algorithms == {
-        collective: algorithm
-    }
-    assert read_config({f"HPCOLL_{collective.upper()}": NATIVE}).algorithms == {collective: NATIVE}
 
 
 @pytest.mark.parametrize(
@@ -92,33 +83,6 @@ def test_levels(text: str, level: int) -> None:
 def test_values_that_mean_nothing_are_refused_by_name(name: str, value: str, text: str) -> None:
     with pytest.raises(ArgumentError, match=f"^environment variable {name}: {text}"):
         read_config({name: value})
-
-
-@pytest.mark.parametrize("letter", ["9", "x", "\x1b"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ALLREDUCE",
-        "SEGMENT",
-        "SHM",
-        "SHM_RANKS",
-        "SHM_COPY",
-        "DOMAINS",
-        "CUDA_PATH",
-        "CHECK",
-        "WARN",
-        "DEBUG",
-    ],
-)
-def test_values_are_not_repeated_at_length(name: str, letter: str) -> None:
-    with pytest.raises(ArgumentError) as refused:
-        read_config({f"HPCOLL_{name}": letter * 100_000})
-    assert len(str(refused.value)) < 400
-    assert str(refused.value).isprintable()
-
-
-def test_the_most_ranks_of_a_domain_need_no_memory() -> None:
-    assert read_config({"HPCOLL_DOMAINS": f"3+{2**31 - 1}"}).domains == (3, 2**31 - 1)
 
 
 def test_unknown_names_are_kept_to_be_warned_about() -> None:
@@ -195,10 +159,6 @@ def test_a_forced_algorithm_that_cannot_serve_is_refused_with_a_reason(
 def test_a_forced_algorithm_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"allreduce algorithm must be one of ring, .*, got 'bruck'"):
         choose(need(), DEFAULTS, "bruck")
-
-
-def test_native_may_be_forced_where_it_is_not_chosen() -> None:
-    assert choose(need(strict=True), DEFAULTS, NATIVE).algorithm == NATIVE
 
 
 # --- chosen by the model
@@ -296,16 +256,6 @@ def test_an_order_is_kept_by_what_is_chosen(collective: str, nranks: int) -> Non
     assert NATIVE not in fitting(wanted)
 
 
-def test_an_order_costs_nothing_where_one_rank_folds_all() -> None:
-    """On one node plain sums are such already."""
-    for nbytes in (8, 1 << 13, 1 << 20, 1 << 24):
-        plain = choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False), DEFAULTS)
-        assert (
-            choose(need(nranks=4, nbytes=nbytes, one_node=True, native=False, canonical=True), DEFAULTS)
-            == plain
-        )
-
-
 @pytest.mark.parametrize("algorithm", ["ring", NATIVE])
 def test_what_keeps_no_order_is_refused_and_others_are_named(algorithm: str) -> None:
     for config, keyword in ((DEFAULTS, algorithm), (Config({"allreduce": algorithm}), None)):
@@ -321,17 +271,6 @@ def test_what_is_canonical_where_it_runs_serves_operators_that_are_not_commutati
     assert unfit(wanted, "leaders")
     assert not unfit(wanted._replace(canonical=True), "leaders")
     assert unfit(wanted._replace(canonical=True, nodes=(0, 1, 0, 1)), "leaders")
-
-
-def test_a_tuned_algorithm_that_keeps_no_order_is_passed_over() -> None:
-    entries = tuple(
-        Entry(1 << 20, name, 1 << 20, us, 90.0) for name, us in (("ring", 10.0), ("two_shot", 20.0))
-    )
-    tuned = Config(table={"bytes": {"allreduce": entries}})
-    assert choose(need(), tuned).algorithm == "ring"
-    choice = choose(need(canonical=True), tuned)
-    assert CATALOGUE[f"allreduce/{choice.algorithm}"].is_canonical(8)
-    assert "ring, tuned, is passed over: its results are not the canonical expression" in choice.why
 
 
 def test_order_in_the_environment() -> None:

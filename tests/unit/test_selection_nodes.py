@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcoll.analysis.cost import HOSTS, ONE_HOST, SHARED_NETWORK, Levels
-from hpcoll.base.errors import ArgumentError
+from hpcoll.analysis.cost import HOSTS, ONE_HOST, Levels
 from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, parse_nodes, parts
-from hpcoll.selection.choose import Need, choose, fitting, not_chosen, worth_trying
+from hpcoll.selection.choose import Need, choose, not_chosen
 from hpcoll.selection.config import NATIVE, Config, Entry
 
 DEFAULTS = Config()
@@ -21,7 +20,6 @@ ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
 LAYERED = sorted({row.collective for row in ROWS})
 SIZES = (0, 8, 1000, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28)
 PLACES = ("8", "8:cyclic", "4+4+8", "2")
-FLAT_NETWORK = Levels(HOSTS.network, SHARED_NETWORK)  # ranks reach other nodes sooner than their own
 
 
 def need(
@@ -69,46 +67,6 @@ def test_rows_for_some_placements_are_chosen_there_only(
     assert (choose(lone, DEFAULTS).algorithm == name) == (places == "1")
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("places", ["1", "16"])
-def test_nodes_of_one_rank_and_one_node_try_no_hierarchy(collective: str, places: str) -> None:
-    for levels in (HOSTS, ONE_HOST, FLAT_NETWORK):
-        assert not names(collective, every(collective, (places,), levels=levels)) & layered(collective)
-    nodes = parse_nodes(places, 16)
-    for row in (row for row in ROWS if row.collective == collective):
-        assert not worth_trying(row, need(collective, nodes))
-        assert worth_trying(row, need(collective, parse_nodes("8", 16)))
-        assert choose(need(collective, nodes), DEFAULTS, row.name).algorithm == row.name, (
-            "but they can be asked for"
-        )
-        assert row.name in fitting(need(collective, nodes))
-    if places == "1":  # which is what no placement means
-        for one in every(collective, (places,)):
-            assert choose(one, DEFAULTS) == choose(one._replace(nodes=()), DEFAULTS)
-
-
-@pytest.mark.parametrize("key", CATALOGUE)
-def test_any_algorithm_can_be_forced_on_any_placement(key: str) -> None:
-    row = CATALOGUE[key]
-    for nodes in ((0,), (0, 0, 0), (0, 1, 0), (0, 1, 2)):
-        for nbytes in (0, 1, 5000, 1 << 26):
-            choice = choose(need(row.collective, nodes, nbytes), DEFAULTS, row.name)
-            assert (choice.algorithm, choice.why) == (row.name, f"algorithm={row.name!r}")
-            assert 1 <= choice.segment <= max(1, nbytes)
-
-
-@pytest.mark.parametrize("collective", LAYERED)
-def test_what_messages_cost_decides(collective: str) -> None:
-    """Fitted costs, too: where the network is as fast as shared memory, and shared memory as slow as a network, nothing is layered."""
-    assert not names(collective, every(collective, levels=FLAT_NETWORK)) & layered(collective)
-    for one in every(collective):
-        if one.nbytes and choose(one, DEFAULTS).algorithm in layered(collective):
-            break
-    else:
-        raise AssertionError("none to compare with")
-    assert choose(one._replace(levels=FLAT_NETWORK), DEFAULTS).algorithm not in layered(collective)
-
-
 def test_large_messages_of_ranks_that_go_round_the_nodes() -> None:
     for collective in ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter"):
         assert (
@@ -122,35 +80,6 @@ def test_leaders_for_small_sums_and_lanes_for_large_ones() -> None:
         choose(need("allreduce", parse_nodes("8", 64), nbytes), DEFAULTS).algorithm for nbytes in (8, 1 << 26)
     )
     assert (small, large) == ("leaders", "hierarchical")
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
-def test_what_a_hierarchy_cannot_serve_it_is_not_chosen_for(row) -> None:  # noqa: ANN001
-    nodes = parse_nodes("8:cyclic", 16)
-    if COLLECTIVES[row.collective].reduces and row.collective != "barrier":
-        for more in ({"ordered": True}, {"one_fold": True}):
-            assert not names(row.collective, every(row.collective, **more)) & layered(row.collective)
-        with pytest.raises(
-            ArgumentError, match="it combines ranks in any order and the operator is not commutative"
-        ):
-            choose(need(row.collective, nodes, ordered=True), DEFAULTS, row.name)
-        with pytest.raises(ArgumentError, match="it would round more than once"):
-            choose(need(row.collective, nodes, one_fold=True), DEFAULTS, row.name)
-    if row.uniform:
-        assert choose(need(row.collective, nodes, None, varying=True), DEFAULTS).algorithm == "direct"
-        with pytest.raises(ArgumentError, match="it needs equal blocks"):
-            choose(need(row.collective, nodes, None, varying=True), DEFAULTS, row.name)
-    elif COLLECTIVES[row.collective].blocks:
-        assert row.name in names(row.collective, every(row.collective, varying=True))
-
-
-def test_the_tuning_table_is_stronger() -> None:
-    tuned = Config(table={"bytes": {"bcast": (Entry(1 << 24, "chain", 1 << 18, 1.0, 2.0),)}})
-    wanted = need("bcast", parse_nodes("8", 16))
-    assert choose(wanted, DEFAULTS).algorithm == "hierarchical"
-    assert choose(wanted, tuned)[:2] == ("chain", 1 << 18)
-    layered_too = Config(table={"bytes": {"bcast": (Entry(1 << 24, "hierarchical", 1 << 18, 1.0, 2.0),)}})
-    assert choose(wanted._replace(levels=FLAT_NETWORK), layered_too)[:2] == ("hierarchical", 1 << 18)
 
 
 # --- cache domains of one node
@@ -183,15 +112,6 @@ def test_on_one_cache_or_one_each_nothing_changes(collective: str, text: str) ->
         assert choose(on_domains(collective, text, nbytes), DEFAULTS) == choose(
             Need(collective, 64, nbytes, one_node=True), DEFAULTS
         )
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_library_has_no_nearer_caches(collective: str) -> None:
-    """Where its algorithms cross as ours do it is not the cheaper one for that: never for short messages, never for long sums."""
-    for nbytes in (8, 1000):
-        assert choose(on_domains(collective, "8", nbytes), DEFAULTS).algorithm != "native"
-    if collective == "allreduce":
-        assert choose(on_domains(collective, "8", 1 << 26), DEFAULTS).algorithm == "hierarchical"
 
 
 TUNED = (

@@ -6,7 +6,6 @@ import pytest
 from cuda_double import Double
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.runtime.gpu.cuda import OUT_OF_MEMORY
 from hpcoll.runtime.gpu.device import Memory, gpu_of
 
 MIB = 1 << 20
@@ -71,21 +70,3 @@ def test_parts_of_slabs_stay(double: Double) -> None:
         gpu.temporary(16 * MIB)
     assert [gpu.temporary(4096).address, allocated(double)] == [place, 1024 * MIB]
     assert used.address != place
-
-
-@pytest.mark.double(memory_nbytes=1024 * MIB, forgives=("failures",))
-def test_no_memory_at_all(double: Double) -> None:
-    """It is tried once more only where something was given back, and never after another error."""
-    gpu = gpu_of(0)
-    for code, idle, calls in ((OUT_OF_MEMORY, 0, 1), (OUT_OF_MEMORY, 8, 2), (999, 8, 1)):
-        kept = gpu.temporary(idle * MIB) if idle else None
-        del kept
-        theirs = double.allocate(1024 * MIB - allocated(double)) if code == OUT_OF_MEMORY else 0
-        if not theirs:
-            double.fail("cuMemAlloc_v2", code)
-        before = double.calls["cuMemAlloc_v2"]
-        with pytest.raises(DeviceError) as caught:
-            gpu.temporary(16 * MIB)
-        assert (caught.value.code, double.calls["cuMemAlloc_v2"] - before) == (code, calls)
-        if theirs:
-            double.release(theirs)

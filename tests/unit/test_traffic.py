@@ -5,7 +5,7 @@ import pytest
 
 from hpcoll.runtime.program.chunks import block_segments, vector_segments
 from hpcoll.runtime.program.lowering import lower
-from hpcoll.runtime.program.opcodes import Traffic, memory_traffic
+from hpcoll.runtime.program.opcodes import memory_traffic
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -35,25 +35,6 @@ def test_direct(nranks: int, longest: int) -> None:
     """All is staged once, and all contributions are combined in one pass, in whatever number of lanes."""
     assert traffic_of("direct", nranks, longest=longest) == [1 + nranks, 2, 0]
     assert traffic_of("direct", nranks, longest=longest, symmetric=True) == [nranks, 1, 0]
-
-
-@pytest.mark.parametrize("nranks", [2, 3, 4])
-def test_ring(nranks: int) -> None:
-    """Every piece that is sent is staged, p - 1 of them are combined, and as many copied."""
-    share = (nranks - 1) / nranks
-    assert traffic_of("ring", nranks) == pytest.approx([share * (2 + 2 + 1), share * (2 + 1 + 1), 0])
-
-
-def test_what_the_library_moves_is_apart() -> None:
-    read, written, given = traffic_of("ring", 3, shared=False)
-    assert (read, written, given) == pytest.approx((2 * 2 / 3, 2 / 3, 4 * 2 / 3))
-
-
-def test_short_messages_travel_where_they_are_announced() -> None:
-    steps = schedule(find("bcast", "direct"), 3, 0, 0)
-    program = lower(steps, vector_segments(7, 7, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
-    assert memory_traffic(np.array(program.rows), np.array(program.lanes)) == Traffic(112, 112, 0)
-    assert Traffic(112, 112, 5).moved == 224
 
 
 def test_messages_read_in_their_senders_memory() -> None:

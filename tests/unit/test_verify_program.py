@@ -80,46 +80,6 @@ def test_channels_in_order_are_proven_and_run_as_one_lane(key: str) -> None:
         )
 
 
-def test_a_missing_order_is_a_race() -> None:
-    """Without an AFTER that nothing else implies, a program is refused; where something does, its one lane is still right."""
-    row, refused, accepted = CATALOGUE["allreduce/recursive_doubling"], 0, 0
-    dealt = in_channels([schedule(row, 6, rank) for rank in range(6)], 3, Random(1))
-    for rank, s in enumerate(dealt):
-        for channel, steps in enumerate(s.channels):
-            for number in (i for i, step in enumerate(steps) if step.op == Op.AFTER):
-                without = [without_step(one, channel, number) if one is s else one for one in dealt]
-                refusal = refusal_of(without)
-                if refusal:
-                    refused += 1
-                    assert f"rank {rank}" in refusal
-                else:
-                    accepted += 1
-                    verify_schedules(in_lanes(without), in_place=False)
-    assert refused >= 10 > accepted, (refused, accepted)
-
-
-def refusal_of(schedules: Sequence[Schedule]) -> str:
-    """Return the reason why a program is refused, or the empty string."""
-    try:
-        verify_program(schedules, in_place=False, slots=MANY_SLOTS)
-    except ScheduleError as error:
-        return str(error)
-    return ""
-
-
-def without_step(s: Schedule, channel: int, number: int) -> Schedule:
-    """Drop a step; AFTER steps of other channels that count it count one less."""
-
-    def changed(step: Step) -> Step:
-        other, steps = step.after
-        return step._replace(after=(other, steps - 1)) if other == channel and steps > number else step
-
-    channels = [
-        steps[:number] + steps[number + 1 :] if i == channel else steps for i, steps in enumerate(s.channels)
-    ]
-    return s._replace(channels=tuple(tuple(map(changed, steps)) for steps in channels))
-
-
 def bcast(*channels: tuple[Step, ...], links: tuple[int, ...] = (0, 1)) -> list[Schedule]:
     """A broadcast of two chunks from rank 1 to rank 0, whose channels are given."""
     root = tuple((Step(Op.SEND, 0, None, (outputs(link),)),) for link in links)

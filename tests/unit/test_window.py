@@ -237,23 +237,3 @@ def test_half_changed_rows_match_nothing_wrong(changes: list[tuple[int, int] | N
             for (start, _, _), (first, end, _) in zip(earlier, used):
                 assert all(first <= address for address in range(start, end))
         seen.append(used)
-
-
-def test_rows_are_used_again() -> None:
-    ranges = AddressRanges()
-    for number in range(3 * MAX_WINDOWS):
-        ranges.add(number, 1000 + number % 7, 1010 + number % 7, 0)
-        ranges.remove(number)
-    assert ranges.nrows[0] == 0
-    ranges.add(0, 5, 9, 0)
-    assert ranges.nrows[0] <= 7
-
-
-def test_more_ranges_than_rows() -> None:
-    ranges = AddressRanges()
-    for number in range(MAX_WINDOWS + 1):
-        ranges.add(number, number + 1, number + 2, number)
-    assert ranges.nrows[0] == MAX_WINDOWS
-    ranges.remove(MAX_WINDOWS)
-    ranges.remove(MAX_WINDOWS - 1)
-    assert ranges.nrows[0] == MAX_WINDOWS - 1
