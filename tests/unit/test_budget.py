@@ -15,9 +15,6 @@ from msccl_files import XmlProgram
 
 from hpcoll.cli import main
 from hpcoll.formats.reading import prove_program, read_program
-from hpcoll.synthesis.hops import Task
-from hpcoll.synthesis.search import bounds
-from hpcoll.synthesis.topologies import topology
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -106,20 +103,6 @@ def test_small_files_that_ask_for_much_are_refused_in_a_line(
 
 
 # --- conditions and topologies
-
-
-def test_topologies_of_many_groups_are_refused(tmp_path: Path) -> None:
-    links = [[a, b, 1] for a in range(12) for b in range(12) if a != b]
-    ports = [
-        {"links": [link[:2] for link in links if link[end] == rank], "bandwidth": 4}
-        for rank in range(12)
-        for end in (0, 1)
-    ]
-    file = tmp_path / "links.json"
-    file.write_text(json.dumps({"nranks": 12, "links": links, "groups": ports}))
-    assert bounds(Task("alltoall", 12, 0, 1), topology(str(file))).rounds == 3
-    file.write_text(json.dumps({"nranks": 12, "links": links, "groups": ports * 100}))
-    assert "too many turns of a loop" in refused("synthesize", "allgather", "--topology", str(file))
 
 
 # --- what is honest

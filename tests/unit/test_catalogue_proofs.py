@@ -4,17 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, graphs, placements, prove, prove_catalogue
+from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, graphs, placements, prove_catalogue
 from hpcoll.schedules import builders
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.placement import Nodes, parse_nodes
-from hpcoll.schedules.row import Algorithm, schedule
-
-# Rows with more steps at 1000 ranks take minutes and gigabytes together. Here they are proven up to 255 ranks;
-# `prove_catalogue(0, extra=(1000,))` proves them too, those of flat rows in two to three minutes and 3 GB per process on two cores.
-MOST_STEPS = 1_000_000
-NODES_OF_1000 = parse_nodes("40", 1000), parse_nodes("3:cyclic", 1000)
+from hpcoll.schedules.row import Algorithm
 
 
 def check_claims(summaries: list[Summary]) -> None:
@@ -57,31 +51,6 @@ def test_every_row_for_some_numbers_of_ranks(nranks: tuple[int, ...]) -> None:
     assert [summary.key for summary in summaries] == list(CATALOGUE)
     assert min(summary.instances for summary in summaries) == len(nranks)
     check_claims(summaries)
-
-
-def nodes_of(row: Algorithm) -> tuple[Nodes, ...]:
-    return NODES_OF_1000 if row.placed else ((),)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_rows_of_at_most_a_million_steps_for_1000_ranks() -> None:
-    def steps(row: Algorithm) -> int:
-        schedules = [schedule(row, 1000, rank, nodes=nodes) for nodes in nodes_of(row) for rank in (1, 500)]
-        return 1000 * max(sum(map(len, one.channels)) for one in schedules)
-
-    rows = [row for row in CATALOGUE.values() if steps(row) <= MOST_STEPS]
-    assert len(rows) > len(CATALOGUE) / 2
-    flat = [row for row in rows if not row.placed]
-    summaries = prove_catalogue(0, extra=(1000,), rows=flat)
-    assert len(summaries) == len(flat)
-    assert all(summary.instances for summary in summaries)
-    check_claims(summaries)
-    for row in rows:
-        for nodes in nodes_of(row) if row.placed else ():
-            assert prove(
-                row, 1000, 500 if COLLECTIVES[row.collective].rooted else 0, nodes=nodes
-            ).reproducible
 
 
 def test_every_builder_has_a_row() -> None:

@@ -1,7 +1,6 @@
 """Schedules made of schedules: where a flat algorithm's chunks, scratch, ranks and channels are in the whole; what a node's ranks share."""
 
 import random
-from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
@@ -11,7 +10,7 @@ from hpcoll.analysis.verify import verify_schedules
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.composition import Node, Where, always, compose
-from hpcoll.schedules.ir import RING_SLOTS, Chunk, Op, Writer, cell, inputs, outputs
+from hpcoll.schedules.ir import RING_SLOTS, Writer, inputs, outputs
 from hpcoll.schedules.placement import members, parse_nodes
 from hpcoll.schedules.row import schedule
 
@@ -27,25 +26,6 @@ def texts(w: Writer, channel: int = 0) -> list[str]:
 
 
 # --- compose
-
-
-def test_a_run_is_one_message_where_it_is_contiguous_and_several_where_not() -> None:
-    def sends(chunks: Sequence[Sequence[int]]) -> list[Chunk]:
-        found: list[Chunk] = []
-        for rank in range(4):
-            w = writer(rank)
-            compose(w, "allreduce/circulant", [0, 1, 2, 3], chunks, inputs, outputs)
-            found += [step.srcs[0] for step in w.channels[0] if step.op == Op.SEND]
-        return found
-
-    whole = sends([[0], [1], [2], [3]])
-    assert {run.n for run in whole} == {1, 2}
-    assert sends([[0, 1], [2, 3], [4, 5], [6, 7]]) == [
-        Chunk(run.buffer, 2 * run.index, 2 * run.n) for run in whole
-    ]
-    singly = [cell(run, i) for run in whole for i in range(run.n)]
-    assert sends([[0], [2], [4], [6]]) == [Chunk(one.buffer, 2 * one.index) for one in singly]
-    assert len(whole) < len(sends([[0], [1], [5], [6]])) < len(singly)
 
 
 def test_one_rank_copies_what_is_elsewhere() -> None:

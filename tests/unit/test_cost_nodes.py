@@ -73,19 +73,6 @@ def test_parts_on_a_node_and_between_nodes_overlap_from_segment_to_segment() -> 
 
 
 @pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
-def test_both_levels_count(row: Algorithm) -> None:
-    nodes, m = parse_nodes("4", 16), 1 << 22
-    base = time(row.key, nodes, m)
-    for i, name in ((i, name) for i in (0, 1) for name in ("alpha", "beta")):
-        levels = list(LEVELS)
-        levels[i] = levels[i]._replace(**{name: 2 * getattr(levels[i], name)})
-        assert time(row.key, nodes, m, levels=Levels(*levels)) > base
-    longer = LEVELS._replace(network=SLOW._replace(handshake=1e-3))
-    assert time(row.key, nodes, m, levels=longer) > base
-    assert time(row.key, nodes, 8, levels=longer) == time(row.key, nodes, 8)
-
-
-@pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
 def test_time_grows_with_the_message(row: Algorithm) -> None:
     for nranks in (2, 5, 12, 40):
         for nodes in placements(nranks):

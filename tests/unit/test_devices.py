@@ -94,36 +94,6 @@ def test_dlpack_of_parts(double: Double) -> None:
     assert on_gpu(plain).stream == plain.streams[0] == 1  # the legacy default stream
 
 
-def tensor_of(dtype: tuple[int, int, int], *, major: int = 1, offset: int = 0, pointer: int = 0) -> Any:
-    """An object whose versioned capsule has no elements to speak of."""
-    shape = (ctypes.c_int64 * 1)(2)
-    tensor = dlpack._Tensor(pointer, 2, 0, 1, *dtype, shape, None, offset)
-    managed = dlpack._Versioned(major, 0, None, None, 0, tensor)
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-        ("PyCapsule_New", ctypes.pythonapi)
-    )
-    capsule = new(ctypes.addressof(managed), b"dltensor_versioned", None)
-    return SimpleNamespace(
-        __dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (2, 0), keep=(managed, shape)
-    )
-
-
-def test_capsules_by_hand(double: Double) -> None:
-    x = double.Array(10, np.int16)
-    array = on_gpu(tensor_of((0, 16, 1), pointer=x.address, offset=4))
-    assert array[:4] == (x.address + 4, (2,), None, np.dtype("i2"))
-    array = on_gpu(tensor_of((2, 128, 2), pointer=double.Array(4, "c16").address))
-    assert (array.shape, array.dtype) == ((2,), np.dtype("G"))  # complex long double, as mpi4py tells it
-    refused("DLPack 2.0 is not known here, only 1.x", tensor_of((0, 16, 1), major=2))
-    for dtype in ((7, 8, 1), (2, 4, 1), (2, 32, 3), (2, 24, 1), (3, 64, 1)):
-        code, bits, lanes = dtype
-        refused(
-            f"DLPack type code {code} of {bits} bits and {lanes} lanes is not supported", tensor_of(dtype)
-        )
-    used = SimpleNamespace(__dlpack__=lambda **_: None, __dlpack_device__=lambda: (2, 0))
-    refused("__dlpack__ gave no unused DLPack capsule, but None", used)
-
-
 def test_real_capsule() -> None:
     """NumPy's, of the host: read by the same layout."""
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, between, misfits, prose
-from test_architecture import Edge, between_entries, edges
+from test_architecture import between_entries
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -195,17 +195,6 @@ def floors(title: str) -> list[str]:
     return [line.split()[0].rstrip("/") for line in reversed(diagram.splitlines()[1:])]
 
 
-def upward(stack: list[str], graph: dict[str, dict[str, Edge]]) -> list[Edge]:
-    """Imports that go from a floor to a higher one; between entries that the diagram does not show, none."""
-    height = {entry: i for i, entry in enumerate(stack)}
-    return [
-        edge
-        for entry, used in graph.items()
-        for other, edge in used.items()
-        if entry in height and height.get(other, 0) > height[entry]
-    ]
-
-
 @pytest.mark.parametrize("folder", ["hpcoll", "hpcoll/comm", "hpcoll/runtime"])
 def test_diagrams_are_the_folders(folder: str) -> None:
     stack = floors(f"{folder}/")
@@ -213,8 +202,12 @@ def test_diagrams_are_the_folders(folder: str) -> None:
         path.name for path in (ROOT / folder).iterdir() if path.is_dir() and (path / "__init__.py").exists()
     }
     assert set(stack) == there
-    graph = between_entries(edges())[folder.replace("/", ".")]
-    assert upward(stack, graph) == []
+    graph = between_entries()[folder.replace("/", ".")]
+    floor = {entry: i for i, entry in enumerate(stack)}
+    upward = [
+        (entry, used) for entry in stack for used in graph.get(entry, ()) if floor.get(used, 0) > floor[entry]
+    ]
+    assert upward == []
 
 
 # --- docstrings

@@ -89,18 +89,3 @@ def test_the_log_says_once_what_goes_to_the_library(caplog: pytest.LogCaptureFix
             ledger.library("allreduce", "float128", WHY, 0).note(0)
         ledger.library("barrier", "", WHY, 0).note(0)
     assert caplog.messages == [f"allreduce of float128: native ({WHY})", f"barrier: native ({WHY})"]
-
-
-def test_accounts_pass_to_another_ledger() -> None:
-    """Engines go on to add to the accounts that they know; each ledger keeps the calls that were its own."""
-    one, other = Ledger(), Ledger()
-    known = one.account("bcast", "ring", "float64")
-    known.ways.add("shm")
-    known.note(8)
-    other.account("bcast", "ring", "float64").note(3)
-    other.account("barrier", "native", "", WHY).note(1)
-    other.take_over(one)
-    known.note(16)
-    assert {row[:4] for row in one.rows()} == {("bcast", "ring", 1, 8)}
-    assert {row[:4] for row in other.rows()} == {("bcast", "ring", 2, 19), ("barrier", "native", 1, 1)}
-    assert {row.ways for row in one.rows()} == {"shm"} <= {row.ways for row in other.rows()}

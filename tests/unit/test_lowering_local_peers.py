@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, random_nodes
+from lowering_cases import Case, every_row, in_place_modes, operator_of, random_nodes
 from lowering_play import check, play, programs_of
 from reference_calls import Setting, operands_of
 from reference_memory import STAGING_SLOTS
@@ -15,15 +15,13 @@ from hpcoll.runtime.program.fields import (
     BUFFER,
     CODE,
     IN_PLACE,
-    LOCAL_PEER,
-    MESSAGE_SLOT,
     NBYTES,
     STAGED_DISPL,
 )
 from hpcoll.runtime.program.opcodes import MESSAGES, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import RING_SLOTS, Buffer
+from hpcoll.schedules.ir import Buffer
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
 
@@ -152,50 +150,6 @@ def node_programs(
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
     return [tuple(row) for row in program.rows.tolist() if row[CODE] in codes]
-
-
-@every_row
-def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
-    for nranks, nodes in itertools.product((2, 5), {(), pairs(row, 5)}):
-        in_place = COLLECTIVES[row.collective].always_in_place
-        for program in node_programs(row.key, nranks, 30, in_place=in_place, nodes=nodes[:nranks]):
-            assert not rows_of(program, Code.SEND, Code.RECV, Code.WAIT)
-            assert program.nrequests == 0
-
-
-@every_row
-@pytest.mark.parametrize("count", [1, 200])
-def test_ring_slots_staging_and_message_slots_suffice(row: Algorithm, count: int) -> None:
-    """At most RING_SLOTS messages from one peer are in use at once; staging is reserved once per lane, before use, and stays within."""
-    in_place = COLLECTIVES[row.collective].always_in_place
-    for program in [
-        one
-        for nodes in {(), pairs(row, 6)}
-        for one in node_programs(row.key, 6, count, in_place=in_place, nodes=nodes)
-    ]:
-        for first, last, _ in program.lanes.tolist():
-            lane = program.rows[first:last].tolist()
-            codes = [code for code, *_ in lane]
-            staged = [
-                (row[STAGED_DISPL], row[STAGED_DISPL] + row[NBYTES])
-                for row in lane
-                if row[CODE] == Code.STAGE
-            ]
-            assert codes.count(Code.RESERVE) == bool(staged)
-            assert not staged or codes.index(Code.RESERVE) < min(
-                codes.index(Code.STAGE), codes.index(Code.POST)
-            )
-            assert all(end <= program.staging_nbytes for _, end in staged)
-            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(sorted(staged)))
-            unused: list[int] = []
-            for row in lane:
-                if row[CODE] == Code.AWAIT:
-                    assert row[MESSAGE_SLOT] < program.nmessages
-                    unused.append(row[LOCAL_PEER])
-                    assert unused.count(row[LOCAL_PEER]) <= RING_SLOTS
-                elif row[CODE] == Code.ACK:
-                    assert row[LOCAL_PEER] == unused.pop(0)
-            assert not unused
 
 
 @pytest.mark.parametrize(

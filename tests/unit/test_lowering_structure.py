@@ -16,14 +16,11 @@ from reference_calls import Setting, operands_of
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
 from hpcoll.runtime.program.chunks import ChunkLayout
 from hpcoll.runtime.program.fields import (
-    BUFFER,
     CODE,
     DISPL,
     NBYTES,
     NSOURCES,
     REQUEST,
-    TO_BUFFER,
-    TO_DISPL,
 )
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Code, Program
@@ -142,15 +139,6 @@ def test_a_node_of_a_tree_reduces_two_children_at_once_where_order_lets_it() -> 
     assert operands_of(around, reductions[1])[1] == [landed[1], (1, 0)]
 
 
-@every_row
-def test_nothing_is_copied_onto_itself(row: Algorithm) -> None:
-    for nranks, rank in ((1, 0), (2, 1), (5, 2)):
-        for in_place in (False, True):
-            if not COLLECTIVES[row.collective].always_in_place or in_place:
-                copies = rows_of(program(row.key, nranks, rank, root=rank, in_place=in_place), Code.COPY)
-                assert all(copy[TO_BUFFER : TO_DISPL + 1] != copy[BUFFER : DISPL + 1] for copy in copies)
-
-
 @pytest.mark.parametrize(
     "key",
     [
@@ -221,19 +209,6 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [
         codes[1].count(c) for c in (Code.SEND, Code.RECV)
     ]
-
-
-@every_row
-def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> None:
-    nranks = 100
-    steps = schedule(row, nranks, 7, 0, 4, pairs(row, nranks))
-    chunks = sum(
-        sum(part.n for part in (*step.srcs, step.dst) if part)
-        for channel in steps.channels
-        for step in channel
-    )
-    rows = program(row.key, nranks, 7, in_place=COLLECTIVES[row.collective].always_in_place).rows
-    assert 0 < len(rows) <= 3 * chunks
 
 
 # --- every wait is needed

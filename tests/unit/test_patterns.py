@@ -1,13 +1,12 @@
 """Rank arithmetic: what the patterns promise, for all small numbers of ranks and some large ones."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import ceil, floor, log2
 
 import pytest
 
-from hpcoll.schedules.patterns import circulant, double_binary_tree, hypercube
-from hpcoll.schedules.patterns.trees import TreeNode, binary, bine, bine_span, binomial_span, chain, knomial
+from hpcoll.schedules.patterns import circulant, double_binary_tree
+from hpcoll.schedules.patterns.trees import TreeNode, bine, bine_span
 
 SMALL = range(1, 65)
 LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)
@@ -33,12 +32,6 @@ def subtree(nodes: Sequence[TreeNode], rank: int) -> list[int]:
     return sorted([rank, *(r for child in nodes[rank].children for r in subtree(nodes, child))])
 
 
-def assert_intervals(nodes: Sequence[TreeNode], root: int) -> None:
-    for rank in range(len(nodes)):
-        below = subtree(nodes, rank)
-        assert below == list(range(below[0], below[-1] + 1)), (rank, root)
-
-
 def assert_largest_first(nodes: Sequence[TreeNode]) -> None:
     for node in nodes:
         heights = [max_depth(nodes, child) for child in node.children]
@@ -47,24 +40,6 @@ def assert_largest_first(nodes: Sequence[TreeNode]) -> None:
 
 def max_depth(nodes: Sequence[TreeNode], rank: int) -> int:
     return max((1 + max_depth(nodes, child) for child in nodes[rank].children), default=0)
-
-
-@pytest.mark.parametrize("nranks", SMALL)
-def test_chain(nranks: int) -> None:
-    for root in {0, 1 % nranks, nranks - 1}:
-        found = depths([chain(rank, nranks, root) for rank in range(nranks)], root)
-        assert found == [(rank - root) % nranks for rank in range(nranks)]
-
-
-@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
-def test_binomial(nranks: int) -> None:
-    """The k-nomial tree with base 2: each parent is its child without the lowest bit set, and subtrees are intervals."""
-    nodes = [knomial(vrank, nranks, 0, 2) for vrank in range(nranks)]
-    assert [node.parent for node in nodes] == [None, *(vrank & (vrank - 1) for vrank in range(1, nranks))]
-    assert max(depths(nodes, 0)) == floor(log2(nranks))
-    assert len(nodes[0].children) == ceil(log2(nranks))
-    assert_intervals(nodes, 0)
-    assert all(binomial_span(vrank, nranks) == (vrank, len(subtree(nodes, vrank))) for vrank in range(nranks))
 
 
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
@@ -79,47 +54,6 @@ def test_bine(nranks: int) -> None:
     if nranks & (nranks - 1) == 0:
         ways = sorted(min(child, nranks - child) for child in nodes[0].children)
         assert ways == [round(2 ** (k + 1) / 3) for k in range(len(ways))]
-
-
-@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
-def test_binary_depth(nranks: int) -> None:
-    def depth(root: int) -> int:
-        return max(depths([binary(rank, nranks, root) for rank in range(nranks)], root))
-
-    assert depth(nranks // 2) == floor(log2(nranks))
-    assert depth(0) == ceil(log2(nranks))
-
-
-@pytest.mark.parametrize("radix", [2, 3, 4, 8])
-@pytest.mark.parametrize("nranks", [*SMALL, 1000])
-def test_knomial(nranks: int, radix: int) -> None:
-    for root in {0, 1 % nranks, nranks - 1}:
-        nodes = [knomial(rank, nranks, root, radix) for rank in range(nranks)]
-        levels = next(k for k in range(11) if radix**k >= nranks)
-        assert max(depths(nodes, root)) <= levels
-        assert all(len(node.children) <= (radix - 1) * levels for node in nodes)
-        if nranks == radix**levels:
-            assert_largest_first(nodes)
-
-
-@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
-def test_hypercube(nranks: int) -> None:
-    places = [hypercube.place(rank, nranks) for rank in range(nranks)]
-    dimensions = floor(log2(nranks))
-    hosts = [rank for rank in range(nranks) if places[rank].host is None]
-    assert [places[rank].vertex for rank in hosts] == list(range(1 << dimensions))  # in rank order
-    for rank, place in enumerate(places):
-        if place.host is not None:
-            assert place.peers == ()
-            assert (places[place.host].guest, places[place.host].vertex, place.host) == (
-                rank,
-                place.vertex,
-                rank + 1,
-            )
-        else:
-            assert [places[peer].vertex for peer in place.peers] == [
-                place.vertex ^ 1 << k for k in range(dimensions)
-            ]
 
 
 @pytest.mark.parametrize("nranks", [*range(2, 65), *LARGE])
@@ -144,13 +78,6 @@ def pair_of_trees(pair: str, nranks: int, root: int) -> tuple[list[TreeNode], li
     else:
         places = [double_binary_tree.rooted(rank, nranks, root) for rank in range(nranks)]
     return [a for a, _ in places], [b for _, b in places]
-
-
-@pytest.mark.parametrize("nranks", [*SMALL, *LARGE, 24756])
-def test_circulant_skips(nranks: int) -> None:
-    skips = circulant.skips(nranks)
-    assert (skips[0], skips[-1], len(skips) - 1) == (1, nranks, ceil(log2(nranks)))
-    assert all(near == (far + 1) // 2 for near, far in pairwise(skips))
 
 
 @pytest.mark.parametrize("nranks", [*range(2, 65), 100, 257, 1000, 2047])

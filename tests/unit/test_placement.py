@@ -19,7 +19,7 @@ from hpcoll.analysis.cost import (
 )
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.transports.cross_memory import ProbeWord
-from hpcoll.schedules.placement import Nodes, describe, numbered, parse_nodes, parts
+from hpcoll.schedules.placement import Nodes, numbered, parse_nodes, parts
 from hpcoll.selection.topology import (
     UNBOUND,
     Process,
@@ -75,23 +75,6 @@ def test_nodes_are_numbered_as_their_lowest_ranks_come() -> None:
     assert numbered("cabbac") == (0, 1, 2, 2, 1, 0)
     assert numbered([7, (1, 2), 7]) == (0, 1, 0)
     assert numbered([]) == ()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "text"),
-    [
-        ((0,), "1 node of 1 rank"),
-        ((0, 0, 0), "1 node of 3 ranks"),
-        ((0, 1, 2), "3 nodes of 1 rank"),
-        ((0, 0, 1, 1), "2 nodes of 2 ranks, by blocks"),
-        ((0, 1, 0, 1), "2 nodes of 2 ranks, cyclic"),
-        ((0, 1, 1, 0), "2 nodes of 2 ranks, in another order"),
-        ((0, 0, 0, 1), "2 nodes of 1 to 3 ranks, by blocks"),
-        ((0, 1, 2, 0, 2), "3 nodes of 1 to 2 ranks, cyclic"),
-    ],
-)
-def test_description(nodes: tuple[int, ...], text: str) -> None:
-    assert describe(nodes) == text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from handmade import associating, exchange, made, refusal
 
-from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
+from hpcoll.analysis.prove import Summary, prove, prove_catalogue, prove_schedules
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -137,21 +137,6 @@ def test_prove_covers_blocks_of_different_sizes() -> None:
     assert prove(row, 4).messages == 8
     with pytest.raises(ScheduleError, match="size"):
         prove(row._replace(uniform=False), 4)
-
-
-def test_sweep_counts_instances_and_reports_progress() -> None:
-    rows = [CATALOGUE["allreduce/ring"], CATALOGUE["bcast/binomial"], CATALOGUE["bcast/circulant"]]
-    seen: list[tuple[int, int]] = []
-    found = prove_catalogue(
-        4, jobs=1, extra=(9,), rows=rows, progress=lambda done, total: seen.append((done, total))
-    )
-    assert [summary.key for summary in found] == [row.key for row in rows]
-    assert [summary.instances for summary in found] == [5, 14, 14 * len(NCHUNKS) + 5 * len(MANY_CHUNKS)]
-    assert [summary.messages for summary in found[:2]] == [
-        2 * sum(p * (p - 1) for p in (1, 2, 3, 4, 9)),
-        2 + 6 + 12 + 4 * 8,
-    ]
-    assert seen == [(done, 15) for done in range(1, 16)]
 
 
 def test_sweep_over_processes_proves_the_same() -> None:
