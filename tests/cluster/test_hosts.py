@@ -130,34 +130,6 @@ def test_any_command_beside_the_switch() -> None:
     )
 
 
-def test_what_a_silent_link_saves_up() -> None:
-    """Both ends get the burst that was asked for, and no larger packets."""
-    words = '"$HOSTS_SSH" host1 "tc qdisc show dev eth0; ip -d link show dev eth0"; tc qdisc show dev port1; ip -d link show dev port1'
-    done = subprocess.run(
-        [
-            HOSTS,
-            "-n",
-            "2",
-            "--rate",
-            "1gbit",
-            "--burst",
-            "36000",
-            "--library",
-            "none",
-            "--",
-            "sh",
-            "-c",
-            words,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert re.findall(r"\bburst (\w+)", done.stdout) == ["36000b"] * 2, done.stdout + done.stderr
-    assert re.findall(r"\bgso_max_size (\d+)", done.stdout) == ["32400"] * 2, done.stdout + done.stderr
-
-
 def test_a_rank_that_dies_ends_the_job(token: str) -> None:
     start = time.monotonic()
     done = run("-n 2 --ranks-per-host 2", ONE_DIES, TOKEN=token)
@@ -176,24 +148,3 @@ def test_nothing_is_left_when_the_script_ends(name: str, token: str) -> None:
         assert len(processes(token)) > 2 * 3
         running.send_signal(signal.Signals[name])
         assert running.wait(10) == -signal.Signals[name]
-
-
-def test_nothing_is_left_when_the_script_is_killed_at_the_start(token: str) -> None:
-    for turn in range(12):
-        with subprocess.Popen(
-            [HOSTS, "-n", "3", "--library", "none", "--", "sleep", "100"],
-            env=environment({"TOKEN": token}),
-            stdin=subprocess.DEVNULL,
-        ) as running:
-            time.sleep(0.04 * turn)
-            running.kill()
-
-
-def test_two_at_once(token: str) -> None:
-    with started("-n 2", token, 2) as endless:
-        assert said(2, run("-n 2", "say('on', MPI.Get_processor_name())", TOKEN=token), "on") == [
-            "host0",
-            "host1",
-        ]
-        assert endless.poll() is None
-        endless.terminate()

@@ -1,4 +1,4 @@
-"""The base, and the partition of messages: errors' texts, examples of docstrings, printable names, operators told apart by what they do."""
+"""The base, and the partition of messages: errors' texts, examples of docstrings, printable names, operators told apart."""
 
 import doctest
 import importlib

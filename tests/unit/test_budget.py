@@ -99,12 +99,6 @@ def test_small_files_that_ask_for_much_are_refused_in_a_line(
     )
 
 
-# --- MSCCL XML: waits that are found in one look
-
-
-# --- conditions and topologies
-
-
 # --- what is honest
 
 

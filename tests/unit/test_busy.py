@@ -1,4 +1,4 @@
-"""Cores that other programs use: from recorded numbers, from files as Linux writes them, and beside processes that spin."""
+"""Cores that other programs use: from recorded numbers, and from files as Linux writes them."""
 
 import math
 from operator import add

@@ -1,4 +1,4 @@
-"""The canonical expression: what it is, which rows give it, and which schedules do not."""
+"""The canonical expression: what it is, and which rows give it."""
 
 from collections.abc import Iterator
 
@@ -71,9 +71,6 @@ def test_every_collective_has_rows_that_give_it_for_any_number_of_ranks() -> Non
         "reduce/binomial",
         "reduce/direct",
     } <= always
-
-
-# --- schedules that do not
 
 
 def test_rank_order_alone_is_not_enough() -> None:

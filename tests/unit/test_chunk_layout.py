@@ -70,12 +70,6 @@ def test_varying_blocks_lie_where_they_are_said_to() -> None:
     assert [layout.size(rank) for rank in range(2)] == [2, 0]
 
 
-def test_unknown_sizes_are_asked_for_only_by_scratch() -> None:
-    ((_, layout),) = varying_blocks([(0, 1)], [], ())
-    with pytest.raises(IndexError):
-        layout.size(0)
-
-
 @given(counts, segments, chunk_counts, st.sampled_from([1, 2, 4, 8, 16]))
 def test_chunks_of_whole_units(count: int, segment: int, nchunks: int, unit: int) -> None:
     """Chunks begin at multiples of a unit, however ranks and elements divide, and only the last one is no multiple of it."""
@@ -87,16 +81,3 @@ def test_chunks_of_whole_units(count: int, segment: int, nchunks: int, unit: int
         assert sum(size for _, size in layout.outputs) <= max(segment, unit)
         units = [-(-size // unit) for _, size in layout.outputs]
         assert max(units) - min(units) <= 1
-
-
-@given(count=st.integers(0, 60), segment=segments, unit=st.sampled_from([2, 4]))
-def test_slices_of_blocks_of_whole_units(count: int, segment: int, unit: int) -> None:
-    steps = schedule(CATALOGUE["reduce_scatter/direct"], 3, 0)
-    found = block_segments(steps, count, segment, unit)
-    assert covered(found, 0) == list(range(count))
-    assert all(start % unit == 0 for start, _ in found)
-
-
-def test_what_fits_one_segment_is_one() -> None:
-    blocks = block_segments(schedule(CATALOGUE["reduce_scatter/direct"], 3, 0), 41, 41, 4)
-    assert len(vector_segments(40_001, 40_001, 3, 4)) == len(blocks) == 1

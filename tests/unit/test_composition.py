@@ -1,4 +1,4 @@
-"""Schedules made of schedules: where a flat algorithm's chunks, scratch, ranks and channels are in the whole; what a node's ranks share."""
+"""Schedules made of schedules: where a flat algorithm's chunks, ranks and channels are in the whole; what a node's ranks share."""
 
 import random
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""Closed-form times where ranks share nodes: links that ranks share, parts on a node and between nodes, which algorithm that favours."""
+"""Closed-form times where ranks share nodes: links that ranks share, parts on a node and between nodes."""
 
 import pytest
 from placed_schedules import is_even, traffic
@@ -90,9 +90,6 @@ def test_bytes_between_nodes_are_those_of_the_schedules(collective: str) -> None
         m, nchunks = 1 << 20, 12
         leaving = max(traffic(key, nodes)[0].values()) / nchunks * m
         assert time(key, nodes, m, levels=BYTES_ONLY) == pytest.approx(leaving * 1e-9)
-
-
-# --- which is faster
 
 
 # --- cache domains

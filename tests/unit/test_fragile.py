@@ -16,16 +16,12 @@ from mpi4py import MPI
 from hpcoll.base.errors import TransportError
 from hpcoll.comm.objects import serializer
 from hpcoll.comm.status import call_site
-from hpcoll.kernels import machine_code, object_code
+from hpcoll.kernels import object_code
 from hpcoll.runtime.engine import call_cache, object_layout
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.transports import mpi
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def twice(number: int) -> int:
-    return 2 * number
 
 
 def test_what_rows_of_the_page_name_is_there() -> None:
@@ -44,12 +40,6 @@ def test_numba_is_one_that_was_tried() -> None:
     assert not passed, (
         f"Numba {numba.__version__} is past the bound {bound[1]}: run tests/run.sh full with it, then move both bounds"
     )
-
-
-def test_an_object_file_for_another_processor_is_left_to_llvm() -> None:
-    file = bytearray(object_code.object_file(twice, "int64(int64)", "twice"))
-    file[18:20] = (183).to_bytes(2, "little")  # ARM64
-    assert machine_code.placed(bytes(file), "twice") is None
 
 
 def test_a_numba_cuda_without_a_name_is_refused() -> None:

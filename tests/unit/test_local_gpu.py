@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from cuda_double import Double, installed
-from mpi4py import MPI
 from slowness import slowed
 
 from hpcoll.base.errors import ArgumentError, DeviceError
@@ -206,7 +205,7 @@ def test_one_that_hangs_is_ended_with_what_it_started_and_not_tried_again(
     raise AssertionError("it runs on")
 
 
-@pytest.mark.parametrize("what", ["settings", "driver", "library", "host"])
+@pytest.mark.parametrize("what", ["settings", "driver"])
 def test_other_circumstances_are_tried(
     what: str, double: Double, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,12 +213,8 @@ def test_other_circumstances_are_tried(
     asked()
     if what == "settings":
         monkeypatch.setenv("UCX_TLS", "tcp")
-    elif what == "driver":
-        double.version = (99, 9)
-    elif what == "host":
-        monkeypatch.setattr("platform.node", lambda: "another")
     else:
-        monkeypatch.setattr(MPI, "Get_library_version", lambda: "another")
+        double.version = (99, 9)
     asked()
     assert len(trials) == 2
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "7")  # differs from rank to rank

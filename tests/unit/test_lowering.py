@@ -9,7 +9,6 @@ from lowering_cases import Case, add_floats, every_row, in_place_modes, random_n
 from lowering_play import check, play
 from reference_calls import Operator
 
-from hpcoll.runtime.program import lowering
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes
@@ -60,26 +59,6 @@ def test_varying_blocks(key: str, short: bool) -> None:
         for in_place in in_place_modes(row, nranks, rng):
             case = Case(row, nranks, sum(sizes), in_place, random_setting(rng), root, sizes=sizes)
             check(case._replace(most_nbytes=rng.choice((1 << 30, 16)), nodes=random_nodes(row, nranks, rng)))
-
-
-@pytest.mark.ci
-@every_row
-def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
-    rng = random.Random(row.key)
-    nranks = lowering._POSTED_AHEAD + 5
-    for in_place in in_place_modes(row, nranks, rng)[-2:]:
-        count = 1 if row.collective == "barrier" else 43
-        check(
-            Case(
-                row,
-                nranks,
-                count,
-                in_place,
-                random_setting(rng),
-                segment=25,
-                nodes=random_nodes(row, nranks, rng),
-            )
-        )
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.canonical])

@@ -1,4 +1,4 @@
-"""Lowered programs for arrays in GPU memory: right results in any order of things, and each wait is needed."""
+"""Lowered programs for arrays in GPU memory: right results in any order of things."""
 
 import random
 
@@ -130,6 +130,3 @@ def test_host_programs_have_no_events(row: Algorithm) -> None:
     for program in programs_of(gpu_case(row, 5, "nodes", rng)._replace(reach=()), 8):
         assert program.nevents == program.pinned_nbytes == 0
         assert not rows_of(program, Code.RECORD, Code.SYNC, Code.UNREAD)
-
-
-# --- every wait is needed

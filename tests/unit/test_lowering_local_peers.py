@@ -188,7 +188,7 @@ def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
     assert [post[IN_PLACE] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
 
 
-# --- every ACK and DRAIN is needed where it is
+# --- every DRAIN is needed
 
 
 NEEDED = [

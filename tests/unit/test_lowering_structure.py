@@ -209,6 +209,3 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [
         codes[1].count(c) for c in (Code.SEND, Code.RECV)
     ]
-
-
-# --- every wait is needed

@@ -1,4 +1,4 @@
-"""Parts of the parameter server without MPI: optimisers against closed forms, shards that tile, the order that keeps a bound."""
+"""Parts of the parameter server without MPI: optimisers against closed forms, shards that tile."""
 
 import itertools
 from typing import Any

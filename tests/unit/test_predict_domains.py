@@ -1,4 +1,4 @@
-"""Predicted times on the cache domains of one node: each level's cost, links that are shared, symmetry, who is faster, the command."""
+"""Predicted times on the cache domains of one node: each level's cost, links that are shared, who is faster, the command."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference engine itself: it moves messages of both kinds and refuses each thing that it is there to refuse."""
+"""The reference engine itself: it moves messages on a node, and refuses what it is there to refuse."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Streams of the reference engine: operations run when they like, and each thing is refused that is there to be refused."""
+"""Streams of the reference engine: operations run when they like, and what is wrong is refused."""
 
 import numpy as np
 import pytest

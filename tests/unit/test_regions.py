@@ -1,4 +1,4 @@
-"""Regions of the program: their names by nesting, how compiled code and Python enter and leave them, and what a ledger counts by them."""
+"""Regions of the program: their names by nesting, and how compiled code and Python enter and leave them."""
 
 import copy
 import pickle

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 from numba import njit, types
 from ring_model import NUMBERS, Broken, Model, explore
-from ring_rows import SLOTS, Row, from_one, in_a_ring, lane
+from ring_rows import SLOTS, Row, from_one, in_a_ring
 
 from hpcoll.runtime.engine.compiled import ffi, shm_ops
 from hpcoll.schedules.ir import RING_SLOTS
@@ -89,22 +89,6 @@ def ahead(n: int) -> list[list[Row]]:
 def test_what_is_wrong_is_found(breaks: str, rows: list[list[Row]], arm: bool, found: str) -> None:
     with pytest.raises(Broken, match=f"^{found}$"):
         explore(Model(rows, arm=arm, breaks=breaks))
-
-
-def test_where_order_needs_no_help() -> None:
-    """Stores become visible in order on x86, but those past the caches do not: these need the fence."""
-    for breaks in ("plain announcement", "plain load"):
-        assert explore(Model(ROWS["2 ranks exchange"], arm=False, breaks=breaks)) > 100
-    with pytest.raises(Broken, match=OTHERS):
-        explore(
-            Model(
-                [lane("0.0", "staged", 1), in_a_ring(2, ("staged",))[1]],
-                arm=False,
-                uncached=True,
-                breaks="no fence",
-            )
-        )
-    assert explore(Model(ahead(SLOTS), arm=True)) > 100
 
 
 def test_numbers_are_as_in_the_model() -> None:

@@ -1,4 +1,4 @@
-"""Routes: the best that reaches a peer is taken, and a new one needs nothing but its class and a row in a table."""
+"""Routes: the best that reaches a peer is taken."""
 
 import pytest
 

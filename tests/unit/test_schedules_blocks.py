@@ -1,4 +1,4 @@
-"""Flat schedules of the block collectives and of barrier: what their rows claim, and the counts that make them what they are called."""
+"""Flat schedules of the block collectives and of barrier: what their rows claim, and who sends to whom."""
 
 import pytest
 
@@ -132,7 +132,7 @@ def test_pat_and_bine_keep_most_blocks_on_the_node(collective: str, nranks: int,
     assert bine < (0.9 if nranks % 2 == 0 else 1.1) * pat
 
 
-# --- trees
+# --- roots
 
 
 @pytest.mark.parametrize("key", ["gather/direct", "scatter/direct"])
@@ -143,7 +143,7 @@ def test_direct_roots_start_on_their_right(key: str, nranks: int) -> None:
         assert peers == [(root + i) % nranks for i in range(1, nranks)]
 
 
-# --- Bruck and dissemination
+# --- barrier
 
 
 def test_barrier_sends_one_chunk_per_round() -> None:

@@ -135,9 +135,6 @@ def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
         prove_schedules(of_catalogue, [receives_last(schedule(of_catalogue, 8, rank)) for rank in range(8)])
 
 
-# --- against a decision of another kind: a deadlock is a cycle among the steps
-
-
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.chunked])
 def test_any_number_of_chunks_passes_even_with_one_line(key: str) -> None:
     for nranks in (2, 3, 4, 5, 8, 13):

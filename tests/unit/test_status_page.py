@@ -1,4 +1,4 @@
-"""The status page of a process: what it writes there, when, and by how many threads at once."""
+"""The status page of a process: what others find there, and who may open it."""
 
 import os
 import time

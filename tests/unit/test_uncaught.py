@@ -1,4 +1,4 @@
-"""Which frames of an error are to be seen, and which number of the program's a call has."""
+"""Which frames of an error are to be seen."""
 
 import contextlib
 from types import TracebackType
