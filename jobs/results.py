@@ -138,18 +138,10 @@ def train(text: str) -> list[Line]:
     return [{"kind": "about", "output": text.splitlines()}, *rows]
 
 
-def gpu_check(text: str) -> list[Line]:
-    """Return lines from the report of jobs/gpu_check.sh."""
-    document = json.loads(text)
-    rows = [line for one in document.pop("bench") for line in bench(json.dumps(one))]
-    return [{"kind": "about", **document}, *rows]
-
-
 READERS: dict[str, Callable[[str], list[Line]]] = {
     "bench": bench,
     "tune": tune,
     "train": train,
-    "gpu_check": gpu_check,
 }
 
 

@@ -1,6 +1,5 @@
 """Skips what this machine cannot run, has outcomes written per rank, and puts the double of the CUDA driver in place."""
 
-import ctypes
 import gc
 import os
 from collections.abc import Iterator
@@ -10,21 +9,11 @@ from typing import Any
 import outcomes
 import pytest
 from cuda_double import Double, blamed, installed
+from gpu_check import gpus
 from slowness import IDLE, slowed, slowness
 
 # readline, which pytest loads, tells it to all children; tables of commands are then cut
 os.environ.pop("COLUMNS", None)
-
-
-def gpu_count() -> int:
-    """Number of GPUs that the CUDA driver shows this process."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int()
-    ready = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return count.value if ready else 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("idle"):
                 item.add_marker(pytest.mark.skip(reason=f"{item.name} needs an idle machine"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
-    if gpu_items and gpu_count() == 0:
+    if gpu_items and gpus()[0] == 0:
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=f"{item.name} needs a GPU"))
 

@@ -12,6 +12,7 @@
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (5 GB from the index)
   tests/run.sh platforms [WORD ...]    other releases of Python, packages and MPI libraries: those of tests/platforms.py with all words
+  tests/run.sh gpu [FOLDER]            the tests for GPUs and benchmarks, on a machine that has a GPU (9 minutes): tests/gpu_check.py
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (20 minutes)
   tests/run.sh lock [UV ARGUMENTS]     makes the lock files in requirements/ anew, see tests/lock.py
 
@@ -54,7 +55,7 @@ SHORT, CI = "not full and not ci", "not full"
 # commands that take seconds, of jobs and hosts beyond a choice.
 LATER = {
     "unit": "bench_plot budget children cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
-    "gpu_probes kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user synthesize "
+    "kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user synthesize "
     "verify_mutations",
     "mpi": "bench* buffer_specs_gpu children deadlocks doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
     "interrupted* jobs local_failures messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "
@@ -340,9 +341,7 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["mutations"], ["lock"]):
-        os.execv(
-            sys.executable,
-            [sys.executable, str(Path(__file__).with_name(f"{sys.argv[1]}.py")), *sys.argv[2:]],
-        )
+    programs = {"mutations": "mutations.py", "lock": "lock.py", "gpu": "gpu_check.py"}
+    if program := programs.get("".join(sys.argv[1:2])):
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name(program)), *sys.argv[2:]])
     sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,6 @@
 """Runs stages of tests beside each other as far as there are cores, shows how far they are, and sums up what became of the cases."""
 
+import math
 import os
 import re
 import shutil
@@ -81,8 +82,15 @@ def prepare(title: str, action: Callable[[], str]) -> str:
     return problem
 
 
-def run(stages: list[Stage], logs: Path) -> int:
-    """Run all; 0 when nothing failed. No process is left, nor where a signal stops the run."""
+def run(
+    stages: list[Stage], logs: Path, limit_s: float = math.inf, before_sum: Callable[[], None] = lambda: None
+) -> int:
+    """Run all; 0 when nothing failed. No process is left, nor where a signal stops the run.
+
+    Args:
+        limit_s: Seconds since the start after which what runs is ended, and nothing begins any more.
+        before_sum: Called when all have ended, before they are summed up.
+    """
     running, ended = list[Running](), list[Ended]()
     if slowness() > 1:
         print(
@@ -91,10 +99,11 @@ def run(stages: list[Stage], logs: Path) -> int:
         )
     try:
         with leaving_none():
-            _run_all(stages, logs, running, ended)
+            _run_all(stages, logs, running, ended, limit_s)
     finally:
         for one in running:
             shutil.rmtree(one.segments, ignore_errors=True)
+    before_sum()
     return _sum_up(ended)
 
 
@@ -106,19 +115,24 @@ def sweep(temporary: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: list[Ended]) -> None:
+def _run_all(
+    stages: list[Stage], logs: Path, running: list[Running], ended: list[Ended], limit_s: float
+) -> None:
     """Start the first waiting stage for which there are cores and all that it needs, and again until all have ended."""
     waiting = list(stages)
     ncores, tick, temporary = os.cpu_count() or 1, time.monotonic() + TICK_S, Path(tempfile.gettempdir())
     sweep(temporary)
     while waiting or running:
+        if time.monotonic() - STARTED > limit_s:
+            ended += [_without(stage, "there was no time for it") for stage in waiting]
+            waiting.clear()
+            for one in running:
+                one.process.terminate()
         free = ncores - sum(min(one.stage.cores, ncores) for one in running)
         done = {"": True} | {one.stage.title: one.good for one in ended}
         for stage in [one for one in waiting if not done.get(one.after, True)]:
             waiting.remove(stage)
-            ended.append(
-                Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")})
-            )
+            ended.append(_without(stage, f"cannot run without: {stage.after}"))
         for stage in [one for one in waiting if min(one.cores, ncores) <= free and one.after in done][:1]:
             waiting.remove(stage)
             running.append(_start(stage, logs))
@@ -132,6 +146,11 @@ def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: lis
             print(f"{elapsed()}    {'; '.join(map(_progress, running))}", flush=True)
         reap({one.process.pid for one in running})
         time.sleep(NAP_S)
+
+
+def _without(stage: Stage, why: str) -> Ended:
+    """Return the end of a stage that did not begin."""
+    return Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, why)})
 
 
 def _start(stage: Stage, logs: Path) -> Running:
@@ -164,7 +183,7 @@ def _end(one: Running) -> Ended:
     title, status = one.stage.title, one.process.returncode
     cases = outcomes.merge(one.folder, one.stage.nranks)
     if not one.stage.nranks:
-        cases[title] = Case(FAILED if status else PASSED, 0.0)
+        cases[title] = Case(FAILED, 0.0, f"it ended with status {status}") if status else Case(PASSED, 0.0)
     elif status and all(case.outcome != FAILED for case in cases.values()):
         cases[title] = Case(
             FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}"

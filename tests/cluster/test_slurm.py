@@ -13,8 +13,6 @@ import pytest
 from hosts_run import processes
 from slurm_run import JOB_LIMIT_S, NODES, ROOT, Job, Slurm, python, start
 
-from hpcoll.cli.doctor.gpus import survey
-
 FAILS_WITHIN_S = 20
 
 ALLREDUCE = """
@@ -155,19 +153,6 @@ def test_train_on_a_host_file_without_slurm(slurm: Slurm, tmp_path: Path, librar
     )
     assert len(job.check("train", library)) == 2
     assert set(re.findall(r"^allreduce +(\w+) ", said.stdout, re.M)) == {"leaders"}
-
-
-def test_the_gpu_check_says_that_there_is_no_gpu(slurm: Slurm) -> None:
-    if survey().get("devices"):
-        pytest.skip("this machine has a GPU")
-    job = slurm.submit("jobs/gpu_check.sbatch", "--ntasks-per-node=2", PYTHON=python("openmpi"))
-    assert job.state == "FAILED"
-    assert re.search(
-        r"^gpu_check: no GPU on node[12]: .*libcuda.*; submit with --gpus-per-node", job.output, re.M
-    ), job.output
-    first, last = job.lines()
-    assert first["slurm"]["GPUS_PER_NODE"] == "1"
-    assert (last["kind"], last["status"]) == ("end", 1)
 
 
 @pytest.mark.parametrize("library", [pytest.param("openmpi", marks=pytest.mark.full), "mpich"])

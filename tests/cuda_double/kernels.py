@@ -87,7 +87,6 @@ def nparams(entry: str) -> int | None:
         "fold": MAX_DESTINATIONS + MAX_SOURCES + 3,
         "scale": 6,
         "pack": 2 + 2 * MAX_DIMS,
-        "vector": 4,
     }
     return counts.get(entry.split("_")[0])
 
@@ -99,7 +98,7 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
         return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
-    return _vector_add(values, memory) if kind == "vector" else _pack(int(rest[0]), values, memory)
+    return _pack(int(rest[0]), values, memory)
 
 
 def _elements(address: int, count: int, dtype: np.dtype, memory: Memory) -> np.ndarray:
@@ -143,20 +142,6 @@ def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) 
 
     return Launch(
         run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets))
-    )
-
-
-def _vector_add(values: list[int], memory: Memory) -> Launch:
-    """Of jobs/gpu_check/probes.py: the sum of two arrays, which may be the target too."""
-    target, *sources, count = values
-    words = np.dtype(np.uint32)
-
-    def run() -> None:
-        one, other = (_elements(source, count, words, memory) for source in sources)
-        _elements(target, count, words, memory)[...] = one + other
-
-    return Launch(
-        run, tuple(_span(source, count, words) for source in sources), (_span(target, count, words),)
     )
 
 

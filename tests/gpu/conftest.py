@@ -1,7 +1,6 @@
 """Each rank uses its own GPU, or shares one: `hpcoll.local_device`."""
 
 import importlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,23 +13,6 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll.runtime.gpu.cuda import driver
 from hpcoll.runtime.gpu.device import Gpu, gpu_of
-
-WAY = "GPU_TESTS_WAY"  # variable: only tests that force this way of GPU arrays run; "picked": those that force none
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    wanted = os.environ.get(WAY)
-    if wanted is None:
-        return
-    others = [item for item in items if (way_of(item) or "picked") != wanted]
-    items[:] = [item for item in items if item not in others]
-    config.hook.pytest_deselected(items=others)
-
-
-def way_of(item: pytest.Item) -> str | None:
-    """The way that a test forces."""
-    found = getattr(item, "callspec", None)
-    return found.params.get("way") if found else None
 
 
 @pytest.fixture(scope="session", autouse=True)
