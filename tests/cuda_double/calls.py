@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cuda_double.double import Double
 
 _CONTEXT = 0x50000000  # plus the ordinal
+_MULTIPROCESSORS, _CAPABILITY = 4, (9, 0)
 
 
 class Calls:
@@ -67,7 +68,7 @@ class Calls:
         values = dict(
             zip(
                 DeviceAttribute,
-                (self.double.nmultiprocessors, *self.double.capability, int(self.memory.host_pointers), 1),
+                (_MULTIPROCESSORS, *_CAPABILITY, int(self.memory.host_pointers), 1),
             )
         )
         require(attribute in values, INVALID_VALUE, f"device attribute {attribute}")

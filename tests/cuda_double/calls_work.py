@@ -109,7 +109,7 @@ class WorkCalls(Calls):
             f"{entry} of GPU {ordinal} on {stream.name} of GPU {stream.ordinal}",
         )
         values = kernels.operands(entry, parameters, declared)
-        launch = kernels.launch(entry, values, self.memory, self.double.operators)
+        launch = kernels.launch(entry, values, self.memory)
         for lo, hi in (*launch.reads, *launch.writes):
             if hi > lo:
                 self.memory.check_reach(lo, hi - lo, ordinal)

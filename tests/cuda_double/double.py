@@ -3,15 +3,12 @@
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from cuda_double.arrays import Array, Dlpack
-from cuda_double.kernels import BUILTIN, Combine, per_element
 from cuda_double.library import Library
 from cuda_double.memory import Memory
 from cuda_double.streams import Streams
@@ -44,33 +41,18 @@ class Double:
         races: Pairs of operations, or of the host and an operation, that touch the same bytes in no order.
         calls: How often each function was called.
         failures: What calls failed with, and why; not that the driver was asked about a pointer that it does not know.
-        operators: Name -> what a fold of it does to two arrays; a test adds its own.
+        version: Of CUDA, that the driver is for.
         Array: Makes an array: ``double.Array(shape, dtype)``.
     """
 
-    def __init__(
-        self,
-        memory: Memory,
-        streams: Streams,
-        *,
-        ipc: bool,
-        capability: tuple[int, int],
-        version: tuple[int, int],
-        nmultiprocessors: int,
-    ) -> None:
-        self.memory, self.streams = memory, streams
-        self.ipc, self.capability, self.version, self.nmultiprocessors = (
-            ipc,
-            capability,
-            version,
-            nmultiprocessors,
-        )
+    def __init__(self, memory: Memory, ipc: bool) -> None:
+        self.memory, self.streams, self.ipc = memory, Streams(), ipc
+        self.version = 13, 0
         self.lock = _Lock()
         self.calls: Counter[str] = Counter()
         self.failures: list[str] = []
         self.failing: dict[str, tuple[int, int]] = {}
-        self.operators: dict[str, Combine] = dict(BUILTIN)
-        self.races = streams.races
+        self.races = self.streams.races
         self.Array = partial(Array, self)
         self._contexts: dict[int, int | None] = {}  # by thread
         self.library: Any = Library(self)
@@ -166,10 +148,6 @@ class Double:
         with self.lock:
             return self.streams.pending()
 
-    def operator(self, name: str, function: Callable[[Any, Any], Any]) -> None:
-        """Let folds of a name compute a function of two scalars."""
-        self.operators[name] = per_element(function)
-
     def dlpack(self, array: Array, *, versioned: bool = False) -> Dlpack:
         """An array that is handed on by DLPack only; ``versioned`` ones are told so to consumers that know version 1."""
         return Dlpack(array, versioned=versioned)
@@ -189,14 +167,7 @@ def install(
     ipc: bool = True,
     peer_access: bool = True,
     host_pointers: bool = True,
-    eager: float = 0.0,
-    wait_policy: int = 3,
-    strict: bool = False,
-    seed: int = 0,
     memory_nbytes: int = 1 << 30,
-    capability: tuple[int, int] = (9, 0),
-    version: tuple[int, int] = (13, 0),
-    nmultiprocessors: int = 4,
 ) -> Double:
     """Let a double stand for the driver in this process.
 
@@ -208,17 +179,10 @@ def install(
         ipc: Whether memory can be exported and opened.
         peer_access: Whether GPUs reach memory of other GPUs.
         host_pointers: Whether GPUs reach registered host memory at the host's addresses.
-        eager: Probability, 0 to 1, that work is done as soon as it is queued, with all that it waits for.
-        wait_policy: Most times that an event's query says "not ready" before it is.
-        strict: Whether work that races is refused (700).
-        seed: Of everything that is left to chance.
         memory_nbytes: Of each GPU.
     """
-    streams = Streams(Random(seed), eager, wait_policy, strict)
     memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access, host_pointers)
-    double = Double(
-        memory, streams, ipc=ipc, capability=capability, version=version, nmultiprocessors=nmultiprocessors
-    )
+    double = Double(memory, ipc)
     double.make_current(current)
     cuda.use(double.library)
     return double

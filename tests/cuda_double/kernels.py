@@ -48,13 +48,13 @@ def per_element(function: Callable[[Any, Any], Any]) -> Combine:
     return lambda a, b: np.array([function(x, y) for x, y in zip(a, b)]).astype(a.dtype)
 
 
-def _combine(entry: str, operators: dict[str, Combine]) -> Combine:
+def _combine(entry: str) -> Combine:
     """Return what a fold does: a user's function is found where `hpcoll.kernels.device` keeps what its kernels mean."""
     name = entry.removeprefix("fold_").rpartition("_")[0]
-    if name in operators:
-        return operators[name]
+    if name in BUILTIN:
+        return BUILTIN[name]
     known = getattr(sys.modules.get("hpcoll.kernels.device"), "OPERATORS", {})
-    require(entry in known, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`")
+    require(entry in known, INVALID_VALUE, f"what {entry} computes is not known here")
     return per_element(known[entry].function)
 
 
@@ -91,11 +91,11 @@ def nparams(entry: str) -> int | None:
     return counts.get(entry.split("_")[0])
 
 
-def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, Combine]) -> Launch:
+def launch(entry: str, values: list[int], memory: Memory) -> Launch:
     """A kernel by name, its operands as 8-byte words."""
     kind, *rest = entry.split("_")
     if kind == "fold":
-        return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
+        return _fold(_combine(entry), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
     return _pack(int(rest[0]), values, memory)

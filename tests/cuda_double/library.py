@@ -1,4 +1,4 @@
-"""The library of C functions. Their parameters are those of `hpcoll.runtime.gpu.cuda.FUNCTIONS`, and of what probes ask besides."""
+"""The library of C functions. Their parameters are those of `hpcoll.runtime.gpu.cuda.FUNCTIONS`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Callable
 from ctypes import c_int, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from cuda_double import calls_virtual
 from cuda_double.calls_memory import MemoryCalls
-from cuda_double.calls_virtual import VirtualCalls
 from cuda_double.calls_work import WorkCalls
 from cuda_double.failures import NAMES, NOT_INITIALIZED, UNKNOWN, Failure, require
 from hpcoll.runtime.gpu.cuda import FUNCTIONS
@@ -23,7 +21,7 @@ _ALWAYS = ("cuInit", "cuDriverGetVersion", "cuGetErrorName")  # of no device
 _PROBE = "cuPointerGetAttribute"
 
 
-class _AllCalls(MemoryCalls, VirtualCalls, WorkCalls):
+class _AllCalls(MemoryCalls, WorkCalls):
     pass
 
 
@@ -32,7 +30,7 @@ class Library:
 
     def __init__(self, double: Double) -> None:
         self.calls = _AllCalls(double)
-        for name, types in (FUNCTIONS | calls_virtual.FUNCTIONS).items():
+        for name, types in FUNCTIONS.items():
             # An output of type char* arrives as its address.
             prototype = ctypes.CFUNCTYPE(
                 c_int, *(c_void_p if one is ctypes.c_char_p else one for one in types)

@@ -72,7 +72,6 @@ class Allocation:
         number: Differs between all allocations of a process.
         backing: Where the double reads and writes it.
         file: Behind memory of a GPU, or -1.
-        shown: Whether its addresses were reserved first, and belong to the caller.
         handle: What it was opened with; empty for this process's own.
     """
 
@@ -86,13 +85,12 @@ class Allocation:
     managed: bool = False
     pooled: bool = False
     pinned: bool = False
-    shown: bool = False
     handle: bytes = b""
 
     @property
     def own(self) -> bool:
         """Say whether cuMemFree frees it."""
-        return self.kind is MemoryType.DEVICE and not self.handle and not self.shown
+        return self.kind is MemoryType.DEVICE and not self.handle
 
 
 class Memory:
@@ -217,35 +215,6 @@ class Memory:
         _libc.munmap(one.backing - first, length)
         os.close(one.file)
         self._vacant[length, first].append(one.address - first)
-
-    def reserve(self, nbytes: int) -> int:
-        """Addresses without memory, which nobody may touch."""
-        return _map(None, nbytes, _NONE)
-
-    def unreserve(self, address: int, nbytes: int) -> None:
-        """Give addresses back."""
-        _libc.munmap(address, nbytes)
-
-    def show(self, address: int, nbytes: int, file: int, ordinal: int) -> None:
-        """Let a GPU see a file at addresses that were reserved."""
-        backing = _map(None, nbytes, _BOTH, file)
-        one = Allocation(
-            address,
-            nbytes,
-            MemoryType.DEVICE,
-            ordinal,
-            next(self._numbers),
-            backing,
-            os.dup(file),
-            shown=True,
-        )
-        self._table[address] = one
-
-    def hide(self, address: int) -> None:
-        """Undo `show`."""
-        one = self._table.pop(address)
-        _libc.munmap(one.backing, one.nbytes)
-        os.close(one.file)
 
     def empty(self) -> None:
         """Give the system back what holds this process's GPU memory; its addresses stay."""

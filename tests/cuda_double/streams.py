@@ -11,9 +11,10 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from cuda_double.failures import CAPTURE_UNSUPPORTED, ILLEGAL_ADDRESS, INVALID_HANDLE, require
+from cuda_double.failures import CAPTURE_UNSUPPORTED, INVALID_HANDLE, require
 
 LEGACY, PER_THREAD = 1, 2
+MOST_QUERIES = 3  # that say "not ready" before an event is
 Span = tuple[int, int]  # first byte, last + 1
 
 
@@ -73,7 +74,7 @@ class Event:
 
     ordinal: int
     mark: Operation | None = None
-    wait_policy: int = 0
+    nqueries: int = 0
 
 
 def _conflicts(one: Operation, reads: Iterable[Span], writes: Iterable[Span]) -> list[Span]:
@@ -85,18 +86,11 @@ def _conflicts(one: Operation, reads: Iterable[Span], writes: Iterable[Span]) ->
 
 
 class Streams:
-    """All streams, and their work.
+    """All streams, and their work; chance chooses among what is allowed."""
 
-    Args:
-        rng: Chooses among what is allowed.
-        eager: Probability that work is done, with all that it waits for, when it is queued.
-        wait_policy: Most times that an event's query says "not ready" before it is.
-        strict: Whether the second of two that race is refused.
-    """
-
-    def __init__(self, rng: Random, eager: float, wait_policy: int, strict: bool) -> None:
+    def __init__(self) -> None:
         self.races: list[Race] = []
-        self._rng, self._eager, self._wait_policy, self._strict = rng, eager, wait_policy, strict
+        self._rng = Random(0)
         self._by_handle: dict[int, Stream] = {}
         self._default: dict[tuple[int, int], Stream] = {}  # ordinal, thread or 0 for the legacy stream
         self._all: list[Stream] = []  # destroyed ones too: their work goes on
@@ -159,19 +153,12 @@ class Streams:
         )
         one.number = next(self._numbers)
         before = one.before() if run else set()
-        races = [
-            race
-            for other in self._unknown
-            if other not in before
-            for race in self._races(other, one.name, reads, writes)
-        ]
-        self.races += races
-        require(not (races and self._strict), ILLEGAL_ADDRESS, f"race: {races}")
+        for other in self._unknown:
+            if other not in before:
+                self.races += self._races(other, one.name, reads, writes)
         if run:
             self._unknown.append(one)
         stream.last = one
-        if self._rng.random() < self._eager:
-            self._do(one)
         return one
 
     def _races(
@@ -229,12 +216,12 @@ class Streams:
 
     def record(self, event: Event, stream: Stream) -> None:
         """Put an event behind all that a stream has."""
-        event.mark, event.wait_policy = self.put(stream, "an event"), self._rng.randint(0, self._wait_policy)
+        event.mark, event.nqueries = self.put(stream, "an event"), self._rng.randint(0, MOST_QUERIES)
 
     def query(self, event: Event) -> bool:
         """Say whether an event has happened: it does so when it was asked often enough."""
-        if event.mark and not event.mark.done and event.wait_policy > 0:
-            event.wait_policy -= 1
+        if event.mark and not event.mark.done and event.nqueries > 0:
+            event.nqueries -= 1
             return False
         self.finish(event.mark)
         return True

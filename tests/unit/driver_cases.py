@@ -49,18 +49,23 @@ def ptx(*entries: str) -> bytes:
     ).encode()
 
 
-def launch(double: Double, entry: str, *values: int | float, block: int = 32) -> int:
-    """Launches on a new stream and waits; the error code."""
+def queue(double: Double, kernel: str, *values: int | float, text: bytes = b"", block: int = 32) -> int:
+    """Queues a kernel on a new stream; the error code."""
     words = [
         ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value) for value in values
     ]
     parameters = (ctypes.c_void_p * len(words))(*(ctypes.addressof(word) for word in words))
-    stream = driver().stream()
-    code = double.library.cuLaunchKernel(
-        driver().function(ptx(entry), entry), 1, 1, 1, block, 1, 1, 0, stream, parameters, None
-    )
-    double.finish(stream)
-    return int(code)
+    function = driver().function(text or ptx(kernel), kernel)
+    grid = (1, 1, 1, block, 1, 1, 0)
+    code: int = double.library.cuLaunchKernel(function, *grid, driver().stream(), parameters, None)
+    return code
+
+
+def launch(double: Double, kernel: str, *values: int | float, text: bytes = b"", block: int = 32) -> int:
+    """The same, done."""
+    code = queue(double, kernel, *values, text=text, block=block)
+    double.finish()
+    return code
 
 
 class Cai:
