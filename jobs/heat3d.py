@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli import figures
+from hpcoll.cli import plot
 
 PERIODS = [True, False, False]
 RATE = 0.15  # heat that passes between two points in a step; the scheme is stable below 1/6
@@ -192,7 +192,7 @@ def draw(path: Path, heat: Heat, last: np.ndarray, steps: int) -> None:
                 name = f"rank {heat.grid.Get_cart_rank([x, y, layer])}"
                 one.text(edges[0][x] + 1, edges[1][y] + 1, name, color="deepskyblue", fontsize=9)
     figure.colorbar(shown, ax=axes, label="temperature")
-    figures.write(path, figure)
+    plot.write(path, figure)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         dims = hpcoll.dims_create(comm.size, 3, options.shape, PERIODS)
         if comm.rank == 0 and options.plot:
-            figures.check(options.plot)
+            plot.check(options.plot)
     except ArgumentError as error:
         parser.error(str(error))
     heat = Heat(comm.Create_cart(dims, PERIODS, reorder=True, shape=options.shape), options.shape)

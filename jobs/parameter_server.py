@@ -37,7 +37,7 @@ from train_digits import (
 
 import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
-from hpcoll.cli import figures  # noqa: E402
+from hpcoll.cli import plot  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.schedules.ir import Op, chunk_bounds  # noqa: E402
 from hpcoll.schedules.row import schedule  # noqa: E402
@@ -204,31 +204,18 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
     """Draw accuracy against epochs and against seconds."""
     from matplotlib.figure import Figure
 
-    figure, data, styles = (
-        Figure(figsize=(11, 4.5), layout="constrained"),
-        Batches(options, 0, 1),
-        figures.looks(found),
-    )
+    figure, data = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1)
     for axes, what in zip(figure.subplots(1, 2), ("epoch", "seconds")):
-        ends = {}
         for name, results in found.items():
             one = results[0 if name == ALLREDUCE else options.dedicated]
             accuracies = [100 * data.accuracy(parameters) for parameters in one.seen[: options.epochs]]
             along = range(1, options.epochs + 1) if what == "epoch" else one.seconds
-            axes.plot(
-                along,
-                accuracies,
-                color=styles[name].colour,
-                linestyle=styles[name].line,
-                marker=styles[name].marker,
-                markersize=3,
-            )
-            ends[name] = accuracies[-1], styles[name].colour
+            axes.plot(along, accuracies, marker="o", markersize=3, label=name)
         axes.set_xlabel(what)
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)
-        figures.label_ends(axes, ends)
-    figures.write(path, figure)
+        axes.legend()
+    plot.write(path, figure)
 
 
 def main() -> int:
@@ -259,7 +246,7 @@ def main() -> int:
     options.widths = [64, options.hidden, options.hidden, 10]
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     if comm.rank == 0 and options.plot:
-        figures.check(options.plot)
+        plot.check(options.plot)
     # compiled before it is timed
     comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring")
     found = {ALLREDUCE: comm.gather(with_allreduce(comm, options)) or []}

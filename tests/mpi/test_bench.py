@@ -14,11 +14,11 @@ from tuned import others
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.cli import main
-from hpcoll.cli.bench import calls
+from hpcoll.cli.bench import beside
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
-from hpcoll.cli.bench.command import CALLS
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
+from hpcoll.cli.bench.modes import CALLS
 from hpcoll.cli.bench.request import BenchRequest, cases_of
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
@@ -260,7 +260,7 @@ def test_errors_are_one_line_of_rank_0(
 def test_one_rank_is_told(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calls, "_ROUNDS", 1)
+    monkeypatch.setitem(beside.PACES, CALLS, Pace(1, 1, 1, per_iter=True))
     assert bench(what, *QUICK) == 0
     assert ("one rank exchanges nothing" in capsys.readouterr().out) is (WORLD.size == 1)
 
@@ -365,14 +365,14 @@ def test_without_matplotlib_nothing_is_measured(
 
 def test_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call has its times, and one that is described anew takes longer than one that is recognised."""
-    monkeypatch.setattr(calls, "_ROUNDS", 3)
+    monkeypatch.setitem(beside.PACES, CALLS, Pace(3, 3, 8, per_iter=True))
     assert bench(CALLS) == 0
     lines = [
         line.removesuffix(" *")
         for line in capsys.readouterr().out.splitlines()
         if not line.startswith(("#", "us, "))
     ]
-    texts = [text for text, _ in calls.cases(0, 1)] if WORLD.rank == 0 else []
+    texts = [text for text, _ in beside.calls(0, 1)] if WORLD.rank == 0 else []
     assert all(line.startswith(text) for line, text in zip(lines, texts, strict=True))
     times = [
         list(map(float, line.split()[-4:]))

@@ -100,7 +100,7 @@ def _simulate(files: Sequence[Path], turn: int) -> int:
 
 
 def _bench(files: Sequence[Path], turn: int) -> int:
-    from hpcoll.cli.bench.plot import read_run
+    from hpcoll.cli.bench.earlier import read_run
 
     if turn % DRAWN == 0:
         return main(

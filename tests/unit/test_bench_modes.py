@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.bench import messages, modes, plot
+from hpcoll.cli.bench import earlier, messages, modes
 
 
 def test_hidden_share_is_of_the_shorter() -> None:
@@ -58,7 +58,7 @@ def test_sizes() -> None:
     assert messages.sizes_of("32M", None, None, 8) == (32 << 20,)
 
 
-@pytest.mark.parametrize("module", [modes, plot, messages])
+@pytest.mark.parametrize("module", [modes, earlier, messages])
 def test_examples(module: Any) -> None:
     results = doctest.testmod(module)
     assert results.attempted > 0

@@ -1,7 +1,6 @@
 """Drawings of the results of ``hpcoll bench``, and their columns of overlap."""
 
 import copy
-import itertools
 import json
 import re
 import subprocess
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli import figures, main
-from hpcoll.cli.bench import plot
+from hpcoll.cli import main, plot
+from hpcoll.cli.bench import earlier
 from hpcoll.cli.bench.report import Report, ResultRow, as_nccl, document, summarise
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
@@ -62,7 +61,7 @@ def saved(path: Path, **extras: Any) -> Path:
 
 def drawn(path: Path, *documents: Any) -> str:
     """Return what an SVG of documents says."""
-    plot.draw([plot.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
+    earlier.draw([earlier.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
     return path.read_text()
 
 
@@ -86,16 +85,16 @@ def strokes(svg: str) -> set[tuple[str, bool, float]]:
 )
 def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"picture{suffix}"
-    figures.check(target)
+    plot.check(target)
     assert not target.exists()
-    plot.draw([plot.run_of(document(report()), "run")], target)
+    earlier.draw([earlier.run_of(document(report()), "run")], target)
     assert target.read_bytes().startswith(MAGIC[suffix.lower()])
 
 
 def test_native_is_black_and_dashed_and_in_place_is_thinner(tmp_path: Path) -> None:
     svg = drawn(tmp_path / "a.svg", document(report()))
     found = strokes(svg)
-    thick, thin = plot._STYLES["out_of_place"]["linewidth"], plot._STYLES["in_place"]["linewidth"]
+    thick, thin = earlier.WIDTHS.values()
     assert thin < thick
     assert {("#000000", True, thick), ("#000000", True, thin)} <= found
     for colour in ("#1f77b4", "#ff7f0e"):
@@ -123,7 +122,8 @@ def test_what_others_disturbed_is_crossed_out(tmp_path: Path) -> None:
     quiet, busy = document(report()), document(report())
     busy["results"][4]["disturbed"] = True
     assert [told in texts(drawn(tmp_path / "a.svg", one)) for one in (quiet, busy)] == [False, True]
-    assert [line.disturbed for line in plot.run_of(busy, "run").lines[2:4]] == [(False, True, False)] * 2
+    found = [one.crossed for one in earlier.curves([earlier.run_of(busy, "run")], "time")]
+    assert found == [[], [], [1], [1], [], []]
 
 
 def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
@@ -156,22 +156,22 @@ def test_overlap_draws_the_hidden_share(tmp_path: Path) -> None:
 )
 def test_targets_that_cannot_be_drawn(path: str, text: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(text)):
-        figures.check(Path(path))
+        plot.check(Path(path))
 
 
 def test_a_target_that_exists_is_kept_until_there_is_a_drawing(tmp_path: Path) -> None:
     target = tmp_path / "a.png"
     target.write_text("old")
-    figures.check(target)
+    plot.check(target)
     assert target.read_text() == "old"
     (tmp_path / "b.png").mkdir()
     with pytest.raises(ArgumentError, match="Is a directory"):
-        figures.check(tmp_path / "b.png")
+        plot.check(tmp_path / "b.png")
 
 
 def test_a_target_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"cannot write .*a\.png"):
-        plot.draw([plot.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
+        earlier.draw([earlier.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
 
 
 def test_names_that_others_gave_are_drawn_as_they_are(tmp_path: Path) -> None:
@@ -186,19 +186,19 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     with pytest.raises(ArgumentError, match=re.escape("pip install 'hpcoll[plot]'")):
-        figures.check(Path("a.png"))
+        plot.check(Path("a.png"))
 
 
 def test_documents_that_are_not_ours() -> None:
     good = document(report())
     for broken in ([], {}, {**good, "results": []}, {**good, "config": {}}, {**good, "nranks": "many"}):
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            plot.run_of(broken, "file")
+            earlier.run_of(broken, "file")
     for key, value in (("type", "quad"), ("size", None), ("in_place", {}), ("out_of_place", {"time": 1})):
         broken = copy.deepcopy(good)
         broken["results"][0][key] = value
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            plot.run_of(broken, "file")
+            earlier.run_of(broken, "file")
     for key, value in (
         ("time", 0),
         ("time", float("inf")),
@@ -213,17 +213,17 @@ def test_documents_that_are_not_ours() -> None:
             ArgumentError,
             match=rf"^file is not a result .*: field results\[0\].out_of_place.{key}: expected ",
         ):
-            plot.run_of(broken, "file")
+            earlier.run_of(broken, "file")
     many = {
         **good,
-        "results": [{**good["results"][0], "algorithm": str(i)} for i in range(plot.MOST_ALGORITHMS + 1)],
+        "results": [{**good["results"][0], "algorithm": str(i)} for i in range(earlier.MOST_ALGORITHMS + 1)],
     }
-    with pytest.raises(ArgumentError, match="expected at most 100 algorithms, got 101"):
-        plot.run_of(many, "file")
+    with pytest.raises(ArgumentError, match="expected at most 100 algorithms, got more"):
+        earlier.run_of(many, "file")
     for row in good["results"]:
         row["size"] = 0
     with pytest.raises(ArgumentError, match="file has messages without bytes"):
-        plot.run_of(good, "file")
+        earlier.run_of(good, "file")
 
 
 @pytest.mark.parametrize(
@@ -237,15 +237,7 @@ def test_documents_that_are_not_ours() -> None:
     ],
 )
 def test_names_of_libraries(said: str, name: str) -> None:
-    assert plot.library_name(said) == name
-
-
-def test_labels_below_an_axis_leave_room() -> None:
-    assert plot.ticks([8]) == [8]
-    linear = plot.ticks(list(range(1000, 100_001, 1000)))
-    assert 4 <= len(linear) <= plot._TICKS + 1
-    assert min(b / a for a, b in itertools.pairwise(linear)) > 1.5
-    assert plot.ticks([4, 8, 16]) == [4, 8, 16]
+    assert earlier.library_name(said) == name
 
 
 def test_earlier_results_are_drawn_without_mpi(tmp_path: Path) -> None:

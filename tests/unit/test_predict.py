@@ -197,7 +197,8 @@ def test_one_size_a_list_or_a_range(
     assert others[0].startswith("node: ")
 
 
-def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", [["--ranks-per-node=3"], []])
+def test_the_picture_says_what_was_simulated(placement: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "a.svg"
     assert (
@@ -206,7 +207,7 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
                 "simulate",
                 "bcast",
                 "-n12",
-                "--ranks-per-node=3",
+                *placement,
                 "--network=ethernet",
                 "--bytes=8",
                 "--plot",
@@ -215,7 +216,8 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         )
         == 0
     )
-    assert "bcast, 12 ranks, 4 nodes of 3 ranks, by blocks, network ethernet" in picture.read_text()
+    nodes = "4 nodes of 3 ranks, by blocks" if placement else "12 nodes of 1 rank"
+    assert f"bcast, 12 ranks, {nodes}, network ethernet" in picture.read_text()
 
 
 @pytest.mark.parametrize(

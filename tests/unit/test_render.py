@@ -1,6 +1,5 @@
 """Drawings hold the whole structure and stay inside their bounds; colours and labels of drawings of many algorithms."""
 
-import doctest
 import itertools
 import re
 from pathlib import Path
@@ -12,9 +11,9 @@ from hpcoll.analysis.render import Drawing, Ring, Rounds, Tree, channel_name, ch
 from hpcoll.analysis.render_svg import render_svg
 from hpcoll.analysis.render_text import render_text
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli import figures
-from hpcoll.cli.bench import plot
-from hpcoll.cli.bench.plot import Line, Run
+from hpcoll.cli import plot
+from hpcoll.cli.bench import earlier
+from hpcoll.cli.bench.earlier import Result, Run
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms
 from hpcoll.schedules.ir import Buffer, Chunk, inputs
 
@@ -184,48 +183,36 @@ pytest.importorskip("matplotlib")
 NAMES = ("native", "auto", *algorithms("allreduce"))
 
 
-def drawn_lines(name: str, us: float) -> list[Line]:
-    values = {"time": (us, 2 * us), "bus_bw": (1 / us, 2 / us)}
-    return [Line(name, side, (8, 64), values) for side in ("out_of_place", "in_place")]
+def results(name: str, us: float) -> list[Result]:
+    return [
+        Result(name, side, size, {"time": us * size / 8, "bus_bw": 8 / us / size})
+        for side in ("out_of_place", "in_place")
+        for size in (8, 64)
+    ]
 
 
 def test_every_algorithm_has_a_look_of_its_own() -> None:
-    found = figures.looks(NAMES)
+    found = plot.looks(NAMES)
     assert len(set(found.values())) == len(NAMES) > 15
-    assert len({look.colour for look in found.values()}) == 6, "more cannot be told apart"
-    assert len({(look.colour, look.marker) for look in found.values()}) == len(NAMES), (
-        "dashes change where a curve covers another"
-    )
+    assert len({colour for _, colour in found.values()}) == 7, "more cannot be told apart"
 
 
 def test_labels_keep_apart_below_the_top() -> None:
-    assert doctest.testmod(figures).failed == 0
-    found = figures.spread([50.0] * 8, 100)
-    assert all(b - a >= figures._GAP for a, b in itertools.pairwise(found))
-    assert found[-1] <= 100
-    assert figures.spread([10.0, 50.0, 51.0, 90.0], 100) == [10.0, 46.0, 55.0, 90.0], (
-        "those that are too close stay about their places"
-    )
-
-
-def test_a_curve_that_covers_another_lets_it_be_seen() -> None:
-    first, *others = (
-        [(1, 1.0), (2, 2.0), (4, 3.0)],
-        [(1, 1.0), (2, 2.0), (4, 9.0)],
-        [(1, 5.0), (2, 2.0), (4, 4.0)],
-    )
-    assert figures.dashes(first, others[1:]) == "-", "they cross"
-    assert figures.dashes(others[0], [first]) == (0, (4, 4)) != figures.dashes(first, [first, others[0]])
+    found = plot.spread([0.5] * 8 + [0.99] * 3)
+    assert all(b - a >= plot.GAP - 1e-9 for a, b in itertools.pairwise(found))
+    assert found[0] == 0.5
+    assert found[-1] <= 1
+    assert plot.spread([0.1, 0.5, 0.9]) == [0.1, 0.5, 0.9]
 
 
 @pytest.mark.ci
 def test_of_many_algorithms_the_slow_ones_are_faded_and_all_are_labelled(tmp_path: Path) -> None:
-    found = [line for i, name in enumerate(NAMES) for line in drawn_lines(name, 10.0 - i / 10)]
+    found = [one for i, name in enumerate(NAMES) for one in results(name, 10.0 - i / 10)]
     run = Run("run", ("allreduce",), tuple(found))
-    assert plot._best([run]) == {"native", "auto", NAMES[-1]}
-    few = Run("few", ("allreduce",), tuple(found[:8]))
-    assert plot._best([few]) == set(NAMES[:4])
-    plot.draw([run], tmp_path / "a.svg")
+    assert earlier.fastest([run]) == {"native", "auto", NAMES[-1]}
+    few = Run("few", ("allreduce",), tuple(found[:16]))
+    assert earlier.fastest([few]) == set(NAMES[:4])
+    earlier.draw([run], tmp_path / "a.svg")
     svg = (tmp_path / "a.svg").read_text()
     texts = re.findall(r"<!-- (.*?) -->", svg)
     assert all(texts.count(name) == 2 for name in NAMES), "once in each panel"

@@ -5,21 +5,18 @@ Flags, columns and JSON keys are those of nccl-tests where it has them. Drawing 
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import one_of
-from hpcoll.cli import figures
+from hpcoll.cli import plot
+from hpcoll.cli.bench.earlier import draw, read_run
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
-from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
-from hpcoll.cli.bench.plot import draw, read_run
+from hpcoll.cli.bench.modes import BARE, BLOCKING, CALLS, LIST, MEMORIES, MODES, NEW, OBJECTS, ORDINARY, SAME
 from hpcoll.cli.bench.report import FORMATS, NCCL
 from hpcoll.registry.sources import READERS, read_file
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
-
-CALLS, OBJECTS = "calls", "objects"  # in place of a collective
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +146,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--plot",
         type=Path,
         metavar="FILE",
-        help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib",
+        help=f"also draw time and bandwidth; suffixes {', '.join(plot.SUFFIXES)}; needs matplotlib",
     )
     add(
         "--from",
@@ -167,18 +164,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _draw_earlier(arguments)
     if arguments.collective is None:
         raise ArgumentError(f"bench needs a collective: {', '.join(COLLECTIVES)}")
-    if arguments.collective == CALLS:
+    if arguments.collective in (CALLS, OBJECTS):
         from mpi4py import MPI
 
-        from hpcoll.cli.bench.calls import run as measure_calls
+        from hpcoll.cli.bench.beside import run as measure_beside
 
-        return measure_calls(MPI.COMM_WORLD)
-    if arguments.collective == OBJECTS:
-        from mpi4py import MPI
-
-        from hpcoll.cli.bench.objects import run as measure_objects
-
-        return measure_objects(MPI.COMM_WORLD)
+        return measure_beside(MPI.COMM_WORLD, arguments.collective)
     from hpcoll.cli.bench.run import run as measure
 
     if Path(arguments.collective).suffix.lower() in READERS:
@@ -202,18 +193,18 @@ def _draw_earlier(arguments: argparse.Namespace) -> int:
     """Draw results from files: of ``native`` and the named algorithms, or of all."""
     if arguments.plot is None:
         raise ArgumentError("--from needs --plot FILE")
-    figures.check(arguments.plot)
+    plot.check(arguments.plot)
     runs = [read_run(path) for path in arguments.sources]
     if arguments.algorithms not in (None, "all"):
         names = {NATIVE, *arguments.algorithms.split(",")}
-        known = {line.algorithm for run in runs for line in run.lines}
+        known = {one.algorithm for run in runs for one in run.results}
         unknown = names - {NATIVE} - known
         if unknown:
             raise ArgumentError(
                 f"algorithms of the results given with --from must be {one_of(sorted(known), min(unknown))}"
             )
         runs = [
-            replace(run, lines=tuple(line for line in run.lines if line.algorithm in names)) for run in runs
+            run._replace(results=tuple(one for one in run.results if one.algorithm in names)) for run in runs
         ]
     wrong = [run.name for run in runs if arguments.collective not in (None, run.facts[0])]
     if wrong:

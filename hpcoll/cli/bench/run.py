@@ -18,12 +18,12 @@ import hpcoll
 from hpcoll.base.dtypes import check_op
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted, parse_nbytes
-from hpcoll.cli import ERROR, figures, output
+from hpcoll.cli import ERROR, output, plot
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
+from hpcoll.cli.bench.earlier import draw, run_of
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, ORDINARY, SAME
-from hpcoll.cli.bench.plot import draw, run_of
 from hpcoll.cli.bench.report import AUTO, FORMATS, NCCL, Report, as_json, document, rows_so_far, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.session import BenchFindings
@@ -144,7 +144,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
     for path in filter(None, (arguments.output, arguments.json)):
         output.check(path)
     if arguments.plot is not None:
-        figures.check(arguments.plot)
+        plot.check(arguments.plot)
 
 
 class _Writer:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.base.busy import LEAST_S, MARK, CoreUse, Usage, core_use, crowds, ncores_of, usage, verdict
+from hpcoll.base.busy import LEAST_S, CoreUse, Usage, core_use, crowds, ncores_of, usage
 from hpcoll.base.machine import read
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.probes import cpu_quota
@@ -60,32 +60,3 @@ class Watch:
         return core_use(
             [since[rank] for rank in ranks], [now[rank] for rank in ranks], self._ncores[ranks[0]]
         )
-
-
-class Lines:
-    """A table that rank 0 prints line by line, with a mark behind what others disturbed. Made collectively.
-
-    Args:
-        line: Format of a line.
-    """
-
-    def __init__(self, world: MPI.Intracomm, line: str) -> None:
-        self._line, self._rank, self._watch, self._uses = line, world.rank, Watch(world), list[CoreUse]()
-        self._print(*(f"# {text}" for text in self._watch.notes))
-
-    def _print(self, *lines: str) -> None:
-        for line in lines if self._rank == 0 else ():
-            print(line.rstrip(), flush=True)
-
-    def say(self, *cells: str) -> None:
-        """Print a line of what was not measured just now."""
-        self._print(self._line.format(*cells))
-
-    def measured(self, *cells: str) -> None:
-        """Print a line of what was measured since the last one; collective."""
-        self._uses.append(self._watch.look())
-        self._print(self._line.format(*cells) + (f" {MARK}" if self._uses[-1].disturbed else ""))
-
-    def end(self) -> None:
-        """Say once what the marks mean."""
-        self._print(*(f"# {text}" for text in verdict(self._uses)))

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, one_of, parse_nbytes, quoted, table
-from hpcoll.cli import add_ranks_per_node, figures, output, programs
+from hpcoll.cli import add_ranks_per_node, output, plot, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
+from hpcoll.cli.plot import Curve, Panel
 from hpcoll.cli.simulate import arrivals
 from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, SimulateRequest, comes_of, place_of, predict_cells
 from hpcoll.cli.simulate.predict import compiled_loops
@@ -156,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.check(arguments.json)
     if arguments.plot:
-        figures.check(arguments.plot)
+        plot.check(arguments.plot)
     compiled_loops()  # before the clock runs
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
@@ -173,17 +174,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.write(arguments.json, json.dumps(_document(request, result), indent=1) + "\n")
     if arguments.plot:
-        from hpcoll.cli.simulate.plot import draw
-
         title = (
             f"{arguments.collective}, {arguments.nranks} ranks, {request.place}, network {arguments.network}"
         )
         title += f", constants from {arguments.tuning}" if arguments.tuning else ""
-        draw(
+        plot.draw(
             arguments.plot,
             title,
-            result.cells,
-            _against_nranks([row for row in rows if row.name not in result.left_out], request),
+            [*_panels(result.cells, [row for row in rows if row.name not in result.left_out], request)],
         )
     return 0
 
@@ -249,11 +247,27 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
 
 
+def _panels(cells: list[Cell], rows: list[Algorithm], request: SimulateRequest) -> Iterator[Panel]:
+    """Return time against size, and at the smallest size against the number of ranks."""
+    by_size: dict[str, list[tuple[int, float]]] = {}
+    for cell in cells:
+        by_size.setdefault(cell.algorithm, []).append((cell.nbytes, cell.seconds))
+    smallest = f"ranks, at {format_nbytes(request.sizes[0])}"
+    for label, found in (("bytes", by_size), (smallest, _against_nranks(rows, request))):
+        # thinner and thinner: a curve that covers others lets them be seen
+        curves = [
+            Curve(name, [(x, 1e6 * seconds) for x, seconds in points], 1.0 + 3.0 * (1 - i / len(found)))
+            for i, (name, points) in enumerate(found.items())
+        ]
+        yield Panel(label, "predicted time (µs)", curves, in_bytes=label == "bytes")
+
+
 def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str, list[tuple[int, float]]]:
     """Return the seconds of the smallest size by algorithm and number of ranks."""
     found: dict[str, list[tuple[int, float]]] = {}
     arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
-    per_node = arguments.ranks_per_node if is_count(arguments.ranks_per_node.partition(":")[0]) else "1"
+    per_node = arguments.ranks_per_node or "1"
+    per_node = per_node if is_count(per_node.partition(":")[0]) else "1"
     fewer = () if arguments.grid else (2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))))
     counts = sorted({*fewer, arguments.nranks})
     for row in rows:
