@@ -348,34 +348,3 @@ def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -
     """Record when a row kept a port (column 0) or the processor (column 2) busy, if spans are recorded."""
     if len(spans):
         spans[row, column], spans[row, column + 1] = start, end
-
-
-def step_all(
-    costs: np.ndarray,
-    clocks: np.ndarray,
-    links: np.ndarray,
-    link: np.ndarray,
-    level: np.ndarray,
-    op: int,
-    nbytes: float,
-    now: np.ndarray,
-    arrives: np.ndarray,
-) -> None:
-    """Run the same step on every rank, each at its own time; arrays are as in `Simulation`, or have an element per rank.
-
-    ``link`` and ``level`` (int64) have LINK and LEVEL of each rank's message. ``now`` (float64) has the begin of the step on each rank, and
-    gets its end; a send takes a rank no time. ``arrives`` (float64) has the arrival of each message's first byte: a send writes it, a
-    receive reads it.
-    """
-    for rank in range(len(now)):
-        if op == t.SEND:
-            start, _ = occupy(costs, clocks, links, rank, link[rank], level[rank], OUT, nbytes, now[rank])
-            arrives[rank] = first_byte(costs, level[rank], nbytes, start)
-        if op in (t.RECV, t.RECV_REDUCE):
-            _, end = occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, arrives[rank])
-            now[rank] = max(now[rank], end)
-        if op in (t.RECV_REDUCE, t.REDUCE):
-            clocks[rank, PROCESSOR] = (
-                max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
-            )
-            now[rank] = clocks[rank, PROCESSOR]

@@ -15,7 +15,7 @@ from slowness import slowed
 import hpcoll
 from hpcoll.base.text import table
 from hpcoll.cli import COMMANDS, main
-from hpcoll.cli.simulate.predict import compiled_loops
+from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Writer, outputs
 
@@ -223,7 +223,7 @@ def test_numbers_that_nothing_can_be_made_for(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Are refused before memory or time is spent on them, and not repeated at length."""
-    compiled_loops()  # a new machine says that it compiles them
+    compiled_loop()  # a new machine says that it compiles them
     capsys.readouterr()
     begun = time.process_time()
     assert main(arguments) == 2

@@ -14,7 +14,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.cli.simulate import command
 from hpcoll.cli.simulate.command import NETWORKS
-from hpcoll.cli.simulate.predict import predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.predict import predict, subject
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm, schedule
@@ -68,8 +68,6 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
         # who of several comes first on a link that they share
         tolerance = 1e-9 if per_node == "1" or key.endswith("ring") else 0.2
         assert predict(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
-        if few.table.nbuilt < nranks and few.table.nbuilt == int(per_node):
-            assert predict_in_lockstep(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
 
 
 def test_ranks_that_differ_are_all_built() -> None:
@@ -77,8 +75,6 @@ def test_ranks_that_differ_are_all_built() -> None:
     nodes = numbered(rng.choices(range(4), k=11))
     assert subject(CATALOGUE["allreduce/ring"], nodes).table.nbuilt == 11
     assert subject(CATALOGUE["allreduce/tree"], alone(11)).table.nbuilt == 11
-    with pytest.raises(ArgumentError, match="cannot be simulated in lockstep: its ranks differ"):
-        predict_in_lockstep(subject(CATALOGUE["allreduce/tree"], alone(11)), 8, LEVELS)
 
 
 @pytest.mark.parametrize(

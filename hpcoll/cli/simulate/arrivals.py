@@ -12,7 +12,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted, duration, quoted, ranks_in_words, table
 from hpcoll.cli import output
 from hpcoll.cli.simulate.cells import Place, place_of
-from hpcoll.cli.simulate.predict import compiled_loops
+from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.cli.simulate.replay import ReplayNetwork, corrected, gaps_of, replay
 from hpcoll.cli.simulate.traced import ReplayTimes, TracedProgram, program_of
 from hpcoll.cli.trace.reading import read
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
         output.check(arguments.json)
     program = program_of(read(arguments.arrivals), arguments.region)
     on_time = {text: _ranks(text, program.ranks) for text in arguments.on_time}
-    compiled_loops()
+    compiled_loop()
     place = was = Place(program.nodes, program.nodes)
     if arguments.ranks_per_node:
         place = place_of(arguments.ranks_per_node, arguments.domains, len(program.nodes))

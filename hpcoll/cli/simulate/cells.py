@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpcoll.analysis.cost import Levels, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import parse_nbytes, parse_seconds, quoted
-from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.predict import Subject, predict, subject
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
@@ -78,7 +78,7 @@ def predict_cells(
         and not len(place.nodes) > len(set(parts(*place))) > 1
     ):
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
-    subjects, found, every = dict[int, Subject](), list[Cell](), bool(request.comes)
+    subjects, found, every = dict[int, Subject](), list[Cell](), arguments.exact or bool(request.comes)
     # compiled loops let other threads run
     pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))
     collects = gc.isenabled()
@@ -96,16 +96,7 @@ def predict_cells(
                     )
             except ArgumentError as error:
                 return str(error)
-            together = arguments.exact and several == 1 and in_lockstep(subjects[nchunks])
-            if arguments.exact and not together and subjects[nchunks].table.nbuilt < len(place.nodes):
-                subjects[nchunks] = subject(
-                    row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True
-                )
-            futures.append(
-                pool.submit(
-                    _cell, subjects[nchunks], request, nbytes, segment, 0 if together else several, end
-                )
-            )
+            futures.append(pool.submit(_cell, subjects[nchunks], request, nbytes, segment, several, end))
         for future in futures:
             shown(f"{len(found)} of {len(sizes)} sizes")
             found.append(future.result())
@@ -121,22 +112,10 @@ def predict_cells(
 def _cell(
     what: Subject, request: SimulateRequest, nbytes: int, segment: int, nsegments: int, end: float
 ) -> Cell:
-    """Return a cell; ``nsegments`` is 0 where all ranks are simulated in lockstep."""
     if time.perf_counter() > end:
         raise TimeoutError
-    if nsegments:
-        in_flight = window(len(request.place.nodes)) * what.table.nchannels
-        found = predict(
-            what,
-            nbytes,
-            request.levels,
-            nsegments,
-            in_flight,
-            exact=request.arguments.exact,
-            comes=request.comes,
-        )
-    else:
-        found = predict_in_lockstep(what, nbytes, request.levels)
+    in_flight, exact = window(len(request.place.nodes)) * what.table.nchannels, request.arguments.exact
+    found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=exact, comes=request.comes)
     return Cell(
         what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated
     )

@@ -18,7 +18,7 @@ from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
 from hpcoll.cli.plot import Curve, Panel
 from hpcoll.cli.simulate import arrivals
 from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, SimulateRequest, comes_of, place_of, predict_cells
-from hpcoll.cli.simulate.predict import compiled_loops
+from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.proof import refusal
 from hpcoll.registry.sources import read_all
@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.check(arguments.json)
     if arguments.plot:
         plot.check(arguments.plot)
-    compiled_loops()  # before the clock runs
+    compiled_loop()  # before the clock runs
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for number, row in enumerate(rows, 1):

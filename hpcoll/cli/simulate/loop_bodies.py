@@ -1,4 +1,4 @@
-"""The loops of `hpcoll.analysis.event_loop`, compiled by Numba. Imported only where they have to be compiled."""
+"""The loop of `hpcoll.analysis.event_loop`, compiled by Numba. Imported only where it has to be compiled."""
 
 from collections.abc import Callable
 from types import FunctionType
@@ -26,7 +26,7 @@ def _compiled(name: str, helpers: dict[str, Callable[..., Any]], inline: str = "
 _helpers: dict[str, Callable[..., Any]] = {}
 for _name in _HELPERS:
     _helpers[_name] = _compiled(_name, _helpers, "always")
-_run, _step = (_compiled(name, _helpers) for name in ("simulate", "step_all"))
+_run = _compiled("simulate", _helpers)
 
 
 def _simulate(  # type: ignore[no-untyped-def]
@@ -73,65 +73,13 @@ def _simulate(  # type: ignore[no-untyped-def]
     )
 
 
-def _step_all(  # type: ignore[no-untyped-def]
-    costs,
-    ncosts,
-    clocks,
-    nranks,
-    links,
-    nlinks,
-    link,
-    nlink,
-    level,
-    nlevel,
-    op,
-    nbytes,
-    now,
-    nnow,
-    arrives,
-    narrives,
-):
-    _step(
-        carray(costs, (ncosts, STREAMS + 1)),
-        carray(clocks, (nranks, PROCESSOR + 1)),
-        carray(links, (nlinks, 2)),
-        carray(link, (nlink,)),
-        carray(level, (nlevel,)),
-        op,
-        nbytes,
-        carray(now, (nnow,)),
-        carray(arrives, (narrives,)),
-    )
-    return 0.0
+_PARAMETERS = (
+    *(_SHORT_INTEGERS, _SHORT_INTEGERS, *[_REALS] * 6, _INTEGERS, _REALS),
+    *(float64, int64, int64),
+)
 
 
-_LOOPS: dict[str, tuple[Callable[..., float], tuple[Any, ...]]] = {
-    "simulate": (
-        _simulate,
-        (
-            *_SHORT_INTEGERS,
-            *_SHORT_INTEGERS,
-            *_REALS,
-            *_REALS,
-            *_REALS,
-            *_REALS,
-            *_REALS,
-            *_REALS,
-            *_INTEGERS,
-            *_REALS,
-            float64,
-            int64,
-            int64,
-        ),
-    ),
-    "step_all": (
-        _step_all,
-        (*_REALS, *_REALS, *_REALS, *_INTEGERS, *_INTEGERS, int64, float64, *_REALS, *_REALS),
-    ),
-}
-
-
-def loop_file(name: str, symbol: str) -> bytes:
-    """Return the object file of a loop."""
-    function, parameters = _LOOPS[name]
-    return object_file(function, float64(*parameters), symbol)
+def loop_file(symbol: str) -> bytes:
+    """Return the object file of the loop."""
+    words = [word for kind in _PARAMETERS for word in (kind if isinstance(kind, tuple) else (kind,))]
+    return object_file(_simulate, float64(*words), symbol)

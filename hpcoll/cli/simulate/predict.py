@@ -8,7 +8,7 @@ import ctypes
 import math
 import time
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from hpcoll.analysis import event_loop, event_table
 from hpcoll.analysis.cost import Levels
-from hpcoll.analysis.event_loop import LEFT, Simulation, prepare
-from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, links_of, period, placed
+from hpcoll.analysis.event_loop import Simulation, prepare
+from hpcoll.analysis.event_table import EventTable, alike, build, period, placed
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_CHUNKS
 from hpcoll.kernels.machine_code import load_all
@@ -26,79 +26,33 @@ from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
-# an array has its length with it
-_ARRAY, _REAL, _INTEGER = (
-    (ctypes.c_void_p, ctypes.c_int64),
-    (ctypes.c_double,),
-    (ctypes.c_int64,),
-)
-_PARAMETERS = {
-    "simulate": (*[_ARRAY] * 10, _REAL, _INTEGER, _INTEGER),
-    "step_all": (*[_ARRAY] * 5, _INTEGER, _REAL, _ARRAY, _ARRAY),
-}
+# the arrays of a simulation, each with its length, and three numbers
+_PARAMETERS = (*[ctypes.c_void_p, ctypes.c_int64] * 10, ctypes.c_double, ctypes.c_int64, ctypes.c_int64)
 _MADE_OF = (
     Path(__file__).with_name("loop_bodies.py"),
     *(Path(str(module.__file__)) for module in (event_loop, event_table)),
 )
 
 
-def _compile(name: str, symbol: str) -> bytes:
+def _compile(symbol: str) -> bytes:
     from hpcoll.cli.simulate.loop_bodies import loop_file
 
-    return loop_file(name, symbol)
+    return loop_file(symbol)
 
 
 @cache
-def compiled_loops() -> dict[str, Any]:
-    """Return the loops as functions of C by their names; the first run on a machine compiles them."""
-    found = zip(
-        _PARAMETERS.items(), load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF)
-    )
-    return {
-        name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in kinds for word in kind))(at)
-        for (name, kinds), at in found
-    }
-
-
-def _call(name: str, *arguments: Any) -> float:
-    """Call a loop with contiguous arrays of the types that `Simulation` and `event_loop.step_all` name."""
-    words = [
-        word
-        for one in arguments
-        for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))
-    ]
-    return float(compiled_loops()[name](*words))
+def compiled_loop() -> Any:
+    """Return `event_loop.simulate` as a function of C; the first run on a machine compiles it."""
+    (at,) = load_all({"simulate": _compile}, _MADE_OF)
+    return ctypes.CFUNCTYPE(ctypes.c_double, *_PARAMETERS)(at)
 
 
 def simulate(s: Simulation) -> float:
     """Return the seconds until the last event ends; -1 where a lane waits for ever."""
-    return _call("simulate", *s)
-
-
-def simulate_in_lockstep(
-    s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray
-) -> float:
-    """Return the seconds of a schedule whose ranks all run the same steps relative to themselves: all ranks, step by step.
-
-    ``s`` has one segment: rows of rank 0 with one channel, clocks of all ranks, links of all nodes. ``levels`` and ``links_of`` have LEVEL
-    and LINK of each rank's message in each row, ``distances`` for each row the distance in rank order from a sender to its peer.
-    """
-    now = np.zeros(len(s.clocks))
-    arrivals, left = dict[int, np.ndarray](), dict[int, np.ndarray]()  # by row, of all ranks
-    for row in range(len(s.rows)):
-        op, guard = int(s.rows[row, event_table.OP]), int(s.rows[row, event_table.GUARD])
-        if op != event_table.SEND and guard >= 0:
-            np.maximum(now, left[guard], out=now)
-        arrives = (
-            arrivals.pop(row) if op in (event_table.RECV, event_table.RECV_REDUCE) else np.zeros_like(now)
-        )
-        nbytes = float(s.rows[row, event_table.AMOUNT]) * s.chunk
-        _call("step_all", s.costs, s.clocks, s.links, links_of[row], levels[row], op, nbytes, now, arrives)
-        if op == event_table.SEND:
-            arrivals[int(s.rows[row, event_table.OTHER])] = np.roll(arrives, distances[row])
-            if guard >= 0:
-                left[row] = s.clocks[:, LEFT].copy()
-    return float(max(now.max(), s.clocks.max()))
+    words = [
+        word for one in s for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))
+    ]
+    return float(compiled_loop()(*words))
 
 
 MAX_MESSAGES = 1_500_000  # of one simulation of segments; longer pipelines are extrapolated
@@ -214,37 +168,6 @@ def predict(
     pace = (after - before) / (long - short)
     return Prediction(
         after + (segments - long) * pace, per_segment * (long + short), stands_for, extrapolated=True
-    )
-
-
-def in_lockstep(subject: Subject) -> bool:
-    """Say whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
-    table = subject.table
-    return (
-        table.nbuilt < table.nranks and table.nchannels == 1 and not subject.row.placed and not subject.joined
-    )
-
-
-def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:
-    """Simulate every rank of a schedule that few ranks stand for, all in lockstep; ArgumentError where `in_lockstep` says no."""
-    row, nodes, domains, table, _ = subject
-    if not in_lockstep(subject):
-        raise ArgumentError(
-            f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels"
-        )
-    one = build(
-        [schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=False
-    )
-    simulation = prepare(one, costs_of(nodes, levels), nbytes, 1, 1)
-    simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((table.nlinks, 2)))
-    ranks = np.arange(table.nranks)
-    levels_by_row = np.array(
-        [levels_of(nodes, domains, ranks, np.roll(ranks, -max(0, distance))) for distance in one.peers]
-    )
-    links_by_row = np.array([links_of(nodes, domains, found, ranks) for found in levels_by_row])
-    seconds = simulate_in_lockstep(simulation, levels_by_row, links_by_row, one.peers)
-    return Prediction(
-        float(seconds), one.nmessages * table.nranks, one.nmessages * table.nranks, extrapolated=False
     )
 
 
