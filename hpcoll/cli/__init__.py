@@ -108,18 +108,6 @@ def _integer(text: str) -> int:
     raise argparse.ArgumentTypeError(f"expected an integer of at most 64 bits, got {quoted(text)}")
 
 
-def add_ranks_per_node(parser: argparse.ArgumentParser, text: str, default: str | None = None) -> None:
-    """Declare ``--ranks-per-node``; its former name, which says something else, is refused with what to write."""
-    parser.add_argument("--ranks-per-node", metavar="PLACEMENT", help=text, default=default)
-    parser.add_argument("--nodes", type=_ranks_per_node, help=argparse.SUPPRESS)
-
-
-def _ranks_per_node(value: str) -> NoReturn:
-    raise HpcollError(
-        f"--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node {value}"
-    )
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run one command, by the arguments of this process unless others are given, and return its exit code.
 

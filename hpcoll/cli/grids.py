@@ -5,22 +5,19 @@ from math import prod
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
+from hpcoll.cli.options import option
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.graph import Graph, grid, parse_dims
 
 
 def configure_grid(parser: argparse.ArgumentParser) -> None:
     """Declare ``--grid`` and ``--periodic``, which `grid_of` reads."""
-    parser.add_argument(
-        "--grid",
-        metavar="DIMS",
-        help="neighbours on a grid of ranks, such as 4x2 or 2x2x2; default: a ring of all ranks",
+    option(
+        parser,
+        "--grid DIMS",
+        "neighbours on a grid of ranks, such as 4x2 or 2x2x2; default: a ring of all ranks",
     )
-    parser.add_argument(
-        "--periodic",
-        action="store_true",
-        help="the first and the last rank of each row of the grid are neighbours, too",
-    )
+    option(parser, "--periodic", "the first and the last rank of each row of the grid are neighbours, too")
 
 
 def grid_of(

@@ -10,6 +10,7 @@ from hpcoll.analysis.verify import Proof
 from hpcoll.base.errors import ArgumentError, HpcollError, ScheduleError
 from hpcoll.base.text import LINE, counted, printable
 from hpcoll.cli import ERROR, line_of, output
+from hpcoll.cli.options import option
 from hpcoll.formats.advice import advice
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, read_conditions
 from hpcoll.formats.program import FileProgram
@@ -25,12 +26,7 @@ MAX_SLOTS = 64
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Declare ``--conditions``."""
-    parser.add_argument(
-        "--conditions",
-        type=Path,
-        metavar="FILE",
-        help="JSON: what a file's program must do, where it does not say so",
-    )
+    option(parser, "--conditions FILE", "JSON: what a file's program must do, where it does not say so")
 
 
 def row_of_file(arguments: argparse.Namespace, name: str) -> Algorithm:
@@ -64,11 +60,9 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     slots = f"of files: messages of a channel that may wait; default {RING_SLOTS}"
-    parser.add_argument("--slots", type=int, default=0, metavar="N", help=slots)
+    option(parser, "--slots N", slots).default = 0
     add_conditions(parser)
-    parser.add_argument(
-        "--advice", action="store_true", help="of files: also say what is right, but slower than it could be"
-    )
+    option(parser, "--advice", "of files: also say what is right, but slower than it could be")
 
 
 def run(arguments: argparse.Namespace) -> int:

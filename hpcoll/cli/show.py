@@ -3,12 +3,13 @@
 import argparse
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from functools import partial
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted, table
-from hpcoll.cli import add_ranks_per_node, output, programs
+from hpcoll.cli import output, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
+from hpcoll.cli.options import add_ranks_per_node, option
 from hpcoll.cli.output import print_lines
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.reading import is_program
@@ -37,6 +38,7 @@ KEY = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    add = partial(option, parser)
     parser.add_argument(
         "pattern",
         nargs="?",
@@ -44,38 +46,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="COLLECTIVE[/ALGORITHM]|FILE",
         help="list, or draw; default: list all",
     )
-    parser.add_argument(
-        "-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}"
-    )
-    parser.add_argument(
-        "--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0"
-    )
-    parser.add_argument(
-        "--chunks",
-        type=int,
-        metavar="N",
-        help=f"chunks of an algorithm that takes any number; default {CHUNKS}",
-    )
+    add("-n --nranks NRANKS", f"number of ranks; default {NRANKS}")
+    add("--root R", "root of a rooted collective", 0)
+    add("--chunks N", f"chunks of an algorithm that takes any number; default {CHUNKS}")
     add_ranks_per_node(parser, f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
     configure_grid(parser)
     programs.add_conditions(parser)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="write the schedule to FILE instead: .xml for MSCCL, or .goal",
-    )
-    parser.add_argument(
-        "--bytes", default=NBYTES, metavar="SIZE", help=f"bytes of the message in FILE.goal; default {NBYTES}"
-    )
-    parser.add_argument(
-        "--calc",
-        type=float,
-        default=CALC,
-        metavar="TIME",
-        help=f"time to combine a byte in FILE.goal; default {CALC} ns",
-    )
+    add("--svg FILE", "write the drawing to FILE instead")
+    add("--write FILE", "write the schedule to FILE instead: .xml for MSCCL, or .goal")
+    add("--bytes SIZE", "bytes of the message in FILE.goal", NBYTES)
+    add("--calc TIME", "time to combine a byte in FILE.goal, in ns", CALC)
 
 
 def run(arguments: argparse.Namespace) -> int:

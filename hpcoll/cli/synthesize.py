@@ -3,12 +3,14 @@
 import argparse
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hpcoll.analysis.prove import prove
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted, parse_nbytes, table
 from hpcoll.cli import output
+from hpcoll.cli.options import option
 from hpcoll.cli.output import columns, print_lines, progress
 from hpcoll.cli.show import CALC, NBYTES
 from hpcoll.formats.write import check_suffix, program_of, written_for
@@ -18,44 +20,20 @@ from hpcoll.synthesis.hops import SERVED, Task, row
 from hpcoll.synthesis.search import Bounds, Outcome, bounds, search
 from hpcoll.synthesis.topologies import NAMES, Fabric, topology
 
-NAME, SECONDS = "synthesized", 60.0
+NAME, SECONDS = "synthesized", 60
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    add = partial(option, parser)
     parser.add_argument("collective", choices=SERVED, metavar="COLLECTIVE", help=", ".join(SERVED))
-    parser.add_argument(
-        "--topology", required=True, metavar="NAME|FILE", help=f"links between ranks: {NAMES}, or a JSON file"
-    )
-    parser.add_argument(
-        "--chunks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="chunks of each rank's block, or of a vector; default 1",
-    )
-    parser.add_argument(
-        "--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0"
-    )
-    parser.add_argument(
-        "--max-rounds", type=int, metavar="N", help="rounds that the schedule may have; default: any number"
-    )
-    parser.add_argument(
-        "--max-steps", type=int, metavar="N", help="steps that it may have; default: any number"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        metavar="S",
-        help=f"time for each number of steps; default {SECONDS:g}",
-    )
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="FILE",
-        help="write the schedule to FILE instead: .xml for MSCCL, or .goal",
-    )
+    add("--topology NAME|FILE", f"links between ranks: {NAMES}, or a JSON file", required=True)
+    add("--chunks N", "chunks of each rank's block, or of a vector", 1)
+    add("--root R", "root of a rooted collective", 0)
+    add("--max-rounds N", "rounds that the schedule may have; default: any number")
+    add("--max-steps N", "steps that it may have; default: any number")
+    add("--seconds S", "time for each number of steps", SECONDS)
+    add("--write FILE", "write the schedule to FILE instead: .xml for MSCCL, or .goal")
 
 
 def run(arguments: argparse.Namespace) -> int:

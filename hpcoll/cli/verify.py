@@ -10,6 +10,7 @@ from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, meant, quoted, table
 from hpcoll.cli import programs
+from hpcoll.cli.options import option
 from hpcoll.cli.output import columns, progress
 from hpcoll.formats.reading import is_program
 from hpcoll.registry.sources import READERS, read_all, read_file
@@ -25,21 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     patterns = '"allreduce", "ring", "allreduce/ring", "*/ring", or files; default: all'
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help=patterns)
-    parser.add_argument(
-        "--max-nranks",
-        type=int,
-        default=MAX_NRANKS,
-        metavar="N",
-        help=f"prove 1 to N ranks; default {MAX_NRANKS}",
-    )
-    parser.add_argument(
-        "--extra",
-        type=_numbers,
-        default=[],
-        metavar="N,N,...",
-        help="also prove these numbers of ranks, with some roots",
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
+    option(parser, "--max-nranks N", "prove 1 to N ranks", MAX_NRANKS)
+    extra = "also prove these numbers of ranks, with some roots"
+    option(parser, "--extra N,N,...", extra, type=_numbers).default = []
+    option(parser, "--jobs N", "processes; default: one per core")
     programs.configure(parser)
 
 

@@ -4,13 +4,13 @@ import argparse
 import importlib
 import os
 from itertools import product
-from pathlib import Path
 
 from hpcoll.base.disk_cache import SITE, folder, keep_in, own_folder
 from hpcoll.base.dtypes import check_op, working_dtype, working_op
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, printable
 from hpcoll.cli.bench.messages import find_dtype, find_op
+from hpcoll.cli.options import option
 from hpcoll.kernels.host import kernel_address
 
 TYPES, OPERATORS = "double,float", "sum"
@@ -21,21 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         f"Compiled code is kept in {folder()}, for this kind of processor: run warmup on a compute node."
     )
-    parser.add_argument(
-        "--types",
-        default=TYPES,
-        metavar="LIST",
-        help=f"element types as in bench, with commas; default {TYPES}",
-    )
-    parser.add_argument(
-        "--ops",
-        default=OPERATORS,
-        metavar="LIST",
-        help=f"operators as in bench, with commas; default {OPERATORS}",
-    )
-    parser.add_argument(
-        "--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who set {SITE}=FOLDER"
-    )
+    option(parser, "--types LIST", "element types as in bench, with commas", TYPES)
+    option(parser, "--ops LIST", "operators as in bench, with commas", OPERATORS)
+    option(parser, "--to FOLDER", f"keep it in FOLDER, for all users who set {SITE}=FOLDER")
 
 
 def run(arguments: argparse.Namespace) -> int:

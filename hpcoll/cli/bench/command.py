@@ -5,6 +5,7 @@ Flags, columns and JSON keys are those of nccl-tests where it has them. Drawing 
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
@@ -14,6 +15,7 @@ from hpcoll.cli.bench.earlier import draw, read_run
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, CALLS, LIST, MEMORIES, MODES, NEW, OBJECTS, ORDINARY, SAME
 from hpcoll.cli.bench.report import FORMATS, NCCL
+from hpcoll.cli.options import option
 from hpcoll.registry.sources import READERS, read_file
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
@@ -21,141 +23,49 @@ from hpcoll.selection.config import NATIVE
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add = parser.add_argument
+    add = partial(option, parser)
     parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
     others = "calls: what short calls cost before they run; objects: on Python objects"
-    add(
+    parser.add_argument(
         "collective",
         metavar="COLLECTIVE",
         nargs="?",
         help=f"{', '.join(COLLECTIVES)}; {others}; or a file of an algorithm",
     )
-    add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
-    add("-e", "--maxbytes", metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
+    add("-b --minbytes SIZE", "least size", MINBYTES)
+    add("-e --maxbytes SIZE", f"greatest size; default {MAXBYTES}")
     steps = parser.add_mutually_exclusive_group()
-    steps.add_argument("-i", "--stepbytes", metavar="SIZE", help="add SIZE from one size to the next")
-    steps.add_argument(
-        "-f",
-        "--stepfactor",
-        type=int,
-        default=FACTOR,
-        metavar="N",
-        help=f"multiply by N instead; default {FACTOR}",
-    )
+    option(steps, "-i --stepbytes SIZE", "add SIZE from one size to the next")
+    option(steps, "-f --stepfactor N", "multiply by N instead", FACTOR)
+    add("-o --op OP", "sum, exact_sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor", "sum")
+    add("--order", "of hpcoll's reductions; rank: always the same bits", choices=("rank",))
+    add("-d --datatype TYPE", "int8 to uint64, half, bfloat16, float, double, complex64", "float")
+    add("-r --root RANK", "root of a rooted collective", 0)
+    add("-n --iters N", "iterations; default: as many as fit a second per size, 5 to 1000")
+    add("-w --warmup_iters N", "warm-up calls; default 20 for small messages, else 1")
+    add("-m --agg_iters N", "calls timed together; default: as many small ones as take 100 us, else 1")
+    add("-I --per_iter_timing", "1 keeps each rank's times in the JSON", 0, type=int, choices=(0, 1))
+    add("-c --check", "1 checks the answers", 1, type=int, choices=(0, 1))
+    add("-a --average", "time of rank 0, average, least, greatest", 3, type=int, choices=(0, 1, 2, 3))
     add(
-        "-o",
-        "--op",
-        default="sum",
-        help="sum, exact_sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor; default sum",
+        "--algorithms LIST",
+        "all, auto, or names with commas; native always runs beside them; default auto",
     )
-    add("--order", choices=("rank",), help="of hpcoll's reductions; rank: always the same bits")
-    add(
-        "-d",
-        "--datatype",
-        default="float",
-        metavar="TYPE",
-        help="int8 to uint64, half, bfloat16, float, double, complex64; default float",
-    )
-    add("-r", "--root", type=int, default=0, metavar="RANK", help="root of a rooted collective; default 0")
-    add(
-        "-n",
-        "--iters",
-        type=int,
-        metavar="N",
-        help="iterations; default: as many as fit a second per size, 5 to 1000",
-    )
-    add(
-        "-w",
-        "--warmup_iters",
-        type=int,
-        metavar="N",
-        help="warm-up calls; default 20 for small messages, else 1",
-    )
-    add(
-        "-m",
-        "--agg_iters",
-        type=int,
-        metavar="N",
-        help="calls timed together; default: as many small ones as take 100 us, else 1",
-    )
-    add(
-        "-I",
-        "--per_iter_timing",
-        type=int,
-        default=0,
-        choices=(0, 1),
-        help="1 keeps each rank's times in the JSON; default 0",
-    )
-    add("-c", "--check", type=int, default=1, choices=(0, 1), help="1 checks the answers; default 1")
-    add(
-        "-a",
-        "--average",
-        type=int,
-        default=3,
-        choices=(0, 1, 2, 3),
-        help="time of rank 0, average, least, greatest; default 3",
-    )
-    add(
-        "--algorithms",
-        metavar="LIST",
-        help="all, auto, or names with commas; native always runs beside them; default auto",
-    )
-    add(
-        "--mode",
-        default=BLOCKING,
-        choices=MODES,
-        help="overlap: nonblocking with work before Wait; init: X_init and Free in each call",
-    )
-    add(
-        "--memory",
-        default=ORDINARY,
-        choices=MEMORIES,
-        help="memory of hpcoll's buffers; native's are always ordinary",
-    )
-    add(
-        "--sizes",
-        default=SAME,
-        choices=(SAME, NEW),
-        help="new: each call is an element shorter than the last",
-    )
-    add("--spec", default=BARE, choices=(BARE, LIST), help="form of the buffers; list: [array, datatype]")
-    add(
-        "--memory-traffic",
-        action="store_true",
-        help="count the bytes that hpcoll's calls read and write, and compare with plain copies",
-    )
-    add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
-    add(
-        "--format",
-        default=NCCL,
-        choices=tuple(FORMATS),
-        help="nccl-tests' table, or its JSON with further keys; default nccl",
-    )
-    add(
-        "--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal"
-    )
-    add(
-        "-J",
-        "--output_file",
-        type=Path,
-        dest="json",
-        metavar="FILE",
-        help="also write the JSON to FILE, as nccl-tests does",
-    )
-    add(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help=f"also draw time and bandwidth; suffixes {', '.join(plot.SUFFIXES)}; needs matplotlib",
-    )
-    add(
-        "--from",
-        type=Path,
-        action="append",
-        dest="sources",
-        metavar="FILE",
-        help="draw a result of --format json instead; repeatable",
-    )
+    modes = "overlap: nonblocking with work before Wait; init: X_init and Free in each call"
+    add("--mode", modes, BLOCKING, choices=MODES)
+    add("--memory", "memory of hpcoll's buffers; native's are always ordinary", ORDINARY, choices=MEMORIES)
+    add("--sizes", "new: each call is an element shorter than the last", SAME, choices=(SAME, NEW))
+    add("--spec", "form of the buffers; list: [array, datatype]", BARE, choices=(BARE, LIST))
+    traffic = "count the bytes that hpcoll's calls read and write, and compare with plain copies"
+    add("--memory-traffic", traffic)
+    add("--segment SIZE", "bytes per segment; default: hpcoll's choice")
+    add("--format", "nccl-tests' table, or its JSON with further keys", NCCL, choices=tuple(FORMATS))
+    add("--output FILE", "write to FILE, after every size, instead of the terminal")
+    add("-J --output_file FILE", "also write the JSON to FILE, as nccl-tests does", dest="json")
+    suffixes = ", ".join(plot.SUFFIXES)
+    add("--plot FILE", f"also draw time and bandwidth; suffixes {suffixes}; needs matplotlib")
+    again = "draw a result of --format json instead; repeatable"
+    add("--from FILE", again, action="append", dest="sources")
 
 
 def run(arguments: argparse.Namespace) -> int:

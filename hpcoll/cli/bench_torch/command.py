@@ -6,10 +6,12 @@ PyTorch is imported only to measure, with `hpcoll.cli.bench_torch.run`.
 import argparse
 import importlib.util
 import math
+from functools import partial
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import one_of
 from hpcoll.cli.bench.messages import MAX_ITERS, sizes_of
+from hpcoll.cli.options import option
 
 OPERATIONS = (
     "all_reduce",
@@ -23,33 +25,16 @@ OPERATIONS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add = parser.add_argument
+    add = partial(option, parser)
     parser.epilog = "Sizes are those of the whole message and take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
-    add("operations", metavar="OPERATION", nargs="*", help=f"{', '.join(OPERATIONS)}; default all")
-    add("-b", "--minbytes", default="1K", metavar="SIZE", help="least size; default 1K")
-    add("-e", "--maxbytes", default="64M", metavar="SIZE", help="greatest size; default 64M")
-    add(
-        "-f",
-        "--stepfactor",
-        type=int,
-        default=4,
-        metavar="N",
-        help="multiply by N from one size to the next; default 4",
+    parser.add_argument(
+        "operations", metavar="OPERATION", nargs="*", help=f"{', '.join(OPERATIONS)}; default all"
     )
-    add(
-        "-n",
-        "--iters",
-        type=int,
-        metavar="N",
-        help="iterations; default: as many as fit --seconds, 5 to 1000",
-    )
-    add(
-        "--seconds",
-        type=float,
-        default=1.0,
-        metavar="S",
-        help="seconds for each operation and size; default 1",
-    )
+    add("-b --minbytes SIZE", "least size", "1K")
+    add("-e --maxbytes SIZE", "greatest size", "64M")
+    add("-f --stepfactor N", "multiply by N from one size to the next", 4)
+    add("-n --iters N", "iterations; default: as many as fit --seconds, 5 to 1000")
+    add("--seconds S", "seconds for each operation and size", 1)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ from hpcoll.cli.doctor.launchers import (
     find_launcher,
 )
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
+from hpcoll.cli.options import option
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
 
@@ -73,7 +74,7 @@ class DoctorReport(NamedTuple):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "Run it alone, or as you start programs: mpirun -n 4 hpcoll doctor. Exit code 1 means that something does not work."
-    parser.add_argument("--format", default="text", choices=("text", "json"), help="default text")
+    option(parser, "--format", "the form of the report", "text", choices=("text", "json"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from hpcoll.cli.inspect import fr_trace
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, first_few
+from hpcoll.cli.options import option
 from hpcoll.cli.output import grid, print_lines, wrapped, written
 
 FORMAT = 2  # of the document that --json prints
@@ -25,19 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Exit code 1: calls differ or have not ended, a rank left no record; with --live: none is seen."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="a record; one for each rank of one program")
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="show who waits for whom now, among the ranks that run on this node",
-    )
-    parser.add_argument("--once", action="store_true", help="show it once, not each second until Ctrl-C")
-    parser.add_argument(
-        "--fr-trace",
-        type=Path,
-        metavar="FOLDER",
-        help="also write the records as files that torch's fr_trace reads",
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    option(parser, "--live", "show who waits for whom now, among the ranks that run on this node")
+    option(parser, "--once", "show it once, not each second until Ctrl-C")
+    option(parser, "--fr-trace FOLDER", "also write the records as files that torch's fr_trace reads")
+    option(parser, "--json", "print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

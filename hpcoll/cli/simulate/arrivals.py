@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import counted, duration, quoted, ranks_in_words, table
 from hpcoll.cli import output
+from hpcoll.cli.options import option
 from hpcoll.cli.simulate.cells import Place, place_of
 from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.cli.simulate.replay import ReplayNetwork, corrected, gaps_of, replay
@@ -34,28 +36,12 @@ _FROM_TRACE = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of replays."""
-    add = parser.add_argument_group("replays").add_argument
-    add(
-        "--arrivals",
-        nargs="+",
-        metavar="TRACE",
-        help="replay the trace of a run, on its own network unless one is named",
-    )
-    add(
-        "--on-time",
-        action="append",
-        default=[],
-        metavar="RANKS",
-        help="these ranks compute as long as the others; all; several allowed",
-    )
-    add(
-        "--region", default=STEP, metavar="NAME", help=f"region of the program that is a step; default {STEP}"
-    )
-    add(
-        "--choose",
-        action="store_true",
-        help="choose algorithms for the network, instead of those in the trace",
-    )
+    add = partial(option, parser.add_argument_group("replays"))
+    add("--arrivals TRACE", "replay the trace of a run, on its own network unless one is named", nargs="+")
+    on_time = "these ranks compute as long as the others; all; several allowed"
+    add("--on-time RANKS", on_time, action="append").default = []
+    add("--region NAME", "region of the program that is a step", STEP)
+    add("--choose", "choose algorithms for the network, instead of those in the trace")
 
 
 def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:

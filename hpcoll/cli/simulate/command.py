@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, one_of, parse_nbytes, quoted, table
-from hpcoll.cli import add_ranks_per_node, output, plot, programs
+from hpcoll.cli import output, plot, programs
 from hpcoll.cli.grids import configure_grid, grid_in_words, grid_of
+from hpcoll.cli.options import add_ranks_per_node, option
 from hpcoll.cli.plot import Curve, Panel
 from hpcoll.cli.simulate import arrivals
 from hpcoll.cli.simulate.cells import PATIENCE_S, Cell, SimulateRequest, comes_of, place_of, predict_cells
@@ -65,64 +65,34 @@ class Result(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add = parser.add_argument
+    add = partial(option, parser)
     constants = ", ".join(_CONSTANTS)
     parser.epilog = (
         f"Networks: {', '.join(NETWORKS)}. Constants are in seconds and bytes. Between nodes: {constants}. On a node: node.alpha, ...; "
         "between cache domains of a node: domains.alpha, ... alpha: latency; overhead: CPU time of a message; beta, gamma: to send, "
         "to combine a byte; eager: longest message without the time of a handshake; streams: ranks that send at full rate at once."
     )
-    add(
-        "collective",
-        nargs="?",
-        metavar="COLLECTIVE|FILE",
-        help="allreduce, bcast, ...; or a file, simulated beside other algorithms",
-    )
-    add("-n", "--nranks", type=int, metavar="N", help=f"number of ranks; default {NRANKS}")
-    add(
-        "--bytes",
-        default=BYTES,
-        metavar="SIZES",
-        help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes",
-    )
-    add(
-        "--algorithms",
-        metavar="LIST",
-        help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for",
-    )
+    what = "allreduce, bcast, ...; or a file, simulated beside other algorithms"
+    parser.add_argument("collective", nargs="?", metavar="COLLECTIVE|FILE", help=what)
+    add("-n --nranks N", f"number of ranks; default {NRANKS}")
+    sizes = f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes"
+    add("--bytes SIZES", sizes).default = BYTES
+    add("--algorithms LIST", f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
     add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1; of a trace: as it was")
-    add(
-        "--domains",
-        metavar="PLACEMENT",
-        help="ranks of each node per cache domain, in the same way; default: one domain",
-    )
+    add("--domains PLACEMENT", "ranks of each node per cache domain, in the same way; default: one domain")
     configure_grid(parser)
     programs.add_conditions(parser)
-    add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    add("--order", choices=("rank",), help='rank: only algorithms that combine as order="rank" asks')
-    add(
-        "--segment",
-        default="auto",
-        metavar="SIZE",
-        help="bytes per segment; default: the best by the closed-form model",
-    )
-    add("--network", metavar="NAME[,CONSTANT=VALUE...]", help=f"cost of messages; default {NETWORK}")
-    add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
-    add(
-        "--late",
-        action="append",
-        default=[],
-        metavar="RANK:TIME",
-        help="a rank comes late by a time, such as 3:2ms; predict from when the last comes",
-    )
-    add("--exact", action="store_true", help="simulate every rank and every segment")
-    add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
-    add(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="also draw time against size and against number of ranks; needs matplotlib",
-    )
+    add("--root R", "root of a rooted collective", 0)
+    add("--order", 'rank: only algorithms that combine as order="rank" asks', choices=("rank",))
+    add("--segment SIZE", "bytes per segment; default: the best by the closed-form model").default = "auto"
+    add("--network NAME[,CONSTANT=VALUE...]", f"cost of messages; default {NETWORK}")
+    add("--tuning FILE", "take the constants from a file that hpcoll tune wrote")
+    late = "a rank comes late by a time, such as 3:2ms; predict from when the last comes"
+    add("--late RANK:TIME", late, action="append").default = []
+    add("--exact", "simulate every rank and every segment")
+    add("--json FILE", "also write the result to FILE")
+    drawn = "also draw time against size and against number of ranks; needs matplotlib"
+    add("--plot FILE", drawn)
     arrivals.configure(parser)
 
 

@@ -23,6 +23,7 @@ from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.bench.watch import Watch
+from hpcoll.cli.options import option
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
 from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
@@ -57,45 +58,18 @@ MODEL_WIDTH = 140  # columns; none of it is ever cut
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add = parser.add_argument
+    add = partial(option, parser)
     parser.epilog = f"Programs use the table with {TUNING}=FILE. Exit code 1 means that an answer was wrong."
-    add(
-        "--collectives",
-        default="all",
-        metavar="LIST",
-        help=f"all, or names with commas: {', '.join(_TUNED)}; default all",
-    )
-    add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
-    add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
-    add(
-        "-f",
-        "--stepfactor",
-        type=int,
-        default=FACTOR,
-        metavar="N",
-        help=f"multiply by N from size to size; default {FACTOR}",
-    )
-    add(
-        "--types",
-        default=TYPES,
-        metavar="LIST",
-        help=f"element types of reductions, with commas; default {TYPES}",
-    )
-    add(
-        "--model",
-        action="store_true",
-        help="only fit the cost model's constants, by which hpcoll picks algorithms without a table",
-    )
-    seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
-    add("--seconds", type=float, metavar="S", help=seconds)
-    add("--busy", action="store_true", help="measure and write although other programs use the cores")
-    add(
-        "--output",
-        type=Path,
-        default=OUTPUT,
-        metavar="FILE",
-        help=f"table to write or to add to, after each collective; default {OUTPUT}",
-    )
+    add("--collectives LIST", f"all, or names with commas: {', '.join(_TUNED)}", "all")
+    add("-b --minbytes SIZE", "least size", MINBYTES)
+    add("-e --maxbytes SIZE", "greatest size", MAXBYTES)
+    add("-f --stepfactor N", "multiply by N from size to size", FACTOR)
+    add("--types LIST", "element types of reductions, with commas", TYPES)
+    model = "only fit the cost model's constants, by which hpcoll picks algorithms without a table"
+    add("--model", model)
+    add("--seconds S", f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}")
+    add("--busy", "measure and write although other programs use the cores")
+    add("--output FILE", "table to write or to add to, after each collective", OUTPUT)
 
 
 def run(arguments: argparse.Namespace) -> int:
