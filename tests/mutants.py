@@ -259,7 +259,7 @@ MUTANTS = (
         f"{COMM}/requests/watchdog_thread.py",
         "requests = waited_for() if old else []",
         "requests = waited_for() if not old else []",
-        "openmpi 2 test_mismatch_forms.py",
+        "openmpi 2 test_mismatch.py",
     ),
     Mutant(
         "ranks of other nodes get no answer",
@@ -280,7 +280,7 @@ MUTANTS = (
         f"{COMM}/requests/operation.py",
         "with board().held():",
         "with threading.Lock():",
-        "openmpi 2 test_mismatch_after.py",
+        "openmpi 2 test_mismatch.py",
     ),
     Mutant(
         "a team's communicator freed while control messages are under way",

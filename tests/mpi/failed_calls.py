@@ -43,15 +43,13 @@ def made(way: str) -> hpcoll.Communicator:
     return comm
 
 
-def caught(
-    comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None] = blocking
-) -> tuple[str, float]:
+def caught(comm: hpcoll.Communicator, run: Callable[[], object]) -> tuple[str, float]:
     """Text of the error of a call, or of a later one where this rank had its share before anybody saw it, and how long that took.
 
     Collective: all ranks fail where it is another error on any.
     """
     begun = time.monotonic()
-    error = raised(lambda: and_on(comm, run, in_flight if form is in_flight else blocking))
+    error = raised(lambda: and_on(comm, run))
     seconds = time.monotonic() - begun
     wrong = agreed(unless(isinstance(error, MismatchError), repr(error)))
     assert wrong == [], wrong
@@ -60,11 +58,12 @@ def caught(
     return str(error), seconds
 
 
-def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None]) -> None:
+def and_on(comm: hpcoll.Communicator, run: Callable[[], object]) -> None:
     """Run, and make calls that are right until one comes the same way as the first."""
     run()
     for _ in range(IN_FLIGHT):
-        form(comm, "Allreduce", (x(1), x(1)))
+        for form in (in_flight, blocking):
+            form(comm, "Allreduce", (x(1), x(1)))
 
 
 def not_refused(error: BaseException | None, why: str = "") -> list[str]:

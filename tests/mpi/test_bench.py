@@ -139,18 +139,6 @@ def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixtu
         assert found["out_of_bounds"]["okay"] == "true"
 
 
-def test_sizes_are_of_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    """A size is that of all ranks' blocks together, and both sides of each algorithm are there."""
-    results = document(capsys, "allgather", *QUICK, "--algorithms", "ring")["results"]
-    assert {one["algorithm"] for one in results} == {"native", "ring"}
-    assert all(one["size"] == WORLD.size * 4 * one["count"] for one in results)
-    assert all(
-        one[side]["time"] > 0 and one[side]["nwrong"] == 0
-        for one in results
-        for side in ("out_of_place", "in_place")
-    )
-
-
 def test_the_table_names_versions_and_goes_to_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,18 +251,6 @@ def test_one_rank_is_told(
     monkeypatch.setitem(beside.PACES, CALLS, Pace(1, 1, 1, per_iter=True))
     assert bench(what, *QUICK) == 0
     assert ("one rank exchanges nothing" in capsys.readouterr().out) is (WORLD.size == 1)
-
-
-def test_rows_appear_as_they_come(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Those of a size are there when the next one begins; a table without a terminal needs no other sign of life."""
-    seen = list[int]()
-    monkeypatch.setattr(
-        "hpcoll.cli.output.progress", lambda *texts: seen.append(len(sizes_in(capsys))) if texts[0] else None
-    )
-    assert bench("bcast", *QUICK) == 0
-    assert WORLD.rank or (seen, sizes_in(capsys)) == ([0, 2, 2], [6400, 6400])
 
 
 def sizes_in(capsys: pytest.CaptureFixture[str]) -> list[int]:

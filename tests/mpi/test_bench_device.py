@@ -10,10 +10,8 @@ from test_bench import QUICK, bench, document
 
 from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import device
-from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, wrong_elements
-from hpcoll.cli.bench.contenders import _around_native
+from hpcoll.cli.bench.cases import Case, bind, fill, make_device_buffers
 from hpcoll.cli.bench.modes import MODES
-from hpcoll.cli.bench.request import BenchRequest
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
@@ -63,27 +61,6 @@ def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[s
     assert {f"auto@{way}" for way in CUDA_PATHS} <= {*names, *left_out}
     assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert not double.races
-
-
-@pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
-@pytest.mark.parametrize("side", ["out_of_place", "in_place"])
-def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, double: Any) -> None:
-    case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
-    if side in case.sides:
-        buffers = make_device_buffers(case, side, device.own_gpu())
-        fill(case, buffers)
-        wrong = WORLD.allreduce(wrong_elements(case, buffers))
-        assert (wrong > 0) is (
-            WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan"))
-        )
-        fill(case, buffers)
-        request = BenchRequest(collective, (28,), case.dtype, SUM, case.root, (), None, True, None)  # type: ignore[arg-type]
-        _around_native(request, WORLD.Create_cart([WORLD.size], [True]), case, buffers)()
-        assert wrong_elements(case, buffers) == 0
-        calm(buffers)
-        assert buffers.device is not None
-        buffers.device.download()
-        assert buffers.source is not buffers.target or not buffers.target.any()
 
 
 def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:

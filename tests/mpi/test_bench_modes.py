@@ -11,7 +11,6 @@ from test_bench import QUICK, bench, document
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import session
-from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
@@ -151,22 +150,3 @@ def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -
     assert found["config"]["memory"] == "symmetric"
     assert found["out_of_bounds"]["okay"] == "true"
     assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
-
-
-@pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
-@pytest.mark.parametrize("side", ["out_of_place", "in_place"])
-def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:
-    case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
-    counts = WORLD.allgather(room(case))
-    assert counts == counts[:1] * WORLD.size
-    memory = np.empty(counts[0], np.int32), np.empty(counts[0], np.int32)
-    if side in case.sides:
-        buffers = make_buffers(case, side, memory)
-        assert all(
-            any(np.shares_memory(array, one) for one in memory)
-            for array in (buffers.source, buffers.target)
-            if array.size
-        )
-        fill(case, buffers)
-        bind(case, buffers, WORLD.Create_cart([WORLD.size], [True]), MPI.SUM)()
-        assert wrong_elements(case, buffers) == 0

@@ -8,7 +8,6 @@ import pytest
 from memory_kinds import address, derived, describe, refuse
 from mpi4py import MPI
 
-from hpcoll.comm.arguments import buffer_specs
 from hpcoll.comm.arguments.buffers import check_overlap, resolve
 from hpcoll.comm.arguments.data_movement import pack, unpack
 
@@ -55,23 +54,6 @@ def test_predefined_datatypes_are_plain(name: str) -> None:
     datatype = getattr(MPI, name)
     resolved = describe([bytearray(32), datatype])
     assert (resolved.datatype, resolved.count) == (None, 32 // datatype.size)
-
-
-class _Unknown(MPI.Datatype):
-    """A predefined type as ``FLOAT16_T`` is to Open MPI 4.1."""
-
-    @property
-    def size(self) -> int:
-        raise MPI.Exception(MPI.ERR_TYPE)
-
-
-def test_types_that_the_library_lacks_break_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MPI, "NEWER", _Unknown(MPI.FLOAT), raising=False)
-    buffer_specs._basic_names.cache_clear()
-    try:
-        assert describe([X, 4, MPI.DOUBLE])[1:3] == (4, np.dtype("f8"))
-    finally:
-        buffer_specs._basic_names.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["DOUBLE_INT", "TWOINT", "REAL16"])
@@ -140,36 +122,6 @@ def test_v_specs(spec: Any, nblocks: int, counts: tuple[int, ...], displs: tuple
         counts,
         displs,
     )
-
-
-@pytest.mark.parametrize(
-    "spec_of",
-    [
-        lambda p: X,
-        lambda p: (X, MPI.DOUBLE),
-        lambda p: [X, 12 // p],
-        lambda p: [X, (1, 12 // p)],
-        lambda p: [X, [1] * p],
-        lambda p: [X, list(range(p)), "d"],
-        lambda p: [X, ([2] * p, None), MPI.DOUBLE],
-        lambda p: [X, (None, 0)],
-        lambda p: [X, (np.full(p, 2), range(p)[::-1]), MPI.DOUBLE],
-        lambda p: [X, 1, list(range(p)), MPI.DOUBLE],
-    ],
-)
-def test_v_specs_agree_with_mpi4py(spec_of: Any) -> None:
-    """All ranks send alike, so each rank receives one and the same block from everybody."""
-    comm = MPI.COMM_WORLD
-    if comm.size > 6:
-        pytest.skip("the buffer has 12 elements, two for each of at most 6 ranks")
-    spec = spec_of(comm.size)
-    resolved = describe(spec, nblocks=comm.size)
-    assert resolved.counts is not None
-    assert resolved.displs is not None
-    count, displ = resolved.counts[comm.rank], resolved.displs[comm.rank]
-    received = np.full(comm.size * count, -1.0)
-    comm.Alltoallv(spec, [received, count])
-    assert received.tolist() == X[displ : displ + count].tolist() * comm.size
 
 
 REFUSED: list[tuple[str, Any, dict[str, int]]] = [

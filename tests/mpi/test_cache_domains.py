@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
 from internals import resources
 from mpi4py import MPI
 from reference import ensure, ensure_none, roots
@@ -78,24 +77,6 @@ def test_results(collective: str, algorithm: str, runner: Any, sizes: str) -> No
         [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
     )
     assert {row.ways for row in comm.ledger.rows() if row.algorithm in ("hierarchical", "leaders")} == {"shm"}
-
-
-@pytest.mark.parametrize("sizes", SIZES[:2])
-@pytest.mark.parametrize(
-    "method", [name for name, one in COLLECTIVE.items() if any(row.collective == one for row in ROWS)]
-)
-def test_chosen_ones_in_every_form(method: str, sizes: str) -> None:
-    """Blocking, in flight and persistent, in place and not, by the automatic choice and by name."""
-    comm, wrong = on_domains(sizes), []
-    layered = [name for name in ("hierarchical", "leaders") if name in names(method)]
-    for algorithm in (None, *layered):
-        every = [
-            Case(comm, method, count, NRANKS - 1 if method in ROOTED else 0, in_place)
-            for count in (1, 3000)
-            for in_place in (False, True)
-        ]
-        wrong += [(algorithm, *one) for one in in_every_form(comm, every, algorithm=algorithm)]
-    ensure_none(wrong)
 
 
 @pytest.mark.skipif(not has_hierarchies("2"), reason="needs a domain of several ranks, and another one")

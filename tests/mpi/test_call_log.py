@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed
+from reference import ensure_none, unless
 
 import hpcoll
 from hpcoll.comm.plans.signature import Signature
@@ -36,8 +36,8 @@ def test_the_last_calls_are_kept(ncalls: int) -> None:
     wrong += [one for one in calls if "Allreduce(float64[" not in Signature.unpacked(one[1]).text(one[2])]
     wrong += [one for one in itertools.pairwise(calls) if one[1][2] != 1 + one[0][2] % 7]
     wrong += [] if first + len(found) == log.ncalls + 1 else [found[0], found[-1]]
-    wrong += [] if len(found) >= min(log.ncalls - before, KEPT - f.RECORDS_HOT) else [len(found)]
-    assert agreed(wrong) == []
+    wrong += unless(len(found) >= min(log.ncalls - before, KEPT - f.RECORDS_HOT), len(found))
+    ensure_none(wrong)
     comm.Free()
 
 

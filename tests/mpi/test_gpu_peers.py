@@ -80,7 +80,7 @@ def test_every_rank_is_told_of_a_mismatch(
     method, arguments = calls(count, lambda n, dtype="f4": double.Array(n, np.dtype(dtype)).fill(1))[
         comm.rank == comm.size - 1
     ]
-    text, seconds = caught(comm, lambda: form(comm, method, arguments), form)
+    text, seconds = caught(comm, lambda: form(comm, method, arguments))
     quoted = [
         call.format(n=count, less=count - 1).replace("(", "_init(" if form is persistent else "(", 1)
         for call in (theirs, mine)

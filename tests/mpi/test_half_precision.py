@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import (
-    ALGORITHMS,
-    REDUCING,
     REDUCTIONS,
     Array,
     communicator,
     ensure,
-    ensure_none,
     representative,
 )
-from test_collectives import run
 from test_operators import block, reduced
 
 import hpcoll
@@ -84,14 +80,3 @@ def test_native_is_served_when_asked_for() -> None:
         hpcoll.ArgumentError, match="allreduce/native cannot serve this call: the MPI library does not know"
     ):
         comm.Allreduce(MPI.IN_PLACE, np.ones(3, ml_dtypes.bfloat16), algorithm="native")
-
-
-@pytest.mark.parametrize(
-    ("collective", "algorithm"), representative(case for case in ALGORITHMS if case[0] not in REDUCING)
-)
-def test_bfloat16_moves(collective: str, algorithm: str) -> None:
-    """The MPI library has no bfloat16 and mpi4py refuses it: it must travel all the same, the second time too."""
-    comm = communicator()
-    ensure_none(
-        [k for k in range(2) if not run(comm, collective, 5, 0, dtype=HALVES[1], algorithm=algorithm)]
-    )

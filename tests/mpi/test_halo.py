@@ -144,7 +144,7 @@ def test_a_grid_of_mpi4py() -> None:
     wrong += unless(
         (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS), array
     )
-    wrong += [] if halo.nbytes == 16 else [halo.nbytes]
+    wrong += unless(halo.nbytes == 16, halo.nbytes)
     with pytest.raises(ArgumentError, match=rf"rank {grid.rank}: Halo needs to be in use, was freed"):
         halo.exchange()
     grid.Free()
@@ -308,9 +308,7 @@ def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     array[halo.owned].fill(-want[halo.owned])
     halo.start()
     halo.wait()
-    wrong += (
-        [] if (array.get()[want != LEFT] == -want[want != LEFT]).all() else [("again", array.get(), want)]
-    )
+    wrong += unless((array.get()[want != LEFT] == -want[want != LEFT]).all(), ("again", array.get(), want))
     halo.free()
     grid.Free()
     ensure_none(wrong)

@@ -4,7 +4,6 @@ Groups are neighbours, so placements are by blocks; for others a communicator is
 """
 
 import logging
-import time
 from functools import cache
 from typing import Any
 
@@ -227,20 +226,6 @@ def test_bits_are_equal_on_all_ranks(algorithm: str, size: int) -> None:
         assert {one.tobytes() for one in MPI.COMM_WORLD.allgather(y)} == {y.tobytes()}
 
 
-@pytest.mark.parametrize("size", GROUPS)
-def test_barrier(size: int) -> None:
-    """Nobody leaves before the last one has come."""
-    comm, wrong = grouped(size), []
-    for late in range(NRANKS):
-        time.sleep(0.01 if comm.rank == late else 0)
-        came = time.monotonic()
-        comm.Barrier(algorithm="hierarchical")
-        left = time.monotonic()
-        if max(MPI.COMM_WORLD.allgather(came)) > left:
-            wrong.append(late)
-    ensure_none(wrong)
-
-
 @pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_without_shared_memory(collective: str, algorithm: str) -> None:
     """All messages are MPI's; schedules still look at the nodes."""
@@ -329,13 +314,4 @@ def test_they_are_not_chosen_elsewhere(size: int) -> None:
         comm.Bcast(x)
         assert x[0] == NRANKS
     assert not {row.algorithm for row in comm.ledger.rows()} & {"hierarchical", "leaders"}
-    comm.Free()
-
-
-def test_ranks_of_one_host_without_shared_memory_are_served() -> None:
-    comm = made(HPCOLL_SHM="0")
-    for count in (1, 1000, 100_000):
-        x = np.ones(count)
-        comm.Allreduce(MPI.IN_PLACE, x)
-        assert x[-1] == NRANKS
     comm.Free()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from failed_calls import not_refused
-from forms import every, issue
 from internals import context
 from mpi4py import MPI
 from reference import communicator, ensure, ensure_none, fresh, raised, unless
@@ -99,20 +98,6 @@ ARGUMENTS: dict[str, tuple[str, Callable[[hpcoll.Communicator], tuple[Any, ...]]
     ),
     "segment must be at least 1 byte": ("Barrier", lambda c: (), {"segment": 0}),
 }
-
-
-@pytest.mark.parametrize("form", ["in flight", "persistent"])
-def test_arguments(form: str) -> None:
-    """Errors come from the call, and whatever is in flight goes on."""
-    comm = communicator()
-    cases = every(comm, 3)
-    requests = [issue(comm, case) for case in cases]
-    for text, (method, arguments, options) in ARGUMENTS.items():
-        call = getattr(comm, f"I{method.lower()}" if form == "in flight" else f"{method}_init")
-        with pytest.raises(ArgumentError, match=text):
-            call(*arguments(comm), **options)
-    MPI.Request.Waitall(requests)
-    ensure_none([case for case in cases if not case.good()])
 
 
 def test_cancel_and_free() -> None:

@@ -1,7 +1,6 @@
 """Life of a communicator: what keeps the type, what ends it, what it shares, and that its messages never meet the application's."""
 
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -122,20 +121,6 @@ def test_two_over_one_share_the_context() -> None:
     base.Free()
 
 
-@pytest.mark.once
-def test_many_communicators() -> None:
-    """More than an MPI library has room for at once, if something were left of each."""
-    comm = communicator()
-    for _ in range(200):
-        copy = comm.Dup()
-        copy.Barrier(algorithm="dissemination")
-        copy.Free()
-    alive = [comm.Dup() for _ in range(20)]
-    ensure(all(works(one) for one in alive), "wrong")
-    for one in alive:
-        one.Free()
-
-
 @pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling"])
 def test_messages_of_the_application(algorithm: str, way: str) -> None:
     """An open receive for anything gets the application's message, none of ours; one sent before is still there after."""
@@ -213,16 +198,6 @@ def test_fork() -> None:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     request.Wait()
     ensure(status == 46 and (total == comm.size).all() and works(comm), status)
-
-
-def test_pickled() -> None:
-    comm = communicator()
-    again = pickle.loads(pickle.dumps(comm))
-    assert type(again) is hpcoll.Communicator
-    assert again == comm
-    assert again.ledger is comm.ledger
-    with pytest.raises(ValueError, match=r"cannot (pickle|serialize)"):
-        pickle.dumps(comm.Split(0))
 
 
 SCRIPT = """

@@ -115,7 +115,7 @@ def test_refused_on_one_rank(form: Callable[..., None]) -> None:
     if form is not persistent:  # whose making is collective
         good = not too_short() or right(comm, form, 8)
         ensure_none([*wrong(), *(unless(good, "wrong"))])
-    text, seconds = caught(comm, mine, form)
+    text, seconds = caught(comm, mine)
     ensure_none(wrong())
     ensure("float64[8]" in text and "float64[9]" in text and seconds < SOON_S, (text, seconds))
 
@@ -165,35 +165,9 @@ def test_a_thread_whose_calls_are_right_goes_on(form: Callable[..., None]) -> No
         text, seconds = caught(
             comm,
             lambda: form(comm, "Allreduce", (x(8), x(8), MPI.MAX if comm.rank == LAST else MPI.SUM)),
-            form,
         )
     finally:
         done.set()
         thread.join(30)
     ensure(found == [[]] and seconds < SOON_S, (found, text, seconds))
     other.Free()
-
-
-@needs_threads
-def test_a_thread_beside_one_that_fails() -> None:
-    """On one communicator: it is refused while the other one waits, and after that has failed."""
-    comm = made("shared memory")
-    comm.Allreduce(x(3), x(3))
-    wrong: list[Any] = []
-    if comm.rank == 0:
-        thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8)))
-        while not resources(comm).lock[0] and not found:
-            time.sleep(0)
-        refused = raised(lambda: comm.Allreduce(x(3), x(3)))
-        told = isinstance(
-            refused, ArgumentError
-        ) and "another thread is inside a collective on this communicator" in str(refused)
-        wrong += unless(told, repr(refused))
-        MPI.COMM_WORLD.Barrier()
-    else:
-        MPI.COMM_WORLD.Barrier()
-        thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8), MPI.MAX))
-    thread.join(30)
-    wrong += unless([type(one) for one in found] == [hpcoll.MismatchError], repr(found))
-    wrong += not_refused(raised(lambda: comm.Allreduce(x(3), x(3))))
-    ensure_none(wrong)

@@ -64,7 +64,7 @@ def test_long_double(method: str, in_place: bool) -> None:
             getattr(one, method)(MPI.IN_PLACE if here else send, recv, MPI.SUM, *root)
             results.append(memory[:3] if method == "Reduce_scatter_block" and in_place else memory)
             wrong += unless((memory[3 * p :] == -1).all(), (turn, "behind it"))
-        wrong += [] if np.array_equal(*results) else [(turn, *results)]
+        wrong += unless(np.array_equal(*results), (turn, *results))
     comm.Free()
     ensure_none(wrong)
 

@@ -111,21 +111,6 @@ def test_results_are_those_of_mpi4py(way: str) -> None:
     ensure_none(wrong)
 
 
-def test_sum_of_lists_and_of_numbers() -> None:
-    """The default operator is mpi4py's, and a result is nobody else's memory."""
-    comm = fresh()
-    mine = np.full(10000, comm.rank)
-    total, (first, *_) = comm.allreduce([comm.rank]), comm.allgather((mine, "x"))
-    copy = comm.bcast(mine if comm.rank == 0 else None)
-    copy[:] = 5
-    assert total == list(range(comm.size))
-    assert first[0].flags.writeable
-    assert np.all(mine == comm.rank)
-    assert np.all(copy == 5)
-    assert comm.allreduce(2, op=MPI.PROD) == 2**comm.size
-    assert comm.reduce(1, op=operator.sub, root=0) in (2 - comm.size, None, 0)
-
-
 def test_a_call_is_counted_once() -> None:
     """The ledger has a line for the method, with the bytes of long objects, however they travel."""
     comm = fresh()
@@ -135,21 +120,6 @@ def test_a_call_is_counted_once() -> None:
     (row,) = [one for one in comm.ledger.rows() if one.calls]
     assert (row.operation, row.calls, row.element) == ("allgather", 2, "object")
     assert row.nbytes >= 8 << 17
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_short_objects_take_the_short_way(method: str) -> None:
-    """No message is described in Python, of one object or of one for each rank."""
-    comm, entered = fresh(), set[str]()
-    obj = [1] * comm.size if method in ("scatter", "alltoall") else 1
-    getattr(comm, method)(obj)
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, *_: entered.add(frame.f_code.co_name))
-    try:
-        getattr(comm, method)(obj)
-    finally:
-        sys.setprofile(before)
-    ensure_none([] if method in entered and not entered & {"message", "message_of"} else [sorted(entered)])
 
 
 @pytest.mark.mpi(min_size=2)
@@ -393,7 +363,7 @@ def test_errors_with_odd_texts(error: Exception) -> None:
             if comm.rank == 0
             else type(got) is ArgumentError and f"rank 0 raised {type(error).__name__}: " in str(got)
         )
-        ensure_none([] if fits else [(comm.rank, str(type(got)))])
+        ensure(fits, (comm.rank, str(type(got))))
         assert comm.allreduce(1) == comm.size
 
 
@@ -460,40 +430,6 @@ def test_arguments_that_mpi4py_refuses() -> None:
             call()
     assert comm.scatter(None) is None
     assert comm.alltoall(None) == [None] * n
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("before", [0, pytest.param(3, marks=pytest.mark.once)])
-def test_ranks_that_do_not_call_the_same(way: str, before: int) -> None:
-    """All ranks hear of it, in the program's words."""
-    comm = made(way)
-    for _ in range(before):
-        comm.allgather(1), comm.allreduce(1)
-    error = raised(lambda: comm.allgather(1) if comm.rank else comm.allreduce(1))
-    fits = (
-        isinstance(error, MismatchError)
-        and "allreduce(obj) at" in str(error)
-        and "allgather(obj) at" in str(error)
-    )
-    ensure(fits, (comm.rank, repr(error)))
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.once
-def test_a_root_that_differs_and_an_array_in_place_of_an_object() -> None:
-    """Roots and kinds of data are compared, too."""
-    for call, text in (
-        (lambda comm: comm.gather(1, root=comm.rank % 2), "gather(obj, root=1)"),
-        (
-            lambda comm: (
-                comm.allgather(1) if comm.rank else comm.Allgather(np.zeros(2), np.zeros(2 * comm.size))
-            ),
-            "Allgather(float64[2])",
-        ),
-    ):
-        comm = made("shared memory")
-        error = raised(lambda comm=comm, call=call: (call(comm), comm.allreduce(1)))
-        ensure(isinstance(error, MismatchError) and text in str(error), (comm.rank, repr(error)))
 
 
 @pytest.mark.mpi(min_size=2)

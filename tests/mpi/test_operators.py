@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import REDUCTIONS, Array, communicator, ensure_none, representative, unless
+from reference import REDUCTIONS, Array, communicator, ensure, ensure_none, representative, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, KernelError
@@ -130,7 +130,7 @@ def test_wrong_operator(name: str, dtype: str) -> None:
             method(send, x.copy(), getattr(MPI, name))
     total = np.zeros(1)
     comm.Allreduce(np.ones(1), total)
-    ensure_none([] if total[0] == comm.size else [total[0]])
+    ensure(total[0] == comm.size, total[0])
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), representative(REDUCTIONS))
@@ -164,7 +164,7 @@ def test_nan_passes_whatever_is_chosen(count: int, op: MPI.Op) -> None:
         for owner in range(comm.size):
             x = np.full(count, np.nan if comm.rank == owner else comm.rank, dtype)
             comm.Allreduce(MPI.IN_PLACE, x, op)
-            wrong += [] if np.isnan(x).all() else [(np.dtype(dtype).name, owner)]
+            wrong += unless(np.isnan(x).all(), (np.dtype(dtype).name, owner))
     assert {row.algorithm for row in comm.ledger.rows()}.isdisjoint({"native"})
     ensure_none(wrong)
     comm.Free()
@@ -261,10 +261,9 @@ def test_user_operators(dtype: str, collective: str) -> None:
     for op, function in ((RIGHT, lambda a, b: b), (FARTHEST, np.maximum)):
         for root in range(comm.size if collective == "reduce" else 1):
             found = reduced(comm, collective, inputs[comm.rank], op, root)
-            wrong += (
-                []
-                if found is None or np.array_equal(found, folded(collective, inputs, function, comm.rank))
-                else [(op.name, root)]
+            wrong += unless(
+                found is None or np.array_equal(found, folded(collective, inputs, function, comm.rank)),
+                (op.name, root),
             )
     ensure_none(wrong)
 

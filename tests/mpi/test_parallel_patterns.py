@@ -46,9 +46,7 @@ def test_right(name: str, example: Callable[[str], ModuleType], capsys: pytest.C
     """And the ledger, with the messages that are counted, agrees with the formula."""
     status = example(name).main(SHORT[name])
     text = capsys.readouterr().out
-    ensure_none(
-        [] if status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text else [status, text]
-    )
+    ensure(status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text, (status, text))
 
 
 @pytest.mark.parametrize("micro", [1, 2, 5])
@@ -126,22 +124,7 @@ def test_wrong(
     broken(module, monkeypatch)
     status = module.main(SHORT[name])
     text = capsys.readouterr().out
-    ensure_none(
-        [] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text]
-    )
-
-
-def test_unexpected_bytes(example: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    """More messages than the formula says are a failure, too."""
-    module = example("tensor_parallel")
-    summed = module.Network.summed
-
-    def twice(network: Any, part: Any) -> Any:
-        summed(network, part.copy())
-        return summed(network, part)
-
-    monkeypatch.setattr(module.Network, "summed", twice)
-    ensure(module.main(SHORT["tensor_parallel"]) == 1, "not noticed")
+    ensure(status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text, (status, text))
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -173,36 +156,3 @@ ORDERS = [  # six micro-batches on a stage that is followed by 0, 1, ... others
     "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5",
     "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5",
 ]
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_gradients(last: bool, example: Callable[[str], ModuleType]) -> None:
-    """By the parameters and the input of a layer: those that finite differences have."""
-    common = example("common")
-    random = np.random.default_rng(1)
-    x, layer, digits = random.normal(size=(3, 4)), random.normal(size=(5, 10)), np.array([1, 9, 4])
-
-    def loss() -> float:
-        y = common.dense(x, layer, last=last)
-        return float(np.mean(np.log(np.exp(y).sum(axis=1)) - y[np.arange(3), digits]))
-
-    y = common.dense(x, layer, last=last)
-    found = common.dense_gradients(x, y, layer, common.cross_entropy_gradient(y, digits, 3), last=last)
-    for array, gradient in zip((layer, x), found):
-        for place in np.ndindex(array.shape):
-            kept, losses = array[place], []
-            for step in (1e-5, -1e-5):
-                array[place] = kept + step
-                losses.append(loss())
-            array[place] = kept
-            assert gradient[place] == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=1e-8)
-
-
-@pytest.mark.parametrize(("given", "text"), [("--help", "usage: "), ("--layers=0", "need as many --layers")])
-def test_says_once_what_it_takes(
-    given: str, text: str, example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        example("pipeline_parallel").main([given])
-    said = "".join(capsys.readouterr())
-    ensure((text in said) == bool(said) == (RANK == 0), said)

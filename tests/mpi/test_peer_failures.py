@@ -212,29 +212,6 @@ def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
     assert re.search(rf"{call} has waited for \d+ s: rank [02] ", warned[0])
 
 
-@pytest.mark.full
-def test_a_slow_rank_is_waited_for() -> None:
-    """Without a limit nothing is given up; a warning is all."""
-    said, errors, status = job("blocking", "time.sleep(2)", settings={"warn": 0.5})
-    assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
-    assert len([line for line in errors.splitlines() if "waits for" in line]) in (1, 2)
-
-
-@pytest.mark.full
-def test_a_child_that_ends_is_no_rank() -> None:
-    """A fork runs what is left to do at the end of a program, while its parent computes."""
-    victim = """
-    child = os.fork()
-    if not child:
-        __import__("atexit")._run_exitfuncs()
-        os._exit(0)
-    os.waitpid(child, 0)
-    time.sleep(1.5)
-    """
-    said, errors, status = job("blocking", victim)
-    assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
-
-
 @pytest.mark.ci
 @pytest.mark.once
 def test_a_stopped_rank_is_named() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from failed_calls import x
 from mpi4py import MPI
-from reference import ensure, ensure_none, fresh, raised, unless
+from reference import ensure, ensure_none, fresh, raised
 
 import hpcoll
 from hpcoll import ArgumentError, MismatchError
@@ -45,7 +45,7 @@ def test_nobody_waits_for_it(base: hpcoll.Communicator) -> None:
     request.Wait()
     rows = [row.algorithm for row in comm.ledger.rows()]
     comm.Free()
-    ensure_none([] if (total == WORLD.size).all() and "native" not in rows else [total, rows])
+    ensure((total == WORLD.size).all() and "native" not in rows, (total, rows))
 
 
 @pytest.mark.parametrize("how", ["Wait", "Waitall", "Test", "a blocking call", "Free"])
@@ -108,7 +108,7 @@ def test_nobody_waits_at_all(base: hpcoll.Communicator) -> None:
     warned = [str(one.message) for one in said] == [
         "Iallreduce: its request was dropped and never waited for"
     ] * (WORLD.rank == 0)
-    ensure_none([] if warned and (WORLD.rank == 0 or (total == WORLD.size).all()) else [total, said])
+    ensure(warned and (WORLD.rank == 0 or (total == WORLD.size).all()), (total, said))
 
 
 def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
@@ -116,34 +116,7 @@ def test_wrong_arguments_are_refused_at_once(base: hpcoll.Communicator) -> None:
     error = raised(lambda: comm.Iallreduce(x(8), x(9)))
     comm.Iallreduce(x(8), total).Wait()
     comm.Free()
-    ensure_none(
-        [] if isinstance(error, ArgumentError) and (total == WORLD.size).all() else [repr(error), total]
-    )
-
-
-@pytest.mark.parametrize(
-    "other", ["operator", *(pytest.param(one, marks=pytest.mark.once) for one in ("blocking", "barrier"))]
-)
-def test_mismatches(other: str, base: hpcoll.Communicator) -> None:
-    """They carry what calls carry that come later; what another rank finds out first is not written into the buffer."""
-    comm, total = unused(base), np.zeros(36)
-
-    def call() -> None:
-        if WORLD.rank < LAST:
-            comm.Iallreduce(x(36), total).Wait()
-        elif other == "operator":
-            comm.Iallreduce(x(36), total, MPI.MAX).Wait()
-        elif other == "blocking":
-            comm.Allreduce(x(36), total)
-        else:
-            comm.Barrier()
-
-    error = raised(call)
-    wrong = unless(
-        isinstance(error, MismatchError) and "llreduce(float64[36], op=SUM) at " in str(error), repr(error)
-    )
-    wrong += unless(np.isin(total, range(WORLD.size + 1)).all(), total)  # parts of a sum
-    ensure_none(wrong)
+    ensure(isinstance(error, ArgumentError) and (total == WORLD.size).all(), (repr(error), total))
 
 
 def test_who_waits_in_the_library_is_told(base: hpcoll.Communicator) -> None:
@@ -153,4 +126,4 @@ def test_who_waits_in_the_library_is_told(base: hpcoll.Communicator) -> None:
     error = raised(lambda: MPI.Request.Waitall([request]))
     again = raised(comm.Barrier)
     right = isinstance(error, MPI.Exception) and isinstance(again, ArgumentError | MismatchError)
-    ensure_none([] if right else [repr(error), repr(again)])
+    ensure(right, (repr(error), repr(again)))

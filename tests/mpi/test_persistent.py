@@ -106,10 +106,8 @@ def test_numbers_that_change(name: str, dtype: Any) -> None:
                 "avg": np.asarray(total / comm.size).astype(dtype),
                 "max": comm.size - 1 + turn,
             }[name]
-            wrong += (
-                []
-                if (found == wanted).all() and (x == comm.rank + turn).all()
-                else [(count, turn, found[0], wanted)]
+            wrong += unless(
+                (found == wanted).all() and (x == comm.rank + turn).all(), (count, turn, found[0], wanted)
             )
         request.Free()
     ensure_none(wrong)

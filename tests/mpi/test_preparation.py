@@ -153,16 +153,3 @@ def test_who_waits_says_so(name: str, tmp_path: Path, caplog: pytest.LogCaptureF
         logging.getLogger("hpcoll").removeHandler(told)
     wrong += unless(len(told.warnings) == (WORLD.rank == 0), caplog.messages)
     ensure_none(wrong)
-
-
-@pytest.mark.once
-@each(*CALLS, "share")
-def test_all_comes_right_where_ranks_are_slow(name: str) -> None:
-    """Now one, now another, by less than a look at the others takes and by more."""
-    comm, wrong, call = used(), [], (CALLS | {"share": share})[name]
-    for turn in range(2 * NRANKS):
-        if turn % NRANKS == WORLD.rank:
-            time.sleep(0.3 if turn < NRANKS else 1e-3)
-        if not call(comm):
-            wrong.append(turn)
-    ensure_none(wrong)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from internals import resources
 from mpi4py import MPI
-from reference import ensure_none, fresh, raised, unless
+from reference import ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll.comm.diagnosis.flight_recorder import write_record
@@ -176,7 +176,7 @@ def test_neighbours() -> None:
         made = getattr(comm, name)(*([1] if name.islower() else [np.ones(1), np.ones(2)]), tag=name)
         if isinstance(made, MPI.Request):
             begun_and_waited(made)
-        wrong += [] if named(comm).get(name) else [(name, named(comm))]
+        wrong += unless(named(comm).get(name), (name, named(comm)))
     ensure_none(wrong)
     comm.Free()
 
@@ -227,5 +227,5 @@ def test_each_rank_has_its_own(run: Callable[[hpcoll.Communicator], None]) -> No
     REGIONS.number(object())  # so that numbers differ, too
     with comm.region(f"rank{comm.rank}"):
         run(comm)
-    ensure_none([] if named(comm) == {f"rank{comm.rank}": 1} else [named(comm)])
+    ensure(named(comm) == {f"rank{comm.rank}": 1}, named(comm))
     comm.Free()

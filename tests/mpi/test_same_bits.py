@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
-from reference import agreed, communicator
-
-import hpcoll
+from reference import agreed, communicator, ensure, ensure_none
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/same_bits"))
 import cut_arrays
@@ -115,7 +112,7 @@ def test_ranks_in_another_order(op: str) -> None:
     assert wrong(other, [SameCase(collective, None, op) for collective in METHODS]) == []
     if op == "exact":
         ran = run(comm, SameCase("allreduce", None, op), comm.size - 1 - comm.rank, NUMPY)
-        assert agreed([] if ran.good else ["allreduce"]) == []
+        ensure(ran.good, "allreduce")
 
 
 @pytest.mark.smoke
@@ -143,13 +140,5 @@ def test_arrays_cut_in_any_way(function: cut_arrays.Function, short: bool) -> No
     found = [
         one for dtype in types for one in cut_arrays.of_type(communicator(), None, function, dtype, few=short)
     ]
-    assert agreed([what for _, _, good, what in found if not good]) == []
+    ensure_none([what for _, _, good, what in found if not good])
     assert len(found) >= 8
-
-
-def test_what_is_not_canonical_is_refused_by_name() -> None:
-    comm = communicator()
-    with pytest.raises(hpcoll.ArgumentError, match="ring"):
-        comm.Allreduce(np.ones(3), np.ones(3), algorithm="ring", order="rank")
-    with pytest.raises(hpcoll.ArgumentError, match="order"):
-        comm.Allreduce(MPI.IN_PLACE, np.ones(3), order="ring")

@@ -1,6 +1,5 @@
 """Messages between ranks of a node through shared memory: sizes around a line and a lane, ranks that run ahead, memory given back."""
 
-import ctypes
 import gc
 import random
 import time
@@ -17,7 +16,6 @@ from reference import (
     ALGORITHMS,
     REPRESENTATIVE,
     Guarded,
-    agreed,
     communicator,
     contribution,
     ensure,
@@ -31,11 +29,9 @@ from test_collectives import run, run_in_place
 
 import hpcoll
 from hpcoll.comm.plans import engine_builder
-from hpcoll.runtime.engine import host_engine
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.runtime.transports import rings, window
-from hpcoll.runtime.transports.mpi import function_address
+from hpcoll.runtime.transports import window
 
 pytestmark = pytest.mark.mpi
 
@@ -72,34 +68,6 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     comm.Free()
 
 
-@pytest.mark.smoke
-def test_staging_slots_have_no_memory_before_something_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A communicator that sends little costs little, and where the system has no more memory, that is an error and no crash."""
-    if not window.populates() or communicator().size == 1:
-        pytest.skip("needs two ranks, and a system that can be asked for pages of mapped memory")
-    free_kept()
-    comm, x, wrong = communicator().Split(0, -communicator().rank), np.ones(100), []
-    comm.Barrier(algorithm="dissemination")
-    rings = resources(comm).message_contexts[0].rings
-    wrong += [] if not rings._used[:, 2].any() else [("nothing was staged", rings._used.tolist())]
-    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-    wrong += [] if 0 < rings._used[:, 2].sum() < rings.capacity else [("800 B were", rings._used.tolist())]
-    refuse = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(lambda *_: -1)
-    # earlier engines have another function, and later ones must not have this
-    monkeypatch.setattr(engine_builder, "_PATTERNS", {})
-    MPI.COMM_WORLD.Barrier()  # a rank that is in its last call yet would hear of the error there
-    addresses = {"madvise": ctypes.cast(refuse, ctypes.c_void_p).value}
-    monkeypatch.setattr(
-        host_engine, "function_address", lambda name: addresses.get(name) or function_address(name)
-    )
-    try:
-        comm.Allreduce(np.ones(50_000), np.zeros(50_000), algorithm="direct")
-        wrong.append("no error")
-    except hpcoll.TransportError as error:
-        wrong += unless("no more shared memory" in str(error), str(error))
-    ensure_none(wrong)
-
-
 @pytest.mark.parametrize("runner", [run, run_in_place])
 @pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
 def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
@@ -124,19 +92,6 @@ def test_results_past_the_caches(collective: str, algorithm: str, monkeypatch: p
     """Messages so long that their results are written past the caches; elements that fill no cache line at the end."""
     monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 4 << 20)
     assert run(fresh(), collective, (4 << 20) // 8 + 5, 0, algorithm=algorithm)
-
-
-def test_from_which_length_on_results_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all arrays together are more than the cache; where a root writes or is read, where the message is."""
-    monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 1 << 20)
-    found = [
-        [
-            engine_builder.past_the_caches(nbytes, ranks, rooted=rooted)
-            for nbytes in (1 << 17, (1 << 17) + 8, (1 << 20) - 1, 1 << 20)
-        ]
-        for ranks, rooted in ((4, False), (4, True), (1, False))
-    ]
-    assert found == [[False, True, True, True], [False, False, False, True], [False, False, True, True]]
 
 
 SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
@@ -247,34 +202,6 @@ def test_communicators_that_are_kept_share_mappings() -> None:
     wrong += unless(mappings() == before, (before, mappings()))
     ensure_none(wrong)
     world.Free()
-
-
-@pytest.mark.once
-def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = fresh()
-    kept = [world.Dup() for _ in range(3)]
-    for made in kept:
-        made.Barrier()
-    free_kept()
-    node, mine = resources(world).node, window.mapped_nbytes()
-    if agreed(unless(node.nranks > 1, "alone")):
-        pytest.skip("needs all ranks on nodes with others")
-    one = resources(kept[0]).message_contexts[0].rings.staging[0][1] * node.nranks + rings.rings_nbytes(
-        node.nranks
-    )
-    monkeypatch.setattr(node, "refused", "")  # afterwards, too: it is said once
-    # of three message contexts, with whole pages
-    monkeypatch.setattr(node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one)
-    found = list[bool]()
-    for _ in range(2):
-        kept.append(world.Dup())
-        kept[-1].Barrier()
-        found.append(resources(kept[-1]).shares_memory)
-    ensure(found == [True, False], found)
-    for made in (*kept, world):
-        made.Free()
 
 
 def test_persistent_calls_that_get_no_shared_memory_say_so_once(

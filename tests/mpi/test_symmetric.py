@@ -1,7 +1,6 @@
 """Symmetric memory: ordinary arrays to their owner, read in place by the node's other ranks, given back when they are gone."""
 
 import gc
-import threading
 from typing import Any
 
 import ml_dtypes
@@ -161,7 +160,7 @@ def test_derived_communicators_read_in_place(derive: str, first: str) -> None:
     y = np.empty(1000)
     comm.Allreduce(x, y, algorithm="direct")
     good = (y == comm.size * (comm.size + 1) / 2).all() and staged_nbytes(comm) == before
-    ensure_none([] if good else [(y[0], staged_nbytes(comm))])
+    ensure(good, (y[0], staged_nbytes(comm)))
     comm.Free()
 
 
@@ -174,7 +173,7 @@ def test_memory_of_a_part_on_the_whole() -> None:
     for _ in range(3):
         x[:] = world.rank + 1
         comm.Allreduce(x, y, algorithm="direct")
-        ensure_none(unless((y == comm.size * (comm.size + 1) / 2).all(), y[0]))
+        ensure((y == comm.size * (comm.size + 1) / 2).all(), y[0])
     part.Free()
     comm.Free()
 
@@ -213,35 +212,6 @@ def test_calls_in_flight_keep_the_memory() -> None:
         request.Wait()
         results.append((y == comm.size * turn + comm.size * (comm.size - 1) / 2).all())
     ensure(all(results), results)
-
-
-@pytest.mark.once
-def test_threads() -> None:
-    """One thread makes memory and lets it go while another is inside collectives on ordinary memory, whose addresses it reuses."""
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        pytest.skip("needs MPI_THREAD_MULTIPLE")
-    one, other = communicator().Dup(), communicator().Dup()
-    wrong = []
-
-    def talk(comm: Any, make: Any, turns: int) -> None:
-        for turn in range(turns):
-            x, y = make(100 + turn % 50 * 300), np.empty(100 + turn % 50 * 300)
-            x[:] = comm.rank + turn
-            comm.Allreduce(x, y, algorithm="two_shot")
-            if not (y == comm.size * (comm.size - 1) / 2 + comm.size * turn).all():
-                wrong.append(turn)
-
-    threads = [
-        threading.Thread(target=talk, args=arguments)
-        for arguments in ((one, np.empty, 500), (other, other.empty, 100))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    ensure_none(wrong)
-    one.Free()
-    other.Free()
 
 
 def test_memory_is_given_back_with_the_array() -> None:
@@ -296,37 +266,3 @@ def test_thousands_of_arrays(short: bool) -> None:
     wrong = [(now, then) for now, then in zip(holdings(), before) if now > then + 2]
     ensure_none(wrong)
     assert not kept.any()
-
-
-@pytest.mark.once
-def test_communicators_leave_nothing_behind() -> None:
-    comm = communicator()
-    arrays = []
-    before = None
-    for turn in range(24):
-        copy = comm.Dup()
-        x = copy.empty(100)
-        copy.Allreduce(MPI.IN_PLACE, x)
-        if turn % 8 == 0:
-            arrays.append(x)
-        del x
-        copy.Free()
-        if turn == 3:
-            before = holdings()
-    barrier()
-    comm.Dup().Free()
-    assert before is not None
-    now = holdings()
-    slack = len(arrays) + 2
-    ensure_none([(now, before)] if any(a > b + slack for a, b in zip(now, before)) else [])
-    for x in arrays:
-        x[:] = 3  # outlives its communicator
-    assert sum(x.sum() for x in arrays) == 300 * len(arrays)
-
-
-def test_memory_has_no_name() -> None:
-    comm = communicator()
-    x = comm.empty(1000)
-    name = mapping_of(x).get("name", "")
-    good = not shares(comm) or (name.startswith("/dev/shm/#") and name.endswith("(deleted)"))
-    ensure(good, name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from failed_calls import and_on, blocking, x
+from failed_calls import and_on, x
 from internals import free_kept, registry, resources
 from mpi4py import MPI
 from reference import agreed, comes, ensure, ensure_none, fresh, raised, unless
@@ -42,7 +42,7 @@ def comm(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
 
 def fail(comm: hpcoll.Communicator) -> None:
     error = raised(
-        lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
+        lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
     )
     ensure(isinstance(error, MismatchError), repr(error))
 
@@ -134,5 +134,5 @@ def test_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
         registry()._free_closed()
         return not registry()._closed
 
-    wrong += [] if comes(all_gone) else [len(registry()._closed)]
+    wrong += unless(comes(all_gone), len(registry()._closed))
     ensure_none(wrong)

@@ -23,7 +23,7 @@ from hpcoll.cli.bench.report import ResultRow, summarise
 from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.command import TuningProgress, configure, request
-from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run, told
+from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, told
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
 from hpcoll.selection.choose import Need, candidates, fitting
@@ -141,39 +141,6 @@ def test_no_table_is_written_of_what_others_disturbed(file: Path, capsys: pytest
     assert not file.exists()
 
 
-@pytest.mark.parametrize("at", ["the model", "allreduce f4 8 B", "allreduce f4"])
-def test_what_was_measured_before_others_came_is_kept(
-    at: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They come while a part of the second column is measured, and stay."""
-    brief(monkeypatch)
-    monkeypatch.setattr(search, "LEAST_S", 0.01)
-    monkeypatch.setattr(search, "PATIENCE", 1e-5)
-    measured, present = search.Quiet.measured, list[str]()
-
-    def beside(self: search.Quiet, what: str, *rest: Any) -> Any:
-        present.extend([what] if what == at else [])
-        return measured(self, what, *rest)
-
-    monkeypatch.setattr(search.Quiet, "measured", beside)
-    monkeypatch.setattr(Watch, "look", lambda self: BUSY if present else QUIET)
-    codes = WORLD.allgather(
-        main(["tune", "--output", str(file), *QUICK, *AMPLE, "--collectives", "barrier,allreduce"])
-    )
-    out, err = capsys.readouterr()
-    assert codes == [2] * WORLD.size
-    if WORLD.rank == 0:
-        kept = f"{file} has what was measured before" if at != "the model" else "nothing is written"
-        assert re.search(
-            f"error: other programs used 0.9 of 2 cores while {at} was .*, {kept}. End other programs", err
-        )
-        lines = [line for line in out.splitlines() if " ranks share " not in line]
-        assert [line.split()[0] for line in lines] == ([] if at == "the model" else ["collective", "barrier"])
-    assert file.exists() is (at != "the model")
-    if file.exists():
-        assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
-
-
 @pytest.mark.parametrize(
     ("looks", "found", "times"),
     [("q", 1, 1), ("bqq", 2, 2), ("bbbqq", 2, 2), ("bqbqb", None, 3), ("b" * 9, None, 1)],
@@ -237,24 +204,6 @@ def test_about_the_time_given_is_taken(file: Path) -> None:
     start = time.process_time()
     assert tune("--output", file, *QUICK, "--seconds", "1") in (0, 2)
     assert time.process_time() - start < 10
-
-
-def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that a test sets: it shows a thousandth of what passes, and 1.5 s more after the second cell began."""
-    wanted = TuneRequest(("allreduce", "bcast"), (8, 1 << 14), (np.dtype("float32"),), 1.0, busy=True)
-    steps, jumps = [], [0.0]
-    brief(monkeypatch, scouts=3, rounds=8)
-    monkeypatch.setattr(search, "perf_counter", lambda: time.perf_counter() / 1000 + sum(jumps))
-
-    def slow(step: Any) -> None:
-        steps.append(step)
-        jumps.append(1.5 if step.done == 1 else 0)
-
-    findings = run(wanted, WORLD, Watch(WORLD), slow)
-    assert findings.sections[0].collectives.keys() == {"allreduce"}
-    assert findings.notes == ["bcast bytes"]
-    assert [(step.done, step.total) for step in steps] == [(0, 4), (1, 4)]
-    assert WORLD.allgather(findings.sections) == [findings.sections] * WORLD.size
 
 
 def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -> None:
@@ -329,24 +278,6 @@ def test_what_was_measured_is_written_before_the_end(file: Path, monkeypatch: py
     brief(monkeypatch)
     assert tune("--output", file, *QUICK, *AMPLE, "--collectives", "barrier,bcast") == INTERRUPTED
     assert [section.collectives.keys() for section in tuning.read(file).sections] == [{"barrier"}]
-
-
-def test_a_file_gets_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("hpcoll.cli.tune.command.time.monotonic", lambda: now[0])
-    progress = TuningProgress()
-    for i in range(50):
-        progress(TuneStep("allreduce f4 8 B", i, 50, 61.4))
-        now[0] += 1
-    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == [
-        "0/50",
-        "10/50",
-        "20/50",
-        "30/50",
-        "40/50",
-    ]
 
 
 def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:

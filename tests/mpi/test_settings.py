@@ -1,47 +1,18 @@
 """Buffer specs as clients write them, derived datatypes on some ranks only, and what the ledger and the environment say about calls."""
 
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
 from internals import resources
-from memory_kinds import Cai, Dlpack
 from mpi4py import MPI
-from reference import communicator, ensure, fresh
+from reference import communicator, fresh
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
 ALGORITHMS = ["direct", "native"]
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("form", range(9))
-def test_forms(form: int, algorithm: str) -> None:
-    """The same four numbers, named in nine ways, summed into one of nine other ways."""
-    comm = communicator()
-    send, recv = np.full(6, comm.rank + 1.0), np.zeros(6)
-    forms: list[Any] = [
-        lambda x: x[1:5],
-        lambda x: (x[1:5], MPI.DOUBLE),
-        lambda x: [x, (4, 1), "d"],
-        lambda x: [x[1:], 4.0, MPI.DOUBLE],
-        lambda x: [MPI.buffer.frombuffer(x[1:]), 4, MPI.DOUBLE],
-        lambda x: [x.view("V8"), 4, 1, MPI.DOUBLE],
-        lambda x: memoryview(x[1:5]),
-        lambda x: Dlpack(x[1:5]),
-        lambda x: Cai(x[1:5]),
-    ]
-    comm.Allreduce(forms[form](send), forms[(form + 1) % len(forms)](recv), algorithm=algorithm)
-    total = comm.size * (comm.size + 1) / 2
-    ensure(recv.tolist() == [0, *[total] * 4, 0], recv)
-
-
-def calls(comm: hpcoll.Communicator) -> dict[str, tuple[int, int]]:
-    """Calls and bytes by operation and algorithm."""
-    return {f"{row.operation}/{row.algorithm}": (row.calls, row.nbytes) for row in comm.ledger.rows()}
 
 
 def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
