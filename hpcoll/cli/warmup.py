@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:  # else it would compile in vain
         raise ArgumentError(f"nothing can be kept: {error}") from None
     importlib.import_module("hpcoll.runtime.engine.entry")
+    importlib.import_module("hpcoll.runtime.engine.comparison")
     for op, dtype in wanted:
         kernel_address(working_op(op, dtype), working_dtype(dtype))
     print(f"the engine and {len(wanted)} kernels are in {printable(str(folder()), LINE)}")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from launching import HEAD, STARTS_JOBS, command, finished, job, spoken
 
+from hpcoll.cli import main
 from hpcoll.cli.trace.owners import find
 from hpcoll.cli.trace.reading import CALL, read
 from hpcoll.comm.telemetry.trace_file import TraceFile
@@ -46,8 +47,7 @@ while True:
         comm.Allreduce(x, y)
     if comm.rank == 1:
         time.sleep(0.05)
-        written = b"".join(one.read_bytes() for one in folder.iterdir())
-        if len(written) > 1 << 20 and b'"cat":"wait"' in written or time.monotonic() > begun + 40:
+        if sum(one.stat().st_size for one in folder.iterdir()) > 1 << 20 or time.monotonic() > begun + 40:
             os.kill(os.getpid(), signal.SIGKILL)
 """
 MANY = """
@@ -91,18 +91,17 @@ os.wait()
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    """Return the events of the one trace in a folder; lines that are torn are left out, one of each rank at most."""
+    """Return the events that Perfetto is given of the one trace in a folder."""
     (path,) = folder.iterdir()
-    first, *texts = path.read_text().splitlines()
-    assert first == "["
-    found, torn = list[dict[str, Any]](), 0
-    for text in filter(None, texts):
-        try:
-            found.append(json.loads(text.removesuffix(",")))
-        except ValueError:
-            torn += 1
-    assert torn <= 2
-    return found
+    found = folder.with_name(f"{folder.name}.json")
+    assert main(["trace", str(path), "--perfetto", str(found)]) == 0
+    made: list[dict[str, Any]] = json.loads(found.read_text())
+    return made
+
+
+def rows(found: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the numbers of rows by their names."""
+    return {one["args"]["name"]: one["tid"] for one in found if one["name"] == "thread_name"}
 
 
 def of(found: list[dict[str, Any]], cat: str, tid: int) -> list[dict[str, Any]]:
@@ -142,19 +141,18 @@ def test_as_perfetto_wants_it(tmp_path: Path) -> None:
     """Slices of a row nest, also of calls in flight that wait for their turn; an arrow has its own number, and leads to a later slice."""
     job(2, MANY, HPCOLL_TRACE=str(tmp_path))
     found = events(tmp_path)
-    rows = {
-        tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid]
-        for tid in {one["tid"] for one in found if "tid" in one}
+    slices = {
+        tid: [one for one in found if one["ph"] == "X" and one["tid"] == tid] for tid in rows(found).values()
     }
-    for slices in rows.values():
-        assert_nested(slices)
+    for row in slices.values():
+        assert_nested(row)
     begins, ends = ([one for one in found if one["ph"] == phase] for phase in "sf")
     pairs = {one["id"]: [one] for one in begins}
     for one in ends:
         pairs[one["id"]].append(one)
     assert len(begins) == len(ends) == len(pairs) > 0
     for begin, end in pairs.values():
-        late, moving = around(begin["ts"], rows[begin["tid"]]), around(end["ts"], rows[end["tid"]])
+        late, moving = (around(one["ts"], slices[one["tid"]]) for one in (begin, end))
         assert (late["cat"], moving["cat"]) == ("call", "moves")
         assert late["ts"] < moving["ts"]
     (path,) = tmp_path.iterdir()
@@ -171,12 +169,12 @@ def test_what_is_written(tmp_path: Path) -> None:
     """Every call is a slice on the row of its rank; the waits for the rank that slept are inside of them, with arrows from its calls."""
     job(2, CALLS, HPCOLL_TRACE=str(tmp_path / "new" / "folder"))
     (path,) = (tmp_path / "new" / "folder").iterdir()
-    # all of it is one array, but for the bracket that may be missing
-    json.loads(path.read_text().rstrip().removesuffix(",") + "]")
     found = events(path.parent)
-    rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
-    assert rows == {0: "rank 0", 16: "rank 1", 1: "rank 0 in flight 1", 17: "rank 1 in flight 1"}
-    for tid in (0, 16):
+    tids = rows(found)
+    assert set(tids) == {"rank 0", "rank 1", "rank 0 in flight 1", "rank 1 in flight 1"}
+    late_row, own_row = tids["rank 1"], tids["rank 0"]
+    for rank in range(2):
+        tid = tids[f"rank {rank}"]
         calls = of(found, "call", tid)
         assert [one["name"] for one in calls].count("Allreduce") == 43
         first = next(one for one in calls if one["name"] == "Allreduce")
@@ -193,21 +191,21 @@ def test_what_is_written(tmp_path: Path) -> None:
         assert [one["args"]["comm"].rpartition(" ")[0] for one in calls if one["name"] == "Barrier"] == [
             'a "name"'
         ]
-        assert [one["name"] for one in of(found, "call", tid + 1)] == ["Ibcast"]
+        assert [one["name"] for one in of(found, "call", tids[f"rank {rank} in flight 1"])] == ["Ibcast"]
         regions = of(found, "region", tid)
         assert sorted(one["name"] for one in regions) == ["step", "step/halo", "step/halo", "step/halo"]
         named = [one for one in calls if one["args"].get("region") == "step/halo"]
         assert len(named) == 3
         assert all(inside(one, [outer for outer in regions if outer["name"] == "step/halo"]) for one in named)
-    waits = [one for one in of(found, "wait", 0) if one["ph"] == "X" and one["dur"] > 8000]
-    slept = [one for one in waits if inside(one, of(found, "call", 0))]
+    waits = [one for one in of(found, "wait", own_row) if one["ph"] == "X" and one["dur"] > 8000]
+    slept = [one for one in waits if inside(one, of(found, "call", own_row))]
     assert len(slept) >= 5, waits  # on a busy machine the other rank may sleep, too
     assert {one["args"]["for"] for one in slept} == {1}
-    begins = {one["id"]: one for one in of(found, "late", 16) if one["ph"] == "s"}
-    ends = {one["id"]: one for one in of(found, "late", 0) if one["ph"] == "f"}
+    begins = {one["id"]: one for one in of(found, "late", late_row) if one["ph"] == "s"}
+    ends = {one["id"]: one for one in of(found, "late", own_row) if one["ph"] == "f"}
     assert len(ends) >= 5
-    assert all(inside(begins[number], of(found, "call", 16)) for number in ends)
-    assert all(inside(one, of(found, "call", 0)) for one in ends.values())
+    assert all(inside(begins[number], of(found, "call", late_row)) for number in ends)
+    assert all(inside(one, of(found, "call", own_row)) for one in ends.values())
     moved = [one["args"]["bytes"] for one in found if one["name"] == "rank 1 total"]
     assert moved == sorted(moved)
     assert moved[-1] >= 40 * 24
@@ -238,13 +236,14 @@ def test_steps(tmp_path: Path, shm: str) -> None:
     """
     said, _ = job(3, STEPS, HPCOLL_TRACE=f"{tmp_path}:steps", HPCOLL_SHM=shm)
     found = events(tmp_path)
-    rows = {one["tid"]: one["args"]["name"] for one in found if one["name"] == "thread_name"}
-    assert (rows[16], rows[17]) == ("rank 1", "rank 1 steps")
+    tids = rows(found)
     for rank, texts in said.items():
-        at = 16 * rank + 1
-        calls, steps = of(found, "call", at - 1), of(found, "step", at)
+        at, calls_at = tids[f"rank {rank} steps"], tids[f"rank {rank}"]
+        calls, steps = of(found, "call", calls_at), of(found, "step", at)
         lost = sum(
-            one["args"]["steps"] for one in found if one.get("cat") == "missing steps" and one["tid"] == at
+            int(one["name"].split()[0])
+            for one in of(found, "missing", calls_at)
+            if one["name"].endswith("steps before are missing")
         )
         rings = [one["args"]["call"] for one in calls if one["args"].get("algorithm") == "ring"]
         for call, text, more in zip(rings, texts.splitlines(), (0, lost), strict=True):
@@ -268,20 +267,20 @@ def test_steps(tmp_path: Path, shm: str) -> None:
             for one in steps[::100]
         )
         assert any(
-            one["tid"] % 16 > 2 and one["tid"] // 16 == rank for one in found if one.get("cat") == "step"
+            of(found, "step", tid) for name, tid in tids.items() if name.startswith(f"rank {rank} in flight")
         )
 
 
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("steps", ["", ":steps"])
 def test_killed(tmp_path: Path, steps: str) -> None:
-    """What was written before a rank was killed can be read, of all ranks, also who waited, which they tell each other all the time."""
+    """What was written before a rank was killed can be read, of all ranks, also who waited."""
     assert finished(command(2, KILLED), {"HPCOLL_TRACE": f"{tmp_path}{steps}"}).returncode != 0
     found = events(tmp_path)
     assert any(one.get("cat") == "step" for one in found) == bool(steps)
     assert any(one.get("cat") == "wait" for one in found)
     for rank in range(2):
-        numbers = [one["args"]["call"] for one in of(found, "call", 16 * rank)]
+        numbers = [one["args"]["call"] for one in of(found, "call", rows(found)[f"rank {rank}"])]
         assert len(numbers) > 100
         assert len(set(numbers)) == len(numbers)
 
@@ -290,7 +289,7 @@ def test_nobody_can_guess_or_read_its_file(tmp_path: Path) -> None:
     """Its name has 64 random bits; it is this user's alone, for the arguments of the program are in it."""
     job(2, "comm.Barrier()", HPCOLL_TRACE=str(tmp_path), SLURM_JOB_ID="17")
     (path,) = tmp_path.iterdir()
-    assert re.fullmatch(r".*-17-[0-9a-f]{16}\.json", path.name)
+    assert re.fullmatch(r".*-17-[0-9a-f]{16}\.trace", path.name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

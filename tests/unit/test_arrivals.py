@@ -2,11 +2,11 @@
 
 import json
 import tracemalloc
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_cases import Run, said_as
 
 from hpcoll.analysis import event_loop
 from hpcoll.analysis.cost import Levels, Network
@@ -88,41 +88,32 @@ def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
         assert message in capsys.readouterr().err
 
 
-def event(category: str, name: str, rank: int, begin: float, end: float, lane: int = 0, **args: Any) -> str:
-    """Return a slice of a trace; times in milliseconds."""
-    where = {"pid": 0, "tid": 16 * rank + lane, "ts": 1e3 * begin, "dur": 1e3 * (end - begin)}
-    return json.dumps({"ph": "X", "cat": category, "name": name, **where, "args": args}) + ",\n"
+def loop(late_ms: float, nranks: int = 4, nsteps: int = 10, *, of_last: int = 10) -> Run:
+    """Return a trace: 10 ms of computing, the last rank's longer, then an allreduce that takes 0.5 ms, in each step.
 
-
-def loop(late_ms: float, nranks: int = 4, nsteps: int = 10) -> Iterator[str]:
-    """Yield a trace: 10 ms of computing, the last rank's longer, then an allreduce that takes 0.5 ms, in each step."""
-    yield "[\n"
-    begins = 1.0
+    The last rank makes so many of them.
+    """
+    run, begins = Run(nranks, per_host=nranks), 1000.0
     for number in range(1, nsteps + 1):
-        ends = begins + 10.5 + late_ms
+        ends = begins + 10_500 + 1000 * late_ms
         for rank in range(nranks):
-            what: dict[str, Any] = {
-                "call": number,
-                "comm": "MPI_COMM_WORLD",
-                "bytes": 1 << 20,
-                "algorithm": "ring",
-                "type": "float64",
-                "op": "sum",
-            }
-            yield event("call", "Allreduce", rank, begins + 10 + late_ms * (rank == nranks - 1), ends, **what)
-            yield event("region", "step", rank, begins, ends)
+            comes = begins + 10_000 + 1000 * late_ms * (rank == nranks - 1)
+            if rank < nranks - 1 or number <= of_last:
+                run.call(rank, "Allreduce", number, comes, ends)
+            run.region(rank, "step", begins, ends)
         begins = ends
+    return run
 
 
-def replayed(tmp_path: Path, lines: Iterable[str], *arguments: str) -> dict[str, Any]:
+def replayed(tmp_path: Path, content: bytes, *arguments: str) -> dict[str, Any]:
     """Return the replays of a trace by their names."""
-    (tmp_path / "trace.json").write_text("".join(lines))
+    (tmp_path / "run.trace").write_bytes(content)
     assert (
         main(
             [
                 "simulate",
                 "--arrivals",
-                str(tmp_path / "trace.json"),
+                str(tmp_path / "run.trace"),
                 *arguments,
                 "--json",
                 str(tmp_path / "found.json"),
@@ -134,7 +125,7 @@ def replayed(tmp_path: Path, lines: Iterable[str], *arguments: str) -> dict[str,
 
 
 def test_a_replay_says_what_a_late_rank_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = replayed(tmp_path, loop(5.0), "--on-time", "3", "--on-time", "1,2", "--on-time", "all")
+    found = replayed(tmp_path, loop(5.0).content(), "--on-time", "3", "--on-time", "1,2", "--on-time", "all")
     assert found["measured"]["run"] == pytest.approx(0.155)
     assert found["measured"]["steps"] == pytest.approx([0.0155] * 10)
     assert (
@@ -152,7 +143,7 @@ def test_a_replay_elsewhere_takes_what_calls_take_there(tmp_path: Path) -> None:
     """The ring's closed form, without what calls took longer than simulated where the trace was made."""
     found = replayed(
         tmp_path,
-        loop(0.0),
+        loop(0.0).content(),
         "--ranks-per-node",
         "1",
         "--network",
@@ -160,62 +151,48 @@ def test_a_replay_elsewhere_takes_what_calls_take_there(tmp_path: Path) -> None:
     )
     ring = 6 * (1e-5 + 2**18 / 125e6)
     assert found["elsewhere"]["steps"] == pytest.approx([0.010 + ring] * 10)
-    chosen = replayed(tmp_path, loop(0.0), "--ranks-per-node", "1", "--network", "ethernet", "--choose")
+    chosen = replayed(
+        tmp_path, loop(0.0).content(), "--ranks-per-node", "1", "--network", "ethernet", "--choose"
+    )
     assert chosen["elsewhere"]["run"] < found["elsewhere"]["run"] * 1.1
 
 
 def test_calls_in_flight_hide_their_time_behind_computing(tmp_path: Path) -> None:
     """Rank 1 comes 3 ms late; rank 0 computes 4 ms and then waits for nothing, or without computing for all of it."""
-    what: dict[str, Any] = {
-        "call": 1,
-        "comm": "MPI_COMM_WORLD",
-        "bytes": 8,
-        "algorithm": "recursive_doubling",
-    }
 
-    def lines(computes: float) -> Iterator[str]:
-        yield "[\n"
-        for rank, begin in ((0, 1.0), (1, 4.0)):
+    def content(computes: float) -> bytes:
+        run, what = Run(2), {"count": 1, "algorithm": "recursive_doubling"}
+        for rank, begin in ((0, 1000.0), (1, 4000.0)):
             waits = begin + computes
-            ends = max(4.1, waits)
-            yield event("call", "Iallreduce", rank, begin, 4.1, lane=1, **what)
-            yield event("in wait", "Wait Iallreduce", rank, waits, ends, **what)
-            yield event(
-                "call",
-                "Barrier",
-                rank,
-                ends + 1,
-                12.0,
-                **what | {"call": 1, "bytes": -1, "algorithm": "dissemination"},
-            )
+            ends = max(4100, waits)
+            run.call(rank, "Allreduce", 1, begin, 4100, lane=1, wait=(waits, ends), **what)  # type: ignore[arg-type]
+            run.call(rank, "Barrier", 1, ends + 1000, 12_000, algorithm="dissemination")
+        return run.content()
 
-    hidden = replayed(tmp_path, lines(4.0), "--on-time", "1")
+    hidden = replayed(tmp_path, content(4000.0), "--on-time", "1")
     assert hidden["measured"]["run"] == pytest.approx(0.011)
     # 4 and 1 ms of computing, and the barrier's 3
     assert hidden["rank 1 on time"]["run"] == pytest.approx(0.008, rel=0.01)
-    waited = replayed(tmp_path, lines(0.0), "--on-time", "1")
+    waited = replayed(tmp_path, content(0.0), "--on-time", "1")
     assert waited["rank 1 on time"]["run"] == pytest.approx(waited["measured"]["run"] - 0.003, rel=0.01)
 
 
 def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Calls that a killed rank has not made count as computing of the others."""
-    lines = list(loop(5.0))
-    found = replayed(
-        tmp_path, [line for line in lines if '"call": 10' not in line or '"tid": 48' not in line]
-    )
+    found = replayed(tmp_path, loop(5.0, of_last=9).content())
     assert found["measured"]["run"] == pytest.approx(0.155)
     assert "1 call not known of all ranks" in capsys.readouterr().out
     for arguments, message in (
         (
-            ["--arrivals", str(tmp_path / "trace.json"), "--on-time", "4"],
+            ["--arrivals", str(tmp_path / "run.trace"), "--on-time", "4"],
             "on-time must be all, or some of ranks 0-3 with commas, got '4'",
         ),
         (
-            ["allreduce", "--arrivals", str(tmp_path / "trace.json")],
+            ["allreduce", "--arrivals", str(tmp_path / "run.trace")],
             "takes the calls from the trace, got collective 'allreduce'",
         ),
         (
-            ["--arrivals", str(tmp_path / "trace.json"), "--late", "1:2ms"],
+            ["--arrivals", str(tmp_path / "run.trace"), "--late", "1:2ms"],
             "takes the calls from the trace, got late",
         ),
         ([], "simulate needs a collective, a file or --arrivals, got none of them"),
@@ -226,12 +203,13 @@ def test_what_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_ranks_that_a_trace_lacks_take_no_room(tmp_path: Path) -> None:
     """A rank may have any number: what is replayed is what the trace has, and the rank is known by its number."""
-    far = 2**31 - 2
-    lines = [line.replace('"tid": 48', f'"tid": {16 * far}') for line in loop(5.0)]
-    assert sum(str(16 * far) in line for line in lines) > 10
+    far, run = 2**31 - 2, loop(5.0)
+    content = b"".join(map(run.of_rank, range(3))) + said_as(run.of_rank(3), b'"rank":3', b'"rank":%d' % far)
     tracemalloc.start()
-    found = replayed(tmp_path, lines, "--on-time", str(far))
+    found = replayed(tmp_path, content, "--on-time", str(far))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 << 20
-    assert found["simulated"]["run"] == pytest.approx(replayed(tmp_path, loop(5.0))["simulated"]["run"])
+    assert found["simulated"]["run"] == pytest.approx(
+        replayed(tmp_path, loop(5.0).content())["simulated"]["run"]
+    )

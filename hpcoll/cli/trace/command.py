@@ -11,10 +11,10 @@ from hpcoll.cli import output
 from hpcoll.cli.output import grid, print_lines, wrapped
 from hpcoll.cli.trace import compare
 from hpcoll.cli.trace.owners import SliceWaits, find
-from hpcoll.cli.trace.reading import OTHER, RunTrace, read
+from hpcoll.cli.trace.reading import OTHER, SERVICE, STEP, RunTrace, read
 from hpcoll.cli.trace.summary import facts, missing, operations, rank_waits, slices_by_name
 
-_TRACE = ".json"  # the suffix of traces
+_TRACE = ".trace"  # the suffix of traces
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,17 +27,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with a timeline that needs no network"
     )
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write what ui.perfetto.dev and chrome://tracing open"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print who waited for whom, or what differs between two runs."""
-    if arguments.html:
-        if arguments.html.suffix == _TRACE:  # of which --html before the files takes the first
+    written = {"--html": arguments.html, "--perfetto": arguments.perfetto}
+    for option, file in written.items():
+        if file and file.suffix == _TRACE:  # of which an option before the files takes the first
             raise ArgumentError(
-                f"--html takes the name of the page to write, got {quoted(str(arguments.html))}, which is a trace's"
+                f"{option} takes the name of the file to write, got {quoted(str(file))}, which is a trace's"
             )
-        output.check(arguments.html)
-    trace = read(arguments.files, steps=bool(arguments.html))
+        if file:
+            output.check(file)
+    trace = read(arguments.files, SERVICE if arguments.perfetto else STEP if arguments.html else OTHER)
     waits = find(trace)
     ranks = rank_waits(trace, waits)
     if arguments.html:  # first of all: whoever reads the text may stop
@@ -45,6 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         title = ", ".join(Path(file).name for file in arguments.files)
         output.write(arguments.html, page(trace, waits, ranks, facts(trace), title))
+    if arguments.perfetto:
+        from hpcoll.cli.trace.perfetto import text
+
+        output.write(arguments.perfetto, text(trace, waits))
     if arguments.against:
         print_lines(_comparison(trace, waits, arguments.against))
     else:

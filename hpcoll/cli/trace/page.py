@@ -49,7 +49,7 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
     columns, packed = _columns(trace, waits, order)
     about = {
         "span": float((trace.start + trace.length).max() - trace.start.min()),
-        "hosts": list(_hosts(trace).values()),
+        "hosts": trace.hosts,
         "rows": list(_rows(trace)),
         "tracks": tracks,
         "kinds": trace.kinds,
@@ -91,23 +91,15 @@ def _legend(trace: RunTrace) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def _hosts(trace: RunTrace) -> dict[int, str]:
-    return {
-        row.host: trace.hosts.get(row.host, f"node {row.host}")
-        for row in sorted(trace.rows, key=lambda row: row.host)
-    }
-
-
 def _rows(trace: RunTrace) -> Iterator[dict[str, Any]]:
-    places = {host: place for place, host in enumerate(_hosts(trace))}
-    for row, one in enumerate(trace.rows):
-        label = f"rank {one.rank}" if one.rank >= 0 else trace.row_names.get(row, one.tid)
-        yield {"label": label, "host": places[one.host], "rank": one.rank}
+    for row in trace.rows:
+        label = f"rank {row.rank}" if row.rank >= 0 else row.name
+        yield {"label": label, "host": row.host, "rank": row.rank}
 
 
 def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarray]:
     """Return what kind a track is of, its row, first slice and end; and the order of the slices. Those of a track do not overlap."""
-    sorts = np.array([1, 1, 0, 3, 4], np.int8)[trace.category]  # regions above calls
+    sorts = np.array([1, 1, 0, 3, 4, 1], np.int8)[trace.category]  # regions above calls
     sorts[(trace.category == CALL) & (trace.lane > 0)] = 2
     rows = sorted(
         range(len(trace.rows)),

@@ -1,45 +1,57 @@
-"""The trace of one run, read from its files into columns: 33 bytes for each slice, 32 for each wait, and every text once."""
+"""The trace of one run, read from its files into columns: records of calls as ranks have written them, and slices for the timeline."""
 
-import math
-from array import array
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import reading
 from hpcoll.base.json_fields import MAX_INTEGER
-from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
-from hpcoll.cli.trace.events import Event, EventLines, Slices, began, blocks
+from hpcoll.base.text import LINE, MAX_RANKS, format_nbytes, printable, quoted
+from hpcoll.cli.trace import foreign
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.telemetry.trace_blocks import MAGIC, Block, blocks
 
 # categories of slices; OTHER: of other tools; a `RunTrace` has the first ones
-CALL, IN_WAIT, REGION, OTHER, STEP, WAIT, SERVICE = range(7)
-LANES = 16  # rows of a rank, at most
-_CATEGORIES = {
-    "call": CALL,
-    "in wait": IN_WAIT,
-    "region": REGION,
-    "step": STEP,
-    "service": SERVICE,
-    "moves": SERVICE,
+CALL, IN_WAIT, REGION, OTHER, STEP, SERVICE = range(6)
+_LATEST_NS, _MOST_COUNT = 1 << 62, 1 << 42  # of times; of bytes or elements in a call
+_MIX = (-7046029254386353131, -4417276706812531889, 1609587929392839161, 6364136223846793005)
+_CODE, _SEGMENT = (1 << f.STEP_SEGMENT_AT) - 1, (1 << f.STEP_PEER_AT - f.STEP_SEGMENT_AT) - 1
+_WIDTHS = {"calls": f.RECORD_NFIELDS, "left": 3, "steps": f.STEP_NFIELDS}
+_STEPS = {  # of an operation: its kind, and its name
+    Code.RECV: ("receive", "receive{nbytes} from {peer}"),
+    Code.SEND: ("send", "send{nbytes} to {peer}"),
+    Code.POST: ("send", "send{nbytes} to {peer}"),
+    Code.WAIT: ("wait", "wait for {peer}"),
+    Code.AWAIT: ("wait", "wait for {peer}"),
+    Code.DRAIN: ("wait", "wait until {peer} has read"),
+    Code.UNREAD: ("wait", "wait until {peer} has read"),
+    Code.RESERVE: ("wait", "wait for room"),
+    Code.COPY: ("copy", "copy{nbytes}"),
+    Code.STAGE: ("copy", "copy{nbytes}"),
+    Code.REDUCE: ("reduce", "reduce{nbytes}"),
 }
-_FARTHEST_US = 1e17  # of times, some 3000 years
 
 
 class CallKind(NamedTuple):
     """The calls that are alike in all but their times; texts are empty, numbers -1, where the trace says nothing."""
 
     name: str
-    comm: str
-    nbytes: int
-    nelements: int
-    type: str
-    op: str
-    root: int  # rank of the communicator
-    algorithm: str
-    at: str
-    region: str
-    lane: int  # message context of the communicator; each counts its calls
+    comm: str = ""
+    nbytes: int = -1
+    nelements: int = -1
+    type: str = ""
+    op: str = ""
+    root: int = -1  # rank of the communicator
+    algorithm: str = ""
+    at: str = ""
+    region: str = ""
+    lane: int = 0  # message context of the communicator; each counts its calls
+    peer: int = -1  # of a step
+    segment: int = -1  # of a step
 
     @property
     def method(self) -> str:
@@ -50,31 +62,60 @@ class CallKind(NamedTuple):
 class TraceRow(NamedTuple):
     """A row of the timeline; ``rank`` and ``lane`` are -1 in traces of other tools."""
 
-    host: int  # key of `Trace.hosts`
-    tid: str
+    host: int  # position in `RunTrace.hosts`
     rank: int
+    lane: int  # 0: blocking calls and regions; the others alike on all ranks
+    name: str
+
+
+class Context(NamedTuple):
+    """A message context of a rank, while it serves one communicator."""
+
+    rank: int  # in MPI_COMM_WORLD
+    comm: str
     lane: int
+    form: str
+    at: int  # rank of the communicator
+    size: int
+    sources: list[int]  # from which it receives in neighbourhood collectives
+
+
+class Signature(NamedTuple):
+    """The signature of a call: what is alike in calls but for count, place and region."""
+
+    name: str = "a call"
+    service: bool = False
+    type: str = ""
+    op: str = ""
+    root: int = -1
+    algorithm: str = ""
+    nbytes: int = -1  # of a count of 1; -1: not known
+    per_element: int = 0  # of a count; 0: not known
 
 
 class RunTrace(NamedTuple):
-    """The trace of a run; times are microseconds."""
+    """The trace of a run; times of slices are microseconds."""
 
-    rows: Sequence[TraceRow]
-    row_names: dict[int, str]  # by position in `rows`, where the file has one
-    hosts: dict[int, str]  # by number of the node
+    rows: list[TraceRow]
+    hosts: list[str]
     about: dict[int, dict[str, Any]]  # what each rank says of itself
-    kinds: Sequence[CallKind]
+    kinds: list[CallKind]
     nranks: int  # of the run; 0: not known
     lost: int  # calls that were too fast to be written
+    lost_at: list[tuple[int, float, str]]  # rows, times, and what was lost there in words
+    contexts: list[Context]
+    records: np.ndarray  # int64 (n, RECORD_NFIELDS) of all calls, on one clock
+    context: np.ndarray  # of each record: position in `contexts`
+    call_number: np.ndarray  # of each record
+    service: np.ndarray  # bool, of each record
     row: np.ndarray  # of each slice: position in `rows`
     category: np.ndarray
     kind: np.ndarray  # position in `kinds`
     number: np.ndarray  # of the call; -1: none
+    record: np.ndarray  # of the call: position in `records`; -1: none
     start: np.ndarray
     length: np.ndarray
-    waits: np.ndarray  # structured: row, number, start, length, owner
-
-    rank: np.ndarray  # of each slice
+    rank: np.ndarray
     lane: np.ndarray
 
     def numbers(self, *fields: str) -> list[int]:
@@ -84,41 +125,31 @@ class RunTrace(NamedTuple):
 
     def host_of(self) -> dict[int, str]:
         """Return the host of each rank."""
-        return {row.rank: self.hosts.get(row.host, f"node {row.host}") for row in self.rows if row.rank >= 0}
+        return {row.rank: self.hosts[row.host] for row in self.rows if row.rank >= 0}
 
     def clock_error_us(self, rank: int) -> float:
         """Return by how much the clock of a rank may differ from the others', 0 where the trace does not say."""
         error = self.about.get(rank, {}).get("clock_error_us", 0)
-        return float(error) if isinstance(error, int | float) and 0 <= error <= _FARTHEST_US else 0.0
+        return float(error) if isinstance(error, int | float) and 0 <= error <= foreign.FARTHEST_US else 0.0
 
 
-def read(files: Sequence[str], *, steps: bool = False) -> RunTrace:
-    """Read the files of one run, with the steps of calls if wanted; ArgumentError names file and line of what is no trace."""
-    reader = _TraceReader(STEP if steps else OTHER)
+def read(files: Sequence[str], last: int = OTHER) -> RunTrace:
+    """Read the files of one run, with slices of the categories up to ``last``; ArgumentError names the place of what is no trace."""
+    reader = _TraceReader()
     for file in files:
-        reader.file = file
-        for block in blocks(file):
-            index = -1
-            try:
-                reader.take_slices(block)
-                for index, event in enumerate(block.events()):  # noqa: B007
-                    reader.take(event)
-            except ArgumentError:
-                raise
-            except (ValueError, TypeError, AttributeError, LookupError) as error:
-                text = (
-                    error
-                    if isinstance(error, _Bad)
-                    else "expected an event with ts, dur, pid, tid and args, got another object"
-                )
-                raise block.refused(index, ValueError(text)) from None
-    if not reader.slices[0]:
+        try:
+            with reading(file) as opened:
+                ours = opened.read(len(MAGIC)) == MAGIC
+                for block in blocks(opened) if ours else ():
+                    reader.take(file, block)
+        except OSError as error:
+            raise ArgumentError(f"cannot read {printable(file, LINE)}: {error.strerror}") from None
+        if not ours:
+            reader.foreign += foreign.slices(file)
+    trace = reader.trace(last)
+    if not len(trace.start):
         raise ArgumentError(f"{printable(', '.join(files), LINE)}: expected a trace, got no slices")
-    return reader.trace()
-
-
-class _Bad(ValueError):
-    """An event that is refused, and why."""
+    return trace
 
 
 class _Numbers(dict[Any, int]):
@@ -129,222 +160,315 @@ class _Numbers(dict[Any, int]):
         return self[value]
 
 
+class _Process:
+    """The names of one rank, by the numbers that its records have."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, Any] = {}
+        self.contexts = dict[int, int]()
+        self.places, self.regions = dict[int, str](), dict[int, str]()
+        self.signatures = dict[int, Signature]()
+
+
+class _Records:
+    """Records of one kind, as they come: whose they are, the number of the first one of each block, and themselves."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._blocks: list[tuple[int, int, np.ndarray]] = []
+
+    def add(self, owner: int, first: int, records: np.ndarray) -> None:
+        self._blocks.append((owner, first, records))
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return all records, the owner of each, and the number of each."""
+        owners, firsts, parts = zip(*self._blocks) if self._blocks else ((), (), ())
+        lengths = np.array([len(part) for part in parts], np.int64)
+        records = np.concatenate([np.empty((0, self._width), np.int64), *parts])
+        begins = np.cumsum(lengths) - lengths
+        numbers = np.arange(len(records)) + np.repeat(np.array(firsts, np.int64) - begins, lengths)
+        return records, np.repeat(np.array(owners, np.int64), lengths), numbers
+
+
 class _TraceReader:
-    """The columns while they grow."""
+    """The blocks of a run, while they are read."""
 
-    def __init__(self, last: int) -> None:
-        self.file, self.last = "", last  # category of slices that are wanted
-        self.rows, self.kinds, self.pids = _Numbers(), _Numbers(), _Numbers()
-        self.tracks = dict[tuple[Any, Any, bool], int]()
-        self.row_names, self.hosts = dict[tuple[Any, Any], str](), dict[int, str]()
-        self.about, self.about_in = dict[int, dict[str, Any]](), dict[int, str]()
-        self.slices: tuple[array[Any], ...] = (
-            array("i"),
-            array("b"),
-            array("i"),
-            array("q"),
-            array("d"),
-            array("d"),
-        )
-        self.waits: tuple[array[Any], ...] = array("i"), array("q"), array("d"), array("d"), array("i")
-        self.forms = dict[bytes, tuple[int, int, int, int]]()
-        self.lost = 0
-        self.open = dict[tuple[Any, Any], list[Event]]()
-        self.phases: dict[Any, Callable[[Event], None]] = {
-            "X": self._slice,
-            "M": self._metadata,
-            "B": self._begin,
-            "E": self._end,
-            "i": self._note,
-        }
+    def __init__(self) -> None:
+        self.foreign: list[foreign.ForeignSlice] = []
+        self._processes = dict[int, _Process]()
+        self._files = dict[int, str]()  # in which each rank is introduced
+        self._contexts: list[Context] = []
+        self._records = {what: _Records(width) for what, width in _WIDTHS.items()}
+        self._lost = list[tuple[int, int, int, str]]()  # context, time, how many, of what
 
-    def take(self, event: Event) -> None:
-        """Add an event to the columns; those of other phases say nothing that the slices do not."""
-        phase = self.phases.get(event.get("ph"))
-        if phase:
-            phase(event)
-
-    def take_slices(self, block: EventLines) -> None:
-        """Add those slices of a block that are as hpcoll writes them; none where one of them is bad, which is found line by line."""
+    def take(self, file: str, block: Block) -> None:
+        """Add a block of a file."""
         try:
-            found = block.slices()
-            if found is not None:
-                self._add(found)
-        except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
-            block.whole()
-
-    def _add(self, found: Slices) -> None:
-        here = {form: number for number, form in enumerate(dict.fromkeys(found.forms))}
-        for form in [form for form in here if form not in self.forms]:
-            self.forms[form] = self._form(Slices.event(form))
-        known = np.array([self.forms[form] for form in here], np.int64).reshape(-1, 4)
-        category, row, kind, owner = known[[here[form] for form in found.forms]].reshape(-1, 4).T
-        times, number = np.array([found.starts, found.lengths]), np.array(found.numbers, np.int64)
-        if not (times <= _FARTHEST_US).all():
-            raise ValueError
-        added = (
-            (category <= self.last, self.slices, (row, category, kind, number, *times)),
-            (category == WAIT, self.waits, (row, number, *times, owner)),
-        )
-        for chosen, columns, every in added:
-            for column, values in zip(columns, every):
-                column.frombytes(values[chosen].astype(column.typecode).tobytes())
-
-    def _form(self, event: Event) -> tuple[int, int, int, int]:
-        """Return category, row, kind and the rank that is awaited of a slice, whatever its number and times."""
-        category, args = event.get("cat"), event.get("args") or {}
-        if category == "wait" and "for" in args:
-            owner = args["for"]
-            if not (isinstance(owner, int) and 0 <= owner < MAX_RANKS):
-                raise _Bad(f"expected a rank that is awaited, got {quoted(owner)}")
-            return WAIT, self._row(event, True), -1, owner
-        ours = _CATEGORIES.get(category, OTHER) if isinstance(category, str) else OTHER
-        if ours != REGION and "call" not in args:
-            ours = OTHER
-        return ours, self._row(event, ours != OTHER), self._kind(str(event.get("name", "")), args), -1
-
-    def _slice(self, event: Event) -> None:
-        start, length = event["ts"], event.get("dur", 0)
-        if "issued" in event:
-            start, length = began(start, length, event["issued"])
-        if not (-_FARTHEST_US <= start <= _FARTHEST_US and 0 <= length <= _FARTHEST_US):
-            raise _Bad(
-                f"expected finite times and a duration of at least 0, got ts {quoted(start)}, dur {quoted(length)}"
+            self._take(file, json.loads(block.text), block.records)
+        except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+            said = (
+                error if isinstance(error, ArgumentError) else "expected a block of a trace, got another one"
             )
-        category, row, kind, owner = self._form(event)
-        number = _call_number((event.get("args") or {}).get("call", -1)) if category != OTHER else -1
-        if category == WAIT:
-            for column, value in zip(self.waits, (row, number, start, length, owner)):
-                column.append(value)
-        elif category <= self.last:
-            for column, value in zip(self.slices, (row, category, kind, number, start, length)):
-                column.append(value)
+            raise ArgumentError(f"{printable(file, LINE)}, byte {block.at}: {said}") from None
 
-    def _row(self, event: Event, ours: bool) -> int:
-        pid, tid = event.get("pid", 0), event.get("tid", 0)
-        track = self.tracks.get((pid, tid, ours))
-        if track is None:
-            rank, lane = divmod(tid, LANES) if ours else (-1, -1)
-            if ours and not (isinstance(tid, int) and 0 <= rank < MAX_RANKS):
-                raise _Bad(f"expected the tid of a rank and a lane, got {quoted(tid)}")
-            track = self.tracks[pid, tid, ours] = self.rows[
-                TraceRow(self.pids[pid], printable(str(tid)), rank, lane)
-            ]
-        return track
-
-    def _kind(self, name: str, args: dict[str, Any]) -> int:
-        get = args.get
-        key = (
-            name,
-            get("comm", ""),
-            get("bytes", -1),
-            get("count", -1),
-            get("type", ""),
-            get("op", ""),
-            get("root", -1),
-            get("algorithm", ""),
-            get("at", ""),
-            get("region", ""),
-            get("lane", 0),
-        )
-        found = self.kinds.get(key)
-        return self.kinds[key] if found is None else found
-
-    def _metadata(self, event: Event) -> None:
-        args, name = event.get("args", {}), event.get("name")
-        if name == "process_name":
-            self.hosts[self.pids[event.get("pid", 0)]] = printable(str(args["name"]))
-        elif name == "thread_name":
-            self.row_names[event.get("pid", 0), event.get("tid", 0)] = printable(str(args["name"]))
-        elif name == "hpcoll" and isinstance(rank := args.get("rank"), int):
-            if rank in self.about_in:
-                both = (
-                    f"{quoted(self.about_in[rank])} and {quoted(self.file)}"
-                    if self.about_in[rank] != self.file
-                    else quoted(self.file)
-                )
-                raise _Bad(
+    def _take(self, file: str, about: dict[str, Any], content: bytes) -> None:
+        rank = _whole(about["rank"], MAX_RANKS - 1)
+        process = self._processes.setdefault(rank, _Process())
+        if "version" in about:
+            if rank in self._files:
+                both = " and ".join(quoted(one) for one in dict.fromkeys((self._files[rank], file)))
+                raise ArgumentError(
                     f"expected the trace of one run, got rank {rank} twice, in {both}; --against compares two runs"
                 )
-            self.about[rank], self.about_in[rank] = args, self.file
-
-    def _begin(self, event: Event) -> None:
-        self.open.setdefault((event.get("pid", 0), event.get("tid", 0)), []).append(event)
-
-    def _end(self, event: Event) -> None:
-        begun = self.open.get((event.get("pid", 0), event.get("tid", 0)))
-        if begun:
-            first = begun.pop()
-            self._slice({**event, **first, "dur": max(0, event["ts"] - first["ts"])})
-
-    def _note(self, event: Event) -> None:
-        if event.get("cat") == "missing":
-            self.lost += max(0, _call_number(event["args"]["calls"]))
-
-    def trace(self) -> RunTrace:
-        """Return the columns as arrays."""
-        names = (
-            ("row", np.int32),
-            ("number", np.int64),
-            ("start", np.float64),
-            ("length", np.float64),
-            ("owner", np.int32),
-        )
-        waits = np.empty(len(self.waits[0]), list(names))
-        for (name, _), column in zip(names, self.waits):
-            waits[name] = column
-        said = [about.get("ranks", 0) for about in self.about.values()]
-        nranks = max((one for one in said if isinstance(one, int) and one <= MAX_RANKS), default=0)
-        rows = [_of_ranks(row, nranks) for row in self.rows]
-        columns = [np.array(column) for column in self.slices]
-        lanes = np.array([(row.rank, row.lane) for row in rows], np.int32)[columns[0]]
-        named = {
-            row: self.row_names[pid, tid]
-            for (pid, tid, _), row in self.tracks.items()
-            if (pid, tid) in self.row_names
+            process.about, self._files[rank] = about, file
+        if "context" in about:
+            process.contexts[_whole(about["context"])] = len(self._contexts)
+            self._contexts.append(_context(rank, about))
+        process.places |= _texts(about.get("places", {}))
+        process.regions |= _texts(about.get("regions", {}))
+        process.signatures |= {
+            int(word): _signature(said) for word, said in about.get("signatures", {}).items()
         }
+        what = next((name for name in _WIDTHS if name in about), "")
+        if what:
+            width = _WIDTHS[what]
+            records = np.frombuffer(content[: len(content) // (8 * width) * 8 * width], np.int64)
+            records = _on_one_clock(what, records.reshape(-1, width).copy(), about.get("clock"))
+            owner = rank if what == "left" else process.contexts[_whole(about[what])]
+            first = _whole(about["first"]) if what == "calls" else 0
+            self._records[what].add(owner, first, records)
+            if lost := _whole(about.get("lost", 0)):
+                time = (
+                    int(records[0, f.ITS_BEGIN if what == "calls" else f.STEP_BEGIN]) if len(records) else 0
+                )
+                self._lost.append((owner, time, lost, what))
+
+    def trace(self, last: int) -> RunTrace:
+        """Return the columns, with slices of the categories up to ``last``."""
+        rows, kinds, hosts = _Numbers(), _Numbers(), _Numbers()
+        host = {
+            rank: hosts[printable(str(process.about.get("host", "unknown")))]
+            for rank, process in sorted(self._processes.items())
+        }
+        lanes = _Numbers()
+        lane = [1 + lanes[one.comm, one.lane] if one.lane else 0 for one in self._contexts]
+        main = {rank: rows[TraceRow(host[rank], rank, 0, f"rank {rank}")] for rank in sorted(host)}
+        row = np.array(
+            [
+                rows[TraceRow(host[one.rank], one.rank, at, f"rank {one.rank} {one.form} {at}")]
+                if at
+                else main[one.rank]
+                for one, at in zip(self._contexts, lane)
+            ],
+            np.int64,
+        )
+        first_row = np.array([main[one.rank] for one in self._contexts], np.int64)
+        records, context, number = self._records["calls"].columns()
+        kind, waits, service = self._call_kinds(records, context, kinds)
+        waiting = np.flatnonzero((records[:, f.ITS_WAIT_BEGIN] > 0) & (np.array(lane, np.int64)[context] > 0))
+        steps, on, _ = (
+            self._records["steps"].columns() if last >= STEP else _Records(f.STEP_NFIELDS).columns()
+        )
+        regions, owner, _ = self._records["left"].columns()
+        parts = [
+            (
+                row[context],
+                np.where(service, SERVICE, CALL),
+                kind,
+                number,
+                np.arange(len(records)),
+                records[:, f.ITS_BEGIN],
+                records[:, f.ITS_END],
+            ),
+            (
+                first_row[context[waiting]],
+                np.full(len(waiting), IN_WAIT),
+                waits[waiting],
+                number[waiting],
+                waiting,
+                records[waiting, f.ITS_WAIT_BEGIN],
+                records[waiting, f.ITS_WAIT_END],
+            ),
+            (
+                np.array([main[rank] for rank in owner.tolist()], np.int64),
+                np.full(len(regions), REGION),
+                self._region_kinds(regions, owner, kinds),
+                np.full(len(regions), -1),
+                np.full(len(regions), -1),
+                regions[:, 1],
+                regions[:, 2],
+            ),
+            (
+                row[on],
+                np.full(len(steps), STEP),
+                self._step_kinds(steps, kinds),
+                steps[:, f.STEP_CALL],
+                np.full(len(steps), -1),
+                steps[:, f.STEP_BEGIN],
+                steps[:, f.STEP_END],
+            ),
+        ]
+        columns = [np.concatenate(column) for column in zip(*parts)]
+        others = [
+            (rows[TraceRow(hosts[one.host], -1, -1, one.row)], OTHER, kinds[CallKind(one.name)], -1, -1)
+            for one in self.foreign
+        ]
+        columns[:5] = [
+            np.concatenate([column, more])
+            for column, more in zip(columns, np.array(others, np.int64).reshape(-1, 5).T)
+        ]
+        start = np.array([one.start for one in self.foreign])
+        length = np.array([one.length for one in self.foreign])
+        begin, end = columns[5] / 1000, columns[6] / 1000
+        start = np.concatenate([begin, start])
+        length = np.concatenate([np.maximum(end - begin, 0.0), length])
+        chosen = np.flatnonzero(columns[1] <= last)
+        found = [column[chosen] for column in (*columns[:5], start, length)]
+        places = np.array([(one.rank, one.lane) for one in rows], np.int64).reshape(-1, 2)[found[0]]
+        said = [process.about.get("ranks", 0) for process in self._processes.values()]
         return RunTrace(
-            rows,
-            named,
-            self.hosts,
-            self.about,
-            [_clean(kind) for kind in self.kinds],
-            nranks,
-            self.lost,
-            columns[0],
-            columns[1],
-            columns[2],
-            columns[3],
-            columns[4],
-            columns[5],
-            waits,
-            lanes[:, 0],
-            lanes[:, 1],
+            list(rows),
+            list(hosts),
+            {rank: process.about for rank, process in self._processes.items()},
+            list(kinds),
+            max((one for one in said if isinstance(one, int) and one <= MAX_RANKS), default=0),
+            sum(lost for _, _, lost, what in self._lost if what == "calls"),
+            [
+                (int(row[owner]), time / 1000, f"{lost} {what} before are missing")
+                for owner, time, lost, what in self._lost
+            ],
+            self._contexts,
+            records,
+            context,
+            number,
+            service,
+            row=found[0],
+            category=found[1],
+            kind=found[2],
+            number=found[3],
+            record=found[4],
+            start=found[5],
+            length=found[6],
+            rank=places[:, 0],
+            lane=places[:, 1],
         )
 
+    def _call_kinds(
+        self, records: np.ndarray, context: np.ndarray, kinds: _Numbers
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the kind of each call, and of its wait, and whether it is a service."""
+        found = []
+        firsts, which = _alike(context, records[:, 0], records[:, 1], records[:, f.ITS_NAMES])
+        for at in firsts.tolist():
+            one, (word, count) = self._contexts[context[at]], records[at, :2].tolist()
+            process, names = self._processes[one.rank], int(records[at, f.ITS_NAMES])
+            signature = process.signatures.get(word, Signature())
+            kind = CallKind(
+                f"I{signature.name.lower()}" if one.form == "in flight" else signature.name,
+                "" if signature.service else one.comm,
+                count * signature.nbytes if signature.nbytes >= 0 and 0 <= count < _MOST_COUNT else -1,
+                count // signature.per_element if signature.per_element and count >= 0 else -1,
+                signature.type,
+                signature.op,
+                signature.root,
+                signature.algorithm,
+                process.places.get(names >> f.PLACE_AT, ""),
+                process.regions.get(names & f.REGION_BITS, ""),
+                one.lane,
+            )
+            waiting = kinds[kind._replace(name=f"Wait {kind.name}")] if one.lane else -1
+            found.append((kinds[kind], waiting, signature.service))
+        columns = np.array(found, np.int64).reshape(-1, 3)[which].T
+        return columns[0], columns[1], columns[2] > 0
 
-def _of_ranks(row: TraceRow, nranks: int) -> TraceRow:
-    """Return a row with its rank and lane: the tids of a rank's lanes beyond the first ones follow those of all ranks."""
-    if not row.rank >= nranks > 0:
-        return row
-    return row._replace(rank=row.rank % nranks, lane=min(row.lane + row.rank // nranks * LANES, MAX_RANKS))
+    def _region_kinds(self, regions: np.ndarray, owner: np.ndarray, kinds: _Numbers) -> np.ndarray:
+        firsts, which = _alike(owner, regions[:, 0])
+        names = (
+            self._processes[rank].regions.get(int(regions[at, 0]), "")
+            for at, rank in zip(firsts.tolist(), owner[firsts].tolist())
+        )
+        return np.array([kinds[CallKind(name)] for name in names], np.int64)[which]
+
+    def _step_kinds(self, steps: np.ndarray, kinds: _Numbers) -> np.ndarray:
+        firsts, which = _alike(steps[:, f.STEP_WHAT], steps[:, f.STEP_NBYTES])
+        whats = steps[firsts][:, [f.STEP_WHAT, f.STEP_NBYTES]].tolist()
+        return np.array([kinds[_step(*what)] for what in whats], np.int64)[which]
 
 
-def _call_number(number: Any) -> int:
-    if isinstance(number, int) and -1 <= number <= MAX_INTEGER:
-        return number
-    raise _Bad(f"expected the number of a call, got {quoted(number)}")
-
-
-def _clean(kind: tuple[Any, ...]) -> CallKind:
-    """Return a kind of the types that it declares, its texts in one printable line."""
-    values = zip(kind, CallKind.__annotations__.values())
-    return CallKind._make(printable(str(value)) if of is str else _whole(value) for value, of in values)
-
-
-def _whole(value: Any) -> int:
-    return (
-        int(value)
-        if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_INTEGER
-        else -1
+def _step(what: int, nbytes: int) -> CallKind:
+    code, segment, peer = (
+        what & _CODE,
+        (what >> f.STEP_SEGMENT_AT & _SEGMENT) - 1,
+        (what >> f.STEP_PEER_AT) - 1,
     )
+    kind, text = _STEPS.get(code, ("", "a step"))  # type: ignore[call-overload]
+    size = f" {format_nbytes(nbytes)}" if nbytes >= 0 else ""
+    name = text.format(nbytes=size, peer=peer) + (f" segment {segment}" if segment >= 0 else "")
+    return CallKind(name, nbytes=nbytes, type=kind, peer=peer, segment=segment)
+
+
+def _alike(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each of the rows of some columns that differ is for the first time, and which of these each row is."""
+    mixed = np.zeros(len(columns[0]), np.int64)
+    for column, mix in zip(columns, _MIX):
+        mixed ^= column * np.int64(mix)
+    _, firsts, which = np.unique(mixed, return_index=True, return_inverse=True)
+    return firsts, which
+
+
+def _on_one_clock(what: str, records: np.ndarray, clock: Any) -> np.ndarray:
+    """Return records with times on the clock of rank 0's host, none of which is negative."""
+    times = [i for i, name in enumerate(_TIMES[what]) if name]
+    there = records[:, times] != 0
+    if clock is not None:
+        at, offset, drift = (float(one) for one in clock)
+        if not (abs(at) + abs(offset) <= _LATEST_NS and abs(drift) <= 1):
+            raise ArgumentError("expected a line of a clock, got another one")
+        moved = records[:, times] + (
+            int(clock[1]) + np.rint(drift * (records[:, times] - int(at))).astype(np.int64)
+        )
+        records[:, times] = np.where(there, moved, 0)
+    records[:, times] = np.clip(records[:, times], 0, _LATEST_NS)
+    return records
+
+
+_TIMES = {
+    "calls": [
+        i in (f.ITS_BEGIN, f.ITS_END, f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) for i in range(f.RECORD_NFIELDS)
+    ],
+    "left": [False, True, True],
+    "steps": [i in (f.STEP_BEGIN, f.STEP_END) for i in range(f.STEP_NFIELDS)],
+}
+
+
+def _context(rank: int, about: dict[str, Any]) -> Context:
+    size = _whole(about["size"], MAX_RANKS)
+    sources = [_whole(one, size - 1) for one in about["sources"]]
+    comm, form = (printable(str(about[name])) for name in ("comm", "form"))
+    return Context(rank, comm, _whole(about["lane"]), form, _whole(about["at"], size - 1), size, sources)
+
+
+def _signature(said: dict[str, Any]) -> Signature:
+    texts = (printable(str(said[name] or "")) for name in ("name", "type", "op", "algorithm"))
+    name, element, op, algorithm = texts
+    root, nbytes = (-1 if said[key] is None else _whole(said[key], 1 << 20) for key in ("root", "nbytes"))
+    return Signature(
+        name,
+        bool(said["service"]),
+        element,
+        op,
+        root,
+        algorithm,
+        nbytes,
+        _whole(said["per_element"], 1 << 20),
+    )
+
+
+def _texts(said: dict[str, Any]) -> dict[int, str]:
+    return {int(number): printable(str(text)) for number, text in said.items()}
+
+
+def _whole(number: Any, most: int = MAX_INTEGER >> 1) -> int:
+    if isinstance(number, int) and 0 <= number <= most:
+        return number
+    raise ArgumentError(f"expected a whole number from 0 to {most}, got {quoted(number)}")

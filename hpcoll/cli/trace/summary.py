@@ -184,9 +184,9 @@ def missing(trace: RunTrace, waits: SliceWaits) -> Iterator[str]:
     is_call = trace.category == CALL
     calls, alone = int(is_call.sum()), int((is_call & ~waits.compared).sum())
     if not calls:
-        yield "no calls of hpcoll are in it, so nobody's waits are known: a call needs cat, comm, and its number"
+        yield "no calls of hpcoll are in it, so nobody's waits are known"
     elif alone:
-        yield f"{alone:,} of {calls:,} calls are not known of all ranks of their communicator: of these only waits that are written count"
+        yield f"{alone:,} of {calls:,} calls are not known of all ranks of their communicator: they count as neither waiting nor moving"
     silent = gaps(sorted(rank for rank in trace.host_of() if rank < trace.nranks), trace.nranks)
     if calls and silent:
         yield f"{runs_in_words(silent)} left nothing in it"

@@ -262,10 +262,21 @@ class Signature(NamedTuple):
     def _element(self) -> str:
         return _ELEMENTS[self.element - 1] if self.element else "bytes"
 
+    @property
+    def per_element(self) -> int:
+        """The part of a count that is one element: its bytes where nothing is combined, else 1; 0 where ranks count differently."""
+        if self.record(0)["count"] is None:
+            return 0
+        return self._per_element
+
+    @property
+    def _per_element(self) -> int:
+        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ONE_BYTE
+        return _size(self._element) if moved else 1
+
     def _elements(self, count: int) -> int:
         """Return the elements of a count, which is of bytes where nothing is combined."""
-        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ONE_BYTE
-        return count // _size(self._element) if moved else count
+        return count // self._per_element
 
     @property
     def counts(self) -> bool:

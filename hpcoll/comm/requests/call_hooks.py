@@ -223,7 +223,7 @@ class CallHooks:
         noted: A blocking call has ended that no cache knew, that took long, or with which it is time to compare calls; False: parts of
             it follow.
         issued: Some calls in flight were issued, as many on all ranks; an observer may issue one of that turn, which is left out.
-        compared: It is known of some calls who came last (`hpcoll.comm.telemetry.compared`).
+        compared: Ranks have told each other when each began its calls on a communicator, whose resources are given.
         region_left: As of `hpcoll.comm.status.regions`.
     """
 

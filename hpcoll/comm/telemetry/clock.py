@@ -133,6 +133,12 @@ class HostClock:
         return self._lines[self.leaders.node].told(ns)
 
     @property
+    def line(self) -> tuple[int, int, float]:
+        """A time of this host's clock, what is to be added to it, and how much more for each nanosecond since then."""
+        found = self._lines[self.leaders.node]
+        return found.last.at, found.last.offset, found.drift
+
+    @property
     def error_ns(self) -> int:
         """The error of `error_at` now."""
         return self.error_at(int(self.common(time.monotonic_ns())))

@@ -22,12 +22,9 @@ from hpcoll.comm.status.names import PLACES
 from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.comm.telemetry.account import SHORT_NS, WaitAccount, account_of
 from hpcoll.comm.telemetry.clock import clock_of
-from hpcoll.comm.telemetry.compared import ComparedCalls
-from hpcoll.runtime.engine.entry import call_compiled
-from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.engine.comparison import KINDS, compare, tell
 from hpcoll.runtime.program import wait_fields as w
 from hpcoll.runtime.telemetry.call_log import EVERY
-from hpcoll.schedules.collectives import COLLECTIVES
 
 _MOST_LANES, _MOST_NWORDS = 30, 1 << 18  # of message contexts in an exchange; of all ranks' words together
 _FIRST, _LAST, _BASE, _HEAD = range(4)  # of a lane's words
@@ -35,17 +32,6 @@ _TICKS = (1 << w.TICK_BITS) - 1
 _HEADS = _MOST_LANES * _HEAD + 1  # the last word: rank 0 asks that clocks be compared, or not
 _AGAIN, _FIRST_TIME = 1, 2
 _FEW, _EVERY_NS = 64, 1_000_000_000  # calls, and time on the first rank's clock, for traces
-_KINDS = {
-    "bcast": w.FROM_ROOT,
-    "scatter": w.FROM_ROOT,
-    "reduce": w.TO_ROOT,
-    "gather": w.TO_ROOT,
-    "scan": w.BEFORE,
-    "exscan": w.BEFORE,
-}
-_BY_NUMBER = np.array(
-    [w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()], np.int64
-)
 
 
 class ArrivalExchange:
@@ -124,30 +110,25 @@ class ArrivalExchange:
 
     def _make_room(self) -> None:
         """Make room, once."""
-        nranks, n = self._resources.nranks, self._ncalls
+        rank, nranks, n = self._resources.rank, self._resources.nranks, self._ncalls
+        graph = self._resources.caller.graph()
+        sources = graph.sources[rank] if graph is not None else ()
+        near = [end[0] for end in sources if end is not None]
         shapes = {
             "mine": (_HEADS + n,),
             "every": (nranks, _HEADS + n),
-            "owner": (n,),
-            "waited": (n,),
-            "near": (nranks,),
+            "told": (2, nranks),
+            "groups": (n, w.GROUP_NFIELDS),
+            "table": (w.NFIELDS,),
         }
-        shapes |= {"told": (2, nranks), "groups": (n, w.GROUP_NFIELDS)}
         self._words = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()} | {
-            "table": np.zeros(w.NFIELDS, np.int64)
+            "near": np.array([0, len(near), *near], np.int64)
         }
-        graph, table = self._resources.caller.graph(), self._words["table"]
-        for end in graph.sources[self._resources.rank] if graph is not None else ():
-            if end is not None:
-                self._words["near"][end[0]] = 1
-        for field, name in {
-            w.OWNER: "owner",
-            w.WAITED: "waited",
-            w.GROUPS: "groups",
-            w.NEIGHBOURS: "near",
-        }.items():
-            table[field] = self._words[name].ctypes.data
-        table[w.RANK], table[w.NRANKS], table[w.KINDS] = self._resources.rank, nranks, _BY_NUMBER.ctypes.data
+        table = self._words["table"]
+        table[w.GROUPS], near_at = self._words["groups"].ctypes.data, self._words["near"].ctypes.data
+        table[w.SOURCES], table[w.NEAREST] = near_at - 8 * rank, near_at + 16
+        table[w.RANK], table[w.END], table[w.NRANKS] = rank, rank + 1, nranks
+        table[w.KINDS] = KINDS.ctypes.data
         self._table, self._mine = memoryview(table), memoryview(self._words["mine"])  # type: ignore[arg-type]  # the same, at less cost
         self._addresses = {name: words.ctypes.data for name, words in self._words.items()}
         table[w.ARRIVALS], table[w.BASES] = self._addresses["told"], self._addresses["told"] + 8 * nranks
@@ -173,7 +154,7 @@ class ArrivalExchange:
             if first <= last:
                 table[w.LOG], table[w.FIRST], table[w.NCALLS] = log.address, first, last + 1 - first
                 table[w.TOLD] = self._addresses["mine"] + 8 * at
-                call_compiled(f.TELL, self._addresses["table"], 0, 0, 0)
+                tell(self._addresses["table"])
                 mine[head + _BASE] = table[w.BASE]
                 if self._clock.crosses_hosts:
                     mine[head + _BASE] = self._clock.common(table[w.BASE])
@@ -210,6 +191,7 @@ class ArrivalExchange:
                 place + 8 * max(0, end + 1 - one)
                 for place, one, end in zip(places, firsts, lasts, strict=True)
             ]
+        HOOKS.compared(self._resources)
 
     def _compare_lane(
         self, account: WaitAccount, lane: int, on: MessageContext, first: int, last: int
@@ -225,16 +207,9 @@ class ArrivalExchange:
         table[w.SUMS], table[w.HELD_UP], table[w.WAITED_FOR], table[w.CAUSED], table[w.INHERITED] = (
             account.addresses
         )
-        if HOOKS.compared.functions:
-            owner, waited = self._words["owner"][:n], self._words["waited"][:n]
-            owner.fill(w.NOBODY)
-            waited.fill(0)
-        call_compiled(f.COMPARE, self._addresses["table"], 0, 0, 0)
+        compare(self._addresses["table"])
         if table[w.NGROUPS]:
             account.add_places(self._words["groups"][: table[w.NGROUPS]])
-        if HOOKS.compared.functions:
-            _, records = on.log.records(first, last)
-            HOOKS.compared(ComparedCalls(self._resources, lane, first, records, owner.copy(), waited.copy()))
 
 
 def exchange_of(calls: CommunicatorCalls) -> ArrivalExchange:

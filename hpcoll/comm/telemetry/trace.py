@@ -1,7 +1,7 @@
-"""The trace of a run, in the Trace Event Format of ui.perfetto.dev and chrome://tracing, written while the program runs.
+"""The trace of a run, written while the program runs: ranks append records of calls as compiled code has them.
 
-A thread writes each half second the calls that have ended. What waits for whom is written, and the calls of a fast program, whenever ranks
-have compared calls, by the thread that calls. So the last half second at most is lost when a process is killed.
+A thread writes each half second the calls that have ended. Those of a fast program are written whenever ranks have compared calls, by the
+thread that calls. So the last half second at most is lost when a process is killed. ``hpcoll trace`` makes of it what people read.
 """
 
 import os
@@ -19,26 +19,33 @@ from mpi4py import MPI
 
 from hpcoll.base.machine import program_words
 from hpcoll.comm.plans.plan import MessageContext
-from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.requests.call_hooks import HOOKS
-from hpcoll.comm.status.names import region_text
+from hpcoll.comm.status.names import PLACES, REGIONS, place_text, region_text
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.comm.telemetry.clock import clock_of
-from hpcoll.comm.telemetry.compared import ComparedCalls
 from hpcoll.comm.telemetry.trace_file import TraceFile, path_in
-from hpcoll.comm.telemetry.trace_lines import line
-from hpcoll.comm.telemetry.trace_rows import Lines, Positions, Row, counter, slices
-from hpcoll.comm.telemetry.trace_steps import StepRow
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
 
 _PACKAGE = __name__.partition(".")[0]
 _EVERY_S, _END_S = 0.5, 5.0
-_BATCH = 4096 + 512  # calls that are formatted at once: all those between two comparisons
-_POINTS = 64  # at most, of the counter of bytes, for a batch
-_MOST_PIECES = 1 << 12  # of counters that wait to be written
+_BATCH = 1 << 14  # records of a block
 _MOST_REGIONS = 1 << 14  # that wait to be written
+_NONE = np.empty(0, np.int64)
+_STEP_CODE = (1 << f.STEP_SEGMENT_AT) - 1
+_world: dict[
+    str, str
+] = {}  # by the world's name the key of its first communicator: calls of one that was recovered are numbered anew
+
+
+class _Written:
+    """The state of a message context in the trace, where it has a number while it serves one communicator."""
+
+    def __init__(self, number: int, life: int, last: int, lost_steps: int) -> None:
+        self.number, self.life, self.last, self.lost_steps = number, life, last, lost_steps
 
 
 class Trace:
@@ -51,71 +58,33 @@ class Trace:
 
     def __init__(self, file: TraceFile, resources: Resources) -> None:
         self._file: TraceFile | None = file
-        self._positions = Positions(resources)
-        self._rows: WeakKeyDictionary[CallLog, Row] = WeakKeyDictionary()
-        self._numbers: WeakKeyDictionary[CallLog, int] = WeakKeyDictionary()  # of rows
-        self._steps: WeakKeyDictionary[CallLog, StepRow] = WeakKeyDictionary()
-        # steps are in the rows behind those of their calls
-        self._stride = 1 + (resources.log.steps is not None)
-        self._nrows = self._stride  # with the one of blocking calls
+        self._rank, self._folder = MPI.COMM_WORLD.rank, os.getcwd() + os.sep
+        self._contexts: WeakKeyDictionary[CallLog, _Written] = WeakKeyDictionary()
+        self._ncontexts = 0
+        self._signatures = set[int]()
+        self._nplaces = self._nregions = 0  # whose names were written
         self._writing, self._stopping = threading.RLock(), threading.Event()
-        # pairs of a time and a change of a counter
-        self._moved, self._in_flight = (
-            list[np.ndarray](),
-            list[np.ndarray](),
-        )
-        self._nbytes = self._nflights = 0
         self._regions: list[tuple[int, int, int]] = []
         self._thread = threading.Thread(target=self._run, name="hpcoll-trace", daemon=True)
         self._clock = clock_of(resources.team)
-        self._common: Callable[[np.ndarray], np.ndarray] = self._clock.common
-        self._introduce(resources)
+        self._append(
+            {
+                "version": sys.modules[_PACKAGE].__version__,
+                "ranks": MPI.COMM_WORLD.size,
+                "host": resources.host,
+                "pid": os.getpid(),
+                "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
+                "started": time.time(),
+                "program": program_words(),
+            }
+        )
         self._handle = HOOKS.observe(self)
         os.register_at_fork(after_in_child=self._forget)
         self._thread.start()
 
-    def _introduce(self, resources: Resources) -> None:
-        """Write who this process is."""
-        rank, where = self._positions.rank, self._positions.own(0)
-        told = {
-            "version": sys.modules[_PACKAGE].__version__,
-            "ranks": MPI.COMM_WORLD.size,
-            "rank": rank,
-            "host": self._positions.host,
-            "pid": os.getpid(),
-            "clock_error_us": self._clock.error_ns / 1000 if self._clock.crosses_hosts else 0.0,
-            "started": time.time(),
-            "program": program_words(),
-        }
-        self._append(
-            [
-                _meta("process_name", where, name=self._positions.host),
-                _meta("process_sort_index", where, sort_index=self._positions.node),
-                _meta("hpcoll", where, **told),
-            ]
-        )
-        self._name_rows(f"rank {rank}", where, self._positions.own(1))
-
-    def _name_rows(self, name: str, *rows: dict[str, Any]) -> None:
-        """Write the name of a row of calls, and of the row of their steps, where there is one."""
-        for at, text in list(zip(rows, (name, f"{name} steps"), strict=True))[: self._stride]:
-            self._append(
-                [_meta("thread_name", at, name=text), _meta("thread_sort_index", at, sort_index=at["tid"])]
-            )
-
-    def compared(self, calls: ComparedCalls) -> None:
-        """Write compared calls: who waited for whom, and those calls that have not been written; called by the thread that makes them."""
-        self._safely(partial(self._add, calls))
-
-    def _add(self, calls: ComparedCalls) -> None:
-        on = calls.resources.every_message_context()[calls.lane]
-        row = self._row(calls.resources, calls.lane, on)
-        if calls.first > row.written + 1:
-            self._calls(row, calls.resources, *on.log.records(row.written + 1, calls.first - 1))
-        known = max(row.written + 1 - calls.first, 0)
-        self._calls(row, calls.resources, calls.first + known, calls.records[known:])
-        self._append(row.waits(calls))
-        self._append(self._steps[on.log].lines(calls.resources, on))
+    def compared(self, resources: Resources) -> None:
+        """Write the calls of a communicator, which ranks have just compared; called by the thread that makes them."""
+        self._safely(partial(self._write_calls, resources))
 
     def region_left(self, number: int, begin_ns: int, end_ns: int) -> None:
         """Note that the program has left a region, with its number and times as `time.monotonic_ns` tells them."""
@@ -126,120 +95,98 @@ class Trace:
 
     def goes(self, context: CommunicatorCalls) -> None:
         """Write the calls of a communicator that is about to go."""
-        self._safely(partial(self._write, context.resources))
+        self._safely(partial(self._write_calls, context.resources))
 
     def program_ends(self, in_mpi: bool) -> None:
         """Write what there is, also calls that have not ended, and end the trace."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_END_S)
-        self._safely(self._finish)
+        self._safely(partial(self._write, now=time.monotonic_ns()))
+        self._safely(self._end)
 
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S) and self._file is not None:
-            self._safely(partial(self._write, None))
+            self._safely(self._write)
 
-    def _write(self, resources: Resources | None) -> None:
-        for on in [one.resources for one in list(live_contexts)] if resources is None else [resources]:
-            for lane, context in enumerate(on.every_message_context()):
-                if context.log.ncalls:
-                    self._write_lane(on, lane, context)
+    def _write(self, now: int = 0) -> None:
+        for one in list(live_contexts):
+            self._write_calls(one.resources, now)
         self._write_regions()
-        self._write_counters()
 
-    def _write_lane(self, resources: Resources, lane: int, on: MessageContext) -> None:
-        row = self._row(resources, lane, on)
-        first, records = on.log.records(row.written + 1)
+    def _write_calls(self, resources: Resources, now: int = 0) -> None:
+        """Write the calls of a communicator that have ended, and with the time at its end those that have not."""
+        for lane, on in enumerate(resources.every_message_context()):
+            if on.log.ncalls:
+                self._write_lane(resources, lane, on, now)
+
+    def _write_lane(self, resources: Resources, lane: int, on: MessageContext, now: int) -> None:
+        done, about = self._written(resources, lane, on), dict[str, Any]()
+        first, records = on.log.records(done.last + 1)
         if len(records):  # at most the last one has not ended
             last = records[-1]
-            under_way = not last[f.ITS_END] or (
-                lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END]
-            )
-            self._count_begun(row, first, records)
-            self._calls(row, resources, first, records[: len(records) - int(under_way)])
-        self._append(self._steps[on.log].lines(resources, on))
-
-    def _calls(self, row: Row, resources: Resources, first: int, records: np.ndarray) -> None:
-        """Write calls in a row, the first one's number given."""
-        if len(records) and first > row.written + 1:
-            self._append([row.missing(first, records)])
-        self._count_begun(row, first, records)
+            waits = lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END]
+            if now:
+                last[f.ITS_END] = last[f.ITS_END] or now
+                last[f.ITS_WAIT_END] = now if waits else last[f.ITS_WAIT_END]
+            elif waits or not last[f.ITS_END]:
+                records = records[:-1]
+        if len(records):
+            about = {"lost": first - done.last - 1} | self._names(records[:, 0])
+            done.last = first + len(records) - 1
         for at in range(0, len(records), _BATCH):
-            batch = records[at : at + _BATCH]
-            texts, nbytes = row.calls(resources, first + at, batch)
-            row.written = first + at + len(batch) - 1
-            self._append(texts)
-            starts = np.arange(0, len(batch), -(-len(batch) // _POINTS))
-            times = batch[np.append(starts[1:], len(batch)) - 1, f.ITS_END]
-            self._moved.append(np.stack([times, np.add.reduceat(nbytes, starts)]))
-            if row.lane:
-                self._in_flight.append(np.stack([batch[:, f.ITS_END], np.full(len(batch), -1)]))
-        if len(self._moved) + len(self._in_flight) > _MOST_PIECES:
-            self._write_counters()
+            self._append(about | {"calls": done.number, "first": first + at}, records[at : at + _BATCH])
+            about = {}
+        steps, lost = _of_world(resources, on, on.log.take_steps()), on.log.lost_steps - done.lost_steps
+        for at in range(0, len(steps), _BATCH):
+            self._append({"steps": done.number, "lost": lost}, steps[at : at + _BATCH])
+            done.lost_steps, lost = done.lost_steps + lost, 0
 
-    def _count_begun(self, row: Row, first: int, records: np.ndarray) -> None:
-        if row.lane:
-            begins = records[max(row.begun + 1 - first, 0) :, f.ITS_BEGIN]
-            self._in_flight.append(np.stack([begins, np.ones_like(begins)]))
-        row.begun = max(row.begun, first + len(records) - 1)
+    def _written(self, resources: Resources, lane: int, on: MessageContext) -> _Written:
+        """Return what was written of a message context, which is introduced where it is new."""
+        found = self._contexts.get(on.log)
+        if found is None or found.life != resources.life:
+            # by calls before hpcoll has measured its own Python
+            last = found.last if found else on.log.compared if resources.nranks == 1 else 0
+            found = _Written(self._ncontexts, resources.life, last, found.lost_steps if found else 0)
+            self._contexts[on.log], self._ncontexts = found, self._ncontexts + 1
+            graph = resources.caller.graph()
+            sources = graph.sources[resources.rank] if graph is not None else ()
+            about = {
+                "comm": _title(resources),
+                "lane": lane,
+                "form": resources.form(on.index),
+                "at": resources.rank,
+                "size": resources.nranks,
+                "sources": sorted({end[0] for end in sources if end is not None}),
+            }
+            self._append({"context": found.number} | about)
+        return found
 
-    def _write_counters(self) -> None:
-        who = f"rank {self._positions.rank}"
-        for name, series, changes, before in (
-            ("total", "bytes", self._moved, self._nbytes),
-            ("in flight", "calls", self._in_flight, self._nflights),
-        ):
-            times, values = np.concatenate(changes, axis=1) if changes else np.empty((2, 0), np.int64)
-            changes.clear()
-            if len(times):
-                order = np.argsort(times, kind="stable")
-                sums = before + np.cumsum(values[order])
-                event = {"name": f"{who} {name}", "pid": self._positions.node}
-                self._append([counter(event, series, self._common(times[order]), sums)])
-                if changes is self._moved:
-                    self._nbytes = int(sums[-1])
-                else:
-                    self._nflights = int(sums[-1])
+    def _names(self, words: np.ndarray) -> dict[str, Any]:
+        """Return names that records have numbers of, and that were not written: of places, regions, and signatures."""
+        changes = np.append(words[:1], words[1:][words[1:] != words[:-1]])
+        found: dict[str, Any] = {}
+        if new := set(changes.tolist()) - self._signatures:
+            self._signatures |= new
+            found["signatures"] = {word: _signature(word) for word in new}
+        if (now := len(PLACES)) > self._nplaces:
+            places = range(self._nplaces + 1, now + 1)
+            found["places"] = {number: place_text(number).removeprefix(self._folder) for number in places}
+            self._nplaces = now
+        return found | self._region_names()
+
+    def _region_names(self) -> dict[str, Any]:
+        before, self._nregions = self._nregions, len(REGIONS)
+        names = {number: region_text(number) for number in range(before + 1, self._nregions + 1)}
+        return {"regions": names} if names else {}
 
     def _write_regions(self) -> None:
-        """Write the regions that the program has left: those of one name at once."""
+        """Write the regions that the program has left."""
         noted = self._regions[:]  # others may come meanwhile
         del self._regions[: len(noted)]
-        found = np.array(noted, np.int64).reshape(-1, 3)
-        for number in np.unique(found[:, 0]).tolist():
-            _, begin, end = found[found[:, 0] == number].T
-            event = {"cat": "region", "name": region_text(number), **self._positions.own(0)}
-            self._append([slices(event, self._common(begin), end - begin)])
-
-    def _finish(self) -> None:
-        self._write(None)
-        now = time.monotonic_ns()
-        for resources in [one.resources for one in list(live_contexts)]:
-            for lane, on in enumerate(resources.every_message_context()):
-                if on.log.ncalls:
-                    row = self._row(resources, lane, on)
-                    first, records = on.log.records(row.written + 1)
-                    if len(records):
-                        self._append(row.unfinished(resources, first, records, now))
-        self._end()
-
-    def _row(self, resources: Resources, lane: int, on: MessageContext) -> Row:
-        """Return the row of a message context, which is introduced when it is first seen."""
-        if on.log not in self._rows:
-            # alike on all ranks, whichever of them they use first
-            for one in resources.every_message_context()[1:] if lane else ():
-                if one.log not in self._numbers:
-                    self._numbers[one.log], self._nrows = self._nrows, self._nrows + self._stride
-            number = self._numbers[on.log] if lane else 0
-            self._rows[on.log] = row = Row(self._positions, number, lane, self._common)
-            # by calls before hpcoll has measured its own Python
-            row.written = row.begun = on.log.compared if resources.nranks == 1 else 0
-            self._steps[on.log] = steps = StepRow(self._positions.own(number + 1), self._common)
-            if lane:
-                self._name_rows(
-                    f"rank {self._positions.rank} {resources.form(on.index)} {number}", row.at, steps.at
-                )
-        return self._rows[on.log]
+        if noted:
+            self._append({"left": len(noted)} | self._region_names(), np.array(noted, np.int64))
 
     def _safely(self, write: Callable[[], None]) -> None:
         """Write: where that fails the trace ends with one warning, and the program goes on."""
@@ -248,14 +195,13 @@ class Trace:
                 if self._file is not None:
                     write()
             except Exception as error:
-                log.warning(
-                    "rank %d: its trace ends: %s: %s", self._positions.rank, type(error).__name__, error
-                )
+                log.warning("rank %d: its trace ends: %s: %s", self._rank, type(error).__name__, error)
                 self._end()
 
-    def _append(self, texts: Lines) -> None:
-        if self._file is not None and texts:
-            self._file.append(*texts)
+    def _append(self, about: dict[str, Any], records: np.ndarray = _NONE) -> None:
+        if self._file is not None:
+            clock = {"clock": self._clock.line} if self._clock.crosses_hosts and len(records) else {}
+            self._file.append({"rank": self._rank} | about | clock, records)
 
     def _end(self) -> None:
         if self._file is not None:
@@ -277,5 +223,42 @@ def begin(resources: Resources, folder: str) -> Trace:
     return Trace(TraceFile(path_in(Path(folder), team)), resources)
 
 
-def _meta(event: str, where: dict[str, Any], /, **told: Any) -> bytes:
-    return line(ph="M", **{"name": event, **where, "args": told})
+def _signature(word: int) -> dict[str, Any]:
+    """Return what a signature says: of a call's count, the bytes of 1, and how many are an element."""
+    signature = Signature.unpacked(word)
+    call = signature.record(1)
+    return {
+        "name": signature.text(1).partition("(")[0],
+        "service": bool(signature.purpose),
+        "type": call["element"],
+        "op": call["op"],
+        "root": call["root"],
+        "algorithm": call["algorithm"],
+        "nbytes": signature.nbytes(1),
+        "per_element": signature.per_element,
+    }
+
+
+def _of_world(resources: Resources, on: MessageContext, steps: np.ndarray) -> np.ndarray:
+    """Return steps with peers that are ranks of ``MPI.COMM_WORLD``."""
+    if len(steps):
+        what, world = steps[:, f.STEP_WHAT], np.array(resources.team.world_ranks)
+        local = world.copy()
+        for rank, place in on.local_peers.items():
+            local[place] = world[rank]
+        peer = (what >> f.STEP_PEER_AT) - 1
+        named = np.where(what & _STEP_CODE < Code.STAGE, world[peer], local[peer])
+        rest = what & (1 << f.STEP_PEER_AT) - 1
+        steps[:, f.STEP_WHAT] = rest | np.where(peer < 0, 0, named + 1) << f.STEP_PEER_AT
+    return steps
+
+
+def _title(resources: Resources) -> str:
+    """Return a name of a communicator that no other one has, alike on all its ranks; of the world only the first has its plain name."""
+    title = resources.title
+    of_world = title == "MPI_COMM_WORLD" and resources.nranks == MPI.COMM_WORLD.size
+    return (
+        title
+        if of_world and _world.setdefault(title, resources.key) == resources.key
+        else f"{title} {resources.key}"
+    )

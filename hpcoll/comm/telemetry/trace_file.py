@@ -1,8 +1,7 @@
-"""The file of a trace: all ranks of a run append whole lines to it, each batch by one system call."""
+"""The file of a trace: all ranks of a run append whole blocks to it, each by one system call."""
 
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ from hpcoll.base.files import opened
 from hpcoll.base.launchers import job_of
 from hpcoll.base.machine import program_words
 from hpcoll.comm.team.team import Team
+from hpcoll.runtime.telemetry.trace_blocks import block
 from hpcoll.selection.config import log
 
+SUFFIX = ".trace"
 # file systems of several hosts that keep appends of different hosts apart
 _COHERENT = (
     "lustre",
@@ -21,15 +22,13 @@ _COHERENT = (
     "beegfs",
 )
 _MOUNTS = Path("/proc/self/mountinfo")
-_PATIENCE_S, _NAP_S = 5.0, 1e-3  # until the rank that has made the file has begun it
 _MOST_OF_NAME = 40  # letters of the program's
 
 
 class TraceFile:
     """The file of a trace, open to be appended to.
 
-    It is an array in JSON that has no closing bracket, which the format allows: so it can be read at any time. Ranks that append at once do
-    not mix lines. Only this user can read it: it has the arguments of the program.
+    It can be read at any time. Only this user can: it has the arguments of the program.
 
     Args:
         path: The file; made where it is not there, with its folder.
@@ -45,21 +44,14 @@ class TraceFile:
         flags = os.O_WRONLY | os.O_APPEND
         try:
             self._file = opened(path, flags | os.O_CREAT | os.O_EXCL)
-            os.write(self._file, b"[\n")
         except FileExistsError:
             self._file = opened(path, flags)
-            end = time.monotonic() + _PATIENCE_S
-            while os.fstat(self._file).st_size == 0 and time.monotonic() < end:
-                time.sleep(_NAP_S)
 
-    def append(self, *texts: bytes | np.ndarray) -> None:
-        """Append whole lines, all of them or an OSError: then a line may be torn.
-
-        An empty line before them parts them from one that another rank has not finished because it was killed.
-        """
-        views: list[Any] = [memoryview(text) for text in (b"\n", *texts)]  # type: ignore[arg-type]
-        if os.writev(self._file, views) != sum(view.nbytes for view in views):
-            raise OSError(f"{self.path}: the system has not taken all lines")
+    def append(self, about: dict[str, Any], records: np.ndarray) -> None:
+        """Append a block (`hpcoll.runtime.telemetry.trace_blocks`), all of it or an OSError: then it may be cut."""
+        pieces = block(about, records)
+        if os.writev(self._file, pieces) != sum(memoryview(piece).nbytes for piece in pieces):
+            raise OSError(f"{self.path}: the system has not taken all of a block")
 
     def close(self) -> None:
         """Close it."""
@@ -85,11 +77,11 @@ def path_in(folder: Path, team: Team) -> Path:
         words.append(host)
         if team.rank == 0:
             log.warning(
-                "rank 0: each host writes a trace of its own into %s: on %s lines of several hosts may mix",
+                "rank 0: each host writes a trace of its own into %s: on %s records of several hosts may mix",
                 folder,
                 found,
             )
-    return folder / (re.sub(r"[^\w.+-]", "_", "-".join(words)) + ".json")
+    return folder / (re.sub(r"[^\w.+-]", "_", "-".join(words)) + SUFFIX)
 
 
 def _file_system(folder: Path) -> str:

@@ -15,9 +15,7 @@
     UNPACK,
     FLOATS,
     ON_OBJECT,
-    TELL,
-    COMPARE,
-) = range(15)
+) = range(13)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 # the program does not hold for these counts, or needs more scratch: nothing has happened
 UNFIT, NO_ROOM = (

@@ -3,7 +3,7 @@
 from numba import njit
 
 from hpcoll.kernels.object_code import object_file
-from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress, region_calls, waits
+from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress, region_calls
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
@@ -42,10 +42,6 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return progress.let_go(a, b)
     if what in (f.PACK, f.UNPACK):
         return mapped_ops.move(a, b, 0, c, d, what == f.UNPACK)
-    if what == f.TELL:
-        return waits.tell(a)
-    if what == f.COMPARE:
-        return waits.compare(a)
     return progress.serve(a)
 
 
