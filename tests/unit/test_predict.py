@@ -10,7 +10,6 @@ import pytest
 
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.timeline import simulate
-from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.cli.simulate import command
 from hpcoll.cli.simulate.command import NETWORKS
