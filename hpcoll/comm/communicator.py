@@ -15,7 +15,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.comm.context.attach import context_of, renewed
-from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.methods.blocking import BlockingReductions
 from hpcoll.comm.methods.blocking_moves import BlockingMoves
@@ -24,6 +23,7 @@ from hpcoll.comm.methods.blocking_objects import BlockingObjects
 from hpcoll.comm.methods.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.methods.point_to_point import Messages
 from hpcoll.comm.requests.call_hooks import HOOKS
+from hpcoll.comm.team.grid_order import in_grid_order
 from hpcoll.comm.telemetry.observer import Telemetry
 from hpcoll.comm.telemetry.stragglers import WithStragglers
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures, why_unusable

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.text import meant
-from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.comm.gpu.mirror import Mirror
 from hpcoll.runtime.gpu.arrays import stream_of
 from hpcoll.training.shards import ShardLayout
 

@@ -29,10 +29,12 @@ def installed(
     one = install(ngpus, readable=bool(takes), **options)
     with pytest.MonkeyPatch.context() as patch:
         if takes is not None:
-            from hpcoll.comm.arguments import point_to_point_buffers  # need MPI
-            from hpcoll.comm.context import gpu_resources  # need MPI
+            from hpcoll.comm.gpu import (
+                messages,  # need MPI
+                resources,  # need MPI
+            )
 
-            for module in (gpu_resources, point_to_point_buffers):
+            for module in (resources, messages):
                 patch.setattr(module, "takes_gpu_memory", lambda gpu: takes)
         _forget()
         assert cuda.driver() is not None
@@ -62,6 +64,6 @@ def blamed(double: Double) -> Iterator[Double]:
 def _forget() -> None:
     """Forget what hpcoll knows about GPUs."""
     device.gpu_of.cache_clear()
-    messages: Any = sys.modules.get("hpcoll.comm.arguments.point_to_point_buffers")
+    messages: Any = sys.modules.get("hpcoll.comm.gpu.messages")
     if messages:
         messages._takes.cache_clear()

@@ -13,7 +13,7 @@ from reference import SOON_S, ensure, ensure_none, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, PeerFailed
-from hpcoll.comm.context.planner import Planner
+from hpcoll.comm.planning.planner import Planner
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

@@ -14,7 +14,7 @@ from reference import ensure, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.comm.arguments import point_to_point_buffers
+from hpcoll.comm.gpu import messages
 from hpcoll.comm.methods.point_to_point import Receive
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
@@ -251,9 +251,9 @@ def test_forced_ways(double: Double) -> None:
     assert comm.Iprobe() is False
     comm.Free()
     with pytest.MonkeyPatch.context() as patch:  # undone before the double's
-        patch.setattr(point_to_point_buffers, "takes_gpu_memory", lambda gpu: True)
+        patch.setattr(messages, "takes_gpu_memory", lambda gpu: True)
         for way in ("host", "staged", "ipc"):
-            point_to_point_buffers._takes.cache_clear()
+            messages._takes.cache_clear()
             with forced(way):
                 comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
             request = comm.Irecv(x.fill(-1), comm.rank)

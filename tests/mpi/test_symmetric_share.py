@@ -10,7 +10,7 @@ from internals import resources
 from mapped_memory import barrier, holdings, mapping_of, shares
 from reference import communicator, ensure, ensure_none
 
-from hpcoll.comm.context import symmetric_memory
+from hpcoll.comm.team import symmetric_memory
 
 pytestmark = pytest.mark.mpi
 SOURCES: dict[str, Any] = {

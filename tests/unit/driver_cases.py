@@ -7,7 +7,7 @@ import numpy as np
 from cuda_double import Double
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.host_mirror import mirror_of
+from hpcoll.comm.gpu.mirror import mirror_of
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.cuda import Driver

@@ -17,8 +17,8 @@ from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.comm.arguments.call import limit_of
 from hpcoll.comm.arguments.memory import with_buffer
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.comm.arguments.point_to_point_buffers import written
 from hpcoll.comm.communicator import CartCommunicator, Communicator
+from hpcoll.comm.gpu.messages import written
 from hpcoll.comm.methods.point_to_point import Message
 from hpcoll.runtime.engine.compiled.checks import _hash, _spread
 

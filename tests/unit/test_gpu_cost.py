@@ -9,7 +9,7 @@ from pages import between
 
 from hpcoll.analysis.cost import ALIKE, H100, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
 from hpcoll.base.text import format_nbytes
-from hpcoll.comm.context.gpu_calls import GPU_NBYTES
+from hpcoll.comm.gpu.calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE, find

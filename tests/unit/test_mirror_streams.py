@@ -9,9 +9,9 @@ from cuda_double import Double
 from driver_cases import OP, address, arrays, both, copies, mirrored
 
 from hpcoll.base.errors import ArgumentError, DeviceError
-from hpcoll.comm.arguments import host_mirror
-from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.comm.gpu import mirror
+from hpcoll.comm.gpu.mirror import Mirror
 
 pytestmark = pytest.mark.double(forgives=("failures",))
 
@@ -102,7 +102,7 @@ def test_streams_are_finished(double: Double) -> None:
     spots = [double.Array(6).fill(0) for _ in range(3)]
     for stream, spot in zip((first, second, third), spots):
         double.later(stream, spot.address, np.ones(6, np.float32))
-    host_mirror.finish_streams(0, {first, second})
+    mirror.finish_streams(0, {first, second})
     assert [spot.get().tolist() for spot in spots[:2]] == [[1] * 6] * 2
     assert len(double.pending()) == 1
     double.finish()

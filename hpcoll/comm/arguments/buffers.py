@@ -64,11 +64,6 @@ class Resolved(NamedTuple):
         return self.dtype if self.layout is None else self.layout.element
 
     @property
-    def has_gaps(self) -> bool:
-        """Say whether it is a GPU array that is not contiguous."""
-        return self.gpu is not None and not self.gpu.order
-
-    @property
     def blocks(self) -> Iterable[tuple[int, int]]:
         """Count and displacement of each block."""
         return zip(self.counts or (self.count,), self.displs or (0,), strict=True)
@@ -228,9 +223,8 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
     Raises:
         ArgumentError: The buffers overlap in part.
     """
-    gaps = send.has_gaps
     same = send.address == recv.address and send.nbytes == recv.nbytes and send[6:8] == recv[6:8]
-    if same and send.datatype == recv.datatype and not gaps:
+    if same and send.datatype == recv.datatype:
         return send.nbytes > 0
     if send.map is not None or recv.map is not None:
         return False
@@ -249,8 +243,6 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
 
 def _hull(one: Resolved) -> tuple[int, int]:
     """Return the byte range that all blocks of plain elements lie in."""
-    if one.gpu is not None and one.has_gaps:
-        return one.gpu.span
     if one.counts is None or one.displs is None:
         return one.address, one.address + one.nbytes
     size = one.dtype.itemsize
@@ -258,9 +250,7 @@ def _hull(one: Resolved) -> tuple[int, int]:
 
 
 def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:
-    """Return the byte range of each non-empty block of plain elements; of an array with gaps all that it spans."""
-    if one.gpu is not None and one.has_gaps:
-        return [(*one.gpu.span, side)]
+    """Return the byte range of each non-empty block of plain elements."""
     size = one.dtype.itemsize
     return [
         (one.address + displ * size, one.address + (displ + count) * size, side)

@@ -4,7 +4,7 @@ Ranks of one call may describe the same elements differently: a root gathers int
 on how they lie: each rank has maps of its own, by which compiled code packs what it stages and unpacks what has come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -29,7 +29,6 @@ class PlainBytes(NamedTuple):
     Attributes:
         places: Of blocks that have sizes of their own; in a packed copy where there is a map.
         element: Element type, as in `Call`.
-        before: Launches that fill GPU memory.
     """
 
     address: int
@@ -38,7 +37,6 @@ class PlainBytes(NamedTuple):
     keep: object
     element: Element
     copied: bool = False
-    before: tuple[Callable[[int], None], ...] = ()
     map: Map | None = None
 
 
@@ -134,8 +132,7 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
             )
         check_same_order(sendbuf, recvbuf, rank)
     aliased = send is recv or check_overlap(send, recv, rank)
-    copied = send.nbytes if aliased and send.map is None and not varies else 0
-    source = copied_bytes(send) if aliased and not copied else plain_bytes(send)
+    source, copied = sent_aside(send) if aliased else (plain_bytes(send), 0)
     target = plain_bytes(recv)
     if not varies:
         return move("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
@@ -151,6 +148,7 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool
         source.nbytes,
         0,
         aliased=aliased,
+        copied=copied,
         blocks=(source.places, target.places, ()),
     )
 
@@ -205,7 +203,6 @@ def move(collective: str, source: PlainBytes, target: PlainBytes, count: int, ro
         count,
         _BYTE,
         root=root,
-        before=source.before,
         keep=(source.keep, target.keep),
         as_given=not (source.copied or target.copied),
         element=target.element if source is NOTHING else source.element,
@@ -215,18 +212,9 @@ def move(collective: str, source: PlainBytes, target: PlainBytes, count: int, ro
 
 
 def plain_bytes(one: Resolved) -> PlainBytes:
-    """Return a buffer as bytes; a GPU array with gaps is packed."""
-    if one.gpu is not None and one.has_gaps:
-        from hpcoll.comm.arguments import gpu_staging
-
-        filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
-        keep = (filled.memory, one)
-        places, before = packed_places(_sizes(one)), (filled.fill,)
-        return PlainBytes(
-            filled.memory.address, one.nbytes, places, keep, one.element, copied=True, before=before
-        )
+    """Return a buffer as bytes."""
     if one.map is None:
-        size, places = one.dtype.itemsize, ()
+        size, places = one.dtype.itemsize, ()  # type: int, _Places
         if one.counts and one.displs:
             places = tuple(
                 [(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)]
@@ -235,23 +223,17 @@ def plain_bytes(one: Resolved) -> PlainBytes:
     return PlainBytes(one.address, one.nbytes, packed_places(_sizes(one)), one, one.element, map=one.map)
 
 
-def copied_bytes(send: Resolved) -> PlainBytes:
-    """Return a copy of a buffer, block after block; on a GPU, of all that the blocks span."""
-    if send.gpu is not None:
-        from hpcoll.comm.arguments import gpu_staging
+def sent_aside(send: Resolved) -> tuple[PlainBytes, int]:
+    """Return the bytes of a buffer whose memory results overwrite, and how many of them are to be copied before anything else.
 
-        places, (first, end) = plain_bytes(send).places, send.gpu.span
-        copied = gpu_staging.copy(gpu_staging.gpu_of(send.gpu.ordinal), first, end - first)
-        return PlainBytes(
-            copied.memory.address,
-            send.nbytes,
-            places,
-            copied.memory,
-            send.element,
-            copied=True,
-            before=(copied.fill,),
-        )
-    return as_copied(plain_bytes(send))
+    Where blocks or elements do not follow each other, a copy is made now, block after block; on a GPU all that is spanned is copied later.
+    """
+    if send.map is None and send.counts is None:
+        return plain_bytes(send), send.nbytes
+    if send.gpu is not None:
+        first, end = send.gpu.span
+        return plain_bytes(send), end - first
+    return as_copied(plain_bytes(send)), 0
 
 
 def _sizes(one: Resolved) -> list[int]:

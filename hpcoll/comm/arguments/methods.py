@@ -34,7 +34,6 @@ class Caller:
     Attributes:
         token: The byte that a barrier passes round.
         allgather: Gathers every rank's count, for a Reduce_scatter that leaves them out; collective.
-        one_fold: The algorithm will combine all contributions in one reduction on the GPU.
         graph: Finds the graph of the communicator's topology, None where hpcoll has no schedules for it.
     """
 
@@ -43,7 +42,6 @@ class Caller:
     nranks: int
     token: np.ndarray
     allgather: Callable[[int], list[int]] = lambda count: [count]
-    one_fold: bool = False
     graph: Callable[[], Graph | None] = lambda: None
 
     def root(self, root: Any) -> int:
@@ -142,7 +140,7 @@ class Method(NamedTuple):
 def _reduced(collective: str) -> Describe:
     """Describe a reduction of equal blocks, with or without a root."""
     return lambda me, send, recv, op, root=0: reductions.reduction(
-        collective, send, recv, op, me.root(root), me.rank, me.nranks, me.one_fold
+        collective, send, recv, op, me.root(root), me.rank, me.nranks
     )
 
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
-from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, copied_bytes, move, plain_bytes
+from hpcoll.comm.arguments.data_movement import NOTHING, PlainBytes, as_copied, move, plain_bytes, sent_aside
 from hpcoll.comm.arguments.typed_blocks import typed_bytes
 from hpcoll.schedules.graph import NO_RANK, Graph, grid, matched
 
@@ -79,7 +79,9 @@ def neighbours(
             raise ArgumentError(f"rank {rank}: recvbuf needs {needs}, got {recv.nbytes} bytes")
         check_same_order(sendbuf, recvbuf, rank, sent=nsent, received=nreceived)
     shared = send is not None and recv is not None and check_overlap(send, recv, rank)
-    source = NOTHING if send is None else copied_bytes(send) if shared else plain_bytes(send)
+    source, copied = (NOTHING if send is None else plain_bytes(send)), 0
+    if send is not None and shared:
+        source, copied = (as_copied(source), 0) if send.gpu is None else sent_aside(send)
     target = NOTHING if recv is None else plain_bytes(recv)
     if not varies and not graph.lonely:
         return move(
@@ -89,6 +91,7 @@ def neighbours(
             source.nbytes // nsent if nsent else target.nbytes // nreceived,
             0,
             graph=graph,
+            copied=copied,
         )
     places = source.places or _equal(source.nbytes, nsent)
     call = _varying(
@@ -99,7 +102,7 @@ def neighbours(
         rank,
         graph,
     )
-    return call._replace(element="") if graph.lonely else call
+    return call._replace(copied=copied, element="" if graph.lonely else call.element)
 
 
 def typed_neighbours(sendbuf: Any, recvbuf: Any, rank: int, graph: Graph) -> Call | None:

@@ -34,7 +34,6 @@ def reduction(
     root: int,
     rank: int,
     nranks: int,
-    one_fold: bool = False,
 ) -> Call | None:
     """Describe an Allreduce, Reduce, Scan, Exscan or Reduce_scatter_block; None when only the MPI library can serve it.
 
@@ -64,9 +63,7 @@ def reduction(
         check_same_order(sendbuf, recvbuf, rank)
         in_place = check_overlap(send, recv, rank)
     count = _share(send.count, nblocks, "recvbuf" if in_place else "sendbuf", rank)
-    return _call(
-        collective, ours, root, count, send, recv, in_place=in_place, nranks=nranks, one_fold=one_fold
-    )
+    return _call(collective, ours, root, count, send, recv, in_place=in_place, nranks=nranks)
 
 
 def reduction_of_blocks(
@@ -150,7 +147,6 @@ def _call(
     in_place: bool,
     nranks: int,
     blocks: Blocks | None = None,
-    one_fold: bool = False,
 ) -> Call:
     """Return the call, with work before and after it: another element type, a factor, a copy of input that results would overwrite."""
     own, work = send.dtype, working_dtype(send.dtype)
@@ -171,12 +167,8 @@ def _call(
         one_fold=is_exact(op, own),
         element=own,
     )
-    if not send.count:
-        return call
-    if send.gpu is not None or (recv is not None and recv.gpu is not None):
-        from hpcoll.comm.arguments import gpu_staging
-
-        return gpu_staging.reduction(call, send, recv, nranks, one_fold=one_fold)
+    if not send.count or send.gpu is not None or (recv is not None and recv.gpu is not None):
+        return call  # on a GPU launches do the work
     beside = collective == "reduce_scatter" and in_place and recv is not None
     if work == own and op.premultiplier is None and not op.average and not beside:
         return call

@@ -17,7 +17,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
-from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
+from hpcoll.comm.planning.planner import CallOptions, Planner, Prepared
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
@@ -34,7 +34,7 @@ from hpcoll.runtime.program.fields import BUSY, DONE, NOTED
 from hpcoll.selection.config import EVERY_CALL, NATIVE
 
 if TYPE_CHECKING:
-    from hpcoll.comm.context.gpu_calls import GpuCalls
+    from hpcoll.comm.gpu.calls import GpuCalls
 
 # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
 _BUSY = np.array([0, 1], np.int64)
@@ -98,7 +98,7 @@ class Context(CommunicatorCalls):
     @cached_property
     def gpu(self) -> "GpuCalls":
         """The part for calls on GPU arrays; imported when there are any."""
-        from hpcoll.comm.context.gpu_calls import GpuCalls
+        from hpcoll.comm.gpu.calls import GpuCalls
 
         return GpuCalls(self.resources, self.planner)
 
@@ -211,7 +211,7 @@ class Context(CommunicatorCalls):
         self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None
     ) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
-        from hpcoll.comm.context.repeated_gpu_calls import on_host
+        from hpcoll.comm.gpu.repeated import on_host
 
         seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
         if seen is None:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.context import symmetric_memory
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.context import Context
-from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team import symmetric_memory
 from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.selection.config import log
 

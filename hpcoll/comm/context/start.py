@@ -19,7 +19,7 @@ from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.native_calls import arguments_of
-from hpcoll.comm.context.planner import CallOptions, Prepared
+from hpcoll.comm.planning.planner import CallOptions, Prepared
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread

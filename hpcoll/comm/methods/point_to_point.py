@@ -239,9 +239,9 @@ def on_host(spec: Any) -> bool:
 @cache
 def _buffers() -> ModuleType:
     """Return the module that looks for GPU arrays; it is imported for the first buffer that is no NumPy array."""
-    from hpcoll.comm.arguments import point_to_point_buffers
+    from hpcoll.comm.gpu import messages
 
-    return point_to_point_buffers
+    return messages
 
 
 def _stored(

@@ -11,9 +11,9 @@ from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved, resolve
 from hpcoll.comm.arguments.data_movement import unpack
-from hpcoll.comm.arguments.host_mirror import Mirror, finish_streams
 from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
 from hpcoll.comm.arguments.native import as_native
+from hpcoll.comm.gpu.mirror import Mirror, finish_streams
 from hpcoll.runtime.gpu.arrays import DeviceArray, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import gpu_of

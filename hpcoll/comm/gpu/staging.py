@@ -1,6 +1,6 @@
 """Launches on a stream before and after a collective of GPU arrays: conversions, factors, packing, copies of overwritten input.
 
-`hpcoll.comm.arguments.reductions` and `hpcoll.comm.arguments.data_movement` do the same for host arrays with NumPy.
+`hpcoll.comm.arguments.reductions` does the same for host arrays with NumPy.
 """
 
 import struct
@@ -27,13 +27,17 @@ class StagedBytes(NamedTuple):
     fill: Launch
 
 
-def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, *, one_fold: bool) -> Call:
+def reduction(call: Call, nranks: int, *, one_fold: bool) -> Call:
     """Return a reduction of GPU arrays, with the work before and after it.
 
     Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
     """
+    send, recv = call.keep[:2]
+    assert isinstance(send, Resolved)
+    assert recv is None or isinstance(recv, Resolved)
     op, dtype, work = call.op, send.dtype, call.dtype
-    assert op is not None
+    if op is None or not send.count:
+        return call
     gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
     one_fold = one_fold and op.premultiplier is None and not op.average and work != dtype
     work = dtype if one_fold else work
@@ -47,8 +51,6 @@ def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, *,
         keep.append(made.memory)
         return made.memory.address
 
-    if send.gpu is not None and not send.gpu.order:
-        source = through(pack(gpu, send.gpu))
     if work != dtype or op.premultiplier is not None:
         scaled = gpu.temporary(send.count * work.itemsize)
         factor = 1 if op.premultiplier is None else factor_of(op, work)

@@ -6,7 +6,6 @@ way, which does not ask what memory the others have. Calls on host arrays never 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,18 +13,18 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import EXACT_SUM
-from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.arguments.gpu_staging import Lifted
-from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
 from hpcoll.comm.arguments.memory import buffer_of, with_buffer
-from hpcoll.comm.arguments.methods import Caller, Method
-from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
-from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
-from hpcoll.comm.context.repeated_gpu_calls import GPU_NBYTES, KnownCalls, SeenCall, look
-from hpcoll.comm.context.symmetric_memory import ArrayForm
+from hpcoll.comm.arguments.methods import Method
+from hpcoll.comm.gpu import staging
+from hpcoll.comm.gpu.mirror import Mirror, mirror_of
+from hpcoll.comm.gpu.repeated import GPU_NBYTES, KnownCalls, SeenCall, look
+from hpcoll.comm.gpu.resources import GpuEngines, Gpus
+from hpcoll.comm.gpu.staging import Launch, Lifted
+from hpcoll.comm.planning.planner import CallOptions, Planner, Prepared
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.engine.call_cache import Key, whole
 from hpcoll.runtime.gpu import cuda
@@ -65,7 +64,7 @@ class GpuCalls:
     short_nbytes = GPU_NBYTES - 1  # most of a message that runs by the host's way
 
     def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
-        """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.context.repeated_gpu_calls.look`."""
+        """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
         return look(self._on.caller, method, arguments, stream)
 
     def known(self, key: Key, seen: SeenCall) -> Prepared | None:
@@ -174,7 +173,7 @@ class GpuCalls:
         ):
             return None
         folds_once = self._may_fold_once(row, algorithm)
-        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=folds_once))
+        on_gpu = self._lift(row, arguments, arrays, folds_once=folds_once)
         call = on_gpu.describe()
         if call is None:
             return None
@@ -189,17 +188,38 @@ class GpuCalls:
         most = self._on.nranks if graph is None else graph.degree
         return tells and most * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
 
-    def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, caller: Caller) -> "_OnGpu":
-        gpu = gpu_of(next(iter(arrays.values())).ordinal)
-        theirs, lifts, received = list(arguments), list[Lifted](), None
-        sent_at, received_at = row.buffers(arguments, self._on.rank)
-        for position in {sent_at, received_at} - {None, *arrays}:
+    def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, *, folds_once: bool) -> "_OnGpu":
+        """Return the call on copies of its host arrays on the GPU, and of an array with gaps that is sent."""
+        on, gpu = self._on, gpu_of(next(iter(arrays.values())).ordinal)
+        theirs, fills, received = list(arguments), list[Launch](), None
+        sent_at, received_at = row.buffers(arguments, on.rank)
+        for position in {sent_at, received_at} - {None}:
             assert position is not None
-            theirs[position], lift = gpu_staging.lifted(gpu, arguments[position])
-            if lift is not None:
-                lifts.append(lift)
-                received = lift if position == received_at else received
-        return _OnGpu(gpu, partial(row.describe, caller, *theirs), lifts, received)
+            array = arrays.get(position)
+            if array is None:
+                theirs[position], lift = staging.lifted(gpu, arguments[position])
+                if lift is not None:
+                    fills.append(lift.fill)
+                    received = lift if position == received_at else received
+            elif (
+                not array.order
+                and position != received_at
+                and buffer_of(arguments[position]) is arguments[position]
+            ):
+                packed = staging.pack(gpu, array)
+                fills.append(packed.fill)
+                memory = packed.memory
+                theirs[position] = KnownArray(
+                    array._replace(pointer=memory.address, strides=None, owner=memory)
+                )
+
+        def describe() -> Call | None:
+            call = row.describe(on.caller, *theirs)
+            if call is None or call.op is None:
+                return call
+            return staging.reduction(call, on.nranks, one_fold=folds_once)
+
+        return _OnGpu(gpu, describe, fills, received)
 
     def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
         """Describe a call anew, with the streams and the data of now."""
@@ -212,11 +232,11 @@ class GpuCalls:
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
         """Return the call with the kernels that are launched before and after it."""
         gpu, received = on_gpu.gpu, on_gpu.received
-        call = gpu_staging.settled(call, gpu)
+        call = staging.settled(call, gpu)
         first, *others = {stream_of(array, stream, self._on.rank) for array in arrays.values()}
-        launches = (*(lift.fill for lift in on_gpu.lifts), *call.before)
+        launches = (*on_gpu.fills, *call.before)
         finish = (
-            call.finish if received is None else gpu_staging.finisher(gpu, [received.bring_home], call.finish)
+            call.finish if received is None else staging.finisher(gpu, [received.bring_home], call.finish)
         )
 
         def start(engine: Any) -> None:
@@ -291,10 +311,11 @@ class _OnGpu(NamedTuple):
     Attributes:
         gpu: Where it runs.
         describe: Describes it.
-        lifts, received: The copies, and the one that is received into.
+        fills: Launches that fill the copies.
+        received: The copy of a host array that is received into, or None.
     """
 
     gpu: Gpu
     describe: Callable[[], Call | None]
-    lifts: Sequence[Lifted]
+    fills: Sequence[Launch]
     received: Lifted | None

@@ -15,8 +15,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import DeviceError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
-from hpcoll.comm.context.gpu_resources import Gpus
-from hpcoll.comm.context.planner import Prepared
+from hpcoll.comm.gpu.resources import Gpus
+from hpcoll.comm.planning.planner import Prepared
 from hpcoll.runtime.engine.call_cache import Key
 from hpcoll.runtime.gpu.arrays import LEGACY_STREAM, stream_handle, torch_stream
 from hpcoll.runtime.gpu.cuda import Driver, driver

@@ -15,10 +15,10 @@ from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import only_native
-from hpcoll.comm.context.rank_order import gathered
-from hpcoll.comm.plans.admission import Admission
+from hpcoll.comm.planning.admission import Admission
+from hpcoll.comm.planning.exact_sums import as_digits, travels_as_it_is
+from hpcoll.comm.planning.rank_order import gathered
 from hpcoll.comm.plans.engine_builder import HostEngines
-from hpcoll.comm.plans.exact_sums import as_digits, travels_as_it_is
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
