@@ -232,7 +232,7 @@ def sent_aside(send: Resolved) -> tuple[PlainBytes, int]:
         return plain_bytes(send), send.nbytes
     if send.gpu is not None:
         first, end = send.gpu.span
-        return plain_bytes(send), end - first
+        return plain_bytes(send), end - first if send.nbytes else 0
     return as_copied(plain_bytes(send)), 0
 
 
