@@ -311,7 +311,7 @@ VARIABLES = (
     Variable(
         "HPCOLL_TRACE",
         "a folder, or `folder:steps`",
-        "where the run writes a trace of its calls, and of their steps, for ui.perfetto.dev and `hpcoll trace`",
+        "where the run writes a trace of its calls, and of their steps, for `hpcoll trace`",
         "nothing is written",
         "trace",
         tracing,
