@@ -1,6 +1,7 @@
 """The trace of one run, read from its files into columns: records of calls as ranks have written them, and slices for the timeline."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,11 @@ CALL, IN_WAIT, REGION, OTHER, STEP, SERVICE = range(6)
 _LATEST_NS, _MOST_COUNT = 1 << 62, 1 << 42  # of times; of bytes or elements in a call
 _MIX = (-7046029254386353131, -4417276706812531889, 1609587929392839161, 6364136223846793005)
 _CODE, _SEGMENT = (1 << f.STEP_SEGMENT_AT) - 1, (1 << f.STEP_PEER_AT - f.STEP_SEGMENT_AT) - 1
-_WIDTHS = {"calls": f.RECORD_NFIELDS, "left": 3, "steps": f.STEP_NFIELDS}
+_FORMS = {  # of records: their width, and which of their fields are times
+    "calls": (f.RECORD_NFIELDS, (f.ITS_BEGIN, f.ITS_END, f.ITS_WAIT_BEGIN, f.ITS_WAIT_END)),
+    "left": (3, (1, 2)),
+    "steps": (f.STEP_NFIELDS, (f.STEP_BEGIN, f.STEP_END)),
+}
 _STEPS = {  # of an operation: its kind, and its name
     Code.RECV: ("receive", "receive{nbytes} from {peer}"),
     Code.SEND: ("send", "send{nbytes} to {peer}"),
@@ -171,20 +176,32 @@ class _Process:
 
 
 class _Records:
-    """Records of one kind, as they come: whose they are, the number of the first one of each block, and themselves."""
+    """Records of one form, block by block: whose they are, the number of the first one, and themselves."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def __init__(self, width: int, times: Sequence[int]) -> None:
+        self._width, self._times = width, list(times)
         self._blocks: list[tuple[int, int, np.ndarray]] = []
 
-    def add(self, owner: int, first: int, records: np.ndarray) -> None:
+    def add(self, owner: int, first: int, content: bytes, clock: Any) -> int:
+        """Add what a block has, with times on the clock of rank 0's host, and return the begin of the first record."""
+        records = np.frombuffer(content, np.int64, len(content) // 8 // self._width * self._width)
+        records = records.reshape(-1, self._width)
+        if clock is not None:
+            at, offset, drift = _whole(abs(clock[0])), clock[1], clock[2]
+            if not (isinstance(offset, int) and abs(offset) <= _LATEST_NS and abs(drift) <= 1):
+                raise ArgumentError("expected a line of a clock, got another one")
+            records, times = records.copy(), records[:, self._times]
+            moved = times + offset + np.rint(drift * (times - at)).astype(np.int64)
+            records[:, self._times] = np.where(times, moved, 0)
         self._blocks.append((owner, first, records))
+        return int(records[0, self._times[0]]) if len(records) else 0
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return all records, the owner of each, and the number of each."""
+        """Return all records, the owner of each, and the number of each; no time is negative."""
         owners, firsts, parts = zip(*self._blocks) if self._blocks else ((), (), ())
         lengths = np.array([len(part) for part in parts], np.int64)
         records = np.concatenate([np.empty((0, self._width), np.int64), *parts])
+        records[:, self._times] = np.clip(records[:, self._times], 0, _LATEST_NS)
         begins = np.cumsum(lengths) - lengths
         numbers = np.arange(len(records)) + np.repeat(np.array(firsts, np.int64) - begins, lengths)
         return records, np.repeat(np.array(owners, np.int64), lengths), numbers
@@ -195,10 +212,10 @@ class _TraceReader:
 
     def __init__(self) -> None:
         self.foreign: list[foreign.ForeignSlice] = []
-        self._processes = dict[int, _Process]()
+        self._processes = defaultdict[int, _Process](_Process)
         self._files = dict[int, str]()  # in which each rank is introduced
         self._contexts: list[Context] = []
-        self._records = {what: _Records(width) for what, width in _WIDTHS.items()}
+        self._records = {what: _Records(*form) for what, form in _FORMS.items()}
         self._lost = list[tuple[int, int, int, str]]()  # context, time, how many, of what
 
     def take(self, file: str, block: Block) -> None:
@@ -213,7 +230,7 @@ class _TraceReader:
 
     def _take(self, file: str, about: dict[str, Any], content: bytes) -> None:
         rank = _whole(about["rank"], MAX_RANKS - 1)
-        process = self._processes.setdefault(rank, _Process())
+        process = self._processes[rank]
         if "version" in about:
             if rank in self._files:
                 both = " and ".join(quoted(one) for one in dict.fromkeys((self._files[rank], file)))
@@ -229,19 +246,13 @@ class _TraceReader:
         process.signatures |= {
             int(word): _signature(said) for word, said in about.get("signatures", {}).items()
         }
-        what = next((name for name in _WIDTHS if name in about), "")
+        what = next((name for name in _FORMS if name in about), "")
         if what:
-            width = _WIDTHS[what]
-            records = np.frombuffer(content[: len(content) // (8 * width) * 8 * width], np.int64)
-            records = _on_one_clock(what, records.reshape(-1, width).copy(), about.get("clock"))
             owner = rank if what == "left" else process.contexts[_whole(about[what])]
             first = _whole(about["first"]) if what == "calls" else 0
-            self._records[what].add(owner, first, records)
+            begin = self._records[what].add(owner, first, content, about.get("clock"))
             if lost := _whole(about.get("lost", 0)):
-                time = (
-                    int(records[0, f.ITS_BEGIN if what == "calls" else f.STEP_BEGIN]) if len(records) else 0
-                )
-                self._lost.append((owner, time, lost, what))
+                self._lost.append((owner, begin, lost, what))
 
     def trace(self, last: int) -> RunTrace:
         """Return the columns, with slices of the categories up to ``last``."""
@@ -262,14 +273,24 @@ class _TraceReader:
             ],
             np.int64,
         )
-        first_row = np.array([main[one.rank] for one in self._contexts], np.int64)
         records, context, number = self._records["calls"].columns()
         kind, waits, service = self._call_kinds(records, context, kinds)
+        main_row = np.array([main[one.rank] for one in self._contexts], np.int64)[context]
         waiting = np.flatnonzero((records[:, f.ITS_WAIT_BEGIN] > 0) & (np.array(lane, np.int64)[context] > 0))
-        steps, on, _ = (
-            self._records["steps"].columns() if last >= STEP else _Records(f.STEP_NFIELDS).columns()
-        )
+        steps, on, _ = (self._records["steps"] if last >= STEP else _Records(*_FORMS["steps"])).columns()
         regions, owner, _ = self._records["left"].columns()
+        others = [
+            (rows[TraceRow(hosts[one.host], -1, -1, one.row)], kinds[CallKind(one.name)])
+            for one in self.foreign
+        ]
+        other_row, other_kind = np.array(others, np.int64).reshape(-1, 2).T
+        starts = np.array([one.start for one in self.foreign])
+        ends = starts + [one.length for one in self.foreign]
+        left = np.array([main[rank] for rank in owner.tolist()], np.int64)
+        region_kind, step_kind = self._region_kinds(regions, owner, kinds), self._step_kinds(steps, kinds)
+        begin, end = records[:, f.ITS_BEGIN], records[:, f.ITS_END]
+        waits_begin, waits_end = records[waiting][:, [f.ITS_WAIT_BEGIN, f.ITS_WAIT_END]].T
+        # row, category, kind, number of the call, its record, begin and end in nanoseconds
         parts = [
             (
                 row[context],
@@ -277,51 +298,28 @@ class _TraceReader:
                 kind,
                 number,
                 np.arange(len(records)),
-                records[:, f.ITS_BEGIN],
-                records[:, f.ITS_END],
+                begin,
+                end,
             ),
-            (
-                first_row[context[waiting]],
-                np.full(len(waiting), IN_WAIT),
-                waits[waiting],
-                number[waiting],
-                waiting,
-                records[waiting, f.ITS_WAIT_BEGIN],
-                records[waiting, f.ITS_WAIT_END],
-            ),
-            (
-                np.array([main[rank] for rank in owner.tolist()], np.int64),
-                np.full(len(regions), REGION),
-                self._region_kinds(regions, owner, kinds),
-                np.full(len(regions), -1),
-                np.full(len(regions), -1),
-                regions[:, 1],
-                regions[:, 2],
-            ),
+            (main_row[waiting], IN_WAIT, waits[waiting], number[waiting], waiting, waits_begin, waits_end),
+            (left, REGION, region_kind, -1, -1, regions[:, 1], regions[:, 2]),
             (
                 row[on],
-                np.full(len(steps), STEP),
-                self._step_kinds(steps, kinds),
+                STEP,
+                step_kind,
                 steps[:, f.STEP_CALL],
-                np.full(len(steps), -1),
+                -1,
                 steps[:, f.STEP_BEGIN],
                 steps[:, f.STEP_END],
             ),
+            (other_row, OTHER, other_kind, -1, -1, 1000 * starts, 1000 * ends),
         ]
-        columns = [np.concatenate(column) for column in zip(*parts)]
-        others = [
-            (rows[TraceRow(hosts[one.host], -1, -1, one.row)], OTHER, kinds[CallKind(one.name)], -1, -1)
-            for one in self.foreign
+        columns = [
+            np.concatenate([np.broadcast_to(one, len(part[0])) for one, part in zip(column, parts)])
+            for column in zip(*parts)
         ]
-        columns[:5] = [
-            np.concatenate([column, more])
-            for column, more in zip(columns, np.array(others, np.int64).reshape(-1, 5).T)
-        ]
-        start = np.array([one.start for one in self.foreign])
-        length = np.array([one.length for one in self.foreign])
-        begin, end = columns[5] / 1000, columns[6] / 1000
-        start = np.concatenate([begin, start])
-        length = np.concatenate([np.maximum(end - begin, 0.0), length])
+        start = columns[5] / 1000
+        length = np.maximum(columns[6] / 1000 - start, 0.0)
         chosen = np.flatnonzero(columns[1] <= last)
         found = [column[chosen] for column in (*columns[:5], start, length)]
         places = np.array([(one.rank, one.lane) for one in rows], np.int64).reshape(-1, 2)[found[0]]
@@ -414,31 +412,6 @@ def _alike(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mixed ^= column * np.int64(mix)
     _, firsts, which = np.unique(mixed, return_index=True, return_inverse=True)
     return firsts, which
-
-
-def _on_one_clock(what: str, records: np.ndarray, clock: Any) -> np.ndarray:
-    """Return records with times on the clock of rank 0's host, none of which is negative."""
-    times = [i for i, name in enumerate(_TIMES[what]) if name]
-    there = records[:, times] != 0
-    if clock is not None:
-        at, offset, drift = (float(one) for one in clock)
-        if not (abs(at) + abs(offset) <= _LATEST_NS and abs(drift) <= 1):
-            raise ArgumentError("expected a line of a clock, got another one")
-        moved = records[:, times] + (
-            int(clock[1]) + np.rint(drift * (records[:, times] - int(at))).astype(np.int64)
-        )
-        records[:, times] = np.where(there, moved, 0)
-    records[:, times] = np.clip(records[:, times], 0, _LATEST_NS)
-    return records
-
-
-_TIMES = {
-    "calls": [
-        i in (f.ITS_BEGIN, f.ITS_END, f.ITS_WAIT_BEGIN, f.ITS_WAIT_END) for i in range(f.RECORD_NFIELDS)
-    ],
-    "left": [False, True, True],
-    "steps": [i in (f.STEP_BEGIN, f.STEP_END) for i in range(f.STEP_NFIELDS)],
-}
 
 
 def _context(rank: int, about: dict[str, Any]) -> Context:
