@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from launching import HEAD, STARTS_JOBS, command, finished, job, spoken
 
+from hpcoll.analysis.waits import judge
 from hpcoll.cli import main
 from hpcoll.cli.trace.owners import find
 from hpcoll.cli.trace.reading import CALL, read
+from hpcoll.cli.trace.summary import rank_waits
 from hpcoll.comm.telemetry.trace_file import TraceFile
 from hpcoll.runtime.engine.entry import advance_noting_address
 
@@ -59,6 +61,20 @@ for i in range(4):
     time.sleep(0.02 * comm.rank)
     comm.Barrier()
 comm.stragglers()
+"""
+BOTH = """
+import json
+ring, x, y = comm.Create_dist_graph_adjacent([1 - comm.rank], [1 - comm.rank]), np.ones(3), np.zeros(3)
+for i in range(20):
+    time.sleep(0.002 * (comm.rank == i % 2))
+    comm.Scan(x, y)
+    ring.Neighbor_allgather(x, np.zeros(6 // comm.size))
+    comm.Reduce(x, y, root=1)
+    request = comm.Iallreduce(x, np.zeros(3))
+    time.sleep(0.001 * comm.rank)
+    request.Wait()
+for row in comm.stragglers().rows:
+    say(json.dumps([row.caused_s + row.inherited_s, row.waited_s, row.moved_s, row.hidden_s, row.last]))
 """
 STEPS = """
 import json
@@ -219,6 +235,18 @@ def test_only_calls_of_the_program_are_in_it_and_all_are_compared(tmp_path: Path
     trace = read([str(file) for file in tmp_path.iterdir()])
     calls = find(trace).compared[trace.category == CALL]
     assert calls.tolist() == [True] * 6
+
+
+def test_it_says_what_stragglers_says(tmp_path: Path) -> None:
+    """Who came last in calls of all kinds, and how long others waited: from the file, and as the ranks have it."""
+    said, _ = job(2, BOTH, HPCOLL_TRACE=str(tmp_path))
+    expected = [json.loads(line) for line in said[0].splitlines()]
+    trace = read([str(file) for file in tmp_path.iterdir()])
+    found = [
+        [row.caused_s + row.inherited_s, row.waited_s, row.moved_s, row.hidden_s, row.last]
+        for row in judge(rank_waits(trace, find(trace))).rows
+    ]
+    assert found == [pytest.approx(one, rel=0.02, abs=1e-4) for one in expected]
 
 
 @pytest.fixture
