@@ -1,6 +1,7 @@
 """Extension of griffe (mkdocs.yml): methods that modules make when they are imported, with the docstrings that these have then."""
 
 import inspect
+import re
 from importlib import import_module
 from typing import Any
 
@@ -8,13 +9,24 @@ import griffe
 import mpi4py
 
 MAKERS = (
+    "hpcoll.comm.methods.blocking",
     "hpcoll.comm.methods.nonblocking",
     "hpcoll.comm.methods.point_to_point",
     "hpcoll.comm.methods.blocking_neighbours",
 )
-INFO = griffe.Parameter(
-    "info", annotation="MPI.Info", kind=griffe.ParameterKind.positional_or_keyword, default="MPI.INFO_NULL"
-)
+
+
+def spelled(default: Any) -> str:
+    """Return a default value as a program writes it."""
+    from mpi4py import MPI
+
+    named = {id(getattr(MPI, name)): f"MPI.{name}" for name in ("SUM", "INFO_NULL")}
+    return named.get(id(default)) or repr(default)
+
+
+def spelled_type(annotation: Any) -> str:
+    """Return an annotation with the short names of mpi4py's and hpcoll's types."""
+    return re.sub(r"hpcoll\.[\w.]+\.|mpi4py\.", "", inspect.formatannotation(annotation))
 
 
 class MadeMethods(griffe.Extension):
@@ -31,30 +43,24 @@ class MadeMethods(griffe.Extension):
                 found = vars(getattr(made, owner.name)).get(name)
                 if name.startswith("_") or not inspect.isfunction(found):
                     continue
-                if isinstance(member, griffe.Attribute):
+                if isinstance(member, griffe.Attribute) or "keywords" in member.parameters:
                     member = griffe.Function(
-                        name, parameters=self._parameters(mod, name, found), returns=self._returns(found)
+                        name, parameters=self._parameters(found), returns=self._returns(found)
                     )
                     owner.set_member(name, member)
                 member.docstring = griffe.Docstring(inspect.getdoc(found) or "", parent=member, parser=parser)
 
     @staticmethod
-    def _parameters(mod: griffe.Module, name: str, found: Any) -> griffe.Parameters:
-        """Return a method's parameters; of a persistent one with the defaults that the one in flight spells."""
-        if name.endswith("_init") and "NonBlocking" in mod.members:
-            given = list(mod["NonBlocking"][f"I{name.removesuffix('_init').lower()}"].parameters)
-            at = sum(one.kind is griffe.ParameterKind.positional_or_keyword for one in given)
-            return griffe.Parameters(*given[:at], INFO, *given[at:])
+    def _parameters(found: Any) -> griffe.Parameters:
+        """Return a method's parameters."""
         parameters = inspect.signature(found).parameters.values()
         return griffe.Parameters(
             *(
                 griffe.Parameter(
                     one.name,
-                    annotation=None
-                    if one.annotation is one.empty
-                    else inspect.formatannotation(one.annotation),
+                    annotation=None if one.annotation is one.empty else spelled_type(one.annotation),
                     kind=griffe.ParameterKind(one.kind.description),
-                    default=None if one.default is one.empty else repr(one.default),
+                    default=None if one.default is one.empty else spelled(one.default),
                 )
                 for one in parameters
             )
@@ -63,4 +69,4 @@ class MadeMethods(griffe.Extension):
     @staticmethod
     def _returns(found: Any) -> str:
         """Return the annotation of a method's result."""
-        return inspect.formatannotation(inspect.signature(found).return_annotation).replace("mpi4py.", "")
+        return spelled_type(inspect.signature(found).return_annotation)

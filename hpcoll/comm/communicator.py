@@ -16,8 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.shared_arrays import SharedArrays
-from hpcoll.comm.methods.blocking import BlockingReductions
-from hpcoll.comm.methods.blocking_moves import BlockingMoves
+from hpcoll.comm.methods.blocking import Blocking
 from hpcoll.comm.methods.blocking_neighbours import Neighbours
 from hpcoll.comm.methods.blocking_objects import BlockingObjects
 from hpcoll.comm.methods.nonblocking import NonBlocking, PersistentCollectives
@@ -34,8 +33,7 @@ _NULL: Any = object()  # no argument
 
 
 class Communicator(
-    BlockingReductions,
-    BlockingMoves,
+    Blocking,
     BlockingObjects,
     NonBlocking,
     PersistentCollectives,

@@ -6,6 +6,7 @@ import random
 import re
 from collections import namedtuple
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -152,9 +153,22 @@ def test_every_collective_has_it(form: str) -> None:
             inspect.Parameter.KEYWORD_ONLY,
             None,
         ), name
-        assert not found.__kwdefaults__, f"{name}: CPython looks up a default for each keyword-only argument"
         arguments = str(inspect.getdoc(found)).partition("Args:\n")[2].partition("\n\n")[0]
         assert re.findall(r"^    (\w+): ", arguments, re.M) == list(parameters)[1:], name
+
+
+@pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
+def test_keywords_go_by_name(form: str) -> None:
+    """What is given by position too much is refused before anything happens, and so is a keyword that a method has not."""
+    for method, row in METHODS.items():
+        name = form.format(method.lower() if form == "I{}" else method)
+        call = partial(getattr(hpcoll.CartCommunicator, name), None)
+        given = (None,) * (len(row.arguments) + (form == "{}_init"))
+        for more in ((None,), ("ring",), (None, "ring")):
+            with pytest.raises(TypeError):
+                call(*given, *more)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'unheard'"):
+            call(*given, unheard=None)
 
 
 def test_a_spec_may_be_a_named_tuple() -> None:

@@ -18,7 +18,6 @@ from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SU
 from hpcoll.base.text import parse_seconds, quoted
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
-from hpcoll.runtime.engine.call_cache import Key, whole
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps
 from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
@@ -243,11 +242,6 @@ def order_of(order: object, rank: int) -> str:
     if order != RANK_ORDER or not isinstance(order, str):
         raise ArgumentError(f"rank {rank}: order must be {RANK_ORDER!r} or None, got {quoted(order)}")
     return order
-
-
-def in_order(key: Key, order: object, rank: int) -> Key:
-    """Return the key of calls with an ``order=`` from that of calls without; errors as of `order_of`."""
-    return *whole(key)[:4], order_of(order, rank)
 
 
 def limit_of(timeout: object, rank: int) -> float:

@@ -339,7 +339,7 @@ def _found_by(row: Method) -> Callable[[tuple[Any, ...], Caller], tuple[Any, ...
         op = given[2] if len(given) == 4 else None
         if me.rank != root:
             return MPI.IN_PLACE, given[own], op, root
-        return (MPI.IN_PLACE, send, op, root) if recv is MPI.IN_PLACE else (send, recv, op, root)
+        return (MPI.IN_PLACE, send, op, root) if own and recv is MPI.IN_PLACE else (send, recv, op, root)
 
     return rooted
 

@@ -57,7 +57,7 @@ class Context(CommunicatorCalls):
         parts: Parts that a freed communicator left with these resources, or None.
 
     Attributes:
-        tables: Call cache of blocking calls.
+        tables: Call cache of blocking calls; ``plain`` and ``ordered`` are parts of it, at hand for methods.
         on_host: Call cache of blocking calls on the host copies of GPU arrays.
         started: Call caches of calls in flight, one for each of their message contexts.
         planned: Call cache of persistent requests.
@@ -79,9 +79,10 @@ class Context(CommunicatorCalls):
             else self.nranks
         )
         self.tables, self.on_host = (
-            call_cache.CallCache(self.rank, most),
+            call_cache.CallCache(self.rank, most, methods=METHODS),
             call_cache.CallCache(self.rank, most),
         )
+        self.plain, self.ordered = self.tables.plain, self.tables.ordered
         self.started = [
             call_cache.CallCache(self.rank, most, one.tickets.ctypes.data)
             for one in self.resources.message_contexts[1:]

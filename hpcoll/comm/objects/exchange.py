@@ -365,7 +365,7 @@ class CellExchange:
         """Wait until all cells have come; return the messages of this rank, what it receives, and whether that goes on in parts."""
         context = self.context
         if status == BUSY:
-            context.run(status, (self.method, self.root, None, None), ())
+            context.run(status, (self.method, self.root, None, None, None), ())
         if status not in (DONE, SPECIAL, UNLIKE):
             # which has the memory that messages use
             context.go_on(self._plan, self._engine, status, limit_s, (self,))

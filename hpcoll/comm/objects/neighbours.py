@@ -23,7 +23,7 @@ def exchanged(
         method: "neighbor_allgather" or "neighbor_alltoall".
         make: Returns the objects that are sent.
         nsent: Their number.
-        timeout: As in `hpcoll.comm.methods.blocking_moves.BlockingMoves.Bcast`.
+        timeout: As in `hpcoll.comm.methods.blocking.Blocking.Bcast`.
 
     Raises:
         ArgumentError: A neighbour has no object to send; that one raises the error itself.

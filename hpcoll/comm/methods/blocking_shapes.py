@@ -1,0 +1,350 @@
+"""The functions that run blocking collectives: one for all methods whose arguments are alike.
+
+The call cache finds a call like an earlier one and runs it in one crossing into compiled code. Any other call is described
+(`hpcoll.comm.arguments.methods`) and run by a plan.
+
+CPython is quickest with arguments that may be positional. So the keywords may, and one before them, which nobody names, finds out that
+they are not: what is given by position too much lands there.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mpi4py import MPI
+
+from hpcoll.comm.arguments.call import Time, limit_of, order_of
+from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, with_counts
+from hpcoll.comm.arguments.reductions import every_count
+from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.methods.keywords import Name, Nbytes, Op, as_declared
+from hpcoll.comm.status.regions import regions
+from hpcoll.runtime.engine.entry import run_cached
+from hpcoll.runtime.program.call_fields import MANY
+from hpcoll.selection.config import RANK_ORDER
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+_Run = Callable[..., None]
+_IN_PLACE = MPI.IN_PLACE
+
+
+def collective(declared: _Method) -> _Method:
+    """Return the blocking method of which a function has name, arguments and docstring."""
+    name = declared.__name__
+    made: _Method = as_declared(_SHAPES[METHODS[name].arguments](name), declared)
+    return made
+
+
+def _run_with(
+    comm: WithContext,
+    method: str,
+    arguments: tuple[Any, ...],
+    extra: Any,
+    algorithm: Name,
+    segment: Nbytes,
+    timeout: Time,
+    tag: str | None,
+    stream: Any = None,
+    order: str | None = None,
+) -> None:
+    """Run a call that has keywords, or ``extra`` arguments by position."""
+    if extra is not ...:
+        raise TypeError(f"{method}() takes {len(arguments)} positional arguments; its keywords go by name")
+    if tag is not None:
+        with regions[tag]:
+            return _run_with(comm, method, arguments, ..., algorithm, segment, timeout, None, stream, order)
+    context = comm._context
+    limit_s = None if timeout is None else limit_of(timeout, context.rank)
+    order = None if order is None else order_of(order, context.rank)
+    if method == "Reduce_scatter" and arguments[2] is None and not context.closed:
+        with context.failure_scope(method):
+            counts = every_count(arguments[0], arguments[1], context.rank, context.caller.allgather)
+        arguments = (*arguments[:2], counts, arguments[3])
+    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
+    key = method, root, algorithm, segment, order
+    status = run_cached(context.tables[key], send, recv, op)
+    if status:
+        context.run(status, key, arguments, send, recv, stream=stream, limit_s=limit_s)
+
+
+def _barrier(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+        ):
+            return _run_with(self, name, (), extra, algorithm, segment, timeout, tag)
+        context = self._context
+        status = run_cached(context.plain[name], _IN_PLACE, context.token, None)
+        if status:
+            context.run(status, name, (), _IN_PLACE, context.token)
+
+    return run
+
+
+def _broadcast(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        buf: Any,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+        ):
+            return _run_with(self, name, (buf, root), extra, algorithm, segment, timeout, tag, stream)
+        context = self._context
+        address = context.plain[name] if root == 0 else context.tables[name, root, None, None, None]
+        status = run_cached(address, _IN_PLACE, buf, None)
+        if status:
+            context.run(status, (name, root, None, None, None), (buf, root), _IN_PLACE, buf, stream=stream)
+
+    return run
+
+
+def _between_buffers(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+        ):
+            return _run_with(self, name, (sendbuf, recvbuf), extra, algorithm, segment, timeout, tag, stream)
+        context = self._context
+        status = run_cached(context.plain[name], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, name, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
+
+    return run
+
+
+def _rooted(name: str) -> _Run:
+    row = METHODS[name]
+    varies, gathers = MANY in row.holds, row.at_root == "recvbuf"
+
+    def run(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+        ):
+            return _run_with(
+                self, name, (sendbuf, recvbuf, root), extra, algorithm, segment, timeout, tag, stream
+            )
+        context = self._context
+        send, recv = sendbuf, recvbuf
+        if not varies:
+            if context.rank != root:
+                send, recv = _IN_PLACE, sendbuf if gathers else recvbuf
+            elif recv is _IN_PLACE and not gathers:
+                send, recv = _IN_PLACE, sendbuf
+        address = context.plain[name] if root == 0 else context.tables[name, root, None, None, None]
+        status = run_cached(address, send, recv, None)
+        if status:
+            context.run(
+                status, (name, root, None, None, None), (sendbuf, recvbuf, root), send, recv, stream=stream
+            )
+
+    return run
+
+
+def _reduction(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+        order: str | None = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+            or (order is not None and order is not RANK_ORDER)
+        ):
+            return _run_with(
+                self, name, (sendbuf, recvbuf, op), extra, algorithm, segment, timeout, tag, stream, order
+            )
+        context = self._context
+        tables = context.plain if order is None else context.ordered
+        status = run_cached(tables[name], sendbuf, recvbuf, op)
+        if status:
+            context.run(
+                status,
+                name if order is None else (name, 0, None, None, order),
+                (sendbuf, recvbuf, op),
+                sendbuf,
+                recvbuf,
+                stream=stream,
+            )
+
+    return run
+
+
+def _rooted_reduction(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+        order: str | None = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+            or (order is not None and order is not RANK_ORDER)
+            or root != 0
+        ):
+            return _run_with(
+                self,
+                name,
+                (sendbuf, recvbuf, op, root),
+                extra,
+                algorithm,
+                segment,
+                timeout,
+                tag,
+                stream,
+                order,
+            )
+        context = self._context
+        tables = context.plain if order is None else context.ordered
+        send, recv = (sendbuf, recvbuf) if context.rank == 0 else (_IN_PLACE, sendbuf)
+        status = run_cached(tables[name], send, recv, op)
+        if status:
+            context.run(
+                status,
+                name if order is None else (name, 0, None, None, order),
+                (sendbuf, recvbuf, op, root),
+                send,
+                recv,
+                stream=stream,
+            )
+
+    return run
+
+
+def _varying_reduction(name: str) -> _Run:
+    def run(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        recvcounts: Any = None,
+        op: Op = MPI.SUM,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+        order: str | None = None,
+    ) -> None:
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+            or (order is not None and order is not RANK_ORDER)
+            or recvcounts is None
+        ):
+            return _run_with(
+                self,
+                name,
+                (sendbuf, recvbuf, recvcounts, op),
+                extra,
+                algorithm,
+                segment,
+                timeout,
+                tag,
+                stream,
+                order,
+            )
+        context = self._context
+        tables = context.plain if order is None else context.ordered
+        send = with_counts(sendbuf, recvcounts)
+        status = run_cached(tables[name], send, recvbuf, op)
+        if status:
+            context.run(
+                status,
+                name if order is None else (name, 0, None, None, order),
+                (sendbuf, recvbuf, recvcounts, op),
+                send,
+                recvbuf,
+                stream=stream,
+            )
+
+    return run
+
+
+# by the arguments of the methods
+_SHAPES: dict[tuple[str, ...], Callable[[str], _Run]] = {
+    (): _barrier,
+    ("buf", "root"): _broadcast,
+    ("sendbuf", "recvbuf"): _between_buffers,
+    ("sendbuf", "recvbuf", "root"): _rooted,
+    ("sendbuf", "recvbuf", "op"): _reduction,
+    ("sendbuf", "recvbuf", "op", "root"): _rooted_reduction,
+    ("sendbuf", "recvbuf", "recvcounts", "op"): _varying_reduction,
+}
