@@ -113,9 +113,7 @@ class Messages(MPI.Intracomm):
         """
         if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Recv(self, buf, source, tag, status)
-        return _receive(
-            self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream
-        )
+        return _receive(self, partial(_Comm.Recv, self), buf, (source, tag), status, stream)
 
     def Irecv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, *, stream: Any = None
@@ -127,7 +125,7 @@ class Messages(MPI.Intracomm):
         """
         if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Irecv(self, buf, source, tag)
-        return _begin_receive(self, lambda host: _Comm.Irecv(self, host, source, tag), buf, stream)
+        return _begin_receive(self, partial(_Comm.Irecv, self), buf, (source, tag), stream)
 
     def Sendrecv(
         self,
@@ -145,9 +143,8 @@ class Messages(MPI.Intracomm):
         if not signs or (on_host(sendbuf) and on_host(recvbuf)):
             return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         (send, recv), store = _buffers().serve(self, (sendbuf, recvbuf), 1, stream)
-        return _stored(
-            lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store
-        )
+        call = partial(_Comm.Sendrecv, self, send, dest, sendtag, recv, source, recvtag)
+        return _stored(call, status, store)
 
     def Sendrecv_replace(
         self,
@@ -164,11 +161,8 @@ class Messages(MPI.Intracomm):
         if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
         (host,), store = _buffers().serve(self, (buf,), 0, stream, replaces=True)
-        return _stored(
-            lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told),
-            status,
-            store,
-        )
+        call = partial(_Comm.Sendrecv_replace, self, host, dest, sendtag, source, recvtag)
+        return _stored(call, status, store)
 
     def Isendrecv(
         self,
@@ -214,13 +208,13 @@ class Message(MPI.Message):
         """Receive the message, as `Messages.Recv` does."""
         if not signs or type(buf) is _Array or on_host(buf):
             return _Message.Recv(self, buf, status)
-        return _receive(self._comm, lambda host, told: _Message.Recv(self, host, told), buf, status, stream)
+        return _receive(self._comm, partial(_Message.Recv, self), buf, (), status, stream)
 
     def Irecv(self, buf: Any, *, stream: Any = None) -> MPI.Request:
         """Begin to receive the message, as `Messages.Irecv` does."""
         if not signs or type(buf) is _Array or on_host(buf):
             return _Message.Irecv(self, buf)
-        return _begin_receive(self._comm, lambda host: _Message.Irecv(self, host), buf, stream)
+        return _begin_receive(self._comm, partial(_Message.Irecv, self), buf, (), stream)
 
 
 def on_host(spec: Any) -> bool:
@@ -258,15 +252,26 @@ def _stored(
 
 
 def _receive(
-    comm: MPI.Comm, call: Callable[..., None], buf: Any, status: MPI.Status | None, stream: Any
+    comm: MPI.Comm,
+    receive: Callable[..., None],
+    buf: Any,
+    source_and_tag: tuple[int, ...],
+    status: MPI.Status | None,
+    stream: Any,
 ) -> None:
     (host,), store = _buffers().serve(comm, (buf,), 0, stream)
-    _stored(partial(call, host), status, store)
+    _stored(partial(receive, host, *source_and_tag), status, store)
 
 
-def _begin_receive(comm: MPI.Comm, post: Callable[[Any], MPI.Request], buf: Any, stream: Any) -> MPI.Request:
+def _begin_receive(
+    comm: MPI.Comm,
+    begin: Callable[..., MPI.Request],
+    buf: Any,
+    source_and_tag: tuple[int, ...],
+    stream: Any,
+) -> MPI.Request:
     (host,), store = _buffers().serve(comm, (buf,), 0, stream)
-    posted = post(host)
+    posted = begin(host, *source_and_tag)
     return posted if store is None else _watched(comm.Get_rank(), posted, store)
 
 
