@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcoll.base.agreement import agreed as agreed_facts
 from hpcoll.base.errors import ArgumentError
 from hpcoll.kernels.digits import DigitWindow
 
@@ -33,13 +34,6 @@ def agreed(comm: Any, name: str, problem: str, description: str, window: DigitWi
     comm.Allreduce(MPI.IN_PLACE, message, op=MPI.MAX)
     greatest, least, problems, end, first = map(int, message)
     if problems or greatest != -least:
-        raise ArgumentError(_difference(name, comm.allgather((problem, f"{name} of {description}"))))
+        problem = problem and f"rank {comm.rank}: {problem}"
+        agreed_facts(comm.allgather, problem, {"types and axes": f"{name} of {description}"})
     return DigitWindow(-first, end)
-
-
-def _difference(name: str, everyone: list[tuple[str, str]]) -> str:
-    for rank, (problem, _) in enumerate(everyone):
-        if problem:
-            return f"rank {rank}: {problem}"
-    rank = next(rank for rank, (_, description) in enumerate(everyone) if description != everyone[0][1])
-    return f"rank {rank}: {name} needs equal types and axes on all ranks: {everyone[0][1]} on rank 0, got {everyone[rank][1]}"

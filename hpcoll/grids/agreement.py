@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 
 
@@ -38,18 +39,9 @@ def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes
         mine = _block(array, comm.Get_dim(), width, corners, axes)
     except ArgumentError as error:
         problem = f"rank {comm.rank}: Halo needs {error}"
-    everyone: list[tuple[str, Block]] = comm.allgather((problem, mine))
-    for text, _ in everyone:
-        if text:
-            raise ArgumentError(text)
-    blocks = [block for _, block in everyone]
-    for rank, block in enumerate(blocks):
-        for field in ("width", "corners", "axes", "kind", "dtype", "ndim"):
-            one, first = getattr(block, field), getattr(blocks[0], field)
-            if one != first:
-                raise ArgumentError(
-                    f"rank {rank}: {field} of Halo must be equal on all ranks: {first} on rank 0, got {one}"
-                )
+    equal = "width", "corners", "axes", "kind", "dtype", "ndim"
+    facts = {f"{field} of Halo": getattr(mine, field, None) for field in equal}
+    blocks: list[Block] = agreed(comm.allgather, problem, facts, mine)
     _check_rows(comm, blocks)
     return array, blocks[comm.rank]
 

@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
 from zlib import crc32
 
 from mpi4py import MPI
 
+from hpcoll.base.agreement import agreed
 from hpcoll.base.disk_cache import lock_folder
 from hpcoll.base.errors import ArgumentError, SettingsError
 from hpcoll.runtime.telemetry.status_page import launcher
@@ -38,12 +38,10 @@ def agree(
     try:
         config = read_config()
     except ArgumentError as error:
-        problem = str(error)
+        problem = f"rank {comm.Get_rank()}: {error}"
     with _said_once():
         if known is None:
-            found = comm.allgather((problem, config.agreement(), mine))
-            _check(found)
-            known = [process for _, _, process in found]
+            known = agreed(comm.allgather, problem, config.agreement(), mine)
         _configure_log(config, comm.Get_rank())
         if config.tuning is not None and len(known) > 1:
             from hpcoll.selection.measured import measured
@@ -71,18 +69,6 @@ def first_of_node(what: str) -> bool:
         return _until_the_end.enter_context(folder.lock("first", byte=crc32(f"{what} {launcher()}".encode())))
     except OSError:
         return True
-
-
-def _check(found: Sequence[tuple[str, dict[str, Any], Process]]) -> None:
-    for rank, (problem, agreement, _) in enumerate(found):
-        if problem:
-            raise ArgumentError(f"rank {rank}: {problem}")
-        for name in sorted(agreement.keys() | found[0][1].keys()):
-            expected, got = (repr(one[name]) if name in one else "none" for one in (found[0][1], agreement))
-            if expected != got:
-                raise ArgumentError(
-                    f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}"
-                )
 
 
 def _configure_log(config: Config, rank: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.text import meant
 from hpcoll.comm.arguments.memory import gpu_memory
@@ -171,22 +172,14 @@ def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Seque
     ``wrong`` is the text of the error that this rank has found by itself, or "". Where some rank's arguments are wrong or differ, all ranks
     raise ArgumentError, which names the rank and the argument or parameter.
     """
-    everyone = comm.allgather((wrong, facts, tuple(layouts)))
-    for text, _, _ in everyone:
-        if text:
-            raise ArgumentError(text)
-    _, first, expected = everyone[0]
-    for rank, (_, other, found) in enumerate(everyone):
+    everyone = agreed(comm.allgather, wrong, facts, tuple(layouts))
+    expected = everyone[0]
+    for rank, found in enumerate(everyone):
         text = difference(found, expected)
         if text or [layout.name for layout in found] != [layout.name for layout in expected]:
             raise ArgumentError(
                 f"rank {rank}: the list of parameters, compared with rank 0's, {text or 'is in another order'}"
             )
-        for name, value in first.items():
-            if other[name] != value:
-                raise ArgumentError(
-                    f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}"
-                )
 
 
 def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:

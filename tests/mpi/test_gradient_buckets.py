@@ -246,7 +246,7 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
         hpcoll.GradientBuckets(comm, fewer)
     with pytest.raises(
         hpcoll.ArgumentError,
-        match=rf"^rank {last}: bucket must be equal on all ranks: 1000 on rank 0, got 2000",
+        match=rf"^rank {last}: bucket must be equal on all ranks, expected 1000 as on rank 0, got 2000",
     ):
         hpcoll.GradientBuckets(comm, given, bucket=2000 if comm.rank == last else 1000)
     with pytest.raises(

@@ -222,16 +222,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
     "width": (
         {"array": np.zeros((6, 6)), "width": [1, (1, 2)]},
-        "width of Halo must be equal on all ranks: ((1, 1), (1, 1)) on rank 0",
+        "width of Halo must be equal on all ranks, expected ((1, 1), (1, 1)) as on rank 0",
     ),
     "type": (
         {"array": np.zeros((5, 5), np.float32)},
-        "dtype of Halo must be equal on all ranks: float64 on rank 0, got float32",
+        "dtype of Halo must be equal on all ranks, expected 'float64' as on rank 0, got 'float32'",
     ),
-    "corners": ({"corners": True}, "corners of Halo must be equal on all ranks: False on rank 0, got True"),
+    "corners": (
+        {"corners": True},
+        "corners of Halo must be equal on all ranks, expected False as on rank 0, got True",
+    ),
     "axes of the array": (
         {"array": np.zeros((5, 5, 1)), "axes": [0, 1]},
-        "ndim of Halo must be equal on all ranks: 2 on rank 0, got 3",
+        "ndim of Halo must be equal on all ranks, expected 2 as on rank 0, got 3",
     ),
     "shape": ({"array": np.zeros((6, 5))}, "array of Halo needs 5 points along axis 0, as on rank 0, got 6"),
 }

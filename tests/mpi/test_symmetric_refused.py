@@ -27,7 +27,7 @@ from hpcoll.runtime.transports import local_ranks, window
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 WORLD = MPI.COMM_WORLD
 LAST = WORLD.size - 1
-OTHER = "rank {last}: all ranks must make one call, expected {expected} as on rank 0, got {got}"
+OTHER = "rank {last}: the call must be equal on all ranks, expected {expected!r} as on rank 0, got {got!r}"
 
 
 def error_of(call: Callable[[], Any]) -> str:

@@ -6,11 +6,13 @@ refused, its array is ordinary memory and behaves the same.
 
 import operator
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.base.text import quoted, text_of
 from hpcoll.comm.arguments.call import check_root
@@ -74,10 +76,11 @@ def symmetric(
             if isinstance(error, ArgumentError)
             else f"rank {rank}: {method} with {form}: {text_of(error)}"
         )
-    problem = _first_problem(service_collectives, problem, f"{method} with {form}")
-    if problem or array is None:
+    try:
+        _agree(service_collectives, problem, f"the end of {method} with {form}")
+    except ArgumentError:
         array = None  # the traceback must not keep it
-        raise ArgumentError(problem)
+        raise
     return array
 
 
@@ -129,10 +132,12 @@ def share(
             if isinstance(error, ArgumentError)
             else f"rank {comm.rank}: share with {form}: {text_of(error)}"
         )
-    problem = _first_problem(service_collectives, problem, f"share with root {root}")
-    if problem or memory is None:
+    try:
+        _agree(service_collectives, problem, f"the end of share with root {root}")
+    except ArgumentError:
         memory = mapping = None
-        raise ArgumentError(problem)
+        raise
+    assert memory is not None
     if comm.rank == root:
         memory.view(form.dtype).reshape(form.shape)[...] = source
     if node is None or node.nranks < comm.size:
@@ -194,22 +199,8 @@ def _agree(service_collectives: ServiceCollectives, problem: str, call: str, mor
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
     """
-    found = service_collectives.gather_objects((problem, call, more), Purpose.ARRAY, call)
-    problems = [text for text, _, _ in found if text]
-    if problems:
-        raise ArgumentError(problems[0])
-    for rank, (_, got, _) in enumerate(found):
-        if got != found[0][1]:
-            raise ArgumentError(
-                f"rank {rank}: all ranks must make one call, expected {found[0][1]} as on rank 0, got {got}"
-            )
-    return [one for _, _, one in found]
-
-
-def _first_problem(service_collectives: ServiceCollectives, problem: str, call: str) -> str:
-    return next(
-        filter(None, service_collectives.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), ""
-    )
+    gather = partial(service_collectives.gather_objects, purpose=Purpose.ARRAY, what=call)
+    return agreed(gather, problem, {"the call": call}, more)
 
 
 def _ordinary(nbytes: int) -> np.ndarray:
