@@ -9,10 +9,12 @@ from typing import Any, ParamSpec
 
 from mpi4py import MPI
 
+from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.context.start import issue, make_persistent
 from hpcoll.comm.methods.blocking import Blocking
+from hpcoll.comm.methods.keywords import Name, Nbytes, Op
 
 _Given = ParamSpec("_Given")
 _BEGIN = """Begin `{0}`, and return while it is in flight.
@@ -69,19 +71,84 @@ class _Reader:
         return named
 
 
+def _reduction(name: str) -> Callable[..., MPI.Request]:
+    def begin(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+        order: str | None = None,
+    ) -> MPI.Request:
+        if extra is not ...:
+            raise TypeError(f"I{name.lower()}() takes keywords by name only")
+        return issue(self, name, (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
+
+    return begin
+
+
+def _between_buffers(name: str) -> Callable[..., MPI.Request]:
+    def begin(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> MPI.Request:
+        if extra is not ...:
+            raise TypeError(f"I{name.lower()}() takes keywords by name only")
+        return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
+
+    return begin
+
+
+def _broadcast(name: str) -> Callable[..., MPI.Request]:
+    def begin(
+        self: WithContext,
+        buf: Any,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> MPI.Request:
+        if extra is not ...:
+            raise TypeError(f"I{name.lower()}() takes keywords by name only")
+        return issue(self, name, (buf, root), algorithm, segment, stream, timeout, tag)
+
+    return begin
+
+
+# by the arguments of the methods: CPython is quickest with these, as in `hpcoll.comm.methods.blocking_shapes`
+_SHAPES = {
+    ("sendbuf", "recvbuf", "op"): _reduction,
+    ("sendbuf", "recvbuf"): _between_buffers,
+    ("buf", "root"): _broadcast,
+}
+
+
 def beginning(blocking: Callable[_Given, None]) -> Callable[_Given, MPI.Request]:
     """Return the method that begins a blocking one."""
     name, reader = blocking.__name__, _Reader(blocking)
-    rest = reader.rest
 
     def begin(self: WithContext, *given: Any, **keywords: Any) -> MPI.Request:
-        if keywords or len(given) not in rest:
-            given, keywords = reader.read(given, keywords)
-            return issue(self, name, given, **keywords)
-        return issue(self, name, given + rest[len(given)])
+        given, keywords = reader.read(given, keywords)
+        return issue(self, name, given, **keywords)
 
+    shape = _SHAPES.get(METHODS[name].arguments)
     made: Callable[_Given, MPI.Request] = reader.documented(
-        begin, f"I{name.lower()}", blocking, _BEGIN, MPI.Request
+        shape(name) if shape else begin, f"I{name.lower()}", blocking, _BEGIN, MPI.Request
     )
     return made
 
