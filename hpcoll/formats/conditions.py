@@ -20,18 +20,17 @@ from hpcoll.base.json_fields import MAX_INTEGER, integer, member, read_json, ref
 from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
 
-NAMES = {
+MSCCL = {  # names in MSCCL, by ours
     "allreduce": "allreduce",
     "allgather": "allgather",
-    "reducescatter": "reduce_scatter",
-    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter": "reducescatter",
     "alltoall": "alltoall",
-    "broadcast": "bcast",
-    "bcast": "bcast",
+    "bcast": "broadcast",
     "reduce": "reduce",
     "gather": "gather",
     "scatter": "scatter",
 }
+NAMES = {theirs: ours for ours, theirs in MSCCL.items()} | {ours: ours for ours in MSCCL}
 
 
 class Conditions(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.formats.conditions import NO_CONDITIONS, Conditions, standard
-from hpcoll.formats.msccl_xml import Instruction, ThreadBlock, XmlFile, XmlGpu, read_xml
+from hpcoll.formats.msccl_xml import BUFFERS, XmlBlock, XmlFile, XmlGpu, XmlStep, read_xml
 from hpcoll.formats.private_input import Places, with_private_input
 from hpcoll.formats.program import FilePlace, FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
@@ -25,7 +25,7 @@ _READS, _WRITES = {"s", "rrc", "rrs", "rrcs", "re", "cpy"}, {"r", "rcs", "rrc", 
 class _WrittenBlock(NamedTuple):
     """A thread block's steps, in which AFTER names thread blocks and steps of the file; ``signals``: steps that it says it has done."""
 
-    block: ThreadBlock
+    block: XmlBlock
     steps: list[Step]
     places: list[FilePlace]
     signals: list[tuple[int, int]]  # (step of the file, steps here after it), ascending
@@ -100,7 +100,7 @@ class _GpuWriter:
 
     def __init__(self, file: XmlFile, gpu: XmlGpu, shift: int | None, noutputs: int) -> None:
         self.file, self.gpu, self.shift, self.noutputs = file, gpu, shift, noutputs
-        self.cells = gpu.s_chunks  # of scratch, so far
+        self.cells = gpu.sizes[Buffer.SCRATCH]  # of scratch, so far
 
     def write(self) -> tuple[list[_WrittenBlock], int]:
         """Return the channels and the number of scratch cells."""
@@ -116,9 +116,7 @@ class _GpuWriter:
                         after=self._awaited(channels, numbers, step.after, channel.places[i])
                     )
         _drop_idle(channels)
-        return channels or [
-            _WrittenBlock(ThreadBlock(self.gpu.line, -1, -1, -1, 0, []), [], [], [])
-        ], self.cells
+        return channels or [_WrittenBlock(XmlBlock(-1, -1, -1, 0), [], [], [])], self.cells
 
     def _check_connections(self) -> None:
         """Refuse thread blocks that share a connection: nothing says whose message is whose."""
@@ -135,21 +133,19 @@ class _GpuWriter:
     def _write_block(self, channel: _WrittenBlock) -> None:
         block, steps = channel.block, channel.steps
         waits: list[tuple[Step, FilePlace]] = []
-        last: Instruction | None = None  # the reduction that the next one may join
+        last: XmlStep | None = None  # the reduction that the next one may join
         for s, step in enumerate(block.steps):
             place = FilePlace(step.line, self.gpu.id, block.id, s)
-            if step.depid == block.id:
+            if step.needs[0] == block.id:
                 self._check_own_wait(step, channel, place)
-            elif step.depid >= 0:
-                waits.append((Step(Op.AFTER, -1, None, (), after=(step.depid, step.deps)), place))
+            elif step.needs[0] >= 0:
+                waits.append((Step(Op.AFTER, -1, None, (), after=step.needs), place))
             if step.type == "nop":
                 last = None if waits else last
                 continue
             self._check(step, block, place)
-            if last and not waits and step.type == "re" and step[4:7] == last[4:7] and not self._meet(step):
-                steps[-1] = steps[-1]._replace(
-                    srcs=(*steps[-1].srcs, self._chunk(step.srcbuf, step.srcoff, step.cnt))
-                )
+            if last and not waits and step.type == "re" and step.dst == last.dst and not self._meet(step):
+                steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.src)))
             else:
                 found = waits + [(one, place) for one in self._translated(step, block)]
                 steps.extend(one for one, _ in found)
@@ -159,21 +155,18 @@ class _GpuWriter:
             if step.hasdep:
                 channel.signals.append((s, len(steps)))
 
-    def _meet(self, step: Instruction) -> bool:
+    def _meet(self, step: XmlStep) -> bool:
         """Say whether a reduction's source and destination are one memory in part; such ones are not fused."""
-        src, dst = (
-            self._chunk(step.srcbuf, step.srcoff, step.cnt),
-            self._chunk(step.dstbuf, step.dstoff, step.cnt),
-        )
+        src, dst = self._chunk(step.src), self._chunk(step.dst)
         return src.buffer == dst.buffer and src.index < dst.index + dst.n and dst.index < src.index + src.n
 
-    def _translated(self, step: Instruction, block: ThreadBlock) -> list[Step]:
+    def _translated(self, step: XmlStep, block: XmlBlock) -> list[Step]:
         """Return the steps for one of the file; none for a copy onto itself."""
-        kind, n = step.type, step.cnt
-        src = self._chunk(step.srcbuf, step.srcoff, n) if kind in _READS else None
-        dst = self._chunk(step.dstbuf, step.dstoff, n) if kind in _WRITES else None
+        kind = step.type
+        src = self._chunk(step.src) if kind in _READS else None
+        dst = self._chunk(step.dst) if kind in _WRITES else None
         if kind == "rrs":
-            dst = self._fresh(n)
+            dst = self._fresh(step.src.n)
         found = []
         if kind in ("r", "rcs"):
             found.append(Step(Op.RECV, block.recv, dst, ()))
@@ -187,17 +180,15 @@ class _GpuWriter:
             found.append(Step(Op.SEND, block.send, None, (sent,)))
         return found
 
-    def _check(self, step: Instruction, block: ThreadBlock, place: FilePlace) -> None:
+    def _check(self, step: XmlStep, block: XmlBlock, place: FilePlace) -> None:
         """Refuse a step that names chunks which are not there, or that has no peer."""
-        for uses, buffer, offset in ((_READS, step.srcbuf, step.srcoff), (_WRITES, step.dstbuf, step.dstoff)):
-            size = {"i": self.gpu.i_chunks, "o": self.gpu.o_chunks, "s": self.gpu.s_chunks}[buffer]
-            if step.type in uses and (offset < 0 or offset + step.cnt > size):
-                raise self._refused(
-                    place,
-                    f"{buffer}[{offset}..{offset + step.cnt - 1}] is outside its buffer of {size} chunks",
-                )
-        if step.cnt < 1:
-            raise self._refused(place, f"a step {step.type} moves {step.cnt} chunks, not at least 1")
+        for uses, (buffer, first, n) in ((_READS, step.src), (_WRITES, step.dst)):
+            size = self.gpu.sizes[buffer]
+            if step.type in uses and (first < 0 or first + n > size):
+                run = f"{BUFFERS[buffer]}[{first}..{first + n - 1}]"
+                raise self._refused(place, f"{run} is outside its buffer of {size} chunks")
+        if step.dst.n < 1:
+            raise self._refused(place, f"a step {step.type} moves {step.dst.n} chunks, not at least 1")
         if (step.type in _SENDS and block.send < 0) or (step.type in _RECEIVES and block.recv < 0):
             raise self._refused(
                 place, f"a step {step.type} in a thread block with send={block.send} and recv={block.recv}"
@@ -221,22 +212,20 @@ class _GpuWriter:
             )
         return numbers[block], signals[first][1]
 
-    def _check_own_wait(self, step: Instruction, channel: _WrittenBlock, place: FilePlace) -> None:
+    def _check_own_wait(self, step: XmlStep, channel: _WrittenBlock, place: FilePlace) -> None:
         """Refuse a wait for the same thread block, unless for what it has done."""
-        if not channel.signals or channel.signals[-1][0] < step.deps:
+        if not channel.signals or channel.signals[-1][0] < step.needs[1]:
             raise self._refused(
-                place, f"it waits for step {step.deps} of its own thread block, which is not done by then"
+                place, f"it waits for step {step.needs[1]} of its own thread block, which is not done by then"
             )
 
-    def _chunk(self, buffer: str, offset: int, n: int) -> Chunk:
-        """Return chunks of the file as chunks of the schedule."""
-        if buffer == "s":
-            return Chunk(Buffer.SCRATCH, offset, n)
-        if buffer == "o":
-            return Chunk(Buffer.OUTPUT, offset, n)
-        if self.shift is not None and offset >= -self.shift and offset + self.shift + n <= self.noutputs:
-            return Chunk(Buffer.OUTPUT, offset + self.shift, n)
-        return Chunk(Buffer.INPUT, offset, n)
+    def _chunk(self, run: Chunk) -> Chunk:
+        """Return chunks of the file as chunks of the schedule: those of INPUT that are of OUTPUT in place as these."""
+        if run.buffer is Buffer.INPUT and self.shift is not None:
+            first = run.index + self.shift
+            if first >= 0 and first + run.n <= self.noutputs:
+                return Chunk(Buffer.OUTPUT, first, run.n)
+        return run
 
     def _fresh(self, n: int) -> Chunk:
         self.cells += n

@@ -7,25 +7,16 @@ implies it. A local step stands where the last step stands that it needs. Chunks
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.formats.conditions import MSCCL
+from hpcoll.formats.msccl_xml import BUFFERS, XmlBlock, XmlStep
 from hpcoll.formats.program import FileProgram
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, cells_of
 
-COLLECTIVES = {  # names in MSCCL
-    "allreduce": "allreduce",
-    "allgather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "alltoall": "alltoall",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
 # of a gpu; of a thread block; of a step: what RCCL's reader takes
 MAX_BLOCKS, MAX_STEPS, MAX_COUNT = (
     64,
@@ -34,7 +25,7 @@ MAX_BLOCKS, MAX_STEPS, MAX_COUNT = (
 )
 
 _At = tuple[int, int]  # thread block and step
-_LETTERS = "ios"
+_NOWHERE = Chunk(Buffer.INPUT, -1, 0)
 _WITH_SEND = {"r": "rcs", "rrc": "rrcs"}  # types of receives that send on what they wrote
 
 
@@ -45,50 +36,14 @@ class Written(NamedTuple):
     note: str = ""
 
 
-@dataclass
-class _XmlStep:
-    type: str
-    src: Chunk | None
-    dst: Chunk | None
-    needs: _At
-    turn: int  # in the order in which the gpu's steps are written
-    needed: bool = False
-
-    @property
-    def count(self) -> int:
-        run = self.dst or self.src
-        return run.n if run else 0
-
-    def line(self, number: int) -> str:
-        runs = self.src or self.dst, self.dst or self.src
-        (srcbuf, srcoff), (dstbuf, dstoff) = [
-            (_LETTERS[run.buffer], run.index) if run else ("i", -1) for run in runs
-        ]
-        return (
-            f'      <step s="{number}" type="{self.type}" srcbuf="{srcbuf}" srcoff="{srcoff}" dstbuf="{dstbuf}" dstoff="{dstoff}" '
-            f'cnt="{self.count}" depid="{self.needs[0]}" deps="{self.needs[1]}" hasdep="{int(self.needed)}"/>'
-        )
-
-
-@dataclass
-class _Block:
-    """A thread block; ``known``: for each step the last step of each other block that has run before."""
-
-    send: int
-    recv: int
-    chan: int
-    steps: list[_XmlStep] = field(default_factory=list)
-    known: list[dict[int, int]] = field(default_factory=list)
-
-
 def msccl_text(program: FileProgram) -> Written:
     """Return the XML text of a program; the note says where it is more than RCCL's reader takes.
 
     Raises:
         ArgumentError: MSCCL has no such collective, or no such step.
     """
-    if program.collective not in COLLECTIVES:
-        raise ArgumentError(f"MSCCL XML has {', '.join(sorted(COLLECTIVES))}, got {program.collective}")
+    if program.collective not in MSCCL:
+        raise ArgumentError(f"MSCCL XML has {', '.join(sorted(MSCCL))}, got {program.collective}")
     gpus = [_Gpu(s, program) for s in program.schedules]
     for gpu in gpus:
         _fuse(gpu.blocks)
@@ -96,7 +51,7 @@ def msccl_text(program: FileProgram) -> Written:
     root = f' root="{program.root}"' if program.meaning.rooted else ""
     lines = [
         f'<algo name="{escape(program.name, {chr(34): "&quot;"})}" proto="Simple" nchannels="{nchannels}" '
-        f'nchunksperloop="{program.schedules[0].nchunks}" ngpus="{program.nranks}" coll="{COLLECTIVES[program.collective]}" '
+        f'nchunksperloop="{program.schedules[0].nchunks}" ngpus="{program.nranks}" coll="{MSCCL[program.collective]}" '
         f'inplace="{int(program.in_place)}" outofplace="{int(program.out_of_place)}" '
         f'minBytes="{program.min_bytes}" maxBytes="{program.max_bytes}"{root}>'
     ]
@@ -105,7 +60,15 @@ def msccl_text(program: FileProgram) -> Written:
     return Written("\n".join([*lines, "</algo>"]) + "\n", _note([gpu.blocks for gpu in gpus]))
 
 
-def _fuse(blocks: Sequence[_Block]) -> None:
+def _line(number: int, step: XmlStep) -> str:
+    (src, srcoff, _), (dst, dstoff, n) = step.src, step.dst
+    return (
+        f'      <step s="{number}" type="{step.type}" srcbuf="{BUFFERS[src]}" srcoff="{srcoff}" dstbuf="{BUFFERS[dst]}" '
+        f'dstoff="{dstoff}" cnt="{n}" depid="{step.needs[0]}" deps="{step.needs[1]}" hasdep="{int(step.hasdep)}"/>'
+    )
+
+
+def _fuse(blocks: Sequence[XmlBlock]) -> None:
     """Join each receive with the send behind it of what it wrote, unless another thread block waits for the receive alone."""
     places: list[list[int]] = []
     for block in blocks:
@@ -118,9 +81,9 @@ def _fuse(blocks: Sequence[_Block]) -> None:
                 and step.needs[0] < 0
                 and last.type in _WITH_SEND
                 and last.dst == step.src
-                and not last.needed
+                and not last.hasdep
             ):
-                last.type, last.needed = _WITH_SEND[last.type], step.needed
+                last.type, last.hasdep = _WITH_SEND[last.type], step.hasdep
             else:
                 block.steps.append(step)
             places[-1].append(len(block.steps) - 1)
@@ -128,9 +91,9 @@ def _fuse(blocks: Sequence[_Block]) -> None:
         step.needs = step.needs[0], places[step.needs[0]][step.needs[1]]
 
 
-def _note(gpus: Sequence[Sequence[_Block]]) -> str:
+def _note(gpus: Sequence[Sequence[XmlBlock]]) -> str:
     blocks = [block for gpu in gpus for block in gpu]
-    counts = [step.count for block in blocks for step in block.steps]
+    counts = [step.dst.n for block in blocks for step in block.steps]
     sizes = (
         max(map(len, gpus)),
         max((len(block.steps) for block in blocks), default=0),
@@ -162,7 +125,9 @@ class _Gpu:
         self.schedule = s
         self.counts = meaning.ninputs(*who), meaning.noutputs(*who), len(s.scratch)
         self.alias = dict(meaning.aliases(*who)) if program.in_place and meaning.aliases else {}
-        self.blocks: list[_Block] = []
+        self.blocks: list[XmlBlock] = []
+        # for each step of a thread block the last step of each other block that has run before
+        self.known: dict[int, list[dict[int, int]]] = defaultdict(list)
         self.turn = 0
         self.by_peer: list[
             tuple[dict[int, int], dict[int, int]]
@@ -188,7 +153,7 @@ class _Gpu:
         )
         pairs = [*both, *others] or [(-1, -1)] * bool(steps)
         first = len(self.blocks)
-        self.blocks += [_Block(send, recv, chan) for send, recv in pairs]
+        self.blocks += [XmlBlock(first + i, send, recv, chan) for i, (send, recv) in enumerate(pairs)]
         return {send: first + i for i, (send, _) in enumerate(pairs)}, {
             recv: first + i for i, (_, recv) in enumerate(pairs)
         }
@@ -260,7 +225,7 @@ class _Gpu:
         if step.peer >= 0:
             return (sends if step.op is Op.SEND else recvs)[step.peer]
         if needs:
-            return max(needs.items(), key=lambda at: self.blocks[at[0]].steps[at[1]].turn)[0]
+            return max(needs.items(), key=lambda at: self.blocks[at[0]].steps[at[1]].line)[0]
         for later in steps[number + 1 :]:
             touched = {cell for run in later.runs for cell in self._cells(run)}
             if later.peer >= 0 and touched & cells:
@@ -286,10 +251,10 @@ class _Gpu:
         self, block: int, type_: str, src: Chunk | None, dst: Chunk | None, needs: dict[int, int]
     ) -> None:
         """Append a step to a thread block, behind a nop for each dependency but the last."""
-        here = self.blocks[block]
-        known = here.known[-1] if here.known else {}
+        here, knowns = self.blocks[block].steps, self.known[block]
+        known = knowns[-1] if knowns else {}
         needs = {other: at for other, at in needs.items() if other != block and known.get(other, -1) < at}
-        clocks = {other: self.blocks[other].known[at] for other, at in needs.items()}
+        clocks = {other: self.known[other][at] for other, at in needs.items()}
         least = [
             (other, at)
             for other, at in needs.items()
@@ -297,19 +262,20 @@ class _Gpu:
         ]
         for other, at in least:
             known = {**known, **{b: max(s, known.get(b, -1)) for b, s in clocks[other].items()}, other: at}
-            self.blocks[other].steps[at].needed = True
+            self.blocks[other].steps[at].hasdep = True
         for need in least[:-1]:
-            here.steps.append(_XmlStep("nop", None, None, need, self.turn))
-        here.steps.append(_XmlStep(type_, src, dst, least[-1] if least else (-1, -1), self.turn))
+            here.append(XmlStep(self.turn, "nop", _NOWHERE, _NOWHERE, need))
+        both = src or dst or _NOWHERE, dst or src or _NOWHERE
+        here.append(XmlStep(self.turn, type_, *both, least[-1] if least else (-1, -1)))
         self.turn += 1
-        here.known += [known] * max(1, len(least))
+        knowns += [known] * max(1, len(least))
 
     def lines(self) -> Iterator[str]:
         """Write the gpu's XML lines."""
         i, o, scratch = self.counts
         yield f'  <gpu id="{self.schedule.rank}" i_chunks="{i}" o_chunks="{o}" s_chunks="{scratch}">'
-        for number, block in enumerate(self.blocks):
-            yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{block.chan}">'
-            yield from (step.line(at) for at, step in enumerate(block.steps))
+        for block in self.blocks:
+            yield f'    <tb id="{block.id}" send="{block.send}" recv="{block.recv}" chan="{block.chan}">'
+            yield from (_line(at, step) for at, step in enumerate(block.steps))
             yield "    </tb>"
         yield "  </gpu>"

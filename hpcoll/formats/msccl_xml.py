@@ -7,7 +7,8 @@ A gpu may have elements ``copy``, which TACCL and TE-CCL write for chunks of INP
 mean nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
@@ -17,41 +18,41 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import reading
 from hpcoll.base.text import LINE, MAX_BUILT, MAX_CHUNKS, format_nbytes, printable, quoted
 from hpcoll.formats.program import FilePlace
+from hpcoll.schedules.ir import Buffer, Chunk
 
 MAX_NBYTES, MAX_ELEMENT = 64 << 20, 1 << 20  # of a file, and of one of its elements or comments
 MAX_IDS = 1 << 16  # of thread blocks and channels
 TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "re", "cpy", "nop")
-BUFFERS = ("i", "o", "s")
+BUFFERS = "ios"  # letters, by `Buffer`
+_BUFFERS = dict(zip(BUFFERS, Buffer))
 _PIECE = 1 << 16  # bytes that are parsed at once
 _DIGITS = 20  # of a number
 _ANY = 2**63 - 1  # bytes from which on a file is for messages of any length
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "copy": "gpu", "step": "tb"}
 
 
-class Instruction(NamedTuple):
-    """A step of a thread block, as the file has it."""
+@dataclass(slots=True)
+class XmlStep:
+    """A step of a thread block; one that reads or writes nothing has any source or target."""
 
-    line: int
+    line: int  # of the file; before there is one, the step's turn among those of the gpu
     type: str
-    srcbuf: str
-    srcoff: int
-    dstbuf: str
-    dstoff: int
-    cnt: int
-    depid: int  # thread block that it waits for, or -1
-    deps: int  # step of that
-    hasdep: bool  # others can wait for it
+    src: Chunk
+    dst: Chunk
+    needs: tuple[int, int] = (-1, -1)  # thread block and step that it waits for
+    hasdep: bool = False  # others can wait for it
 
 
-class ThreadBlock(NamedTuple):
+@dataclass(slots=True)
+class XmlBlock:
     """A thread block; its peers are -1 where it has none."""
 
-    line: int
     id: int
     send: int
     recv: int
     chan: int
-    steps: list[Instruction]
+    line: int = -1
+    steps: list[XmlStep] = field(default_factory=list)
 
 
 class XmlGpu(NamedTuple):
@@ -59,10 +60,8 @@ class XmlGpu(NamedTuple):
 
     line: int
     id: int
-    i_chunks: int
-    o_chunks: int
-    s_chunks: int
-    blocks: dict[int, ThreadBlock]
+    sizes: tuple[int, ...]  # of INPUT, OUTPUT and SCRATCH
+    blocks: dict[int, XmlBlock]
 
 
 class XmlFile(NamedTuple):
@@ -107,7 +106,7 @@ class _Reader:
         self._budget = Budget(self._refused)
         self._algo: XmlFile | None = None
         self._gpus: dict[int, XmlGpu] = {}
-        self._block: ThreadBlock | None = None
+        self._block: XmlBlock | None = None
         self._parser = parser = expat.ParserCreate()
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = self._declared
@@ -195,9 +194,9 @@ class _Reader:
         rank = self._integer(attributes, "id", 0, self._algo.nranks - 1)
         if rank in self._gpus:
             raise self._refused(f"expected one gpu with id {rank}, got a second")
-        i, o, s = (self._integer(attributes, f"{buffer}_chunks", 0, MAX_CHUNKS) for buffer in BUFFERS)
-        self._budget.spend(max(i + o + s, 2 * self._algo.nchunks), CELLS)
-        self._gpus[rank] = XmlGpu(self._parser.CurrentLineNumber, rank, i, o, s, {})
+        sizes = tuple(self._integer(attributes, f"{buffer}_chunks", 0, MAX_CHUNKS) for buffer in BUFFERS)
+        self._budget.spend(max(sum(sizes), 2 * self._algo.nchunks), CELLS)
+        self._gpus[rank] = XmlGpu(self._parser.CurrentLineNumber, rank, sizes, {})
 
     def _start_block(self, attributes: dict[str, str]) -> None:
         assert self._algo is not None
@@ -221,30 +220,27 @@ class _Reader:
             )
         if chan < 0 and (send >= 0 or recv >= 0):
             raise self._refused(f"expected a channel of thread block {number}, which has peers, got {chan}")
-        self._block = gpu.blocks[number] = ThreadBlock(
-            self._parser.CurrentLineNumber, number, send, recv, chan, []
-        )
+        self._block = gpu.blocks[number] = XmlBlock(number, send, recv, chan, self._parser.CurrentLineNumber)
 
     def _start_step(self, attributes: dict[str, str]) -> None:
         assert self._block is not None
         steps = self._block.steps
         self._integer(attributes, "s", len(steps), len(steps))
         kind = self._one_of(attributes, "type", TYPES)
-        buffers = [self._one_of(attributes, key, BUFFERS) for key in ("srcbuf", "dstbuf")]
-        srcoff, dstoff = (self._integer(attributes, key, -1) for key in ("srcoff", "dstoff"))
+        buffers = [_BUFFERS[self._one_of(attributes, key, BUFFERS)] for key in ("srcbuf", "dstbuf")]
+        offsets = [self._integer(attributes, key, -1) for key in ("srcoff", "dstoff")]
         cnt = self._integer(attributes, "cnt", 0, MAX_CHUNKS)
         depid = self._integer(attributes, "depid", -1)
         deps = self._integer(attributes, "deps", -1 if depid < 0 else 0)
         hasdep = bool(self._integer(attributes, "hasdep", 0, 1))
         self._budget.spend(1, STEPS)
         self._budget.spend(cnt, NAMED)
-        line = self._parser.CurrentLineNumber
-        steps.append(
-            Instruction(line, kind, buffers[0], srcoff, buffers[1], dstoff, cnt, depid, deps, hasdep)
-        )
+        src, dst = (Chunk(buffer, offset, cnt) for buffer, offset in zip(buffers, offsets))
+        steps.append(XmlStep(self._parser.CurrentLineNumber, kind, src, dst, (depid, deps), hasdep))
 
-    def _one_of(self, attributes: Mapping[str, str], key: str, wanted: tuple[str, ...]) -> str:
-        if (text := attributes.get(key)) not in wanted:
+    def _one_of(self, attributes: Mapping[str, str], key: str, wanted: Sequence[str]) -> str:
+        text = attributes.get(key)
+        if text is None or text not in [*wanted]:
             raise self._refused(
                 f"expected {key} to be one of {', '.join(wanted)}, got {'none' if text is None else quoted(text)}"
             )

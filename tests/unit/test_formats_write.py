@@ -11,9 +11,9 @@ from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli import main
+from hpcoll.formats.conditions import MSCCL as IN_MSCCL
 from hpcoll.formats.goal import goal_text
 from hpcoll.formats.msccl_steps import read_msccl_xml
-from hpcoll.formats.msccl_write import COLLECTIVES as IN_MSCCL
 from hpcoll.formats.msccl_write import msccl_text
 from hpcoll.formats.program import FileProgram
 from hpcoll.formats.write import program_of, written_for
