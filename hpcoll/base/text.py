@@ -5,8 +5,8 @@ that a terminal obeys, marks that turn the direction of what follows, half chara
 fail to tell theirs. All of it goes through `text_of`, which never raises; so do `error_text`, `printable` and `quoted`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from hpcoll.base.errors import ROW, ArgumentError
 
@@ -26,6 +26,7 @@ MAX_BUILT, MAX_SIMULATED = (
 MAX_CHUNKS = 1 << 16
 
 Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
+K = TypeVar("K", bound=Hashable)
 
 _BLANKS = 16  # times as many characters are read as are kept: runs of blanks become one
 _class_name = type.__dict__["__name__"].__get__  # whatever its metaclass says
@@ -208,6 +209,18 @@ def counted(number: float, noun: str) -> str:
     return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + (
         "" if number == 1 else "s"
     )
+
+
+def ranks_by(pairs: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
+    """Return the ranks of each key, in the order in which they come.
+
+    >>> ranks_by([("a", 0), ("b", 1), ("a", 2)])
+    {'a': [0, 2], 'b': [1]}
+    """
+    found: dict[K, list[int]] = {}
+    for key, rank in pairs:
+        found.setdefault(key, []).append(rank)
+    return found
 
 
 def runs_of(ranks: Iterable[int]) -> list[range]:

@@ -26,6 +26,7 @@ NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.
 _MEASURED = Network._fields[:-1]  # constants that are: all but how many streams a link carries
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning
+_TINY = 5e-324  # the least number above 0
 _MOST_S, _MOST_US, _MOST_SPILL = 1e3, 1e9, 1e3  # of one message, or of a byte; of one call; times as much
 
 
@@ -267,22 +268,14 @@ def _constants(content: Any, where: str) -> Constants:
     if level not in LEVELS:
         raise refused(f"{where}.level", f"one of {', '.join(LEVELS)}", level)
     above, least = f"seconds above 0, at most {_MOST_S:g}", f"seconds, at least 0 and at most {_MOST_S:g}"
-    alpha, beta = (
-        number(content, field, where, lambda s: 0 < s <= _MOST_S, above) for field in ("alpha", "beta")
-    )
-    gamma, handshake = (
-        number(content, field, where, lambda s: 0 <= s <= _MOST_S, least) for field in ("gamma", "handshake")
-    )
-    overhead = number(
-        content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}"
-    )
-    spill = number(
-        content,
-        "spill",
-        where,
-        lambda factor: 1 <= factor <= _MOST_SPILL,
-        f"a factor from 1 to {_MOST_SPILL:g}",
-    )
+
+    def seconds(field: str, lowest: float, expected: str, most: float = _MOST_S) -> float:
+        return number(content, field, where, lambda s: lowest <= s <= most, expected)
+
+    alpha, beta = seconds("alpha", _TINY, above), seconds("beta", _TINY, above)
+    gamma, handshake = seconds("gamma", 0.0, least), seconds("handshake", 0.0, least)
+    overhead = seconds("overhead", 0.0, f"seconds from 0 to alpha, which is {alpha!r}", alpha)
+    spill = seconds("spill", 1.0, f"a factor from 1 to {_MOST_SPILL:g}", _MOST_SPILL)
     eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
     read_from = integer(content, "read_from", where) if "read_from" in content else None
     return Constants(

@@ -8,7 +8,7 @@ follows.
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,23 +24,6 @@ _SIDE = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _PAIR = "  {:>7}  {:>7}"
 _NCCL_TESTS_JSON = 3  # the version of its JSON format
 _CASE = ("algorithm", "ran", "size", "count", "type", "redop")
-_SIDE_KEYS = (
-    *(
-        "alg_bw",
-        "bus_bw",
-        "nwrong",
-        "ratio",
-        "min_us",
-        "max_us",
-        "avg_us",
-        "p50_us",
-        "p90_us",
-        "p95_us",
-        "p99_us",
-        "stdev_us",
-    ),
-    *("iterations", "batch", "work_us", "both_us", "hidden", "moved", "copy_share"),
-)
 _PER_ITERATION = ("min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us")
 _METHOD = (
     "time is the median over iterations, P50, of the time per call of the slowest rank; ratio is native time / time",
@@ -134,26 +117,12 @@ def summarise(
 ) -> Measured:
     """Return the result of one side from seconds per call in each round, and those of the native algorithm; ``factor``: busbw / algbw."""
     us = seconds * 1e6
-    p50 = float(np.median(us))
-    p90, p95, p99 = np.percentile(us, [90, 95, 99]).tolist()
+    p50, p90, p95, p99 = np.percentile(us, [50, 90, 95, 99]).tolist()
+    least, most, mean, stdev = (float(number) for number in (us.min(), us.max(), us.mean(), us.std()))
     alg_bw = nbytes / (p50 * 1e3)
     ratio = None if native is None else float(np.median(native * 1e6)) / p50
-    return Measured(
-        p50,
-        p90,
-        p95,
-        p99,
-        float(us.min()),
-        float(us.max()),
-        float(us.mean()),
-        float(us.std()),
-        alg_bw,
-        alg_bw * factor,
-        nwrong,
-        ratio,
-        us.size,
-        batch,
-    )
+    times = (p50, p90, p95, p99, least, most, mean, stdev)
+    return Measured(*times, alg_bw, alg_bw * factor, nwrong, ratio, us.size, batch)
 
 
 def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
@@ -337,10 +306,9 @@ def as_json(report: Report) -> str:
 
 
 def _json_row(row: ResultRow) -> dict[str, Any]:
-    sides = [
-        None if side is None else {"time": side.p50_us, **{key: getattr(side, key) for key in _SIDE_KEYS}}
-        for side in row.both
-    ]
+    sides = [None if side is None else {"time": side.p50_us} | asdict(side) for side in row.both]
+    for side in filter(None, sides):
+        del side["times_us"], side["rank_times_us"]
     return {
         **{key: getattr(row, key) for key in _CASE},
         "root": f"{row.root:6}",

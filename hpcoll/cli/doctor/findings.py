@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hpcoll.base.text import LINE, printable, ranks_in_words
+from hpcoll.base.text import LINE, printable, ranks_by, ranks_in_words
 
 # levels: fine, worth knowing, will cost time or answers, does not work
 OK, NOTE, WARN, FAIL = (
@@ -40,10 +40,9 @@ def merge(per_rank: Sequence[Iterable[Finding]], hosts: Sequence[str]) -> list[S
     >>> [(shared.finding.found, shared.ranks) for shared in merge([[one], [two], [one]], ["a", "b", "a"])]
     [('2 GiB', [0, 2]), ('1 GiB', [1])]
     """
-    ranks: dict[Finding, list[int]] = {}
-    for rank, findings in enumerate(per_rank):
-        for finding in dict.fromkeys(findings):
-            ranks.setdefault(finding, []).append(rank)
+    ranks = ranks_by(
+        (finding, rank) for rank, findings in enumerate(per_rank) for finding in dict.fromkeys(findings)
+    )
     subjects = list(dict.fromkeys(finding.subject for finding in ranks))
     return [
         Shared(finding)

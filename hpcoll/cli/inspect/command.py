@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import Runs, counted, duration, printable
+from hpcoll.base.text import Runs, counted, duration, printable, ranks_by
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect import fr_trace
 from hpcoll.cli.inspect.flight_records import Flight, read
@@ -110,10 +110,6 @@ def _head(flight: Flight) -> Iterator[str]:
     )
     program = printable(" ".join(first.program))
     yield from wrapped(f"{held}, written within {duration(max(written) - min(written))}: {program}")
-    reasons: dict[str, list[int]] = {}
-    for record in records:
-        reasons.setdefault(record.why, []).append(record.rank)
-    for text in first_few(
-        [f"{ranges(ranks)}: {why or 'no reason given'}" for why, ranks in reasons.items()], "more reasons"
-    ):
+    reasons = ranks_by((record.why or "no reason given", record.rank) for record in records)
+    for text in first_few([f"{ranges(ranks)}: {why}" for why, ranks in reasons.items()], "more reasons"):
         yield from wrapped(text, "  ")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpcoll.base.text import duration, runs_of
+from hpcoll.base.text import duration, ranks_by, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
 from hpcoll.cli.inspect.wording import (
@@ -42,9 +42,7 @@ def differ(calls: Mapping[int, RecordedCall]) -> bool:
 def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> FlightFinding:
     calls = communicator.calls[lane][seq]
     algorithms = len({call.algorithm for call in calls.values()}) > 1
-    groups: dict[str, list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        groups.setdefault(spelled(call, algorithms), []).append(rank)
+    groups = ranks_by((spelled(call, algorithms), rank) for rank, call in sorted(calls.items()))
     most = max(groups.values(), key=len)
     odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
     which = numbered(next(iter(calls.values())), communicator.label)
@@ -58,9 +56,9 @@ def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> Fligh
 
 def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[list[str]]:
     """Return calls of one number as a table; ranks with the same call share a row."""
-    rows: dict[tuple[str, str, str], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        rows.setdefault((spelled(call, algorithms), call.state, where(call)), []).append(rank)
+    rows = ranks_by(
+        ((spelled(call, algorithms), call.state, where(call)), rank) for rank, call in sorted(calls.items())
+    )
     return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
 
 
@@ -128,12 +126,12 @@ def _not_begun(
         age = record.written - (before.ended or 0.0) if before else 0.0
         groups.setdefault((text, doing(flight, record.rank), record.why), []).append((record.rank, age))
     remarks = []
-    for (text, now, why), alike in groups.items():
-        ages = sorted(age for _, age in alike)
+    for (text, now, why), same in groups.items():
+        ages = sorted(age for _, age in same)
         how_long = " to ".join(dict.fromkeys((duration(ages[0]), duration(ages[-1]))))
         past = f"last ended there {text}, {how_long} before the record" if text else "no call there has ended"
         remarks.append(
-            f"{ranges(rank for rank, _ in alike)}: {past}; {now}"
+            f"{ranges(rank for rank, _ in same)}: {past}; {now}"
             + (f"; record written for {why}" if why else "")
         )
     heading, never = (

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from statistics import median
 
 from hpcoll.analysis.wait_for_graph import Wait, WaitForGraph, in_words, together, wait_text
-from hpcoll.base.text import duration, gaps, runs_in_words, runs_of
+from hpcoll.base.text import duration, gaps, ranks_by, runs_in_words, runs_of
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences, doing
 from hpcoll.cli.inspect.flight_records import (
@@ -97,11 +97,10 @@ def summary(flight: Flight, findings: Sequence[FlightFinding]) -> str:
 
 def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, RecordedCall]]) -> list[FlightFinding]:
     """Return a finding of the calls that have not ended, where no other finding says why."""
-    groups: dict[tuple[str, str, str, str], list[int]] = {}
-    for label, rank, call in open_calls:
-        groups.setdefault((named(call, label), call.state, where(call), flight.records[rank].why), []).append(
-            rank
-        )
+    groups = ranks_by(
+        ((named(call, label), call.state, where(call), flight.records[rank].why), rank)
+        for label, rank, call in open_calls
+    )
     (text, state, _, why), first = next(iter(groups.items()))
     ranks = runs_of({rank for _, rank, _ in open_calls})
     how = f"{ranges(first)} {verb(first, 'is', 'are')} in {text} ({state})"
@@ -222,9 +221,7 @@ def graph_of(flight: Flight) -> WaitForGraph:
 
 def _chains(flight: Flight, graph: WaitForGraph) -> FlightFinding:
     waits, roots = [wait for found in graph.waits.values() for wait in found], graph.roots()
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for wait in waits:
-        groups.setdefault((wait.text, wait.step, in_words(wait.awaits)), []).append(wait.rank)
+    groups = ranks_by(((wait.text, wait.step, in_words(wait.awaits)), wait.rank) for wait in waits)
     rows = first_rows(
         [["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())]
     )
