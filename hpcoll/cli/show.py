@@ -4,6 +4,8 @@ import argparse
 import textwrap
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import MAX_BUILT, parse_nbytes, quoted, table
@@ -18,6 +20,9 @@ from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import Algorithm
+
+if TYPE_CHECKING:  # it needs NumPy, which the list of algorithms does not
+    from hpcoll.analysis.render import Drawing
 
 CHUNKS = 4  # of algorithms that take any number
 NRANKS, NBYTES, CALC = 8, "1M", 0.01
@@ -63,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     read_all()
     if is_program(arguments.pattern):
         if arguments.write:
-            _write(arguments, programs.read_proven(arguments, arguments.pattern)[0])
+            program, _ = programs.read_proven(arguments, arguments.pattern)
+            write(program, arguments.write, arguments.bytes, arguments.calc)
             return 0
         _show(programs.row_of_file(arguments, arguments.pattern), arguments)
         return 0
@@ -89,7 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     from hpcoll.analysis.render import draw  # these need NumPy, which the list of algorithms does not
     from hpcoll.analysis.render_svg import render_svg
-    from hpcoll.analysis.render_text import render_text
     from hpcoll.formats.write import program_of
     from hpcoll.registry.proof import refusal
 
@@ -106,31 +111,33 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
         if row.placed and 0 < nranks <= MAX_BUILT
         else ()
     )
-    drawing = draw(
-        row._replace(graph=graph or row.graph),
-        nranks,
-        arguments.root,
-        nchunks,
-        nodes,
-        grid_in_words(arguments, row.collective),
-    )
-    wrong = refusal(row._replace(graph=graph or row.graph), nranks, arguments.root, nodes)
+    on_graph, words = row._replace(graph=graph or row.graph), grid_in_words(arguments, row.collective)
+    drawing = draw(on_graph, nranks, arguments.root, nchunks, nodes, words)
+    wrong = refusal(on_graph, nranks, arguments.root, nodes)
     if wrong and (arguments.svg or arguments.write):
         raise ScheduleError(wrong)
     if arguments.svg:
         output.write(arguments.svg, render_svg(drawing))
     if arguments.write:
-        _write(arguments, program_of(row, drawing.schedules))
+        write(program_of(row, drawing.schedules), arguments.write, arguments.bytes, arguments.calc)
     if not arguments.svg and not arguments.write:
-        print_lines([render_text(drawing, max(40, output.columns(output.WIDTH)))])
+        print_drawing(drawing)
         print_lines(["", f"refused: {wrong}"] if wrong else [])
 
 
-def _write(arguments: argparse.Namespace, program: FileProgram) -> None:
+def print_drawing(drawing: "Drawing") -> None:
+    """Print a drawing as text, as wide as the terminal."""
+    from hpcoll.analysis.render_text import render_text
+
+    print(render_text(drawing, max(40, output.columns(output.WIDTH))))
+
+
+def write(program: FileProgram, path: Path, nbytes: str = NBYTES, calc: float = CALC) -> None:
+    """Write a program for other tools, in the format of the file's suffix."""
     from hpcoll.formats.write import written_for
 
-    written = written_for(arguments.write.suffix, program, parse_nbytes(arguments.bytes), arguments.calc)
-    output.write(arguments.write, written.text)
+    written = written_for(path.suffix, program, parse_nbytes(nbytes), calc)
+    output.write(path, written.text)
     print_lines([written.note] * bool(written.note))
 
 

@@ -4,18 +4,18 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 from hpcoll.analysis.prove import prove
+from hpcoll.analysis.render import draw
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import counted, parse_nbytes, table
+from hpcoll.base.text import counted, table
 from hpcoll.cli import output
 from hpcoll.cli.options import option
 from hpcoll.cli.output import columns, print_lines, progress
-from hpcoll.cli.show import CALC, NBYTES
-from hpcoll.formats.write import check_suffix, program_of, written_for
+from hpcoll.cli.show import print_drawing, write
+from hpcoll.formats.write import check_suffix, program_of
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.row import Algorithm, schedule
+from hpcoll.schedules.row import Algorithm
 from hpcoll.synthesis.hops import SERVED, Task, row
 from hpcoll.synthesis.search import Bounds, Outcome, bounds, search
 from hpcoll.synthesis.topologies import NAMES, Fabric, topology
@@ -61,10 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
     conclusion = _conclusion(task, lower, best, fewest, arguments)
     print_lines(["", *output.wrapped(conclusion, width=columns(output.WIDTH)), ""])
+    drawing = draw(algorithm, task.nranks, task.root, task.nchunks)
     if arguments.write:
-        _write(algorithm, task, arguments.write)
+        write(program_of(algorithm, drawing.schedules), arguments.write)
     else:
-        _draw(algorithm, task)
+        print_drawing(drawing)
     return 0
 
 
@@ -165,18 +166,3 @@ def _conclusion(task: Task, lower: Bounds, best: Outcome, fewest: bool, argument
     return f"{text} {_none(task)}{limited} has fewer rounds" + (
         ", or fewer steps." if best.steps == lower.steps else "."
     )
-
-
-def _draw(found: Algorithm, task: Task) -> None:
-    from hpcoll.analysis.render import draw
-    from hpcoll.analysis.render_text import render_text
-
-    drawing = draw(found, task.nranks, task.root, task.nchunks)
-    print_lines([render_text(drawing, max(40, columns(output.WIDTH)))])
-
-
-def _write(found: Algorithm, task: Task, file: Path) -> None:
-    schedules = [schedule(found, task.nranks, rank, task.root) for rank in range(task.nranks)]
-    written = written_for(file.suffix, program_of(found, schedules), parse_nbytes(NBYTES), CALC)
-    output.write(file, written.text)
-    print_lines([written.note] * bool(written.note))
