@@ -3,11 +3,10 @@
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
-from lowering_cases import Case, every_row, in_place_modes, operator_of, random_nodes
-from lowering_play import check, play, programs_of
+from lowering_cases import Case, every_row, in_place_modes, random_nodes
+from lowering_play import check, programs_of
 from reference_calls import Setting, operands_of
 from reference_memory import STAGING_SLOTS
 
@@ -186,43 +185,3 @@ def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
     assert [row[BUFFER] for row in rows_of(program, Code.DRAIN)] == [Buffer.INPUT, Buffer.OUTPUT]
     in_place = node_programs("allreduce/ring", 4, 400, in_place=True)[1]
     assert [post[IN_PLACE] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
-
-
-# --- every DRAIN is needed
-
-
-NEEDED = [
-    "allreduce/ring",
-    "allreduce/direct",
-    "allreduce/two_shot",
-    "bcast/binomial",
-    "alltoall/direct",
-    "reduce/tree",
-    "gather/binomial",
-]
-
-
-def case_of(key: str) -> Case:
-    """Symmetric buffers, one lane, messages longer than a ring slot."""
-    row = CATALOGUE[key]
-    in_place = (COLLECTIVES[row.collective].always_in_place,) * 4
-    return Case(
-        row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4
-    )
-
-
-@pytest.mark.parametrize("key", NEEDED)
-def test_without_its_drains_a_rank_returns_too_early(key: str) -> None:
-    """In some order of things: peers that are slow still read the buffers."""
-    case = case_of(key)
-    programs = programs_of(case, operator_of(case.row).itemsize)
-    assert any(rows_of(p, Code.DRAIN) for p in programs)
-    hasty = [replace(p, lanes=p.lanes - [[0, len(rows_of(p, Code.DRAIN)), 0]]) for p in programs]
-    refused = []
-    for seed in range(20):
-        try:
-            play(case._replace(setting=case.setting._replace(seed=seed)), programs=hasty)
-        except AssertionError as error:
-            refused.append(str(error))
-    assert refused
-    assert all("while buffer" in text for text in refused)

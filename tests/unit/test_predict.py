@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import sys
 from pathlib import Path
 
@@ -178,18 +177,6 @@ def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
     where = "64 ranks, periodic grid 4x4x4, 8", "16 ranks, ring, 2"
     assert titles == [f"neighbor_alltoall on {one} nodes of 8 ranks, cyclic" for one in where]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])]
-)
-def test_one_size_a_list_or_a_range(
-    text: str, expected: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", "bcast", "-n", "4", "--bytes", text, "--algorithms", "binomial"]) == 0
-    header, row, *others = capsys.readouterr().out.splitlines()[1:]
-    assert (re.split("  +", header), row.split()[0]) == (["algorithm", *expected], "binomial")
-    assert others[0].startswith("node: ")
 
 
 @pytest.mark.parametrize("placement", [["--ranks-per-node=3"], []])

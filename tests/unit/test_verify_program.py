@@ -1,83 +1,12 @@
-"""Programs of several channels that depend on one another: proofs, races, and one lane in their place."""
-
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from random import Random
+"""Programs of several channels that depend on one another: what is refused, and why."""
 
 import pytest
 
-from hpcoll.analysis.programs.lanes import in_lanes
 from hpcoll.analysis.programs.proof import verify_program
 from hpcoll.analysis.prove import prove_schedules
-from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.ir import Buffer, Op, Schedule, Step, inputs, outputs
-from hpcoll.schedules.row import schedule
-
-ROWS = (
-    "allreduce/ring",
-    "allreduce/rabenseifner",
-    "allreduce/recursive_doubling",
-    "reduce/binomial",
-    "allgather/circulant",
-    "alltoall/bruck",
-)
-MANY_SLOTS = 100
-
-
-def in_channels(schedules: Sequence[Schedule], nchannels: int, rng: Random) -> list[Schedule]:
-    """Deal the steps of one-channel schedules out to several channels, with the AFTER steps that keep the order of touched chunks."""
-    found = []
-    channel_of: dict[tuple[int, int, int], int] = {}  # sender, receiver, number of the message
-    for s in schedules:
-        numbers: Counter[tuple[int, int]] = Counter()
-        channels: list[list[Step]] = [[] for _ in range(nchannels)]
-        # (channel, steps done, wrote) of a chunk
-        touched: dict[tuple[Buffer, int], list[tuple[int, int, bool]]] = defaultdict(list)
-        for step in s.channels[0]:
-            pair = (s.rank, step.peer) if step.op == Op.SEND else (step.peer, s.rank)
-            key = *pair, numbers[pair]
-            numbers[pair] += step.peer >= 0
-            channel = (
-                channel_of.setdefault(key, rng.randrange(nchannels))
-                if step.peer >= 0
-                else rng.randrange(nchannels)
-            )
-            runs = [(run, False) for run in step.srcs] + ([(step.dst, True)] if step.dst else [])
-            cells = [
-                ((run.buffer, i), write) for run, write in runs for i in range(run.index, run.index + run.n)
-            ]
-            before: Counter[int] = Counter()
-            for cell, write in cells:
-                for other, steps, wrote in touched[cell]:
-                    if other != channel and (write or wrote):
-                        before[other] = max(before[other], steps)
-            channels[channel] += [Step(Op.AFTER, -1, None, (), after=one) for one in sorted(before.items())]
-            channels[channel].append(step._replace(put=False))
-            for cell, write in cells:
-                touched[cell].append((channel, len(channels[channel]), write))
-        found.append(s._replace(channels=tuple(map(tuple, channels)), links=tuple(range(nchannels))))
-    return found
-
-
-@pytest.mark.parametrize("key", ROWS)
-def test_channels_in_order_are_proven_and_run_as_one_lane(key: str) -> None:
-    """Steps that are dealt out to channels, with the order that they need, mean what they meant, and so does the lane made of them."""
-    row = CATALOGUE[key]
-    for nranks, nchannels in ((2, 2), (5, 3), (8, 4)):
-        dealt = in_channels(
-            [schedule(row, nranks, rank) for rank in range(nranks)], nchannels, Random(f"{key} {nranks}")
-        )
-        assert verify_program(dealt, in_place=False, slots=MANY_SLOTS).messages > 0
-        lanes = in_lanes(dealt)
-        assert all(step.op != Op.AFTER for s in lanes for steps in s.channels for step in steps)
-        assert (
-            verify_schedules(
-                lanes, in_place=False, uniform=row.uniform or row.collective != "allreduce"
-            ).messages
-            > 0
-        )
+from hpcoll.schedules.ir import Op, Schedule, Step, inputs, outputs
 
 
 def bcast(*channels: tuple[Step, ...], links: tuple[int, ...] = (0, 1)) -> list[Schedule]:
