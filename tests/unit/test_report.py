@@ -1,6 +1,7 @@
 """Reports on waiting ranks: what each does, in what calls differ; and reports on very many ranks fit the memory for them."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -55,7 +56,7 @@ class Communicator:
             near={rank: rank for rank in range(NRANKS)},
             team=team,
             node=SimpleNamespace(status_slots=pages),
-            pids=[0] * NRANKS,
+            pids=[os.getpid()] * NRANKS,
             message_contexts=contexts[:3],
             _persistent=contexts[3:],
             _title=title,
@@ -100,7 +101,6 @@ def say(pages: StatusSlots, rank: int, *waits: BlockedCall) -> None:
 
 @pytest.fixture(autouse=True)
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
     monkeypatch.setattr(peer_state, "RANK_STATUS", RankStatus())
 
 

@@ -41,7 +41,7 @@ NOT_ACKED = "memory is written before all readers have acknowledged"
             name,
             memory,
             near,
-            marks=[pytest.mark.full] * (memory == "arm" and (name in LARGE or (near == 2 and "3" in name))),
+            marks=[pytest.mark.full] * (near == 2 or (memory == "arm" and name in LARGE)),
         )
         for name in ROWS
         for memory in ("arm", "x86", "x86 past the caches")
