@@ -98,7 +98,7 @@ MUTANTS = (
         f"{ENGINE}/compiled/call_lookup.py",
         "if pointer(at)[c.OP] != op:",
         "if pointer(at)[c.OP] == 0:",
-        "openmpi 2 test_call_cache_tables.py",
+        "openmpi 2 test_call_cache.py",
     ),
     Mutant(
         "call cache ignores the element type",

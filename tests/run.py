@@ -83,12 +83,11 @@ class Ranks(NamedTuple):
 
 SMOKE = " and smoke"
 # On four ranks there are two nodes of two, on three the other library, and no power of two.
-ON_FOUR = ("collectives", "hierarchical", "symmetric", "cache_domains", "team_cache")
+ON_FOUR = ("collectives", "hierarchical", "symmetric", "team_cache")
 ON_THREE = (
     "collectives",
     "nonblocking",
     "persistent",
-    "mpi_collectives",
     "derived_types",
     "same_bits",
     "team_free",

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from reference import COLLECTIVES, GUARD, Array, Guarded, contribution, contributions, expected, prefilled
+from reference import (
+    COLLECTIVES,
+    GUARD,
+    REDUCING,
+    Array,
+    Guarded,
+    contribution,
+    contributions,
+    expected,
+    prefilled,
+)
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -56,6 +66,8 @@ class Case:
     Attributes:
         method: Name of the blocking form.
         shape: Elements of each rank's block, where blocks vary; else ``count`` times 1, 2, 0 in turn.
+        op: Of reductions; results are those of a sum.
+        room: Memory for the buffers; else they are arrays of their own.
         arguments: Positional arguments of every form.
     """
 
@@ -68,12 +80,17 @@ class Case:
         in_place: bool = False,
         dtype: Any = np.float64,
         shape: Callable[[int], int] | None = None,
+        op: MPI.Op = MPI.SUM,
+        room: Array | None = None,
     ) -> None:
         self.rank, self.nranks, self.method, self.count, self.root = comm.rank, comm.size, method, count, root
         self.in_place = in_place and (method not in ROOTED or comm.rank == root)
         self._dtype, self._shape = np.dtype(dtype), shape or (lambda rank: count * ((rank + 1) % 3))
         before, _ = self._memories(0)
-        self._buffers = [Guarded(memory.size - 2 * GUARD, dtype) for memory in before]
+        self._op, self._buffers = op, list[Guarded]()
+        for memory in before:
+            self._buffers.append(Guarded(memory.size - 2 * GUARD, dtype, room))
+            room = room if room is None else room[memory.size :]
         self.arguments = self._arguments()
         self.fill(0)
 
@@ -170,12 +187,12 @@ class Case:
         sizes = self._sizes()
         if self.method == "Alltoallv":
             sizes = [sizes[(self.rank + j) % n] for j in range(n)]
-            arrays = [[one, sizes, spread(sizes), MPI.DOUBLE] for one in arrays]
+            arrays = [[one, (sizes, spread(sizes))] for one in arrays]
         elif self.method == "Allgatherv" or (
             self.method in ("Gatherv", "Scatterv") and self.rank == self.root
         ):
             many = 0 if first else -1
-            arrays[many] = [arrays[many], sizes, spread(sizes), MPI.DOUBLE]
+            arrays[many] = [arrays[many], (sizes, spread(sizes))]
         if self.method not in ("Barrier", "Bcast") and len(arrays) == 1:  # the other one is not there
             absent = MPI.IN_PLACE if self.in_place else None
             arrays = (
@@ -185,7 +202,8 @@ class Case:
                 if first or self.in_place
                 else [*arrays, absent]
             )
-        arrays += {"Reduce_scatter": [sizes], "Reduce": [MPI.SUM]}.get(self.method, [])
+        arrays += [sizes] if self.method == "Reduce_scatter" else []
+        arrays += [self._op] if COLLECTIVE[self.method] in REDUCING else []
         return (*arrays, self.root) if self.method in ROOTED else tuple(arrays)
 
 

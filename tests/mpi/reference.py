@@ -178,9 +178,11 @@ def prefilled(collective: str, rank: int, root: int, inputs: list[Array]) -> Arr
 class Guarded:
     """A buffer in the middle of memory that must stay as it is."""
 
-    def __init__(self, content: Array | int, dtype: Any = np.float64) -> None:
+    def __init__(self, content: Array | int, dtype: Any = np.float64, room: Array | None = None) -> None:
         nelements = content if isinstance(content, int) else content.size
-        self.memory = np.full(nelements + 2 * GUARD, UNTOUCHED, dtype)
+        whole = nelements + 2 * GUARD
+        self.memory = np.empty(whole, dtype) if room is None else room[:whole]
+        self.memory[:] = UNTOUCHED
         self.inner = self.memory[GUARD : GUARD + nelements]
         if not isinstance(content, int):
             self.inner[:] = content

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from internals import resources
 from mpi4py import MPI
-from soak_case import COMBINE, FORMS, Case
+from soak_case import COMBINE, FORMS, Call
 
 import hpcoll
 from hpcoll import CollectiveTimeout, MismatchError
@@ -35,7 +35,7 @@ CALLS_AFTER, LIMIT_S = 40, 2.0  # a lost acknowledgement
 SOON_S, NOTED_S = 15.0, 1.0
 
 
-def differs(case: Case, fault: str) -> bool:
+def differs(case: Call, fault: str) -> bool:
     """Say whether a fault changes anything that ranks must agree in."""
     if fault == "operator" or (fault == "type" and case.count == 0):  # what is only moved has no message then
         return case.method in COMBINE
@@ -44,14 +44,14 @@ def differs(case: Case, fault: str) -> bool:
     return fault != "root" or (case.root is not None and case.comm.size > 1)
 
 
-def in_another_form(case: Case, chance: random.Random) -> tuple[Case, set[int]]:
+def in_another_form(case: Call, chance: random.Random) -> tuple[Call, set[int]]:
     """Another call, which has no messages for those of a case, and some ranks that make it, but not all."""
-    other = Case(case.comm, chance)
+    other = Call(case.comm, chance)
     other.form = chance.choice([form for form in FORMS if form != case.form])
     return other, set(chance.sample(range(case.comm.size), chance.randrange(1, case.comm.size)))
 
 
-def provoke(case: Case, fault: str, victim: int, chance: random.Random) -> float:
+def provoke(case: Call, fault: str, victim: int, chance: random.Random) -> float:
     """Let one rank call something else, or some: seconds until this rank knew; raises where it did not, or data came."""
     me, begun = case.comm.rank == victim, time.monotonic()
     call = case.changed(fault) if me else case.changed("")
@@ -110,7 +110,7 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
     """Calls after one is lost: all are right until all ranks time out in the same one, or the next; raises where only some do."""
     comm, counts, ended = limited(), Counter[str](), False
     for i in range(2 * CALLS_AFTER):
-        case = Case(comm, chance)
+        case = Call(comm, chance)
         case.form, case.late = "blocking", None
         if i == CALLS_AFTER:
             lose(comm, chance)
@@ -146,7 +146,7 @@ def be_late(*, stopped: bool) -> None:
 
 def burst(comms: list[Any], chance: random.Random) -> Counter[str]:
     """Several calls in flight at once, on whichever communicators."""
-    cases = [Case(chance.choice(comms), chance) for _ in range(chance.randint(*BURST))]
+    cases = [Call(chance.choice(comms), chance) for _ in range(chance.randint(*BURST))]
     for case in cases:
         case.form = "in flight"
     requests, one_by_one = [case.start() for case in cases], chance.random() < 0.5
@@ -156,7 +156,7 @@ def burst(comms: list[Any], chance: random.Random) -> Counter[str]:
             request.Wait()
     else:
         MPI.Request.Waitall(requests)
-    return Counter({"calls": len(cases), "wrong": sum(not case.right() for case in cases)})
+    return Counter({"calls": len(cases), "wrong": sum(not case.case.good() for case in cases)})
 
 
 def soak(seconds: float, seed: int) -> Counter[str]:
@@ -168,7 +168,7 @@ def soak(seconds: float, seed: int) -> Counter[str]:
         for i in range(FAULT_EVERY):
             if i % BURST_EVERY == 0:
                 counts += burst(comms, chance)
-            case = Case(chance.choice(comms), chance)
+            case = Call(chance.choice(comms), chance)
             if case.late == case.comm.rank:
                 be_late(stopped=case.turn < 30)
             counts["calls"] += 1
@@ -177,7 +177,7 @@ def soak(seconds: float, seed: int) -> Counter[str]:
             counts["faults"] += 1
             counts += without_acknowledgement(chance)
         at, fault, victim = chance.randrange(len(comms)), chance.choice(FAULTS), chance.randrange(WORLD.size)
-        case = Case(comms[at], chance)
+        case = Call(comms[at], chance)
         if differs(case, fault) and WORLD.size > 1:
             counts["faults"] += 1
             WORLD.Barrier()  # else who is late hears of it in a call before

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from mpi4py import MPI
-from soak_case import Case
+from soak_case import Call
 
 import hpcoll
 from hpcoll import PeerFailed
@@ -33,7 +33,7 @@ def until_killed(comms: list[Any], chance: random.Random) -> tuple[int, float]:
     if comm.rank == victim:
         subprocess.Popen(["sh", "-c", f"sleep {wait:.4f}; kill -KILL {pid}"])
     while not told:
-        case = Case(chance.choice(comms), chance)
+        case = Call(chance.choice(comms), chance)
         try:
             assert case.run(), vars(case)
             ncalls += 1

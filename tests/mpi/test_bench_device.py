@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from cuda_double import Double
 from mpi4py import MPI
 from test_bench import QUICK, bench, document
 
-from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import device
-from hpcoll.cli.bench.cases import Case, bind, fill, make_device_buffers
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
@@ -61,23 +58,6 @@ def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[s
     assert {f"auto@{way}" for way in CUDA_PATHS} <= {*names, *left_out}
     assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert not double.races
-
-
-def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:
-    case = Case("allreduce", 7, np.dtype(np.int32), SUM, 0, WORLD.rank, WORLD.size)
-    buffers = make_device_buffers(case, "out_of_place", device.own_gpu())
-
-    class Comm(MPI.Intracomm):
-        got: Any = None
-
-        def Allreduce(self, *arguments: Any) -> None:
-            Comm.got = arguments
-
-    bind(case, buffers, Comm(WORLD), MPI.SUM)()
-    assert buffers.device is not None
-    assert Comm.got[:2] == (buffers.device.source, buffers.device.target)
-    fill(case, buffers)
-    assert (buffers.source.view(np.uint8) == 0x5A).all()  # the images hold nothing of use
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

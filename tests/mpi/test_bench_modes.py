@@ -10,7 +10,6 @@ from test_bench import QUICK, bench, document
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.cli.bench import session
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
@@ -23,8 +22,14 @@ WORLD = MPI.COMM_WORLD
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
+@pytest.mark.parametrize(
+    ("collective", "mode"),
+    [
+        *((one, "nonblocking") for one in BY_COLLECTIVE),
+        *(("allreduce", one) for one in MODES),
+        ("bcast", "overlap"),
+    ],
+)
 def test_every_mode_of_every_collective(
     collective: str, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,31 +55,26 @@ def test_every_mode_of_every_collective(
         assert all(side["work_us"] > 0 and side["both_us"] > 0 for side in sides)
 
 
-@pytest.mark.parametrize("collective", ["allreduce", "bcast", "alltoall", "gather"])
+@pytest.mark.parametrize("collective", ["allreduce", "gather"])
 def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--sizes", "new", "--spec", "list")
     assert (found["config"]["sizes"], found["config"]["spec"]) == ("new", "list")
     assert found["out_of_bounds"] == {"count": 0, "okay": "true"}
 
 
-def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     """An allreduce that stages all and combines all in one pass reads and writes p + 3 times its message; the library's is not known.
 
     Where a core's writes to shared memory are slow, peers may copy its message from its own memory; out of place only.
     """
-    sizes, copied, copy_rate = ("-b", "64K", "-e", "64K", "-n", "5"), list[int](), session._copy_rate
-    monkeypatch.setattr(session, "_copy_rate", lambda *given: copied.append(given[2]) or copy_rate(*given))
+    sizes = "-b 64K -e 64K -n 5".split()
     found = document(capsys, "allreduce", *sizes, "--algorithms", "direct", "--memory-traffic")
     moved = {
         result["algorithm"]: [side["moved"] for side in (result["out_of_place"], result["in_place"])]
         for result in found["results"]
     }
     expected = (WORLD.size + 3) * 65536
-    # the rate is that of arrays of the message's size
-    assert (moved["native"], copied) == (
-        [None, None],
-        [65536],
-    )
+    assert moved["native"] == [None, None]
     if SUPPORTED and WORLD.size > 1:
         out_of_place, in_place = moved["direct"]
         assert in_place == expected
@@ -143,7 +143,7 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
     check(replace(request, algorithms=("chain",)), WORLD)
 
 
-@pytest.mark.parametrize("collective", ["allreduce", "gather", "bcast", "barrier"])
+@pytest.mark.parametrize("collective", ["allreduce", "gather", "barrier"])
 def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [collective, *QUICK, "--memory", "symmetric", "-r", str(WORLD.size - 1)]
     found = document(capsys, *flags)

@@ -1,15 +1,17 @@
 """Counts, displacements and datatypes of buffer specs: how `resolve` reads them, agrees with mpi4py, and refuses in which words."""
 
+import array
+import ctypes
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from memory_kinds import address, derived, describe, refuse
+from memory_kinds import Cai, Dlpack, address, derived, describe, refuse
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.buffers import check_overlap, resolve
-from hpcoll.comm.arguments.data_movement import pack, unpack
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.buffers import check_overlap, check_same_order, resolve
 
 X = np.arange(12.0)
 pytestmark = pytest.mark.once
@@ -19,22 +21,14 @@ pytestmark = pytest.mark.once
     ("spec", "first", "count", "dtype"),
     [
         ((X, MPI.DOUBLE), 0, 12, "f8"),
-        ((X, "d"), 0, 12, "f8"),
         ([X, "f"], 0, 24, "f4"),
-        ([X, MPI.BYTE], 0, 96, "u1"),
-        ([X, MPI.CHAR], 0, 96, "u1"),
         ([X, MPI.INT], 0, 24, "i4"),
         ([X, MPI.C_DOUBLE_COMPLEX], 0, 6, "c16"),
         ([X, MPI.LONG_DOUBLE], 0, 6, "g"),
         ([X, 4], 0, 4, "f8"),
-        ([X, np.float64(4.0), MPI.DOUBLE], 0, 4, "f8"),
-        ([X, np.array(4), MPI.DOUBLE], 0, 4, "f8"),
         ([X, 4, None], 0, 4, "f8"),
-        ([X, (4, 3)], 3, 4, "f8"),
-        ([X, [4, 3]], 3, 4, "f8"),
         ([X, (4, 3), MPI.DOUBLE], 3, 4, "f8"),
         ([X, (None, 3), MPI.DOUBLE], 3, 9, "f8"),
-        ([X, 2, 4.0, MPI.DOUBLE], 4, 2, "f8"),
         ([X, None, 12, MPI.DOUBLE], 12, 0, "f8"),
         ((MPI.buffer.frombuffer(X), 3, MPI.DOUBLE), 0, 3, "f8"),
         ([X.view("V8"), 3, MPI.DOUBLE], 0, 3, "f8"),
@@ -96,18 +90,11 @@ def test_equal_parts() -> None:
 V_SPECS: list[tuple[Any, int, tuple[int, ...], tuple[int, ...]]] = [
     (X, 3, (4, 4, 4), (0, 4, 8)),
     (X, 5, (3, 3, 2, 2, 2), (0, 3, 6, 8, 10)),
-    ((X, MPI.DOUBLE), 5, (3, 3, 2, 2, 2), (0, 3, 6, 8, 10)),
     ([X, MPI.FLOAT], 1, (24,), (0,)),
     ([X, [1, 2]], 2, (1, 2), (0, 1)),
-    ([X, np.array([1, 2])], 2, (1, 2), (0, 1)),
     ([X, 3], 2, (3, 3), (0, 3)),
-    ([X, ([1, 2], [3, 4])], 2, (1, 2), (3, 4)),
     ([X, (1, 2)], 2, (1, 1), (0, 2)),
-    ([X, ([1, 2], 5)], 2, (1, 2), (0, 5)),
     ([X, ([1, 2], None), MPI.DOUBLE], 2, (1, 2), (0, 1)),
-    ([X, (None, [0, 6])], 2, (6, 6), (0, 6)),
-    ([X, [1, 2], MPI.DOUBLE], 2, (1, 2), (0, 1)),
-    ([X, (1, 2), None, MPI.DOUBLE], 2, (1, 2), (0, 1)),
     ([X, [2, 0, 1], [0, 99, 11], MPI.DOUBLE], 3, (2, 0, 1), (0, 99, 11)),
     ([X, [6, 6], [6, 0], "d"], 2, (6, 6), (6, 0)),
 ]
@@ -126,18 +113,11 @@ def test_v_specs(spec: Any, nblocks: int, counts: tuple[int, ...], displs: tuple
 
 REFUSED: list[tuple[str, Any, dict[str, int]]] = [
     ("needs 13 elements of float64, got 12", [X, 13, MPI.DOUBLE], {}),
-    ("needs 13 elements of float64, got 12", [X, (10, 3), MPI.DOUBLE], {}),
     ("needs a displacement of 0 to 12, got 13", [X, (None, 13), MPI.DOUBLE], {}),
-    ("needs a displacement of 0 to 12, got -1", [X, (1, -1), MPI.DOUBLE], {}),
     ("needs a count >= 0, got -1", [X, -1, MPI.DOUBLE], {}),
-    ("needs a count >= 0, got -1", [X, -1, MPI.DOUBLE], {"nparts": 4}),
     ("needs whole elements of float64, got 13 bytes", [bytearray(13), MPI.DOUBLE], {}),
-    ("needs whole elements of float64, got 13 bytes", [bytearray(13), MPI.DOUBLE], {"nblocks": 2}),
     ("needs integer counts and displacements, got 1.5", [X, 1.5], {}),
-    ("needs integer counts and displacements, got '3'", [X, "3", MPI.INT], {}),
     ("needs a pair (count, displacement), got (1, 2, 3)", [X, (1, 2, 3)], {}),
-    ("needs a pair (count, displacement), got (1, 2, 3)", [X, (1, 2, 3)], {"nblocks": 3}),
-    ("needs 2 to 4 items (buffer, count, displacement, datatype), got 1", [X], {}),
     ("needs 2 to 4 items (buffer, count, displacement, datatype), got 5", [X] * 5, {}),
     ("needs an MPI datatype or a type code, got 'float128x'", [X, "float128x"], {}),
     ("needs an MPI datatype or a type code, got [0, 1]", [X, [1, 1], [0, 1]], {"nblocks": 2}),
@@ -146,25 +126,19 @@ REFUSED: list[tuple[str, Any, dict[str, int]]] = [
     ("needs counts >= 0, got -2", [X, [1, -2]], {"nblocks": 2}),
     ("needs 13 elements of float64, got 12", [X, [6, 7]], {"nblocks": 2}),
     ("needs elements -1 to 2 of float64, got 12", [X, ([1, 1], [-1, 1])], {"nblocks": 2}),
-    ("needs 13 elements of float64, got 12", [X, ([1, 1], [12, 0])], {"nblocks": 2}),
     ("needs a buffer, got None", None, {}),
-    ("needs a buffer, got None", [None, 0], {}),
     ("needs 1 elements of int32, got 0", [None, 1, MPI.INT], {}),
     (
         "must be contiguous, got strides (16,) for shape (6,) float64: copy it with numpy.ascontiguousarray first",
         X[::2],
         {},
     ),
-    ("must be contiguous", [X[::2], MPI.DOUBLE], {}),
     ("must be contiguous", memoryview(X)[::2], {}),
     ("needs native numbers, got dtype >f8", X.astype(">f8"), {}),
     ("needs native numbers, got dtype datetime64[s]", X.view("M8[s]"), {}),
-    ("needs native numbers, got dtype timedelta64[s]", X.view("m8[s]"), {}),
     ("needs native numbers, got dtype [('a', '<f8')]", X.view([("a", "f8")]), {}),
-    ("needs native numbers, got dtype |S3", np.zeros(2, "S3"), {}),
     ("needs native numbers, got dtype float8_e4m3fn", np.zeros(2, ml_dtypes.float8_e4m3fn), {}),
     ("needs numbers, got Python objects (dtype object)", np.zeros(2, object), {}),
-    ("needs numbers, got Python objects (dtype object)", [np.zeros(2, object), MPI.BYTE], {}),
 ]
 
 
@@ -192,56 +166,137 @@ def test_derived_datatype() -> None:
     datatype.Free()
 
 
-def test_derived_datatypes_reach_around_a_view() -> None:
-    """As far as the object that it is a view of; a counted stretch of plain elements stays inside the view."""
-    x, around = np.arange(12.0), MPI.DOUBLE.Create_hindexed([1, 1], [-8, 8]).Commit()
-    raw = bytearray(x)
-    for whole, part in (
-        (x, x[5:6]),
-        (x, x[4:].reshape(2, 4)[0, 1:2]),
-        (x, memoryview(x)[5:6]),
-        (raw, memoryview(raw)[40:48]),
-    ):
-        resolved = describe([part, 1, around])
-        assert (resolved.address - address(whole), pack(resolved).view("f8").tolist()) == (40, [4, 6])
-        assert describe([part, [1, 1], [-1, 1], around], nblocks=2).count == 2
-        refuse(
-            "elements -2 to -1 of a derived datatype, got memory that lacks 16 bytes before it",
-            [part, [1], [-2], around],
-            nblocks=1,
-        )
-    refuse("got memory that lacks 8 bytes before it and 8 bytes behind it", [x[5:6].copy(), 1, around])
-    refuse("needs 2 elements of float64, got 1", [x[5:6], 2, MPI.DOUBLE])
-    around.Free()
-
-
-def test_pack_and_unpack() -> None:
-    x, y, datatype = np.arange(24.0), np.zeros(24), derived()
-    cases: list[tuple[Any, Any, dict[str, int], list[int]]] = [
-        ([x, 3, datatype], [y, 3, datatype], {}, [0, 3, 6, 9, 12, 15]),
-        ([x[:22], (1, 3), datatype], [y[:22], (1, 3), datatype], {}, [18, 21]),
-        ([x, [1, 2], [3, 0], datatype], [y, [1, 2], [3, 0], datatype], {"nblocks": 2}, [18, 21, 0, 3, 6, 9]),
-        (
-            [x, [1, 0, 2], [5, 0, 1], MPI.DOUBLE],
-            [y, [1, 0, 2], [5, 0, 1], MPI.DOUBLE],
-            {"nblocks": 3},
-            [5, 1, 2],
-        ),
-        (x, y, {}, list(range(24))),
-        (x[:0], y[:0], {}, []),
-    ]
-    for send, recv, options, order in cases:
-        y[:] = -1
-        packed = pack(describe(send, **options))
-        assert packed.dtype == np.uint8
-        assert packed.view(float).tolist() == order
-        unpack(packed, describe(recv, **options))
-        assert y.tolist() == [i if i in order else -1 for i in range(24)]
-    datatype.Free()
-
-
 def test_overlap_of_derived_datatypes_is_left_to_packing() -> None:
     x, datatype = np.zeros(12), derived()
     assert not check_overlap(describe([x, 1, datatype]), describe([x[1:], 1, datatype]), 3)
     assert check_overlap(describe([x, 1, datatype]), describe([x, 1, datatype]), 3)
     datatype.Free()
+
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+CODES = "?bhilqBHILQefdgFDG"
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_bare_array(code: str, shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, code)
+    found = describe(x)
+    assert found[:6] == (address(x) if x.size else 0, x.size, x.dtype, x.nbytes, False, x)
+    assert (found.counts, found.displs, found.datatype, found.gpu, found.map) == (None,) * 5
+
+
+def test_equal_dtypes_are_one_object() -> None:
+    assert (
+        describe(np.zeros(1, "l")).dtype
+        is describe(np.zeros(1, "q")).dtype
+        is describe((np.zeros(1), MPI.LONG_LONG)).dtype
+    )
+
+
+def test_fortran_order_and_subclasses_are_memory() -> None:
+    x = np.zeros((3, 4), order="F")
+    assert describe(x)[:4] == (address(x), 12, x.dtype, 96)
+    assert describe(np.zeros((3, 4)).view(np.matrix)).count == 12
+
+
+def test_bfloat16() -> None:
+    x = np.zeros(5, BF16)
+    for _ in range(2):  # the second time from the cache
+        assert describe(x)[:4] == (address(x), 5, BF16, 10)
+    assert describe([x, 2, MPI.UINT16_T]).dtype == np.uint16
+
+
+@pytest.mark.parametrize(
+    ("memory", "dtype", "count"),
+    [
+        (array.array("d", [1, 2]), "f8", 2),
+        (array.array("i", [1, 2]), "i4", 2),
+        (array.array("u", "ab"), "u4", 2),
+        (bytearray(5), "u1", 5),
+        (memoryview(np.zeros((2, 3), "F")), "c8", 6),
+        (memoryview(bytearray(4)).cast("c"), "u1", 4),
+        ((ctypes.c_int * 3)(), "i4", 3),
+        (MPI.buffer.allocate(6), "u1", 6),
+        (np.zeros(2, "S1"), "u1", 2),
+        (np.zeros(2, "U1"), "u4", 2),
+    ],
+)
+def test_buffer_protocol(memory: Any, dtype: str, count: int) -> None:
+    resolved = describe(memory, writable=True)
+    assert resolved[:3] == (address(memory), count, np.dtype(dtype))
+    assert not resolved.readonly
+
+
+def test_read_only() -> None:
+    frozen = np.zeros(3)
+    frozen.flags.writeable = False
+    for memory in (frozen, b"abc", np.float64(1), memoryview(frozen), (frozen, MPI.DOUBLE)):
+        assert describe(memory).readonly
+        refuse("must be writable, got a read-only", memory, writable=True)
+    assert not describe(np.zeros(3), writable=True).readonly
+
+
+def test_owner_keeps_memory_alive() -> None:
+    memory = bytearray(8)
+    resolved = describe(memory)
+    with pytest.raises(BufferError):
+        memory.append(0)
+    assert resolved.count == 8
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_dlpack(legacy: bool) -> None:
+    x = np.zeros((2, 3), "f4")
+    resolved = describe(Dlpack(x, legacy=legacy), writable=True)
+    assert resolved[:5] == (address(x), 6, np.dtype("f4"), 24, False)
+    assert describe([Dlpack(x), 2, MPI.FLOAT]).count == 2
+    refuse("must be contiguous", Dlpack(x[:, ::2], legacy=legacy))
+
+
+def test_dlpack_read_only_or_failing() -> None:
+    x = np.zeros(2)
+    x.flags.writeable = False
+    assert describe(Dlpack(x)).readonly
+    refuse("read-only Dlpack", Dlpack(x), writable=True)
+    refuse("needs memory that can be read here, got a Dlpack", Dlpack(x, legacy=True))
+
+
+def test_cuda_array_interface_over_host_memory() -> None:
+    x = np.zeros((2, 3))
+    assert describe(Cai(x), writable=True)[:5] == (address(x), 6, x.dtype, 48, False)
+    assert describe(Cai(x, data=(x.ctypes.data, True))).readonly
+    assert describe([Cai(x), 2, MPI.DOUBLE]).count == 2
+    assert describe(Cai(np.zeros(0))).count == 0
+    refuse("must be contiguous", Cai(x[:, ::2]))
+    refuse("masked arrays", Cai(x, mask=Cai(x)))
+
+
+def test_memory_of_other_devices() -> None:
+    refuse(
+        "memory of DLPack device type 10 is not supported", [Dlpack(np.zeros(1), device=10), 1, MPI.DOUBLE]
+    )
+
+
+def test_same_order() -> None:
+    c, f = np.zeros((2, 3)), np.zeros((2, 3), order="F")
+    for send, recv in ((c, f), ((c, MPI.DOUBLE), [f, MPI.DOUBLE])):
+        text = r"rank 3: sendbuf of shape \(2, 3\) and recvbuf of shape \(2, 3\) need one memory order, got C and Fortran"
+        with pytest.raises(ArgumentError, match=text):
+            check_same_order(send, recv, 3)
+    with pytest.raises(ArgumentError, match="got Fortran and C"):
+        check_same_order(f, c, 3)
+    flat, thin = np.zeros(6), np.zeros((1, 3), order="F")
+    allowed = (
+        (c, c),
+        (f, f),
+        (flat, f),
+        (thin, np.zeros((1, 3))),
+        (np.zeros((3, 2)), f),
+        (MPI.IN_PLACE, f),
+        (b"", f),
+        ([], f),
+    )
+    assert [check_same_order(send, recv, 3) for send, recv in allowed] == [None] * len(allowed)

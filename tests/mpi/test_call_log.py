@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from internals import resources
 from mpi4py import MPI
 from reference import ensure_none, unless
 
@@ -24,7 +25,7 @@ def test_the_last_calls_are_kept(ncalls: int) -> None:
     """In order, each with its own count and its times, however often the blocks have gone round."""
     comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
     x, y = np.ones(7), np.zeros(7)
-    log = comm._context.resources.message_contexts[0].log
+    log = resources(comm).message_contexts[0].log
     before = log.ncalls  # of a communicator that had it earlier
     for i in range(ncalls):
         comm.Allreduce(x[: 1 + i % 7], y[: 1 + i % 7], algorithm="recursive_doubling")

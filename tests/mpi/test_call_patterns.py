@@ -56,24 +56,6 @@ def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -
     comm.Free()
 
 
-@pytest.mark.once
-@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
-@pytest.mark.parametrize("blocking", [True, False])
-def test_arrays_of_the_standard_library_are_told_apart_by_their_elements(blocking: bool) -> None:
-    """They are objects of one type, and those of 8 bytes of one length."""
-    comm, wrong = fresh(), []
-    for turn in range(6):
-        code = "dqfi"[turn % 4]
-        x, y = array.array(code, [comm.rank + 1] * 3), array.array(code, [0] * 3)
-        if blocking:
-            comm.Allreduce(x, y, algorithm="direct")
-        else:
-            comm.Iallreduce(x, y, algorithm="direct").Wait()
-        wrong += unless(y.tolist() == [comm.size * (comm.size + 1) / 2] * 3, (turn, code, y))
-    ensure_none(wrong)
-    comm.Free()
-
-
 BLOCKS: dict[
     str, tuple[int, Callable[[Any, int], Any]]
 ] = {  # elements between the blocks of a rank and the next; a spec for blocks of n
@@ -104,24 +86,6 @@ def test_blocks_without_lists_are_recognised(name: str, described: list[str]) ->
         wrong += unless((z == comm.rank + 1).all(), (turn, z))
     ensure_none(wrong)
     ensure(len(described) < 5, len(described))  # of 12 calls
-    comm.Free()
-
-
-@pytest.mark.once
-@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
-def test_an_uneven_split_is_recognised(described: list[str]) -> None:
-    """Of an array without counts the first blocks have the rest."""
-    comm, wrong = fresh(), []
-    for turn in range(4):
-        n = 3 * comm.size + 1 + turn
-        sizes = [n // comm.size + (rank < n % comm.size) for rank in range(comm.size)]
-        x, y = np.full(sizes[comm.rank], comm.rank + 1.0), np.zeros(n)
-        comm.Allgatherv(x, y, algorithm="direct")
-        wrong += unless(
-            y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)], (turn, y)
-        )
-    wrong += unless(len(described) < 3, described)
-    ensure_none(wrong)
     comm.Free()
 
 

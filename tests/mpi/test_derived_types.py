@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from internals import context
 from mpi4py import MPI
-from reference import communicator, ensure, ensure_none, fresh, unless
+from reference import communicator, ensure_none, fresh, unless
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -95,25 +94,18 @@ def test_every_method_as_in_mpi4py(algorithm: str | None, form: str, way: str, s
     ensure_none(wrong)
 
 
-def entries(comm: Any) -> list[int]:
-    return [len(table.calls) for table in context(comm).tables.tables.values()]
-
-
-def test_what_was_seen_is_not_described_again() -> None:
+@pytest.mark.skipif(not SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
+def test_what_was_seen_is_not_described_again(described: list[str]) -> None:
     """Not even for another array, an offset into one, or a tuple."""
-    if not SUPPORTED:
-        pytest.skip("arrays of this NumPy are laid out otherwise")
     comm, one = fresh(), column(8)
     matrix = np.zeros((4 * ROWS, 3))
     comm.Bcast([matrix, 2, one])
-    before = entries(comm)
-    comm.Bcast([np.zeros((ROWS, 3)), 2, one])
-    comm.Bcast([matrix, (2, 1), one])
-    comm.Bcast((matrix, 2, one))
-    after = entries(comm)
+    described.clear()
+    for spec in ([np.zeros((ROWS, 3)), 2, one], [matrix, (2, 1), one], (matrix, 2, one)):
+        comm.Bcast(spec)
     one.Free()
     comm.Free()
-    ensure(before == after == [1], (before, after))
+    ensure_none(described)
 
 
 def test_what_is_refused_stays_refused() -> None:
@@ -147,21 +139,5 @@ def test_a_view_inside_its_array() -> None:
             (every, y),
         )
     around.Free()
-    comm.Free()
-    ensure_none(wrong)
-
-
-def test_late_senders() -> None:
-    """Who waits so long that it returns to Python meanwhile unpacks all the same."""
-    comm, one, matrix, wrong = communicator().Dup(), column(), np.zeros((ROWS, 3)), []
-    for turn in range(4):
-        matrix[:] = turn if comm.rank == 0 else -1
-        if comm.rank == 0 and turn:
-            end = MPI.Wtime() + 0.2
-            while MPI.Wtime() < end:
-                pass
-        comm.Bcast([matrix, 1, one])
-        wrong += unless((matrix[:, 0] == turn).all(), (turn, matrix))
-    one.Free()
     comm.Free()
     ensure_none(wrong)

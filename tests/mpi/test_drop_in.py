@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import COLLECTIVE, Case, blocking, issue, prepare
 from memory_kinds import Cai, describe
 from mpi4py import MPI
 from reference import communicator, ensure
@@ -17,53 +18,18 @@ from hpcoll.comm.arguments.buffers import resolve
 pytestmark = pytest.mark.mpi
 
 
-def in_place(comm: Any, method: str, nothing: Any, form: str) -> list[Any]:
-    """Return what a rooted call with the last rank as root, or another call, leaves with ``nothing`` where `MPI.IN_PLACE` may stand."""
-    p, root, x = comm.size, comm.size - 1, np.arange(2.0 * comm.size) + comm.rank
-    counts, own = [2] * p, x[2 * comm.rank : 2 * comm.rank + 2].copy()
-    many: Any = [x, counts] if method.endswith("v") else x
-    at_root = comm.rank == root
-    arguments: tuple[Any, ...] = (nothing, many)
-    if method.startswith("Gather"):
-        arguments = (nothing if at_root else own, many if at_root else None, root)
-    elif method.startswith("Scatter"):
-        arguments = (many if at_root else None, nothing if at_root else own, root)
-    elif method == "Reduce":
-        arguments = (nothing, x, MPI.SUM, root) if at_root else (x, None, MPI.SUM, root)
-    if form == "blocking":
-        getattr(comm, method)(*arguments)
-    elif form == "in flight":
-        getattr(comm, f"I{method.lower()}")(*arguments).Wait()
-    else:
-        request = getattr(comm, f"{method}_init")(*arguments)
-        request.Start()
-        request.Wait()
-    return [*x.tolist(), *own.tolist()]
-
-
-@pytest.mark.parametrize("form", ["blocking", "in flight", "persistent"])
-@pytest.mark.parametrize(
-    "method",
-    [
-        "Allreduce",
-        "Reduce",
-        "Scan",
-        "Exscan",
-        "Reduce_scatter_block",
-        "Allgather",
-        "Allgatherv",
-        "Gather",
-        "Gatherv",
-        "Scatter",
-        "Scatterv",
-        "Alltoall",
-        "Alltoallv",
-    ],
-)
-def test_none_is_in_place(method: str, form: str) -> None:
+@pytest.mark.parametrize("form", [issue, prepare, None], ids=["in flight", "persistent", "blocking"])
+@pytest.mark.parametrize("method", [name for name in COLLECTIVE if name not in ("Bcast", "Barrier")])
+def test_none_is_in_place(method: str, form: Any) -> None:
     comm = communicator()
-    expected, found = (in_place(comm, method, nothing, form) for nothing in (MPI.IN_PLACE, None))
-    ensure(found == expected, found)
+    case = Case(comm, method, root=comm.size - 1, in_place=True)
+    case.arguments = tuple(None if one is MPI.IN_PLACE else one for one in case.arguments)
+    request = form(comm, case) if form else blocking(comm, case)
+    if form is prepare:
+        request.Start()
+    if form:
+        request.Wait()
+    ensure(case.good(), case)
 
 
 class Lender:
@@ -105,32 +71,20 @@ class Malformed:
 BAD: dict[str, Any] = {
     "no memory": 5,
     "list": [[1, 2], 4, "d"],
-    "too many items": [X, 1, 2, 3, 4],
     "none": None,
-    "none counted": [None, 1, "d"],
     "count of float": [X, 1.5, MPI.DOUBLE],
-    "count of text": [X, "4", MPI.DOUBLE],
     "negative count": [X, -1, "d"],
     "displacement": [X, 0, 9, "d"],
-    "code": [X, 4, "\0"],
     "type": [X, 4, 5],
     "objects": np.array([None] * 4),
     "strided": np.zeros(8)[::2],
     "byte order": np.zeros(4, ">f8"),
-    "dates": np.zeros(4, "M8[s]"),
-    "records": np.zeros(4, "i4,i4"),
     "read-only": FROZEN,
     "interface is a list": Malformed([1, 2]),
-    "interface is empty": Malformed({}),
     "no pointer": Cai(X, data=(None, False)),
-    "pointer of float": Cai(X, data=(1.5, False)),
-    "data": Cai(X, data=5),
     "shape": Cai(X, shape=4),
-    "axis": Cai(X, shape=("a",)),
     "typestr": Cai(X, typestr=5),
     "mask": Cai(X, mask=1),
-    "gaps": Cai(X, strides=(16,)),
-    "order": Cai(X, typestr=">f8"),
 }
 
 

@@ -124,7 +124,6 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
     ("kind", "count", "times", "way"),
     [
         ("Dup", 20, 1, {}),
-        *(pytest.param(kind, 10_000, 1, {}, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         # more than MPICH has context ids
         *(pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         pytest.param("kept", 200, 25, {}, marks=FULL),

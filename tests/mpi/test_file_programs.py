@@ -1,14 +1,11 @@
-"""Programs of files in calls: written as MSCCL XML, read again, put in lanes and run on arrays of the host and of a GPU."""
+"""Programs of files in calls: written as MSCCL XML, read again, put in lanes and run."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from cuda_double import Double
-from gpu_cases import read
+from forms import Case, blocking
 from mpi4py import MPI
-from reference import COLLECTIVES
+from reference import COLLECTIVES, ensure_none
 
 import hpcoll
 from hpcoll.formats.msccl_write import msccl_text
@@ -19,7 +16,6 @@ from hpcoll.schedules.row import Algorithm, schedule
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
-OPERATORS = ((MPI.SUM, np.add), (MPI.PROD, np.multiply), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum))
 KEYS = (
     "allreduce/two_shot",
     "allreduce/circulant",
@@ -41,54 +37,12 @@ def of_file(key: str, folder: Path) -> Algorithm:
     return found
 
 
-def contributions(count: int) -> np.ndarray:
-    """Every rank's array of so many elements: small integers, so that sums and products are exact."""
-    return np.random.default_rng(count).integers(1, 4, (WORLD.size, count)).astype("f8")
-
-
-def values_of(array: Any) -> np.ndarray:
-    """What an array of the host or of a GPU holds."""
-    return array if isinstance(array, np.ndarray) else read(array)
-
-
-def check(comm: hpcoll.Communicator, row: Algorithm, count: int, array: Any) -> None:
-    """Call a row with so many elements in a vector or block, by every operator that it can have; ``array`` makes one of the elements."""
-    p, r = comm.size, comm.rank
-    blocks = row.collective != "allreduce"
-    x = contributions(count * p if row.collective in ("alltoall", "reduce_scatter") else count)
-    method = getattr(comm, COLLECTIVES[row.collective])
-    for op, combine in OPERATORS if row.collective in ("allreduce", "reduce_scatter") else OPERATORS[:1]:
-        if row.collective == "allgather":
-            want = x.ravel()
-        elif row.collective == "alltoall":
-            want = x.reshape(p, p, count)[:, r].ravel()
-        else:
-            want = combine.reduce(x).reshape(-1, count)[r if blocks else 0]
-        named = {"op": op} if row.collective in ("allreduce", "reduce_scatter") else {}
-        received = array(np.full_like(want, -1))
-        method(array(x[r].copy()), received, algorithm=row, **named)
-        assert np.array_equal(values_of(received), want), (row.key, count, combine)
-    if row.collective == "allreduce":
-        both = array(x[r].copy())
-        comm.Allreduce(MPI.IN_PLACE, both, algorithm=row.name)
-        assert np.array_equal(values_of(both), x.sum(axis=0)), "in place"
-
-
 @pytest.mark.parametrize("key", KEYS)
 def test_thread_blocks_in_lanes_give_the_right_results(
     key: str, registering: hpcoll.Communicator, tmp_path: Path
 ) -> None:
-    """Any count, also fewer elements than chunks, and every operator."""
+    """Any count, also fewer elements than chunks."""
     row = of_file(key, tmp_path)
-    for count in COUNTS:
-        check(registering, row, count, lambda values: values)
-
-
-@pytest.mark.parametrize("key", ["allreduce/two_shot", "allgather/ring"])
-def test_they_run_on_gpu_arrays(
-    key: str, double: Double, registering: hpcoll.Communicator, tmp_path: Path
-) -> None:
-    """The same programs, lowered for streams of a GPU's double."""
-    row = of_file(key, tmp_path)
-    for count in COUNTS:
-        check(registering, row, count, lambda values: double.Array(len(values), np.float64).fill(values))
+    method, places = COLLECTIVES[row.collective], (False, True) if row.collective == "allreduce" else (False,)
+    cases = [Case(registering, method, count, in_place=place) for count in COUNTS for place in places]
+    ensure_none([case for case in cases if not blocking(registering, case, algorithm=row)])

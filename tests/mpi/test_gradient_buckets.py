@@ -233,27 +233,21 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
         pytest.skip("one rank differs from none")
     last, given = comm.size - 1, parameters(0)
     renamed = {("w9" if (name, comm.rank) == ("w2", last) else name): one for name, one in given.items()}
-    with pytest.raises(
-        hpcoll.ArgumentError,
-        match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w2'",
-    ):
-        hpcoll.GradientBuckets(comm, renamed)
     fewer = {name: one for name, one in given.items() if name != "w3" or comm.rank != last}
-    with pytest.raises(
-        hpcoll.ArgumentError,
-        match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w3'",
+    typed = {**given, "b1": np.zeros(7, "i8")} if comm.rank == last else given
+    lacks = "the list of parameters, compared with rank 0's, lacks parameter"
+    for one, more, text in (
+        (renamed, {}, f"{lacks} 'w2'"),
+        (fewer, {}, f"{lacks} 'w3'"),
+        (
+            given,
+            {"bucket": 1000 + 1000 * (comm.rank == last)},
+            "bucket must be equal on all ranks, expected 1000 as on rank 0, got 2000",
+        ),
+        (typed, {}, "parameter 'b1' must have floating-point elements, got int64"),
     ):
-        hpcoll.GradientBuckets(comm, fewer)
-    with pytest.raises(
-        hpcoll.ArgumentError,
-        match=rf"^rank {last}: bucket must be equal on all ranks, expected 1000 as on rank 0, got 2000",
-    ):
-        hpcoll.GradientBuckets(comm, given, bucket=2000 if comm.rank == last else 1000)
-    with pytest.raises(
-        hpcoll.ArgumentError,
-        match=rf"^rank {last}: parameter 'b1' must have floating-point elements, got int64",
-    ):
-        hpcoll.GradientBuckets(comm, {**given, "b1": np.zeros(7, "i8")} if comm.rank == last else given)
+        with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: {text}"):
+            hpcoll.GradientBuckets(comm, one, **more)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +259,14 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
             lambda b: b.ready("b1", np.zeros(8, "f4")),
             r"the gradient of 'b1' must have shape \(7,\) of float32 .*, got shape \(8,\)",
         ),
-        (
-            lambda b: b.ready("b1", np.zeros(7, "i4")),
-            "the gradient of 'b1' must have .*, got shape .* of int32",
-        ),
         (lambda b: b.ready("b1", [0.0] * 7), "expected an array, got list"),
         (lambda b: (b.ready("b1"), b.clip(1)), "clip in the middle of a step: b1 are ready"),
-        (lambda b: (b.ready("b1"), b.broadcast()), "broadcast in the middle of a step"),
         (
             lambda b: (b.ready("b1"), b.wait()),
             r"wait\(\) needs the gradients of w1, w2, b2, scale, w3, of which ready",
         ),
     ],
-    ids=["no such parameter", "twice", "shape", "type", "no array", "clip", "broadcast", "missing"],
+    ids=["no such parameter", "twice", "shape", "no array", "clip", "missing"],
 )
 def test_refused(comm: Any, act: Any, why: str) -> None:
     buckets = hpcoll.GradientBuckets(comm, parameters(0), bucket="1M")

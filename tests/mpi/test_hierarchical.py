@@ -13,7 +13,7 @@ import test_shm
 from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
 from internals import made_for, resources
 from mpi4py import MPI
-from reference import communicator, ensure_none, fresh, representative, roots
+from reference import communicator, ensure, ensure_none, fresh, representative, roots
 from test_blocks import wrong_blocks
 from test_collectives import run, run_in_place
 from test_neighbours import graphs
@@ -26,6 +26,7 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.graph import matched
 from hpcoll.schedules.placement import Nodes, cyclic, describe, numbered, parse_nodes
+from hpcoll.selection.topology import dealt, domains_of
 
 pytestmark = pytest.mark.mpi
 
@@ -304,14 +305,59 @@ def test_they_are_chosen_where_nodes_have_several_ranks() -> None:
     comm.Free()
 
 
-@pytest.mark.parametrize("size", [1, 5])
-def test_they_are_not_chosen_elsewhere(size: int) -> None:
-    """A group for each rank, or one for all."""
-    comm = made(**{RANKS: str(size)})
-    for count in (1, 1000, 100_000):
-        x = np.ones(count)
-        comm.Allreduce(MPI.IN_PLACE, x)
-        comm.Bcast(x)
-        assert x[0] == NRANKS
-    assert not {row.algorithm for row in comm.ledger.rows()} & {"hierarchical", "leaders"}
+ONE_NODE = (0,) * NRANKS
+
+
+SIZES = ("2", "3+1", "1+9")
+
+
+@cache
+def on_domains(sizes: str) -> hpcoll.Communicator:
+    """A communicator of domains of these sizes; the first call is collective."""
+    return made(HPCOLL_DOMAINS=sizes)
+
+
+def domains(sizes: str) -> tuple[int, ...]:
+    return domains_of(ONE_NODE, dealt(ONE_NODE, tuple(map(int, sizes.split("+")))))
+
+
+def has_hierarchies(sizes: str) -> bool:
+    return 1 < len(set(domains(sizes))) < NRANKS
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runner"),
+    [
+        *((one, run) for one in SIZES),
+        *(pytest.param(one, run_in_place, marks=pytest.mark.full) for one in SIZES),
+    ],
+)
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_results_on_domains(collective: str, algorithm: str, runner: Any, sizes: str) -> None:
+    """Of few elements and of many lanes, which what is staged for other domains must fit."""
+    comm = on_domains(sizes)
+    ensure_none(
+        [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
+    )
+    assert {row.ways for row in comm.ledger.rows() if row.algorithm in ("hierarchical", "leaders")} == {"shm"}
+
+
+def test_communicators_of_some_ranks_deal_them_anew() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCOLL_DOMAINS", "2+1")
+        comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(int(MPI.COMM_WORLD.rank > 0), 0))
+        comm.Barrier()
+    assert resources(comm).topology.domains == (0, 0, 1, 2, 2)[: comm.size]
+    x = np.full(5000, comm.rank + 1.0)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="hierarchical")
+    ensure((x == comm.size * (comm.size + 1) / 2).all(), comm.rank)
     comm.Free()
+
+
+@pytest.mark.skipif(NRANKS < 2, reason="needs ranks that differ")
+def test_ranks_must_agree_on_domains() -> None:
+    with pytest.raises(
+        ArgumentError,
+        match=r"HPCOLL_DOMAINS must be equal on all ranks, expected \(2,\) as on rank 0, got \(3,\)",
+    ):
+        made(HPCOLL_DOMAINS="3" if MPI.COMM_WORLD.rank == 1 else "2")

@@ -13,7 +13,7 @@ import pytest
 from forms import Case, issue, prepare
 from mpi4py import MPI
 from reference import SOON_S, communicator, ensure, ensure_none, unless
-from test_nonblocking import FINISH, started
+from test_nonblocking import FINISH
 
 from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.comm.requests.progress_thread import board
@@ -69,26 +69,6 @@ def test_dropped(length: int, way: str) -> None:
     comm.Ibarrier(algorithm="dissemination").Wait()
     comm.Free()
     ensure((x == 7).all(), x)
-
-
-@pytest.mark.once
-def test_buffers_of_others_die() -> None:
-    """Arrays whose last name is gone while everything is in flight; results are seen through a view."""
-    comm, n = communicator(), communicator().size
-    late(comm)
-    requests, views = [], []
-    for k in range(10):
-        send, recv = np.full(20_000, comm.rank + k), np.zeros(20_000, int)
-        views.append(memoryview(recv)[:1])
-        requests.append(
-            comm.Iallreduce(send, recv, algorithm="ring")
-            if k % 2
-            else started(comm, Case(comm, "Allreduce", 20_000))
-        )
-        del send, recv
-    gc.collect()
-    MPI.Request.Waitall(requests)
-    ensure_none([k for k in range(1, 10, 2) if views[k][0] != n * (n - 1) // 2 + n * k])
 
 
 @SEVERAL
@@ -233,21 +213,3 @@ def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
     sys.setswitchinterval(before)
     ensure_none(wrong)
     comm.Free()
-
-
-@pytest.mark.parametrize("way", ["issued", "started"])
-def test_datatype_freed_in_flight(way: str) -> None:
-    """MPI lets a program free a datatype that something in flight uses."""
-    comm = communicator()
-    column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
-    target = np.full((4 * comm.size, 3), -1.0)
-    arguments = np.arange(4.0) + comm.rank, [target.ravel()[1:], 1, column]
-    request: Any = (comm.Allgather_init if way == "started" else comm.Iallgather)(
-        *arguments, algorithm="direct"
-    )
-    column.Free()
-    if way == "started":
-        request.Start()
-    request.Wait()
-    wanted = [i + r for r in range(comm.size) for i in range(4)]
-    ensure(target[:, 1].tolist() == wanted and (target[:, ::2] == -1).all(), target)

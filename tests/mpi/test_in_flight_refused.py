@@ -37,11 +37,13 @@ def error_of(call: Callable[[], Any]) -> Exception | None:
 
 
 @pytest.mark.parametrize(
-    "through", ["Wait", *(pytest.param(one, marks=pytest.mark.once) for one in ("Test", "Waitall"))]
-)
-@pytest.mark.parametrize(
-    ("way", "length"),
-    [("issued", "short"), ("issued late", "short"), ("issued", "long"), ("started", "short")],
+    ("way", "length", "through"),
+    [
+        ("issued", "short", "Wait"),
+        ("issued late", "short", "Test"),
+        ("issued", "long", "Waitall"),
+        ("started", "short", "Wait"),
+    ],
 )
 @SEVERAL
 def test_mpi_fails(

@@ -125,27 +125,6 @@ def test_as_the_library_packs(short: bool) -> None:
     ensure_none(wrong)
 
 
-def test_few_loops() -> None:
-    """What is written as many blocks is one loop, and what is contiguous one run, whoever made it how."""
-    double = MPI.DOUBLE
-    face = double.Create_subarray([6, 5, 4], [4, 3, 1], [1, 1, 0])
-    every = {
-        "column": (double.Create_indexed_block(1, [0, 5, 10, 15]), [[0, 0, 8, 4, 40]]),
-        "rows": (double.Create_vector(3, 4, 4), [[0, 0, 96]]),
-        "face": (face, [[0, 192, 8, 4, 160, 3, 32]]),
-        "plane": (double.Create_subarray([6, 5, 4], [1, 5, 4], [2, 0, 0]), [[0, 320, 160]]),
-        "record": (MPI.Datatype.Create_struct([1, 2], [0, 8], [double, MPI.INT]), [[0, 0, 16]]),
-    }
-    found = {
-        name: layout.pieces.tolist()
-        for name, (one, _) in every.items()
-        if (layout := layout_of_datatype(one))
-    }
-    assert found == {name: pieces for name, (_, pieces) in every.items()}
-    for one, _ in every.values():
-        one.Free()
-
-
 def test_types_made_again_are_remembered() -> None:
     """By what they are made of: programs make and free the same ones for each call. One that starts elsewhere is another."""
 

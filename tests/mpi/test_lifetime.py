@@ -1,8 +1,8 @@
 """Life of a communicator: what keeps the type, what ends it, what it shares, and that its messages never meet the application's."""
 
 import os
+import pickle
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from internals import resources
+from launching import finished as finished_job
 from mpi4py import MPI
 from reference import communicator, ensure, fresh, works
-from slowness import slowed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -61,17 +61,6 @@ def test_not_a_member() -> None:
         if made != MPI.COMM_NULL:
             assert works(made)
             made.Free()
-
-
-def test_subclass_in_place_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that finds a subclass under the name MPI.COMM_WORLD; its duplicates are of the subclass too."""
-    monkeypatch.setattr(MPI, "COMM_WORLD", Special(MPI.COMM_WORLD))
-    copy = MPI.COMM_WORLD.Dup()
-    assert type(copy) is Special
-    good = works(MPI.COMM_WORLD) and works(copy) and MPI.COMM_WORLD.allgather(1) == [1] * copy.size
-    monkeypatch.undo()
-    ensure(good, "wrong")
-    copy.Free()
 
 
 def test_refused() -> None:
@@ -232,20 +221,7 @@ def test_before_and_after_mpi() -> None:
     """In a process of its own, outside this job."""
     if MPI.COMM_WORLD.rank:
         return
-    launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_")
-    outside = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(launched) or name.startswith("OMPI_ALLOW")
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=outside,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=slowed(60),
-    )
+    done = finished_job([sys.executable, "-c", SCRIPT], {})
     missing = "Communicator cannot be made: MPI is not initialised: call MPI.Init_thread(); communicators of sessions can be used then, too"
     assert done.stdout.splitlines() == [
         missing,
@@ -256,3 +232,71 @@ def test_before_and_after_mpi() -> None:
         "Communicator cannot be made: MPI is finalised",
     ], done.stderr
     assert done.returncode == 0
+
+
+class Mine(hpcoll.Communicator):
+    """A communicator of a program's own."""
+
+
+@pytest.mark.once
+def test_texts_of_communicators() -> None:
+    world = hpcoll.Communicator(MPI.COMM_WORLD)
+    vendor, version = MPI.get_vendor()
+    where = f"rank {world.rank} of {world.size}"
+    library = f"{vendor} {'.'.join(map(str, version))}>"
+    assert repr(world) == f"<hpcoll.Communicator MPI_COMM_WORLD: {where} on 1 node, {library}"
+    half = world.Split(0)
+    assert repr(half) == f"<hpcoll.Communicator: {where}, {library}", (
+        "whose context its first collective makes"
+    )
+    half.Set_name("half")
+    half.Barrier()
+    assert repr(half) == f"<hpcoll.Communicator half: {where} on 1 node, {library}"
+    assert repr(half.ledger).startswith("<hpcoll ledger: 1 call of 1 operation, ")
+    half.Free()
+    assert repr(half) == "<hpcoll.Communicator: null>"
+    grid = world.Create_cart([world.size])
+    assert repr(grid).startswith("<hpcoll.CartCommunicator")
+    halo = hpcoll.Halo(grid, np.zeros(8))
+    assert repr(halo).endswith("exchange, idle>")
+    halo.free()
+    assert repr(halo).endswith("exchange, freed>")
+    grid.Free()
+
+
+@pytest.mark.once
+def test_texts_of_requests() -> None:
+    comm = hpcoll.Communicator(MPI.COMM_WORLD).Dup()
+    comm.Barrier()
+    request = comm.Iallreduce(np.ones(100_000), np.empty(100_000))
+    assert "of 100000 elements of float64: " in repr(request)
+    request.Wait()
+    assert repr(request) == "<hpcoll request of a collective: not in flight>"
+    planned = comm.Allreduce_init(np.ones(3), np.empty(3))
+    assert repr(planned).endswith("of 3 elements of float64: not in flight>")
+    planned.Free()
+    comm.Free()
+
+
+@pytest.mark.once
+def test_a_communicator_is_made_of_one() -> None:
+    """mpi4py makes null ones by ``__new__`` alone, for results of its own."""
+    for kind in (hpcoll.Communicator, hpcoll.CartCommunicator, Mine):
+        with pytest.raises(
+            hpcoll.ArgumentError,
+            match=r"needs an intracommunicator, such as MPI\.COMM_WORLD, got no argument",
+        ):
+            kind()
+    with pytest.raises(hpcoll.ArgumentError, match=r"got MPI\.COMM_NULL"):
+        hpcoll.Communicator(MPI.COMM_NULL)
+    null = hpcoll.Communicator.__new__(hpcoll.Communicator)
+    assert null == MPI.COMM_NULL == pickle.loads(pickle.dumps(null))
+    mine = Mine(MPI.COMM_WORLD)
+    copied, request = mine.Idup()
+    request.Wait()
+    for one in (mine.Dup(), mine.Clone(), copied):
+        assert type(one) is Mine
+        assert one.allreduce(1) == one.size
+        one.Free()
+    kept = pickle.loads(pickle.dumps(mine))
+    assert (type(kept), kept == MPI.COMM_WORLD) == (Mine, True)

@@ -22,7 +22,7 @@ FORMS = [blocking, in_flight, persistent]
 LAST = MPI.COMM_WORLD.size - 1
 LONG = 40_000  # elements, of whose messages some need scratch memory
 NO_MEMORY = {  # by when: whose method fails, and whether shorter calls of the kind came before
-    "scratch of the first call": (HostEngine, "fresh", False),
+    "scratch": (HostEngine, "fresh", False),
     "scratch of a longer call": (HostEngine, "fresh", True),
     "a copy of what is sent": (HostEngine, "bind_copy", False),
     "the plan": (Planner, "_choose", False),
@@ -40,13 +40,14 @@ def right(comm: hpcoll.Communicator, form: Callable[..., None], count: int = 3) 
     return bool((got == comm.size).all())
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("when", "way"),
+    ("when", "form", "way"),
     [
-        *((when, "shared memory") for when in NO_MEMORY),
-        ("the plan", "messages"),
-        *(pytest.param(when, "messages", marks=pytest.mark.full) for when in NO_MEMORY if when != "the plan"),
+        ("scratch", blocking, "shared memory"),
+        ("scratch of a longer call", in_flight, "shared memory"),
+        ("a copy of what is sent", persistent, "shared memory"),
+        ("the plan", in_flight, "shared memory"),
+        ("the plan", blocking, "messages"),
     ],
     indirect=["way"],
 )

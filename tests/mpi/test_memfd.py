@@ -13,11 +13,10 @@ from gpu_double import allreduce
 from internals import context, free_kept, resources
 from mapped_memory import holdings, mapping_of, shares
 from mpi4py import MPI
-from reference import ALGORITHMS, ensure, ensure_none, fresh, unless
+from reference import ALGORITHMS, ensure_none, fresh, unless
 from test_collectives import run
 
 import hpcoll
-from hpcoll.runtime.transports import local_ranks
 
 pytestmark = pytest.mark.mpi
 
@@ -66,19 +65,6 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: 
     # less: what earlier tests left has gone
     wrong += unless(all(map(operator.le, holdings(), before)), (holdings(), before))
     ensure_none(wrong)
-    comm.Free()
-
-
-def test_room_is_that_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    comm = fresh()
-    monkeypatch.setattr(local_ranks, "left_nbytes", lambda: 1 << 20)
-    monkeypatch.setattr(os, "statvfs", lambda path: pytest.fail("asks for the room of a file system"))
-    text = ""
-    try:
-        comm.empty(1 << 20)
-    except hpcoll.ArgumentError as error:
-        text = str(error)
-    ensure(not shares(comm) or "are in use, the limit is" in text, text)
     comm.Free()
 
 

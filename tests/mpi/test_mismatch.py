@@ -18,9 +18,9 @@ import pytest
 from failed_calls import and_on, blocking, caught, in_flight, made, not_refused, persistent, x
 from gpu_double import LONG
 from gpu_double import communicator as over_double
-from internals import free_kept, resources
+from internals import free_kept
 from mpi4py import MPI
-from reference import SOON_S, comes, ensure, ensure_none, fresh, raised, unless
+from reference import SOON_S, ensure, ensure_none, fresh, raised, unless
 from test_shm import mappings, open_mappings
 
 import hpcoll
@@ -479,36 +479,6 @@ def test_freed_with_it_in_flight(way: str) -> None:
         wrong += unless(error is None and total[0] == MPI.COMM_WORLD.size, f"{total}, {error!r}")
         other.Free()
     ensure_none(wrong)
-
-
-@pytest.mark.mpi(min_size=3)
-def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The root is through with the call, and late for its next one: it quotes ranks that have raised there and freed the communicator."""
-    monkeypatch.setenv("HPCOLL_SHM", "0")
-    comm, world = made("messages"), MPI.COMM_WORLD
-    on = resources(comm)
-    comm.Iallreduce(x(1), x(1)).Wait()
-    world.Barrier()
-
-    def call() -> None:
-        comm.Bcast(x(2 if comm.rank == 1 else 1), algorithm="direct")
-        for _ in range(1, comm.size if comm.rank == 0 else 1):
-            world.recv()
-        for _ in range(4):
-            comm.Iallreduce(x(1), x(1)).Wait()
-
-    text, control_plane = str(raised(call)), on.team.channel
-    freeing = threading.Thread(target=comm.Free)  # the MPI library's part of it waits for all ranks
-    freeing.start()
-    gone = comes(lambda: on.key not in control_plane.resources)
-    if world.rank:
-        world.send(None, 0)
-    freeing.join()
-    calls = text.split("\n  ")[1:]
-    right = all("Bcast(float64[" in one for one in calls) and any(
-        one.startswith("rank 1: Bcast(float64[2], root=0)") for one in calls
-    )
-    ensure(right and gone, (text, gone))
 
 
 def test_recover(way: str) -> None:

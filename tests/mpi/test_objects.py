@@ -7,7 +7,6 @@ import pickle
 import random
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -227,19 +226,6 @@ def comm_seed() -> int:
     return 100 + MPI.COMM_WORLD.rank
 
 
-@pytest.mark.parametrize("method", ["allreduce", "scan", "exscan"])
-@pytest.mark.parametrize("size", [1, 200000], ids=["short", "long"])
-def test_what_results_share_is_one_object(method: str, size: int) -> None:
-    """The same ranks' objects are combined once, in mpi4py's order, whichever ranks' results have that."""
-    comm, mine = fresh(), (MPI.COMM_WORLD.rank, "a" * size)
-    found, theirs = (getattr(one, method)(mine, op=_node) for one in (comm, MPI.COMM_WORLD))
-    same, numbers = shape(found) == shape(theirs), dict[tuple[int, int], float]()
-    for tree in MPI.COMM_WORLD.allgather(found):
-        for block, number in blocks(tree).items():
-            same = same and numbers.setdefault(block, number) == number
-    ensure(same, (comm.rank, method))
-
-
 class Length(float):
     """A float of a type of its own."""
 
@@ -269,29 +255,20 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
     array, floats = np.zeros(10), [0.5] * 300
     alike: list[tuple[Any, Any]] = [
         (1.5, MPI.SUM),
-        (array, MPI.SUM),
-        (np.float32(2), MPI.PROD),
         (("x", np.zeros(9000)), MPI.SUM),
-        ([Odd(1)], MPI.SUM),
         (floats, MPI.SUM),
         (floats, MPI.MAX),
         ({"a": [1, (2.5, None, b"x", True, 1 << 70)], 3: "ä" * 300}, lambda a, b: {**a, **b}),
         (array, np.maximum),
-        ([1, "x"], lambda a, b: a),
-        ((2, 1), min),
         ((1.5, 2), MPI.MINLOC),
         (["a" * 200000], MPI.SUM),
         ({"s": 1.0, "n": [2]}, lambda a, b: {"s": a["s"] + b["s"], "n": [*a["n"], *b["n"]]}),
     ]
     unlike: list[tuple[Any, Any]] = [
         ({1}, operator.or_),
-        ([{1}], lambda a, b: a),
         (Odd(1), lambda a, b: a),
-        (np.array([None]), lambda a, b: a),
-        (1, lambda a, b: max(a, b)),
         ({"a": Odd(1)}, lambda a, b: {**a, **b}),
         (1, _picked),
-        ([Odd(1)], lambda a, b: [*a, *b]),
         (["x"], lambda a, b: [*{*a, *b}]),
         (1, lambda a, b: a is b),
         (1, lambda a, b, rank=comm.rank: a + rank),
@@ -305,31 +282,6 @@ def test_ranks_combine_by_themselves_what_cannot_differ() -> None:
             sys.setprofile(None)
             wrong += unless(("share" in entered) == shared, (obj, op))
     ensure_none([str(one) for one in wrong])
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("method", ["allreduce", "scan", "exscan"])
-def test_an_operator_that_raises_in_one_process(method: str) -> None:
-    """Where rank 0 combines, all ranks hear of its error; else it raises where it happens."""
-    for bad in (0, MPI.COMM_WORLD.size - 1):
-        comm = fresh()
-
-        def op(one: Any, other: Any, bad: int = bad) -> Any:
-            if MPI.COMM_WORLD.rank == bad:
-                raise LookupError("caf\udce9")
-            return one
-
-        error = raised(lambda comm=comm, op=op: getattr(comm, method)(Odd(1), op=op))
-        expected = "NoneType" if bad else "LookupError" if comm.rank == 0 else "ArgumentError"
-        fits = type(error).__name__ == expected and (
-            comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error)
-        )
-        # no two results have a combination in common
-        if comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]:
-            alone = comm.rank == bad and comm.rank >= {"scan": 1, "exscan": 2}[method]
-            fits = type(error).__name__ == ("LookupError" if alone else "NoneType")
-        ensure(fits, (comm.rank, repr(error)))
-        assert comm.allreduce(1) == comm.size
 
 
 def _one(one: Any, other: Any) -> Any:
@@ -438,8 +390,10 @@ def test_a_rank_that_comes_too_late() -> None:
     """``timeout=`` holds, before the first message and behind it."""
     comm = made("shared memory")
     if comm.rank == 0:
-        time.sleep(1.5)
+        MPI.COMM_WORLD.Barrier()
     error = raised(lambda: comm.allreduce("a" * 300000, timeout="300ms"))
+    if comm.rank:
+        MPI.COMM_WORLD.Barrier()
     ensure(
         isinstance(error, CollectiveTimeout) and "allreduce(obj) at" in str(error), (comm.rank, repr(error))
     )

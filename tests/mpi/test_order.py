@@ -174,25 +174,6 @@ def test_every_algorithm_gives_the_same_or_is_refused(collective: str) -> None:
     assert comm.size == 1 or NATIVE not in served
 
 
-def test_views_and_symmetric_memory() -> None:
-    """Parts of arrays, at any address, specs with counts, and memory that all ranks of a node see."""
-    comm = communicator()
-    every = wide(comm.size, 30_000)
-    wanted, wrong = expression(added, every), []
-    shared, result = comm.empty(30_000), comm.empty(30_000)
-    shared[:] = every[comm.rank]
-    comm.Allreduce(shared, result, order="rank")
-    wrong += unless(result.tobytes() == wanted.tobytes(), "symmetric")
-    # at an odd multiple of four
-    room = np.empty(30_003, np.float32).view(np.uint8)[4 : 4 + 8 * 15_001].view(np.float64)
-    comm.Allreduce(every[comm.rank][:15_001], room, order="rank")
-    wrong += unless(room.tobytes() == wanted[:15_001].tobytes(), "unaligned")
-    back = np.empty(100)
-    comm.Allreduce([every[comm.rank], (100, 7), MPI.DOUBLE], [back, 100, MPI.DOUBLE], order="rank")
-    wrong += unless(back.tobytes() == wanted[7:107].tobytes(), "spec")
-    ensure_none(wrong)
-
-
 def user_op() -> MPI.Op:
     def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
         mine = np.frombuffer(right, np.float64)
@@ -208,28 +189,6 @@ def test_what_only_the_mpi_library_combines(method: str) -> None:
     wrong = found_wrong(comm, method, wide(comm.size, 24 * comm.size), op, lean)
     wrong += found_wrong(comm, method, wide(comm.size, 24 * comm.size, np.longdouble))
     wrong += found_wrong(comm, method, [np.zeros(0)] * comm.size, op, lean)
-    ensure_none(wrong)
-
-
-def test_pairs_and_derived_datatypes() -> None:
-    comm, wrong = communicator(), []
-    pairs, found = (np.zeros(3, np.dtype("d,i", align=True)) for _ in range(2))
-    pairs["f0"], pairs["f1"] = 1.0, comm.size - comm.rank
-    comm.Allreduce([pairs, 3, MPI.DOUBLE_INT], [found, 3, MPI.DOUBLE_INT], MPI.MINLOC, order="rank")
-    wrong += unless(found.tolist() == [(1.0, 1)] * 3, found)
-    every, back = wide(comm.size, 10), np.full(10, 77.0)
-    spread = MPI.DOUBLE.Create_vector(2, 1, 2).Create_resized(0, 32).Commit()  # elements 0 and 2 of 4
-
-    def function(left: Any, right: Any, datatype: MPI.Datatype) -> None:
-        mine, theirs = np.frombuffer(right, np.float64), np.frombuffer(left, np.float64)
-        mine[::2] = lean(theirs[::2], mine[::2])
-
-    comm.Allreduce(
-        [every[comm.rank], 2, spread], [back, 2, spread], MPI.Op.Create(function, commute=False), order="rank"
-    )
-    wanted = np.full(10, 77.0)
-    wanted[:8:2] = expression(lean, every)[:8:2]
-    wrong += unless(back.tobytes() == wanted.tobytes(), back)
     ensure_none(wrong)
 
 

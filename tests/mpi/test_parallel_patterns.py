@@ -49,11 +49,8 @@ def test_right(name: str, example: Callable[[str], ModuleType], capsys: pytest.C
     ensure(status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text, (status, text))
 
 
-@pytest.mark.parametrize("micro", [1, 2, 5])
-def test_fewer_micro_batches_than_stages(micro: int, example: Callable[[str], ModuleType]) -> None:
-    status = example("pipeline_parallel").main(
-        ["--layers", "7", "--batch", "9", "--micro", str(micro), "--steps", "1"]
-    )
+def test_fewer_micro_batches_than_stages(example: Callable[[str], ModuleType]) -> None:
+    status = example("pipeline_parallel").main("--layers 7 --batch 9 --micro 1 --steps 1".split())
     ensure_none([status] if status else [])
 
 
@@ -99,13 +96,10 @@ def off_message(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 BROKEN = [
     ("operators", off("Allreduce")),
-    ("operators", missing("Allreduce")),
     ("tensor_parallel", off("Allreduce")),
-    ("tensor_parallel", missing("Allreduce")),
     ("pipeline_parallel", off_message),
     ("mixture_of_experts", off("Alltoallv")),
     ("fully_sharded", off("Allgatherv")),
-    ("fully_sharded", off("Reduce_scatter")),
     ("fully_sharded", missing("Reduce_scatter")),
 ]
 

@@ -16,7 +16,6 @@ from training_model import (
     NEEDS_TWO,
     NRANKS,
     RANK,
-    SHAPES,
     WORLD,
     differences,
     gradient,
@@ -72,25 +71,6 @@ def test_synchronous_is_the_serial_run(places: dict[str, Any], optimizer: Optimi
             )
     wrong += unless(server.staleness.max == 0, server.staleness)
     ensure_none(wrong)
-
-
-@pytest.mark.parametrize("split", [True, False])
-def test_whole_parameters(split: bool) -> None:
-    """An optimiser that needs all of a parameter gets it where nothing is split."""
-    seen = []
-
-    def normed(parameter: Any, gradient: Any, state: Any, step: int) -> None:
-        seen.append(parameter.size)
-        parameter -= gradient / max(1, np.linalg.norm(gradient))
-
-    with hpcoll.ParameterServer(WORLD, initial(), optimizer=normed, split=split) as server:
-        server.pull()
-        server.push(initial())
-        server.barrier()
-    sizes = {int(np.prod(shape)) for shape, _ in SHAPES.values()}
-    everyone = [size for found in WORLD.allgather(seen) for size in found]
-    assert sum(everyone) == sum(sizes)
-    assert (set(everyone) <= sizes) == (not split or NRANKS == 1)
 
 
 UNUSUAL = [

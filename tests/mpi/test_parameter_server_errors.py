@@ -1,12 +1,10 @@
 """Parameter servers refuse bad parameters, arguments, gradients and calls; ranks that leave, fail or fall silent are named."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_double import Double
 from internals import server_of
 from reference import ensure, ensure_none, raised
 from training_model import MODES, NRANKS, RANK, WORLD, differences, gradient, initial, serial
@@ -23,12 +21,10 @@ pytestmark = [pytest.mark.mpi, pytest.mark.twice]
     ("change", "text"),
     [
         (lambda p: p.pop("bias"), "lacks parameter 'bias'"),
-        (lambda p: p.update(more=np.zeros(3)), "has parameter 'more'"),
         (
             lambda p: p.update(bias=np.zeros(12)),
             "'bias' needs float64 of shape (11,), got float64 of shape (12,)",
         ),
-        (lambda p: p.update(bias=np.zeros(11, "f4")), "'bias' needs float64 of shape (11,), got float32"),
         (lambda p: p.update(bias=np.zeros(11, "i4")), "'bias' needs floating-point numbers, got int32"),
         (lambda p: p.update(bias=p.pop("bias"), weights=p.pop("weights")), "in another order"),
     ],
@@ -53,20 +49,16 @@ def test_parameters_that_differ(change: Callable[[dict[str, Any]], Any], text: s
     ("options", "text"),
     [
         ({"servers": [NRANKS]}, "needs distinct servers among"),
-        ({"servers": [0, 0]}, "needs distinct servers among"),
         ({"servers": []}, "needs distinct servers among"),
-        ({"dedicated": True}, "with dedicated servers needs a rank that is none"),
         ({"mode": "bounded"}, "needs mode 'synchronous' or 'asynchronous', got 'bounded'"),
         ({"staleness": 1}, "needs staleness >= 0 and mode 'asynchronous'"),
-        ({"mode": "asynchronous", "staleness": -1}, "needs staleness >= 0"),
         ({"timeout": 0}, "needs a timeout > 0 s, got 0"),
         ({"optimizer": 0.1}, "needs an optimizer that can be called, got 0.1"),
     ],
 )
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_arguments(options: dict[str, Any], text: str, everywhere: bool) -> None:
-    """Wrong ones, on all ranks or on one: all raise."""
-    mine = options if everywhere or RANK == NRANKS - 1 else {}
+def test_arguments(options: dict[str, Any], text: str) -> None:
+    """Wrong ones on one rank: all raise."""
+    mine = options if RANK == NRANKS - 1 else {}
     error = raised(lambda: hpcoll.ParameterServer(WORLD, initial(), **mine))
     ensure(isinstance(error, ArgumentError) and text in str(error), repr(error))
 
@@ -84,14 +76,9 @@ def test_arguments_that_differ(options: dict[str, Any]) -> None:
     ("change", "text"),
     [
         (lambda g: g.pop("bias"), "gradient lacks parameter 'bias'"),
-        (lambda g: g.update(more=np.zeros(3)), "gradient has parameter 'more', which there is not"),
         (
             lambda g: g.update(bias=np.zeros(12)),
             "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (12,)",
-        ),
-        (
-            lambda g: g.update(bias=np.zeros(11, "f4")),
-            "gradient of parameter 'bias' needs float64 of shape (11,), got float32",
         ),
         (lambda g: g.update(bias="eleven"), "gradient of parameter 'bias' needs floating-point numbers"),
         (
@@ -140,28 +127,6 @@ def test_calls_out_of_order() -> None:
             if not isinstance(error, ArgumentError) or text not in str(error)
         ]
     )
-
-
-@pytest.mark.mpi(min_size=2)
-def test_dedicated_servers_push_nothing() -> None:
-    """It is refused, and there are no versions of what such a rank would have pulled."""
-    wrong: list[Any] = []
-    with hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True) as server:
-        if RANK == 0:
-            error = raised(lambda: server.push(initial()))
-            told = isinstance(error, ArgumentError) and "rank 0: push is for workers" in str(error)
-            wrong = [] if told and server.versions == {} else [repr(error), server.versions]
-    ensure_none(wrong)
-
-
-@pytest.mark.once
-def test_arrays_on_another_gpu(double: Double) -> None:
-    """Rank, parameter and both GPUs are named."""
-    with hpcoll.ParameterServer(WORLD, {"w": np.zeros(10)}) as server:
-        elsewhere = double.Array(10, np.float64, ordinal=1)
-        error = raised(lambda: server.push({"w": elsewhere}))
-    text = f"rank {RANK}: gradient of parameter 'w' .*it lies on GPU 1, and this thread uses GPU 0"
-    ensure(isinstance(error, ArgumentError) and re.search(text, str(error)), repr(error))
 
 
 @pytest.mark.mpi(min_size=3)

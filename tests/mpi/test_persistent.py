@@ -113,27 +113,6 @@ def test_numbers_that_change(name: str, dtype: Any) -> None:
     ensure_none(wrong)
 
 
-def test_column_that_changes() -> None:
-    """A derived datatype is packed anew at each start."""
-    comm = communicator()
-    column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
-    matrix, found = np.zeros((4, 3)), np.zeros((4 * comm.size, 3))
-    request = comm.Allgather_init(
-        [matrix.ravel()[1:], 1, column], [found.ravel()[1:], 1, column], algorithm="direct"
-    )
-    wrong = []
-    for turn in range(TURNS):
-        matrix[:, 1] = comm.rank + turn
-        request.Start()
-        MPI.Request.Waitall([request]) if turn % 2 else request.Wait()
-        wrong += unless(
-            found[:, 1].tolist() == [r + turn for r in range(comm.size) for _ in range(4)], (turn, found)
-        )
-    request.Free()
-    column.Free()
-    ensure_none(wrong)
-
-
 @pytest.mark.parametrize("count", [3, 50_000])
 def test_rules(count: int) -> None:
     """Wait before Start returns; Start before Wait, Free while it runs, Start after Free and Cancel are refused and change nothing."""
@@ -162,17 +141,6 @@ def test_rules(count: int) -> None:
     with pytest.raises(ArgumentError, match=rf"^rank {comm.rank}: allreduce/ring of .* was freed$"):
         request.Start()
     assert request.Wait()
-
-
-def test_info_is_taken_where_mpi_takes_it() -> None:
-    comm, x = communicator(), np.full(3, communicator().rank + 1.0)
-    info = MPI.Info.Create()
-    request = comm.Bcast_init(x, comm.size - 1, info)
-    request.Start()
-    request.Wait()
-    request.Free()
-    info.Free()
-    ensure((x == comm.size).all(), x)
 
 
 @pytest.mark.parametrize("count", [3, 50_000])
@@ -266,3 +234,59 @@ def test_a_library_without_persistent_collectives(monkeypatch: pytest.MonkeyPatc
     ensure_none(wrong)
     with pytest.raises(ArgumentError, match="element type or form"):
         prepare(comm, ours(comm), algorithm="native")
+
+
+@pytest.mark.parametrize("count", [3, 50_000])
+def test_statuses(count: int) -> None:
+    """Whichever way the program waits, and where nothing was started, a status is filled as one of a request that received nothing."""
+    comm = communicator()
+    requests: list[Any] = [prepare(comm, ours(comm, count=count), algorithm="direct") for _ in range(2)]
+    ways: dict[str, Callable[[Any, MPI.Status], Any]] = {
+        "Wait": lambda one, status: one.Wait(status),
+        "wait": lambda one, status: one.wait(status),
+        "Waitall": lambda one, status: MPI.Request.Waitall([one], [status]),
+        "Waitany": lambda one, status: MPI.Request.Waitany([one], status),
+        "Waitsome": lambda one, status: MPI.Request.Waitsome([one], [status]),
+    }
+    wrong = []
+    for name, wait in ways.items():
+        for started in (True, True, False):
+            status = MPI.Status()
+            status.Set_source(77), status.Set_tag(99), status.Set_cancelled(True)
+            if started:
+                MPI.Prequest.Startall(requests)
+                requests[1].Wait()
+            wait(requests[0], status)
+            found = status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE), status.Is_cancelled()
+            nobody = not started and name == "Waitsome"  # which then sets none
+            wrong += unless(
+                nobody or found == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0, False), (name, started, found)
+            )
+    free(requests)
+    ensure_none(wrong)
+
+
+def test_startall() -> None:
+    """Of requests of hpcoll's, of the library's that hpcoll made, and of plain ones; the library's own class has it, too."""
+    comm, wrong = communicator(), []
+    cases = [ours(comm), ours(comm, count=3000), Case(comm, "Bcast"), ours(comm)]
+    requests = [
+        prepare(comm, case, **more)
+        for case, more in zip(cases, ({}, {}, {"algorithm": "native"}, {}), strict=True)
+    ]
+    number, found = np.full(1, comm.rank), np.zeros(1, int)
+    plain = [MPI.COMM_SELF.Send_init(number, 0), MPI.COMM_SELF.Recv_init(found, 0)]
+    for start in (MPI.Prequest.Startall, PersistentRequest.Startall):
+        for case in cases:
+            case.fill(0)
+        start([*plain, *requests])
+        MPI.Request.Waitall([*requests, *plain])
+        wrong += [case for case in cases if not case.good()] + unless(found[0] == comm.rank, found)
+        found[0] = -1
+        start(plain)
+        MPI.Request.Waitall(plain)
+        with pytest.raises(ArgumentError, match="was started and not waited for yet"):
+            start([requests[1], requests[1]])
+        requests[1].Wait()
+    free([*requests, *plain])
+    ensure_none(wrong)

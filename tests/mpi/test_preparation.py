@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import SOON_S, comes, ensure_none, fresh, raised, set_from_here, unless
+from reference import SOON_S, comes, ensure, ensure_none, fresh, raised, set_from_here, unless
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
+from hpcoll.comm.diagnosis.control_plane import distances
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.twice]
 
@@ -25,23 +26,9 @@ TOTAL = sum(COUNTS)
 OWN = np.arange(TOTAL, dtype=np.float64)[sum(COUNTS[: WORLD.rank]) :][: COUNTS[WORLD.rank]]
 
 
-def reduce_scatter(comm: hpcoll.Communicator) -> bool:
-    found = np.zeros(OWN.size)
-    comm.Reduce_scatter(np.arange(TOTAL, dtype=np.float64), found)
-    return bool((found == NRANKS * OWN).all())
-
-
 def reduce_scatter_in_flight(comm: hpcoll.Communicator) -> bool:
     found = np.zeros(OWN.size)
     comm.Ireduce_scatter(np.arange(TOTAL, dtype=np.float64), found).Wait()
-    return bool((found == NRANKS * OWN).all())
-
-
-def persistent_reduce_scatter(comm: hpcoll.Communicator) -> bool:
-    found = np.zeros(OWN.size)
-    request = comm.Reduce_scatter_init(np.arange(TOTAL, dtype=np.float64), found)
-    request.Start()
-    request.Wait()
     return bool((found == NRANKS * OWN).all())
 
 
@@ -49,14 +36,6 @@ def gatherv(comm: hpcoll.Communicator) -> bool:
     found = np.zeros(TOTAL)
     comm.Gatherv(OWN, (found, COUNTS) if LATE else None, root=LAST, algorithm="binomial")
     return not LATE or bool((found == np.arange(TOTAL)).all())
-
-
-def scatterv(comm: hpcoll.Communicator) -> bool:
-    found = np.zeros(OWN.size)
-    comm.Scatterv(
-        (np.arange(TOTAL, dtype=np.float64), COUNTS) if LATE else None, found, root=LAST, algorithm="binomial"
-    )
-    return bool((found == OWN).all())
 
 
 def zeros(comm: hpcoll.Communicator) -> bool:
@@ -69,26 +48,11 @@ def share(comm: hpcoll.Communicator) -> bool:
     return bool((found == np.arange(5)).all())
 
 
-CALLS = {
-    "Reduce_scatter": reduce_scatter,
-    "Ireduce_scatter": reduce_scatter_in_flight,
-    "Reduce_scatter_init": persistent_reduce_scatter,
-    "Gatherv": gatherv,
-    "Scatterv": scatterv,
-    "zeros": zeros,
+CALLS = {  # one for each thing that is told
+    "Ireduce_scatter": (reduce_scatter_in_flight, "Reduce_scatter, for which each rank tells its count"),
+    "Gatherv": (gatherv, f"Gatherv, for which rank {LAST} tells the sizes of blocks"),
+    "zeros": (zeros, "zeros with shape (3, 2) of int32"),
 }
-AGREED = {
-    **dict.fromkeys(list(CALLS)[:3], "Reduce_scatter, for which each rank tells its count"),
-    **{name: f"{name}, for which rank {LAST} tells the sizes of blocks" for name in ("Gatherv", "Scatterv")},
-    "zeros": "zeros with shape (3, 2) of int32",
-}
-SHORT = ("Ireduce_scatter", "Gatherv", "zeros")  # in the short run: one for each thing that is told
-
-
-def each(*names: str, short: tuple[str, ...] = SHORT) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        "name", [name if name in short else pytest.param(name, marks=pytest.mark.full) for name in names]
-    )
 
 
 def used(**settings: Any) -> hpcoll.Communicator:
@@ -103,13 +67,13 @@ def used(**settings: Any) -> hpcoll.Communicator:
 
 
 @pytest.mark.once
-@each(*CALLS, short=SHORT[:1])
+@pytest.mark.parametrize("name", CALLS)
 def test_who_waits_gives_up_and_who_is_late_is_told(name: str) -> None:
     comm = used(timeout=2 * SOON_S if WORLD.rank else 1.0)  # the others are told, not left to find out
     if LATE:
         WORLD.Barrier()  # until all others have given up
     begun = time.monotonic()
-    error = raised(lambda: CALLS[name](comm))
+    error = raised(lambda: CALLS[name][0](comm))
     took_s = time.monotonic() - begun
     if not LATE:
         WORLD.Barrier()
@@ -138,18 +102,73 @@ class Told(logging.Handler):
                 self._file.touch()
 
 
-@each(*CALLS, short=SHORT[:1])
+@pytest.mark.parametrize("name", CALLS)
 def test_who_waits_says_so(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Once, on rank 0, for which the last one waits; ranks in between, which come after that, know that it waits, and say nothing."""
     comm, said = used(warn=0.2), WORLD.bcast(tmp_path / "said")
-    told, wrong = Told(f"{AGREED[name]} at {__file__}:", said if WORLD.rank == 0 else None), list[Any]()
+    told, wrong = Told(f"{CALLS[name][1]} at {__file__}:", said if WORLD.rank == 0 else None), list[Any]()
     with caplog.at_level(logging.WARNING, "hpcoll"):
         caplog.clear()
         logging.getLogger("hpcoll").addHandler(told)
         wrong += unless(WORLD.rank == 0 or comes(said.exists), "rank 0 says nothing")
         if LATE and NRANKS > 2:
             time.sleep(0.5)
-        wrong += unless(CALLS[name](comm), "wrong")
+        wrong += unless(CALLS[name][0](comm), "wrong")
         logging.getLogger("hpcoll").removeHandler(told)
     wrong += unless(len(told.warnings) == (WORLD.rank == 0), caplog.messages)
     ensure_none(wrong)
+
+
+LIMIT = "300ms"
+
+
+@pytest.fixture(params=["shared memory", "messages"])
+def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit for all that follows, as on a node and as between nodes."""
+    if request.param == "messages":
+        monkeypatch.setenv("HPCOLL_SHM", "0")
+    fresh()  # what a group needs is made without a limit
+    monkeypatch.setenv("HPCOLL_TIMEOUT", LIMIT)
+
+
+def errors_of(comm: MPI.Intracomm) -> list[str]:
+    """Return what a call raises, on the last rank after all others have given up; and what raises then the next one."""
+    found = []
+    for turn in range(2):
+        if LATE and not turn:
+            WORLD.Barrier()
+        try:
+            hpcoll.Communicator(comm).Allreduce(np.ones(3), np.zeros(3))
+            found.append("went on")
+        except hpcoll.HpcollError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        if not LATE and not turn:
+            WORLD.Barrier()
+    return found
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("limited")
+def test_who_comes_late_to_a_first_use_is_told() -> None:
+    """Instead of waiting for ever, in the MPI library, for those who gave up."""
+    first, second = errors_of(WORLD.Dup())
+    wrong = unless(first.startswith("CollectiveTimeout: ") and "not all of" in first, first)
+    wrong += unless(
+        second.startswith("ArgumentError: ") and "cannot be used: not all ranks came to the first" in second,
+        second,
+    )
+    ensure_none(wrong)
+    total = np.zeros(3)
+    fresh().Allreduce(np.ones(3), total, timeout=60)
+    ensure((total == WORLD.size).all(), total)
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 8, 9, 100, 1000, 4097])
+def test_every_rank_hears_of_a_failure(nranks: int) -> None:
+    """In a few steps, each of which tells a few ranks."""
+    told, steps = {0}, 0
+    while len(told) < nranks:
+        told |= {(rank + distance) % nranks for rank in told for distance in distances(nranks)}
+        steps += 1
+    assert steps <= 1 + np.log(nranks) / np.log(8)
+    assert len(distances(nranks)) <= 7 * (1 + np.log(nranks) / np.log(8))

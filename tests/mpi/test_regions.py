@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import COLLECTIVE, Case
 from internals import resources
 from mpi4py import MPI
 from reference import ensure, ensure_none, fresh, raised, unless
@@ -35,51 +36,6 @@ def begun_and_waited(made: Any) -> None:
     made.Wait()
 
 
-def arguments(name: str, n: int) -> list[Any]:
-    """Return arguments of a method by which each rank sends each other one element, where it sends anything."""
-    x, all_of_them, counts = np.ones(1), np.ones(n), [np.ones(n), [1] * n, list(range(n)), MPI.DOUBLE]
-    by_type = [np.ones(n), [1] * n, [8 * i for i in range(n)], [MPI.DOUBLE] * n]
-    collective = name.lower().removesuffix("_init")
-    collective = collective[1:] if name.startswith("I") else collective
-    pairs = {
-        "reduce_scatter_block": [all_of_them, x],
-        "reduce_scatter": [all_of_them, x],
-        "barrier": [],
-        "bcast": [x],
-        "allgather": [x, np.ones(n)],
-        "gather": [x, np.ones(n)],
-        "allgatherv": [x, counts],
-        "gatherv": [x, counts],
-        "scatter": [all_of_them, x],
-        "scatterv": [counts, x],
-        "alltoall": [all_of_them, np.ones(n)],
-        "alltoallv": [counts, [np.ones(n), *counts[1:]]],
-        "alltoallw": [by_type, [np.ones(n), *by_type[1:]]],
-    }
-    if name.islower():
-        return {"barrier": [], "scatter": [list(range(n))], "alltoall": [list(range(n))]}.get(name, [1])
-    return pairs.get(collective, [x, np.ones(1)])
-
-
-COLLECTIVES = (
-    "allreduce",
-    "reduce",
-    "reduce_scatter_block",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-    "barrier",
-    "bcast",
-    "allgather",
-    "allgatherv",
-    "gather",
-    "gatherv",
-    "scatter",
-    "scatterv",
-    "alltoall",
-    "alltoallv",
-    "alltoallw",
-)
 OBJECTS = (
     "bcast",
     "scatter",
@@ -93,11 +49,20 @@ OBJECTS = (
     "barrier",
 )
 METHODS = (
-    *(name.capitalize() for name in COLLECTIVES),
-    *(f"I{name}" for name in COLLECTIVES),
-    *(f"{name.capitalize()}_init" for name in COLLECTIVES),
+    *COLLECTIVE,
+    *(f"I{name.lower()}" for name in COLLECTIVE),
+    *(f"{name}_init" for name in COLLECTIVE),
     *OBJECTS,
 )
+
+
+def arguments(name: str, comm: hpcoll.Communicator) -> tuple[Any, ...]:
+    """Return arguments of a method."""
+    if name in OBJECTS:
+        every = list(range(comm.size))
+        return {"barrier": (), "scatter": (every,), "alltoall": (every,)}.get(name, (1,))
+    method = name.removesuffix("_init")
+    return Case(comm, method[1:].capitalize() if name.startswith("I") else method).arguments
 
 
 def test_every_method_takes_a_tag() -> None:
@@ -106,7 +71,7 @@ def test_every_method_takes_a_tag() -> None:
     for name in METHODS:
         before = named(comm).get(f"methods/{name}", 0)
         with comm.region("methods"):
-            made = getattr(comm, name)(*arguments(name, comm.size), tag=name)
+            made = getattr(comm, name)(*arguments(name, comm), tag=name)
             if isinstance(made, MPI.Request):
                 begun_and_waited(made)
             if region_text(int(PROCESS[f.REGION])) != "methods":
@@ -136,7 +101,7 @@ def test_methods_of_a_subclass_may_tag() -> None:
     kind = type("Tagging", (hpcoll.Communicator,), {name: counted(name, calls) for name in METHODS})
     comm = kind(MPI.COMM_WORLD)
     for name in METHODS:
-        made = getattr(comm, name)(*arguments(name, comm.size))
+        made = getattr(comm, name)(*arguments(name, comm))
         if isinstance(made, MPI.Request):
             begun_and_waited(made)
     ensure_none([] if calls == [*METHODS] else calls)
@@ -158,26 +123,6 @@ def test_no_name(name: Any) -> None:
     ensure_none(
         [error for error in errors if not isinstance(error, hpcoll.ArgumentError) or str(error) != expected]
     )
-    comm.Free()
-
-
-def test_neighbours() -> None:
-    """Their methods too."""
-    comm, wrong = (
-        hpcoll.Communicator(MPI.COMM_WORLD).Create_cart([MPI.COMM_WORLD.size], [True]),
-        list[object](),
-    )
-    for name in (
-        "Neighbor_allgather",
-        "Ineighbor_allgather",
-        "Neighbor_allgather_init",
-        "neighbor_allgather",
-    ):
-        made = getattr(comm, name)(*([1] if name.islower() else [np.ones(1), np.ones(2)]), tag=name)
-        if isinstance(made, MPI.Request):
-            begun_and_waited(made)
-        wrong += unless(named(comm).get(name), (name, named(comm)))
-    ensure_none(wrong)
     comm.Free()
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import ROOTED, VARYING, Case
 from memory_kinds import Dlpack
 from mpi4py import MPI
 from reference import communicator, ensure, ensure_none, fresh, unless
 
-from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 
 pytestmark = pytest.mark.mpi
@@ -57,9 +57,9 @@ def test_new_sizes_take_the_quick_way(described: list[str]) -> None:
 
 
 def counts_of(turn: int, p: int) -> Any:
-    """Elements that each rank sends to each other, many of them none."""
+    """Elements of each rank's block, many of them none."""
     rng = np.random.default_rng(turn)
-    return rng.integers(0, 2, (p, p)) * rng.integers(0, (9, 900, 40_000)[turn % 3], (p, p))
+    return rng.integers(0, 2, p) * rng.integers(0, (9, 900, 40_000)[turn % 3], p)
 
 
 LISTS: dict[str, Callable[[Any], Any]] = {
@@ -71,70 +71,30 @@ LISTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("form", LISTS)
-@pytest.mark.parametrize("displacements", ["given", "packed", "pair"])
-def test_counts_in_any_form(form: str, displacements: str, described: list[str]) -> None:
-    """New counts in each call; blocks one element apart where displacements are given."""
+def test_counts_in_any_form(form: str, pair: bool, described: list[str]) -> None:
+    """New counts in each call; blocks apart from each other."""
     comm, wrong, made = fresh(), [], LISTS[form]
-    p, rank = comm.size, comm.rank
 
-    def spec(array: Any, counts: Any, displs: Any) -> Any:
-        if displacements == "pair":
-            return [array, (made(counts), made(displs)), MPI.DOUBLE]
-        return [array, made(counts), made(displs) if displacements == "given" else None, MPI.DOUBLE]
-
-    def laid_out(counts: Any, values: Any) -> tuple[Any, Any]:
-        apart = 0 if displacements == "packed" else 1
-        displs = np.concatenate(([0], np.cumsum(counts[:-1] + apart)))
-        array = np.full(int(counts.sum()) + apart * p, -1.0)
-        for displ, count, value in zip(displs, counts, values, strict=True):
-            array[displ : displ + count] = value
-        return array, displs
+    def spec(given: Any) -> Any:
+        if not isinstance(given, list):
+            return given
+        if isinstance(given[0], int):
+            return made(np.array(given))
+        array, lists = given
+        counts, displs = (made(np.array(one)) for one in lists)
+        return [array, (counts, displs), MPI.DOUBLE] if pair else [array, counts, displs, MPI.DOUBLE]
 
     for turn in range(8):
-        counts = counts_of(turn, p)
-        mine, theirs = counts[rank], counts[:, rank]
-        send, send_displs = laid_out(mine, [100 * rank + peer for peer in range(p)])
-        expected, recv_displs = laid_out(theirs, [100 * peer + rank for peer in range(p)])
-        recv = np.full_like(expected, -1.0)
-        comm.Alltoallv(spec(send, mine, send_displs), spec(recv, theirs, recv_displs))
-        wrong += unless((recv == expected).all(), ("Alltoallv", turn))
-        every, displs = laid_out(counts[0], range(p))
-        for root in (None, 0, p - 1):
-            gathered, x = np.full_like(every, -1.0), np.full(counts[0][rank], float(rank))
-            whole = spec(gathered, counts[0], displs)
-            if root is None:
-                comm.Allgatherv(x, whole)
-            else:
-                comm.Gatherv([x, MPI.DOUBLE], whole if rank == root else None, root)
-                part = np.full(counts[0][rank], -1.0)
-                comm.Scatterv(spec(every, counts[0], displs) if rank == root else None, part, root)
-                wrong += unless((part == rank).all(), ("Scatterv", turn, root))
-            wrong += unless(root not in (None, rank) or (gathered == every).all(), ("Gatherv", turn, root))
+        counts = counts_of(turn, comm.size).tolist()
+        for method in VARYING:
+            for root in {0, comm.size - 1} if method in ROOTED else {0}:
+                case = Case(comm, method, root=root, shape=counts.__getitem__)
+                getattr(comm, method)(*map(spec, case.arguments))
+                wrong += unless(case.good(), (case, turn))
     ensure_none(wrong)
-    ensure(not SUPPORTED or len(described) < 30, len(described))  # of 48 calls on a root
-    comm.Free()
-
-
-@pytest.mark.parametrize("form", [*LISTS, "left out"])
-def test_blocks_that_are_combined(form: str, described: list[str]) -> None:
-    """Reduce_scatter with new counts in each call, of two element types; counts that do not fill sendbuf are refused, also by a cache."""
-    comm, wrong, made = fresh(), [], LISTS.get(form)
-    p, rank = comm.size, comm.rank
-    for turn in range(30):
-        counts = counts_of(3 * turn + turn % 2, p)[0]
-        for dtype in (np.float64, np.int8):
-            x = (np.arange(counts.sum()) % 5 + rank).astype(dtype)
-            y, first = np.full(counts[rank], -1, dtype), counts[:rank].sum()
-            send = [x, MPI.DOUBLE if dtype == np.float64 else MPI.INT8_T] if turn % 2 else x
-            comm.Reduce_scatter(send, y, made and made(counts), MPI.SUM)
-            expected = (p * (np.arange(counts.sum()) % 5) + p * (p - 1) // 2).astype(dtype)
-            wrong += unless((y == expected[first : first + counts[rank]]).all(), (turn, dtype))
-    ensure_none(wrong)
-    ensure(not SUPPORTED or form == "left out" or len(described) < 30, len(described))
-    comm.Barrier()
-    with pytest.raises(ArgumentError, match="elements sent and"):
-        comm.Reduce_scatter(np.ones(sum(counts) + 1), np.ones(counts[rank]), made(counts) if made else counts)
+    ensure(not SUPPORTED or len(described) < 35, len(described))  # of 56 calls on a root
     comm.Free()
 
 

@@ -213,7 +213,6 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
     monkeypatch.setattr(window, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
     monkeypatch.undo()
-    assert [request._message_context.rings for request in requests] == [None, None]
     for request in requests:
         x[:] = comm.rank
         request.Start()

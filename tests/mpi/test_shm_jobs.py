@@ -24,7 +24,7 @@ sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!
 from reference import ALGORITHMS, REPRESENTATIVE, agreed
 from test_collectives import run, run_in_place
 cases = [(runner, collective, count, comm.size - 1, dict(algorithm=algorithm, segment=segment)) for runner in (run, run_in_place)
-         for collective, algorithm in ALGORITHMS if EVERY and algorithm != "native" or f"{{collective}}/{{algorithm}}" in REPRESENTATIVE
+         for collective, algorithm in ALGORITHMS if f"{{collective}}/{{algorithm}}" in REPRESENTATIVE
          for count, segment in ((7, None), (1009, 640), (20_001, None))]
 wrong = [(collective, count, more) for runner, collective, count, root, more in cases if not runner(comm, collective, count, root, **more)]
 say("wrong", agreed(wrong))
@@ -109,7 +109,6 @@ def warnings(text: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("_nothing_remains")
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("nranks", "variables", "local_peers", "warned"),
     [
@@ -118,11 +117,9 @@ def warnings(text: str) -> list[str]:
         (5, {"HPCOLL_SHM_RANKS": "2"}, [[1], [0], [3], [2], []], 0),
     ],
 )
-def test_limits(
-    nranks: int, variables: dict[str, str], local_peers: list[list[int]], warned: int, every: bool
-) -> None:
+def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[int]], warned: int) -> None:
     """No shared memory, too little (which is said once), and for neighbours only: everything works."""
-    said, complaints = job(nranks, f"EVERY = {every}\n{MANY}", **variables)
+    said, complaints = job(nranks, MANY, **variables)
     for rank, text in said.items():
         uses = "HPCOLL_SHM" not in variables and local_peers[rank]
         rings, peers = "[1-9]" if uses else "0", re.escape(str(local_peers[rank]))

@@ -6,26 +6,25 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from forms import Case, blocking
 from internals import resources
 from mapped_memory import barrier, holdings, mapping_of, shares, staged_nbytes
 from mpi4py import MPI
 from reference import (
     ALGORITHMS,
     COLLECTIVES,
+    GUARD,
     agreed,
     communicator,
-    contributions,
     ensure,
     ensure_none,
-    expected,
     fresh,
-    prefilled,
     representative,
-    roots,
     unless,
 )
 
 import hpcoll
+from hpcoll.comm.team import symmetric_memory
 
 pytestmark = pytest.mark.mpi
 COUNTS = (5, 1001, 40_009)  # within a line; one segment; more than a place of staging memory holds
@@ -62,43 +61,17 @@ def test_shapes_and_types(shape: Any, dtype: Any) -> None:
     assert made[0].tobytes() == wanted.tobytes()
 
 
-def laid_out(comm: hpcoll.Communicator, content: np.ndarray, symmetric: bool) -> np.ndarray:
-    """An array with this content in one memory or the other; the content may differ in size between ranks."""
-    most = comm.allreduce(content.size, op=MPI.MAX)
-    array = comm.empty(most + 3)[3:]
-    if not symmetric:
-        array = np.empty(most)
-    array[: content.size] = content
-    return array[: content.size]
-
-
 def wrong_in_symmetric_memory(
     comm: hpcoll.Communicator, collective: str, algorithm: str, everywhere: bool
 ) -> list[Any]:
     """Return what is wrong, out of place and in place, with every rank's buffers in symmetric memory or those of even ranks."""
-    rank, nranks, wrong = comm.rank, comm.size, list[Any]()
-    symmetric = everywhere or rank % 2 == 0
+    wrong = list[Any]()
     for count in COUNTS:
-        inputs = contributions(collective, nranks, count)
-        for root in roots(collective, nranks)[-1:]:
-            arguments: list[Any] = [root] if len(roots(collective, nranks)) > 1 else []
-            want = expected(collective, rank, root, inputs)
-            if collective != "bcast":
-                send = laid_out(comm, inputs[rank], symmetric)
-                recv = laid_out(
-                    comm, np.full(inputs[rank].size if want is None else want.size, -1.0), symmetric
-                )
-                getattr(comm, COLLECTIVES[collective])(
-                    send, recv, *named(collective, arguments), algorithm=algorithm
-                )
-                if not (np.array_equal(send, inputs[rank]) and (want is None or np.array_equal(recv, want))):
-                    wrong.append((count, "out of place"))
-            before = prefilled(collective, rank, root, inputs)
-            both = laid_out(comm, inputs[rank] if before is None else before, symmetric)
-            call_in_place(comm, collective, both, rank == root, arguments, algorithm)
-            want = inputs[root] if collective == "scatter" and rank == root else want
-            if want is not None and not np.array_equal(both[: want.size], want):
-                wrong.append((count, "in place"))
+        room = comm.empty(2 * (comm.size * count + 2 * GUARD))
+        for in_place in (False, True):
+            given = room if everywhere or comm.rank % 2 == 0 else None
+            case = Case(comm, COLLECTIVES[collective], count, comm.size - 1, in_place, room=given)
+            wrong += unless(blocking(comm, case, algorithm=algorithm), case)
     return wrong
 
 
@@ -106,23 +79,6 @@ def wrong_in_symmetric_memory(
 @pytest.mark.parametrize(("collective", "algorithm"), representative(ALGORITHMS))
 def test_collectives(collective: str, algorithm: str, everywhere: bool) -> None:
     ensure_none(wrong_in_symmetric_memory(communicator(), collective, algorithm, everywhere))
-
-
-def named(collective: str, arguments: list[Any]) -> list[Any]:
-    return [MPI.SUM, *arguments] if collective == "reduce" else arguments
-
-
-def call_in_place(
-    comm: Any, collective: str, both: np.ndarray, is_root: bool, arguments: list[Any], algorithm: str
-) -> None:
-    buffers: list[Any] = [MPI.IN_PLACE, both]
-    if collective == "bcast":
-        buffers = [both]
-    elif collective == "scatter":
-        buffers = [both, MPI.IN_PLACE] if is_root else [None, both[: both.size // comm.size]]
-    elif collective in ("reduce", "gather") and not is_root:
-        buffers = [both, None]
-    getattr(comm, COLLECTIVES[collective])(*buffers, *named(collective, arguments), algorithm=algorithm)
 
 
 @pytest.mark.smoke
@@ -161,20 +117,6 @@ def test_derived_communicators_read_in_place(derive: str, first: str) -> None:
     comm.Allreduce(x, y, algorithm="direct")
     good = (y == comm.size * (comm.size + 1) / 2).all() and staged_nbytes(comm) == before
     ensure(good, (y[0], staged_nbytes(comm)))
-    comm.Free()
-
-
-def test_memory_of_a_part_on_the_whole() -> None:
-    """Ranks that have not mapped it get it as from ordinary memory."""
-    world = communicator()
-    part = world.Split(world.rank % 2, 0)
-    x, y = part.empty(1000), np.empty(1000)
-    comm = world.Dup()
-    for _ in range(3):
-        x[:] = world.rank + 1
-        comm.Allreduce(x, y, algorithm="direct")
-        ensure((y == comm.size * (comm.size + 1) / 2).all(), y[0])
-    part.Free()
     comm.Free()
 
 
@@ -253,7 +195,7 @@ def test_thousands_of_arrays(short: bool) -> None:
     comm = communicator()
     kept = comm.zeros(100)
     before = None
-    for turn in range(600 if short else 3000):
+    for turn in range(200 if short else 3000):
         x = comm.empty(1 + turn * 37 % 20_000)
         x[-1] = turn
         if turn == 20:
@@ -266,3 +208,111 @@ def test_thousands_of_arrays(short: bool) -> None:
     wrong = [(now, then) for now, then in zip(holdings(), before) if now > then + 2]
     ensure_none(wrong)
     assert not kept.any()
+
+
+SOURCES: dict[str, Any] = {
+    "vector": np.arange(1000.0),
+    "matrix": np.arange(600).reshape(20, 30),
+    "fortran": np.arange(600.0).reshape(20, 30).T,
+    "strided": np.arange(900)[::-3],
+    "scalar": np.float32(7.5),
+    "number": 3,
+    "list": [[1, 2], [3, 4]],
+    "nothing": np.empty((3, 0, 2), "i2"),
+    "bfloat16": np.arange(50).astype(ml_dtypes.bfloat16),
+    "text": np.array(["a", "bcd"]),
+    "bytes": b"some bytes",
+    "fields": np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]),
+    "times": np.array(["2020-01-01", "NaT"], "M8[D]"),
+    "read-only": np.broadcast_to(np.arange(5), (3, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_root(kind: str) -> None:
+    comm = communicator()
+    wrong = []
+    for root in range(comm.size):
+        want = np.asarray(SOURCES[kind])
+        found = comm.share(SOURCES[kind] if comm.rank == root else [root], root)
+        if (type(found), found.shape, found.dtype) != (
+            np.ndarray,
+            want.shape,
+            want.dtype,
+        ) or found.tobytes() != want.tobytes():
+            wrong.append((root, found))
+        if found.flags.writeable or not found.flags.c_contiguous:
+            wrong.append((root, found.flags))
+    ensure_none(wrong)
+
+
+def test_nobody_can_write() -> None:
+    comm = communicator()
+    found = comm.share(np.arange(10.0) if comm.rank == 0 else None)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
+        found.flags.writeable = True
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
+        found[2:].flags.writeable = True
+    rights = mapping_of(found).get("rights")
+    ensure(rights == "r--s" or not shares(comm), rights)
+
+
+def test_contents_are_those_of_the_call() -> None:
+    comm = communicator()
+    mine = np.full(1000, comm.rank + 1.0)
+    found = comm.share(mine, root=comm.size - 1)
+    mine[:] = -1
+    barrier()
+    ensure((found == comm.size).all(), found)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_several_nodes(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of ranks that share memory stand for nodes; the message between them is cut into pieces."""
+    monkeypatch.setenv("HPCOLL_SHM_RANKS", str(most))
+    comm = communicator().Dup()
+    monkeypatch.setattr(symmetric_memory, "_PIECE_NBYTES", 1000)
+    wrong = []
+    for root in range(comm.size):
+        for count in (1, 125, 126, 3000):
+            want = np.arange(count) + 100.0 * root
+            found = comm.share(want if comm.rank == root else None, root)
+            if not np.array_equal(found, want):
+                wrong.append((root, count))
+    seen = comm.allgather(mapping_of(found).get("inode") if shares(comm) else comm.rank)
+    if len(set(seen)) != -(-comm.size // most):
+        wrong.append(seen)
+    ensure_none(wrong)
+    comm.Free()
+
+
+def test_as_a_buffer() -> None:
+    comm = communicator()
+    table = comm.share(np.arange(3000.0) if comm.rank == 0 else None)
+    total = np.empty(3000)
+    comm.Allreduce(table, total)
+    ensure((total == comm.size * np.arange(3000)).all(), total)
+    if comm.rank == 0:
+        comm.Bcast(table)
+    else:
+        comm.Bcast(total)
+        assert (total == np.arange(3000)).all()
+
+
+@pytest.mark.once
+def test_given_back() -> None:
+    comm = communicator()
+    gc.collect()  # what others left does not go meanwhile
+    found = [holdings()]
+    tables = [comm.share(np.full(1000, turn)) for turn in range(20)]
+    found.append(holdings())
+    tables = tables[-1:]
+    found.append(holdings())
+    kept = bool((tables[0] == 19).all())
+    del tables
+    found.append(holdings())
+    nmapped = [one[0] - found[0][0] for one in found]
+    right = kept and nmapped[1] == (20 if shares(comm) else 0) and nmapped[2] <= 1 and found[3] <= found[0]
+    ensure(right, (kept, found))

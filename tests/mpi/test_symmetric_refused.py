@@ -1,13 +1,10 @@
 """Symmetric memory that cannot be had: the same error on every rank, nothing left behind, and ordinary memory where none is shared."""
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from internals import resources
+from launching import command, finished
 from mapped_memory import holdings, shares
 from mpi4py import MPI
 from reference import agreed, communicator, ensure, ensure_none, fresh, unless
-from slowness import slowed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -58,28 +55,14 @@ def on_last(wrong: Any, right: Any) -> Any:
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "negative": (lambda c: c.empty(on_last(-1, 3)), "empty needs a shape of integers >= 0, got -1"),
-    "negative axis": (
-        lambda c: c.zeros(on_last((2, -1), (2, 1))),
-        "zeros needs a shape of integers >= 0, got (2, -1)",
-    ),
     "fraction": (lambda c: c.empty(on_last(3.0, 3)), "empty needs a shape of integers >= 0, got 3.0"),
-    "text": (lambda c: c.empty(on_last("33", 3)), "empty needs a shape of integers >= 0, got '33'"),
-    "axes": (lambda c: c.empty(on_last((1,) * 99, 3)), "empty needs a shape of integers >= 0, got (1, 1"),
     "no array": (
         lambda c: c.like(on_last([1, 2], np.ones(2))),
         "like needs a shape of integers >= 0, got None",
     ),
-    "no type": (
-        lambda c: c.empty(3, on_last("none such", "f8")),
-        "empty needs an element type, got 'none such'",
-    ),
     "objects": (
         lambda c: c.empty(3, on_last(object, "f8")),
         "empty needs elements of fixed size, got dtype('O')",
-    ),
-    "no size": (
-        lambda c: c.empty(3, on_last("S", "S4")),
-        "empty needs elements of fixed size, got dtype('S')",
     ),
     "beyond": (
         lambda c: c.empty(on_last((1 << 40, 1 << 30), 3)),
@@ -88,10 +71,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "root": (
         lambda c: c.share(np.ones(3), root=on_last(c.size, 0)),
         f"root must be a rank below {WORLD.size}, got {WORLD.size}",
-    ),
-    "root of no type": (
-        lambda c: c.share(np.ones(3), root=on_last("0", 0)),
-        "root must be an integer, got '0'",
     ),
     "shared objects": (
         lambda c: c.share([None], root=LAST),
@@ -113,20 +92,10 @@ DIFFERENT: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "empty with shape (3,) of float64",
         "empty with shape (4,) of float64",
     ),
-    "axes": (
-        lambda c: c.empty(on_last((3, 1), 3)),
-        "empty with shape (3,) of float64",
-        "empty with shape (3, 1) of float64",
-    ),
     "type": (
         lambda c: c.empty(3, on_last("f4", "f8")),
         "empty with shape (3,) of float64",
         "empty with shape (3,) of float32",
-    ),
-    "order": (
-        lambda c: c.zeros(3, on_last(">i4", "i4")),
-        "zeros with shape (3,) of int32",
-        "zeros with shape (3,) of >i4",
     ),
     "method": (
         lambda c: on_last(c.zeros, c.empty)(3),
@@ -163,30 +132,6 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, old)
 
 
-@contextlib.contextmanager
-def gap() -> Iterator[None]:
-    """Descriptors with numbers between them that are free, as earlier tests may leave them."""
-    far = fcntl.fcntl(0, fcntl.F_DUPFD, 100)
-    try:
-        yield
-    finally:
-        os.close(far)
-
-
-@contextlib.contextmanager
-def without_descriptors() -> Iterator[None]:
-    """The last rank can open no more files: numbers between those that are open are taken, since new files get these first."""
-    taken, most = [os.open(os.devnull, os.O_RDONLY)], max(map(int, os.listdir("/proc/self/fd")))
-    try:
-        while taken[-1] <= most:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-        with limited(resource.RLIMIT_NOFILE, taken[-1]):
-            yield
-    finally:
-        for file in taken:
-            os.close(file)
-
-
 def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * window.PAGE
 
@@ -198,25 +143,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("method", CALLS)
-@pytest.mark.parametrize("fault", ["no address space", "no descriptors"])
-def test_only_one_rank_has_no_room(fault: str, method: str) -> None:
+def test_only_one_rank_has_no_room(method: str) -> None:
     """The last rank's share of the work fails, after others have done theirs."""
     comm = communicator()
     if agreed(unless(shares(comm), "alone")):
         pytest.skip("needs all ranks on nodes with others")
     comm.empty(3)
     before = holdings()
-    with gap():
-        if fault == "no address space":
-            limit, reason = (
-                limited(resource.RLIMIT_AS, address_space() + (64 << 20)),
-                "[Errno 12] Cannot allocate memory",
-            )
-        else:
-            limit, reason = without_descriptors(), "[Errno 24] Too many open files"
-        with limit:
-            text = error_of(lambda: CALLS[method](comm))
-    ensure(text.startswith(f"rank {LAST}: ") and reason in text, text)
+    with limited(resource.RLIMIT_AS, address_space() + (64 << 20)):
+        text = error_of(lambda: CALLS[method](comm))
+    ensure(text.startswith(f"rank {LAST}: ") and "[Errno 12] Cannot allocate memory" in text, text)
     comm.empty(3)
     ensure_none([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
 
@@ -324,45 +260,24 @@ def test_closed() -> None:
 
 
 SCRIPT = """
-import os, signal, sys
+import os
 import numpy as np
 from mpi4py import MPI
 import hpcoll
 comm = hpcoll.Communicator(MPI.COMM_WORLD)
-x, table = comm.zeros(5000), comm.share(np.arange(9.0))
+comm_rank, x, table = comm.rank, comm.zeros(5000), comm.share(np.arange(9.0))
 comm.Allreduce(MPI.IN_PLACE, x)
 MPI.Finalize()
 x += 1
 assert x.sum() + table.sum() == 5036, x
 os.write(1, b"fine\\n")
-if "forget" in sys.argv:
+if comm_rank:
     del x, table
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["forget"]])
-def test_arrays_outlive_mpi(arguments: list[str]) -> None:
+def test_arrays_outlive_mpi() -> None:
     """In a job of two ranks of its own."""
-    done = None
-    if communicator().rank == 0:
-        launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_", "MPI_LOCAL")
-        kept = ("OMPI_ALLOW", "OMPI_MCA", "PRTE_MCA_rmaps")
-        outside = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(launched) or name.startswith(kept)
-        }
-        command = [
-            str(Path(sys.executable).with_name("mpiexec")),
-            "-n",
-            "2",
-            sys.executable,
-            "-c",
-            SCRIPT,
-            *arguments,
-        ]
-        done = subprocess.run(
-            command, env=outside, capture_output=True, text=True, check=False, timeout=slowed(60)
-        )
+    done = finished(command(2, SCRIPT, head=""), {}) if WORLD.rank == 0 else None
     WORLD.Barrier()
     assert done is None or (done.returncode, done.stdout) == (0, "fine\n" * 2), done.stderr

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from internals import free_kept, registry, resources
+from internals import registry, resources
 from mpi4py import MPI
-from reference import agreed, communicator, ensure, ensure_none, unless
+from reference import agreed, communicator, ensure, ensure_none
 
 import hpcoll
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES, wait_policy
@@ -77,19 +77,6 @@ def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytes
         comm.Free()
 
 
-def test_a_group_goes_with_its_last_communicator() -> None:
-    free_kept()
-    made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(2)]
-    comms = [hpcoll.Communicator(comm) for comm in made]
-    group = resources(comms[0]).team
-    ensure_none([comm for comm in comms if not right(comm)])
-    for comm in comms:
-        comm.Free()
-    assert group.comm != MPI.COMM_NULL, "parts of the last few are kept"
-    free_kept()
-    assert (group.comm, group in registry()._teams.values()) == (MPI.COMM_NULL, False)
-
-
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE")
 def test_threads_with_a_duplicate_each() -> None:
     """Each makes its first collective, persistent requests and symmetric arrays while others do, in another order on each rank."""
@@ -145,26 +132,4 @@ def test_ranks_of_a_small_communicator_wait_as_all_on_their_host(monkeypatch: py
     monkeypatch.setenv("HPCOLL_SEGMENT", "8192")  # for a group that is new
     comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
     ensure(resources(comm).wait_policy == OWN_CORE, resources(comm).wait_policy)
-    comm.Free()
-
-
-@pytest.mark.once
-def test_calls_in_flight_of_a_rank_alone_have_ended_when_they_are_issued(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However long: they wait for nobody, so that no thread need be woken, also where it would have a core."""
-    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size)
-    monkeypatch.setenv("HPCOLL_SEGMENT", "16384")  # for a group that is new
-    comm, x, wrong = (
-        hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)),
-        np.arange(1.0 * (1 << 17)),
-        list[str](),
-    )
-    for method in ("Iallreduce", "Iallgather", "Ialltoall", "Iscan"):
-        result = np.zeros_like(x)
-        request = getattr(comm, method)(x, result)
-        wrong += unless(result[-1] == x[-1], method)
-        request.Wait()
-    ensure_none(wrong)
     comm.Free()

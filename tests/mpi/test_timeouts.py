@@ -1,9 +1,7 @@
 """``timeout=`` of one call: all ranks raise when one comes late, a generous one changes nothing, a bad one is refused."""
 
-import gc
 import re
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,6 @@ from reference import SOON_S, agreed, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
-from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.team.team import IN_FLIGHT
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
@@ -39,18 +36,6 @@ def blocking(comm: hpcoll.Communicator, timeout: Any) -> None:
     comm.Allreduce(x(), total, timeout=timeout)
     if (total != comm.size).any():
         raise Wrong(total)
-
-
-def barrier(comm: hpcoll.Communicator, timeout: Any) -> None:
-    comm.Barrier(timeout=timeout)
-
-
-def of_blocks(comm: hpcoll.Communicator, timeout: Any) -> None:
-    comm.Alltoallv([x(comm.size), [1] * comm.size], [x(comm.size), [1] * comm.size], timeout=timeout)
-
-
-def long(comm: hpcoll.Communicator, timeout: Any) -> None:
-    comm.Allgather(x(40_000), x(40_000 * comm.size), timeout=timeout)
 
 
 def in_flight(comm: hpcoll.Communicator, timeout: Any) -> None:
@@ -90,8 +75,7 @@ def persistent(comm: hpcoll.Communicator, timeout: Any) -> None:
     request.Wait()
 
 
-FORMS = [blocking, barrier, of_blocks, long, in_flight, queued, together, persistent]
-FULL = (of_blocks, long, barrier)
+FORMS = [blocking, in_flight, queued, together, persistent]
 
 
 def given_up(
@@ -126,16 +110,13 @@ def wrong(error: BaseException | None, seconds: float, text: str, *, late: bool)
     return agreed(unless(right, (repr(error), seconds, waited)))
 
 
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, marks=pytest.mark.full) if form in FULL else form for form in FORMS]
-)
-@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_a_rank_comes_late(form: Callable[..., None], way: str, *, warm: bool) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rank_comes_late(form: Callable[..., None], way: str) -> None:
     """All raise, in the call's time and with one text; the rank that comes when the others have given up, too. They go on together."""
-    if way == "messages" and (form not in (blocking, in_flight) or not warm):
+    if way == "messages" and form not in (blocking, in_flight):
         pytest.skip("two are enough: they wait for messages in the same way")
     comm = fresh()
-    errors = [raised(lambda: form(comm, 60)) for _ in range(3 * warm)]
+    errors = [raised(lambda: form(comm, 60)) for _ in range(3)]
     comm.Allreduce(x(), np.zeros(8))
     ensure_none([repr(one) for one in errors if one])
     error, seconds = given_up(form, comm, LIMIT_S, late=LATE, times=4 if way == "messages" else 1)
@@ -144,7 +125,7 @@ def test_a_rank_comes_late(form: Callable[..., None], way: str, *, warm: bool) -
     assert form is together or len({*chains}) == 1, chains
     ensure_none(not_refused(raised(comm.Barrier)))
     comm.recover()
-    error = raised(lambda: [again(comm, 60) for again in (blocking, in_flight, long)])
+    error = raised(lambda: [again(comm, 60) for again in (blocking, in_flight)])
     ensure_none([repr(error)] if error else [])
 
 
@@ -199,9 +180,7 @@ def test_a_generous_one_costs_no_entry(timeout: Any, described: list[str]) -> No
     ensure_none(found + described)
 
 
-@pytest.mark.parametrize(
-    "bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))]
-)
+@pytest.mark.parametrize("bad", ["x", pytest.param(-1, marks=pytest.mark.full)])
 def test_bad_ones_are_refused(bad: Any) -> None:
     """On the rank that gives it, before any message leaves: others wait for its next call, which is right."""
     comm, found = fresh(), []
@@ -216,21 +195,4 @@ def test_bad_ones_are_refused(bad: Any) -> None:
                     continue
             error = raised(lambda form=form: form(comm, None))
             found += [(form.__name__, repr(error))] if error else []
-    ensure_none(found)
-
-
-def test_places_are_given_back() -> None:
-    """Of calls that were given up and that nobody waits for any more: only so many may be in flight."""
-    comm = fresh()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()  # what tests before this one have left
-        comm.Iallgather(x(), x(8 * comm.size)).Wait()
-        free = len(board().free)
-        error, _ = given_up(queued, comm, LIMIT_S, late=LATE)
-        found = unless(isinstance(error, CollectiveTimeout), repr(error))
-        del error  # and with it what the call had
-        gc.collect()
-    fresh().Iallgather(x(), x(8 * comm.size)).Wait()  # a start sees to what ended before it
-    found += [f"{len(board().free)} places are free, {free} were"] if len(board().free) != free else []
     ensure_none(found)

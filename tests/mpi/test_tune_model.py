@@ -10,14 +10,12 @@ from tuned import patiently, table_in, tune
 
 import hpcoll
 from hpcoll.analysis.cost import HOSTS, NEVER, ONE_HOST, Levels, Network
-from hpcoll.cli.tune import search
 from hpcoll.cli.tune.exchange import READ_SIZES
 from hpcoll.comm.context.attach import context_of
 from hpcoll.runtime.transports.cross_memory import SLOW_NBYTES, refusal
 from hpcoll.selection import tuning
-from hpcoll.selection.config import Entry
 from hpcoll.selection.measured import site
-from hpcoll.selection.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
+from hpcoll.selection.tuning import FORMAT, NETWORK, NODE, Constants, Document, Site
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
 WORLD = MPI.COMM_WORLD
@@ -107,35 +105,6 @@ def test_from_which_length_on_messages_are_read_in_their_senders_memory(
         assert node.own_memory.usually == usually
         assert node.own_memory.slow == (SLOW_NBYTES if read_from is None else usually)
     new.Free()
-
-
-def test_a_whole_run_fits_them_too_and_what_was_there_stays(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = Section(HERE, "f4", {"scan": (Entry(8, "native", 8, 1.0, 1.0),)})
-    far = Constants(Site("Another MPI", 2, (("far", 2),)), NODE, SLOW)
-    written(file, Document(FORMAT, "", (old,), (far, Constants(HERE, NODE, SLOW))))
-
-    def fitted(seconds: int) -> bool:
-        monkeypatch.setattr(search, "MODEL_S", seconds)
-        assert tune("--output", file, "--collectives", "barrier", "--seconds", 10 * seconds) == 0
-        return tuning.read(file).constants[1].network != SLOW
-
-    patiently(fitted)
-    document = tuning.read(file)
-    assert [(one.type_class, list(one.collectives)) for one in document.sections] == [
-        ("f4", ["scan"]),
-        ("bytes", ["barrier"]),
-    ]
-    assert document.constants[0] == far
-    assert [one.site for one in document.constants[1:]] == [HERE]
-
-
-def test_without_time_nothing_is_written(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune("--model", "--seconds", "1e-9", "--output", file) == 2
-    assert not file.exists()
-    _, err = capsys.readouterr()
-    assert ("nothing was measured in the time given" in err) is (WORLD.rank == 0)
 
 
 ELSEWHERE = Site(HERE.mpi, 100, (("far", 50), ("further", 50)) if len(set(NAMES)) > 1 else (("far", 100),))

@@ -19,8 +19,7 @@ ULFM = pytest.mark.skipif(
 
 
 @ULFM
-@pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
-def test_survivors_go_on(way: dict[str, str]) -> None:
+def test_survivors_go_on() -> None:
     """Under ULFM the others of a rank that is killed raise soon, and shrink: new shared memory, topology, plans."""
     after = f"""
     begun = time.monotonic()
@@ -35,7 +34,7 @@ def test_survivors_go_on(way: dict[str, str]) -> None:
     say("shrunk to", rest.size, rest.rank, rest._context.resources.shares_memory, time.monotonic() - begun < {SOON_S})
     """
     said, errors, _ = job(
-        "blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm"), **way
+        "blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm")
     )
     for rank, place in ((0, 0), (2, 1)):
         assert len(said[rank]) == 2, (said, errors[-2000:])
@@ -45,7 +44,7 @@ def test_survivors_go_on(way: dict[str, str]) -> None:
         )
         assert found, said
         assert float(found[1]) < SOON_S
-        assert said[rank][1] == f"shrunk to 2 {place} {not way} True"
+        assert said[rank][1] == f"shrunk to 2 {place} True True"
 
 
 @ULFM

@@ -60,14 +60,6 @@ OTHERS = {  # what ranks print, besides frames of hpcoll
             r"comm\.allreduce\(1, op=mine\)\n.*\n* *File .*, in mine\n    return a\['x'\]\n(.*\n)?TypeError: 'int' object is not"
         ],
     ),
-    "a pickled object": (
-        "class A:\n    def __reduce__(self):\n        raise KeyError('not me')\ncomm.bcast(A())",
-        [r"in __reduce__\n    raise KeyError\('not me'\)\nKeyError: 'not me'\n"],
-    ),
-    "an operator that does not compile": (
-        "comm.Allreduce(x, y, op=hpcoll.reduce_op(lambda a, b: a.foo(b), name='f'))",
-        [r"Unknown attribute 'foo'", r"hpcoll\.KernelError: "],
-    ),
     "in a thread": (
         "one = threading.Thread(target=lambda: comm.Allreduce(x, y[1:]))\none.start()\none.join()\nsys.exit(1)",
         [r"Exception in thread Thread-1.*:\nTraceback", r"hpcoll\.ArgumentError: "],
@@ -96,10 +88,7 @@ def of_hpcoll(text: str) -> list[str]:
     [
         ("blocking", 2, ()),
         ("in flight", 2, MPI4PY),
-        *(
-            pytest.param(*one, marks=pytest.mark.full)
-            for one in (("blocking", 4, ()), ("of objects", 2, ()), ("of objects", 4, MPI4PY))
-        ),
+        pytest.param("of objects", 4, MPI4PY, marks=pytest.mark.full),
     ],
 )
 def test_one_rank_says_what_each_called(
@@ -140,12 +129,6 @@ def test_frames_of_the_program_alone(case: str, tmp_path: Path) -> None:
     assert 'program.py", line' in text
     for one in wanted:
         assert re.search(one, text), one
-
-
-@pytest.mark.full
-def test_all_of_it_where_that_is_asked_for(tmp_path: Path) -> None:
-    text = printed(tmp_path, CALLS, HPCOLL_TRACEBACK="full")
-    assert of_hpcoll(text)
 
 
 def test_bugs_of_hpcoll_keep_their_frames(tmp_path: Path) -> None:

@@ -62,9 +62,3 @@ def test_error_of_a_callback_reaches_who_waits() -> None:
         future.wait()
     with pytest.raises(ValueError, match="of the callback"):
         future.then(lambda one: one.value()).wait()
-
-
-def test_collected_with_others() -> None:
-    futures = [dist.all_reduce(torch.ones(2), async_op=True).get_future() for _ in range(3)]
-    values = torch.futures.collect_all(futures).wait()
-    assert all((one.value()[0] == NRANKS).all() for one in values)

@@ -62,30 +62,6 @@ def test_several_groups_in_flight() -> None:
             dist.destroy_process_group(group)
 
 
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.skipif(
-    torch.__version__ < torch.torch_version.TorchVersion("2.15"),
-    reason="torch before 2.15 splits groups of GPUs alone",
-)
-def test_split_group() -> None:
-    by = Caller(False, torch.device("cpu"))
-    halves = [list(RANKS[::2]), list(RANKS[1::2])]
-    group = dist.split_group(split_ranks=halves)
-    tensor = by.given(RANK, 5)
-    dist.all_reduce(tensor, group=group)
-    assert torch.equal(tensor, total(by, halves[RANK % 2]))
-    dist.destroy_process_group(group)
-
-
-def test_groups_come_and_go() -> None:
-    """Nothing is used up: more than the MPI library has communicators for at once."""
-    for _ in range(50):
-        group, tensor = dist.new_group(), torch.ones(1)
-        dist.all_reduce(tensor, group=group)
-        dist.destroy_process_group(group)
-        assert tensor == NRANKS
-
-
 def test_order(device: torch.device) -> None:
     """Of a group with an order: sums are those of one expression over the ranks, whatever the size."""
     group = dist.new_group(pg_options=hpcoll.torch.GroupOptions(order="rank"))

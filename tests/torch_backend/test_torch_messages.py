@@ -33,34 +33,6 @@ def test_tags_tell_messages_apart(by: Caller) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_any_source(by: Caller) -> None:
-    if RANK:
-        dist.send(by.given(RANK, 3), 0, tag=RANK % 2)
-    else:
-        for tag in (0, 1):
-            sources = set()
-            for _ in [rank for rank in RANKS if rank and rank % 2 == tag]:
-                tensor = by.empty(3)
-                sources.add(source := dist.recv(tensor, tag=tag))
-                assert torch.equal(tensor, by.given(source, 3))
-            assert sources == {rank for rank in RANKS if rank and rank % 2 == tag}
-    dist.barrier()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_batch(by: Caller) -> None:
-    """Both ways with all ranks, which would wait for ever one after another."""
-    received = [by.empty(2, 3) for _ in RANKS]
-    others = [rank for rank in RANKS if rank != RANK]
-    ops = [dist.P2POp(dist.irecv, received[rank], rank) for rank in others] + [
-        dist.P2POp(dist.isend, by.given(RANK, 2, 3), rank) for rank in others
-    ]
-    for work in dist.batch_isend_irecv(ops):
-        work.wait()
-    assert all(torch.equal(received[rank], by.given(rank, 2, 3)) for rank in others)
-
-
-@pytest.mark.mpi(min_size=2)
 def test_callbacks_of_messages_run_as_they_arrive() -> None:
     """The first waits for a message that comes last."""
     if RANK == 0:

@@ -8,10 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
-from operations import NRANKS, RANK, RANKS
+from operations import NRANKS, RANK
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
     get_model_state_dict,
     set_model_state_dict,
 )
@@ -100,16 +99,6 @@ def test_fully_sharded_by_wrapping(network: nn.Sequential) -> None:
         check_equal(model, serial)
 
 
-@pytest.mark.mpi(min_size=2)
-def test_sharded_within_rows_and_replicated_between(network: nn.Sequential) -> None:
-    """Gradients are summed over both dimensions."""
-    rows = init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("replicate", "shard"))
-    if NRANKS % 2 == 0:
-        model = copy.deepcopy(network)
-        fully_shard(model, mesh=rows)
-        check_equal(trained(model, alone=False), trained(network, alone=True))
-
-
 def test_tensor_parallel(network: nn.Sequential, mesh: DeviceMesh) -> None:
     """Columns of the first layer, rows of the second; one sum behind both."""
     model = copy.deepcopy(network)
@@ -169,22 +158,3 @@ def test_checkpoint(network: nn.Sequential, mesh: DeviceMesh, tmp_path: Path, in
     checkpoint.load(state, checkpoint_id=folder[0])
     set_model_state_dict(model, state)
     check_equal(model, network, 0)
-
-
-def test_state_of_rank_0_is_everybodys(network: nn.Sequential, mesh: DeviceMesh) -> None:
-    """A whole model's state, which rank 0 alone has, and sharded ranks get."""
-    model = copy.deepcopy(network)
-    fully_shard(model, mesh=mesh)
-    state = {name: one + 1 for name, one in network.state_dict().items()} if RANK == 0 else {}
-    set_model_state_dict(
-        model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    )
-    for one, other in zip(model.parameters(), network.parameters()):
-        assert torch.equal(whole(one), other + 1)
-
-
-def test_object_per_rank_in_the_store() -> None:
-    """torch's own store, which ranks reach without being told where it is."""
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"of {RANK}", str(RANK))
-    assert [store.get(f"of {rank}") for rank in RANKS] == [str(rank).encode() for rank in RANKS]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from operations import MOVES, NRANKS, OPERATIONS, RANK, RANKS, Caller, Pairs
 
 from hpcoll.base.errors import ArgumentTypeError
@@ -137,19 +136,6 @@ def test_operator(
     torch.testing.assert_close(part[0], expected(torch.stack(by.every(NRANKS)))[RANK])
 
 
-@pytest.mark.parametrize("op", [OPS.BAND, OPS.BOR, OPS.BXOR], ids=["and", "or", "xor"])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
-def test_operator_on_bits(op: Any, dtype: torch.dtype, device: torch.device) -> None:
-    every = [torch.tensor([5 ^ rank, rank, 6], device=device).to(dtype) for rank in RANKS]
-    tensor, expected = every[RANK].clone(), every[0].clone()
-    dist.all_reduce(tensor, op=op)
-    for one in every[1:]:
-        expected = {OPS.BAND: torch.bitwise_and, OPS.BOR: torch.bitwise_or, OPS.BXOR: torch.bitwise_xor}[op](
-            expected, one
-        )
-    check([(tensor, expected)])
-
-
 def test_sparse_sum() -> None:
     """Indices of all ranks, some of which several ranks have."""
     indices = torch.tensor([[RANK, NRANKS, NRANKS]])
@@ -161,46 +147,6 @@ def test_sparse_sum() -> None:
             (tensor.to_dense()[NRANKS], torch.full((2,), 2.0 * NRANKS)),
         ]
     )
-
-
-def test_functional_collectives(device: torch.device) -> None:
-    """As compiled programs and DTensors call them."""
-    by, world = Caller(False, device), dist.group.WORLD
-    check(
-        [
-            (functional.all_reduce(by.given(RANK, 4), "sum", world) + 0, by.total(4)),
-            (functional.all_gather_tensor(by.given(RANK, 2, 3), 1, world) + 0, torch.cat(by.every(2, 3), 1)),
-            (
-                functional.reduce_scatter_tensor(by.given(RANK, NRANKS, 3), "sum", 0, world) + 0,
-                by.total(NRANKS, 3)[RANK : RANK + 1],
-            ),
-            (
-                functional.all_to_all_single(by.given(RANK, NRANKS), None, None, world) + 0,
-                torch.stack(by.every(NRANKS))[:, RANK],
-            ),
-            (functional.broadcast(by.given(RANK, 3), 0, world) + 0, by.given(0, 3)),
-        ]
-    )
-
-
-def test_objects() -> None:
-    gathered: list[Any] = [None] * NRANKS
-    dist.all_gather_object(gathered, {"rank": RANK})
-    assert gathered == [{"rank": rank} for rank in RANKS]
-    told = ["from 0" if RANK == 0 else None, RANK]
-    dist.broadcast_object_list(told, src=0)
-    assert told == ["from 0", 0]
-    mine = [None]
-    dist.scatter_object_list(mine, [f"for {rank}" for rank in RANKS], src=0)
-    assert mine == [f"for {RANK}"]
-
-
-def test_ranks_may_wait_differently(device: torch.device) -> None:
-    """At once, or later."""
-    by = Caller(RANK % 2 == 0, device)
-    tensor = by.given(RANK, 4)
-    by(dist.all_reduce, tensor)
-    check([(tensor, by.total(4))])
 
 
 def test_many_in_flight(device: torch.device) -> None:

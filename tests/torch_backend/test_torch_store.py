@@ -101,20 +101,6 @@ def test_goes_with_rank_0() -> None:
         ask_often(store)
 
 
-def test_one_host_meets_on_loopback() -> None:
-    assert rendezvous._candidates(MPI.COMM_WORLD) == [LOOPBACK]
-
-
-def test_hosts_meet_at_an_address_that_others_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rank 0's alone: as its name is known on other hosts, and then those of its interfaces; never loopback."""
-    monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: f"host{RANK}")
-    monkeypatch.setattr(rendezvous.socket, "gethostbyname", lambda name: {"host0": "198.51.100.1"}[name])
-    monkeypatch.setattr(rendezvous, "_addresses", lambda: [LOOPBACK, f"203.0.113.{RANK}", "198.51.100.1"])
-    assert rendezvous._candidates(MPI.COMM_WORLD) == (
-        [LOOPBACK] if NRANKS == 1 else ["198.51.100.1", "203.0.113.0"]
-    )
-
-
 @pytest.mark.mpi(min_size=2)
 def test_ranks_meet_where_all_of_them_get(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses that rank 0 does not have, or a rank does not get to, are passed over; where no other is left all ranks are told."""
