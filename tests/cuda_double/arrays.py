@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     c_char_p,
@@ -77,11 +78,15 @@ class Array:
         backing = double.array(self.base, 1).ctypes.data
         self.address = self.base + seen.ctypes.data - backing if seen.size else self.base
 
-    def __getitem__(self, index: Any) -> Array:
+    def seen_as(self, function: Callable[[np.ndarray], np.ndarray]) -> Array:
+        """The same memory in another shape and other strides: those of a view that a function of NumPy's gives."""
         part = object.__new__(Array)
         part.base = self.base
-        part._set(self.double, self._seen[index], self.memory, self.ordinal, self.stream, self.readonly)
+        part._set(self.double, function(self._seen), self.memory, self.ordinal, self.stream, self.readonly)
         return part
+
+    def __getitem__(self, index: Any) -> Array:
+        return self.seen_as(lambda seen: seen[index])
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

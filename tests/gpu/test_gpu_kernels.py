@@ -6,22 +6,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from gpu_cases import read
+from kernel_numbers import COMPLEX, DTYPES, FLOATS, HALVES, by_numpy, check_same, numbers
 
-from hpcoll.base import canonical
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
-from hpcoll.cli.bench.messages import _UFUNCS, find_dtype
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.kernels import device as kernels
 from hpcoll.runtime.gpu.cuda import Driver
 from hpcoll.runtime.gpu.device import Gpu, Memory
 
 pytestmark = pytest.mark.gpu
-NAMES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-DTYPES = [
-    find_dtype(name)
-    for name in (*NAMES, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-]
 FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 COUNTS = (1, 35, 4096, 1_000_003)
 
@@ -57,21 +51,6 @@ def launch(gpu: Gpu, kernel: Any, values: list[int], count: int) -> None:
     gpu.driver("cuStreamSynchronize", 0)
 
 
-def numbers(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
-    """Small numbers: all folds of them are exact in float32."""
-    found = np.random.default_rng(seed).integers(0, 3, count)
-    if kind(dtype) == "c":
-        return (found + 1j * found[::-1]).astype(dtype)
-    return found.astype(dtype)
-
-
-def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
-    dtype, work = sources[0].dtype, working_dtype(sources[0].dtype)
-    return canonical.fold(
-        lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]
-    ).astype(dtype)
-
-
 def fold(
     gpu: Gpu, op: ReduceOp, sources: list[np.ndarray], shift: int, into: int | None, further: int = 0
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -90,29 +69,28 @@ def fold(
 
 @pytest.mark.parametrize(("op", "dtype"), FOLDS, ids=lambda one: getattr(one, "name", str(one)))
 def test_folds(op: ReduceOp, dtype: np.dtype, gpu: Gpu) -> None:
+    rng = np.random.default_rng(7)
     for count in COUNTS:
         for nsources in (2, 3, 8) if count < 5000 else (2,):
-            sources = [numbers(dtype, count, seed) for seed in range(nsources)]
+            sources = [numbers(dtype, count, rng) for _ in range(nsources)]
             for shift, into in ((0, None), (1, nsources - 1), (1, None), (0, 0)):
                 found, after = fold(gpu, op, sources, shift, into, further=shift * (nsources - 1))
-                assert found.tobytes() == folded(op, sources).tobytes(), (count, nsources, shift, into)
-                assert all(
-                    i == into or one.tobytes() == old.tobytes()
-                    for i, (one, old) in enumerate(zip(after, sources))
-                )
+                check_same(found, by_numpy(op, sources), f"{count} x {nsources}, {shift}, {into}")
+                for i, (one, old) in enumerate(zip(after, sources)):
+                    assert i == into or one.tobytes() == old.tobytes()
 
 
-@pytest.mark.parametrize("dtype", [one for one in DTYPES if kind(one) == "f"], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_not_a_number_passes_through(dtype: np.dtype, gpu: Gpu) -> None:
+    rng = np.random.default_rng(8)
     for name in ("min", "max", "sum"):
         for position in range(3):
-            sources = [numbers(dtype, 41, seed) for seed in range(3)]
+            sources = [numbers(dtype, 41, rng) for _ in range(3)]
             sources[position][[0, 17]] = np.nan
-            found, _ = fold(gpu, BUILTIN[name], sources, 0, None)
-            assert np.flatnonzero(np.isnan(found.astype(np.float64))).tolist() == [0, 17]
+            check_same(fold(gpu, BUILTIN[name], sources, 0, None)[0], by_numpy(BUILTIN[name], sources), name)
 
 
-@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)], ids=str)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_halves_are_rounded_once(dtype: np.dtype, gpu: Gpu) -> None:
     half_a_step = float(ml_dtypes.finfo(dtype).eps) / 2
     sources = [np.full(33, 1.0, dtype), *[np.full(33, half_a_step, dtype)] * 4]
@@ -131,23 +109,17 @@ def test_an_operator_of_the_user(gpu: Gpu) -> None:
     assert found.tobytes() == ((x * 0.3 + y) * 0.3 + z).tobytes()  # each product is rounded, as on hosts
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
-def test_scaling(name: str, gpu: Gpu) -> None:
-    dtype = find_dtype(name)
-    values = numbers(dtype, 5003, 1)
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=str)
+def test_scaling(dtype: np.dtype, gpu: Gpu) -> None:
+    values = numbers(dtype, 5003, np.random.default_rng(9))
     for factor, divides in ((2.0, 0), (4.0, 1), (1.0, 0)):
         source, target = Cells(gpu, values), Cells(gpu, np.zeros_like(values))
         bits = [int(np.float64(part).view(np.int64)) for part in (factor, 0.0)]
-        launch(
-            gpu,
-            kernels.scale(dtype, dtype, gpu.cc),
-            [target.address, source.address, values.size, *bits, divides],
-            values.size,
-        )
+        words = [target.address, source.address, values.size, *bits, divides]
+        launch(gpu, kernels.scale(dtype, dtype, gpu.cc), words, values.size)
         wide = values.astype(working_dtype(dtype))
-        assert (
-            target.values().tobytes() == (wide / factor if divides else wide * factor).astype(dtype).tobytes()
-        )
+        expected = (wide / factor if divides else wide * factor).astype(dtype)
+        check_same(target.values(), expected, f"{factor}, divides {divides}")
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])

@@ -53,31 +53,17 @@ def test_memory_that_was_freed_and_came_again(way: str | None, cupy: Any, make: 
     assert agreed(wrong) == []
 
 
-def test_memory_of_a_stream_ordered_pool(cupy: Any, make: Maker) -> None:
-    """cudaMallocAsync's memory cannot be exported as the ordinary one is."""
+@pytest.mark.parametrize("kind", ["stream-ordered pool", "such a pool on one rank", "managed"])
+def test_memory_that_cannot_be_exported(kind: str, cupy: Any, make: Maker) -> None:
+    """That of cudaMallocAsync and of cudaMallocManaged."""
     comm = communicator(None, make)
-    try:
-        pool = cupy.cuda.MemoryAsyncPool()
-    except (RuntimeError, cupy.cuda.runtime.CUDARuntimeError) as error:
-        pytest.skip(f"no stream-ordered pool: {error}")
-    with cupy.cuda.using_allocator(pool.malloc):
-        wrong = tried(comm, cupy.empty, cupy)
-    assert agreed(wrong) == []
-
-
-def test_pooled_memory_on_one_rank(cupy: Any, make: Maker) -> None:
-    comm = communicator(None, make)
-    allocator = (
-        cupy.cuda.MemoryAsyncPool().malloc if comm.rank == 0 else cupy.get_default_memory_pool().malloc
-    )
+    if kind == "managed":
+        allocator = cupy.cuda.malloc_managed
+    elif kind == "such a pool on one rank" and comm.rank > 0:
+        allocator = cupy.get_default_memory_pool().malloc
+    else:
+        allocator = cupy.cuda.MemoryAsyncPool().malloc
     with cupy.cuda.using_allocator(allocator):
-        wrong = tried(comm, cupy.empty, cupy)
-    assert agreed(wrong) == []
-
-
-def test_managed_memory(cupy: Any, make: Maker) -> None:
-    comm = communicator(None, make)
-    with cupy.cuda.using_allocator(cupy.cuda.malloc_managed):
         wrong = tried(comm, cupy.empty, cupy)
     assert agreed(wrong) == []
 
@@ -127,37 +113,21 @@ BAD = {
     "another type": lambda cupy: (cupy.ones(5), cupy.ones(5, np.float32)),
     "overlapping": lambda cupy: (lambda x: (x[:5], x[3:8]))(cupy.ones(8)),
     "gaps": lambda cupy: (cupy.ones(5), cupy.ones((5, 2))[:, 0]),
-    "freed": lambda cupy: (cupy.ones(5), Freed(cupy)),
-    "short allocation": lambda cupy: (cupy.ones(1 << 24), TooLong(cupy)),
+    "freed": lambda cupy: (cupy.ones(5), Claim(cupy, 5, keeps=False)),
+    "short allocation": lambda cupy: (cupy.ones(1 << 24), Claim(cupy, 1 << 24)),
 }
 
 
-class Freed:
-    """Says that it lies where nothing is."""
+class Claim:
+    """Says that it lies where nothing is any more, or that it is longer than its allocation."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, count: int, *, keeps: bool = True) -> None:
         memory = cupy.cuda.memory.Memory(1 << 20)
-        interface = {
-            "shape": (5,),
+        self.memory = memory if keeps else None
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
             "typestr": "<f8",
             "data": (memory.ptr, False),
-            "strides": None,
-            "version": 3,
-        }
-        del memory
-        self.__cuda_array_interface__ = interface
-
-
-class TooLong:
-    """Says that it is longer than its allocation."""
-
-    def __init__(self, cupy: Any) -> None:
-        self.memory = cupy.cuda.memory.Memory(1 << 20)
-        where = (self.memory.ptr, False)
-        self.__cuda_array_interface__ = {
-            "shape": (1 << 24,),
-            "typestr": "<f8",
-            "data": where,
             "strides": None,
             "version": 3,
         }

@@ -113,8 +113,7 @@ def test_kinds_of_arrays(kind: str, either: Double) -> None:
     values = (np.arange(np.prod(shape)).reshape(shape) + comm.rank).astype(dtype)
     send, recv = (either.Array(shape, dtype, memory=memory).fill(one) for one in (values, 0))
     if kind == "fortran":
-        for one in (send, recv):
-            one._set(either, one._seen.T, memory, 0, None, False)
+        send, recv = (one.seen_as(np.transpose) for one in (send, recv))
     given = [either.dlpack(one) if kind in ("dlpack", "bfloat16") else one for one in (send, recv)]
     MPI.Request.Waitall([comm.Irecv(given[1], left), comm.Isend(given[0], right)])
     want = (np.arange(np.prod(shape)).reshape(shape) + left).astype(dtype)

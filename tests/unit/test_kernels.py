@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_numbers import integers
+from kernel_numbers import COMPLEX, INTEGERS, NUMPY, integers
 from numba import types
 
 from hpcoll.base import canonical, ops
@@ -19,24 +19,10 @@ from hpcoll.kernels.host import kernel_address
 from hpcoll.kernels.host_bodies import BLOCK, _add, _fold
 from hpcoll.kernels.object_code import _compiled
 
-INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = [np.dtype(name) for name in ("float32", "float64")]
-DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, np.dtype("complex64"), np.dtype("complex128")]
+DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
 PAIRS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 LENGTHS = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 5000)
-
-NUMPY: dict[str, Callable[..., Any]] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-}
 
 # Each pair is compiled, which takes a second or two. `.ci/run` has every operator with a type that has all its paths, and sums of each
 # kind of type, signed and not, narrow and wide; the short run some of these.

@@ -14,6 +14,7 @@ pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_t
 
 import kernel_cases
 from cuda.bindings import nvjitlink
+from numba import cuda
 from numba.cuda.cudadrv import nvrtc
 
 from hpcoll.base import disk_cache, ops
@@ -52,9 +53,9 @@ every_cc = each_of(CCS, (9, 0))
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder of its own for every test."""
-    monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "kept")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     forget()
-    yield tmp_path / "kept"
+    yield disk_cache.folder()
     forget()
 
 
@@ -231,38 +232,49 @@ def test_what_does_not_compile_names_operator_and_type(function: Callable[..., A
         device.fold(reduce_op(function, name="novel"), np.dtype(np.float64), (9, 0))
 
 
-def test_texts_are_kept_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    original = device._compile
-    monkeypatch.setattr(
-        device, "_compile", lambda name, *rest: compiled.append(name) or original(name, *rest)
-    )
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[Capability]:
+    """For what the compiler was called."""
+    found: list[Capability] = []
+    original = cuda.compile_ptx
+
+    def compile_ptx(*arguments: Any, cc: Capability) -> Any:
+        found.append(cc)
+        return original(*arguments, cc=cc)
+
+    monkeypatch.setattr(cuda, "compile_ptx", compile_ptx)
+    return found
+
+
+def test_texts_are_kept_on_disk(cache: Path, compiles: list[Capability]) -> None:
     first = device.pack(8, (9, 0))
     forget()
     assert device.pack(8, (9, 0)) == first
-    assert compiled == ["pack_8"]
+    assert compiles == [(9, 0)]
     assert [path.read_bytes().endswith(first.ptx) for path in cache.iterdir()] == [True]
-    forget()
     assert b"sm_80" in device.pack(8, (8, 0)).ptx
-    monkeypatch.setattr(device, "_digest", lambda: "of another source or compiler")
-    device.pack.cache_clear()
+    assert compiles == [(9, 0), (8, 0)]
+
+
+@pytest.mark.parametrize("what", ["source", "compiler"])
+def test_those_of_another_source_or_compiler_are_not_taken(
+    what: str, cache: Path, compiles: list[Capability], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, read = device.pack(8, (9, 0)), Path.read_bytes
+    forget()
+    if what == "source":
+        monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.suffix == ".py"))
+    else:
+        monkeypatch.setattr(device, "version", lambda package: "another")
+    device._digest.cache_clear()
     assert device.pack(8, (9, 0)) == first
-    assert compiled == ["pack_8"] * 3
-
-
-def test_the_digest_knows_sources_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = device._digest.__wrapped__()
-    assert device._digest.__wrapped__() == before
-    monkeypatch.setattr(device, "version", lambda package: "another")
-    assert device._digest.__wrapped__() != before
-    monkeypatch.undo()
-    monkeypatch.setattr(Path, "read_bytes", lambda path: b"another")
-    assert device._digest.__wrapped__() != before
+    assert len(compiles) == len(list(cache.iterdir())) == 2
+    device._digest.cache_clear()
 
 
 def test_without_a_place_to_keep_texts_everybody_compiles(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert device.pack(4, (9, 0)).name == "pack_4"
