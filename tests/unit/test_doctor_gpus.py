@@ -37,21 +37,16 @@ def test_a_process_that_cannot_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_a_machine_with_gpus(double: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_compiler", lambda capability: "")
+def test_a_machine_with_gpus(double: Any) -> None:
     answer = json.loads(json.dumps(gpus.survey(double.library)))
     assert len({device["bus_id"] for device in answer["devices"]}) == 2
-    first, *devices, packages, compiler = gpus.judge(answer, True, PACKAGES, {})
-    name = answer["devices"][0]["name"]
-    assert first == Finding(
-        OK, "CUDA", f"1 x {name}, 1 x {answer['devices'][1]['name']}, driver for CUDA 13.0"
-    )
-    assert [one.subject for one in devices] == ["GPU", "GPU"]
-    assert devices[0].found.startswith(
-        f"{name} at {answer['devices'][0]['bus_id']}, 1 GiB, compute capability 9.0"
-    )
+    first, *devices, packages, _ = gpus.judge(answer, True, PACKAGES, {})
+    name, other = (device["name"] for device in answer["devices"])
+    assert first == Finding(OK, "CUDA", f"1 x {name}, 1 x {other}, driver for CUDA 13.0")
+    where = f"{name} at {answer['devices'][0]['bus_id']}, 1 GiB, compute capability 9.0"
+    assert devices[0] == Finding(OK, "GPU", where)
+    assert devices[1].subject == "GPU"
     assert packages == Finding(OK, "CUDA packages", "cupy-cuda13x 14, numba-cuda 1")
-    assert compiler == Finding(OK, "CUDA compiler", "numba-cuda compiles kernels")
 
 
 def test_the_process_that_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,6 +77,15 @@ def test_a_driver_that_fails(double: Any) -> None:
     )
 
 
+DEVICE = {"name": "A", "nbytes": 1 << 30, "bus_id": "0:1", "capability": [9, 0], "registers": True}
+
+
+def judged(packages: dict[str, str], problem: str, **device: Any) -> list[Finding]:
+    """Findings about one GPU and the packages for it."""
+    answer = {"driver": (13, 0), "devices": [DEVICE | device], "compiler": problem}
+    return gpus.judge(answer, True, packages, {})
+
+
 @pytest.mark.parametrize(
     ("packages", "problem", "levels"),
     [
@@ -93,41 +97,40 @@ def test_a_driver_that_fails(double: Any) -> None:
     ],
 )
 def test_packages(packages: dict[str, str], problem: str, levels: list[str]) -> None:
-    found = gpus._software(packages, problem, "cuda13")
+    found = judged(packages, problem)[2:]
     assert [one.level for one in found] == levels
     assert all("hpcoll[cuda13]" in one.remedy for one in found if one.level != OK)
 
 
-def test_the_compiler() -> None:
+def test_the_compiler(double: Any) -> None:
     pytest.importorskip("numba_cuda")
-    assert gpus._compiler((9, 0)) == ""
+    assert gpus.survey(double.library)["compiler"] == ""
     assert gpus._compiler((1, 0)) != ""
 
 
 def test_a_gpu_that_cannot_use_host_memory() -> None:
-    device = {"name": "A", "nbytes": 1 << 30, "bus_id": "0:1", "capability": [9, 0], "registers": False}
-    assert gpus._describe(device).level == NOTE
-    assert gpus._describe(device | {"registers": True}) == Finding(
-        OK, "GPU", "A at 0:1, 1 GiB, compute capability 9.0"
-    )
+    assert judged(PACKAGES, "", registers=False)[1].level == NOTE
 
 
-def test_awareness() -> None:
-    assert gpus.check_awareness(True, "", True) == Finding(
-        OK, "MPI and CUDA", "the library says that it is CUDA-aware"
-    )
+@pytest.mark.parametrize(
+    ("says", "wish", "level", "text"),
+    [
+        (True, "", OK, "the library says that it is CUDA-aware"),
+        (True, "direct", OK, "the library says that it is CUDA-aware"),
+        (False, "", NOTE, "the library says that it is not CUDA-aware"),
+        (None, "staged", NOTE, "the library does not say whether it is CUDA-aware"),
+        (
+            False,
+            "direct",
+            WARN,
+            "HPCOLL_CUDA_PATH=direct, but the library says that it is not CUDA-aware",
+        ),
+    ],
+)
+def test_awareness(says: bool | None, wish: str, level: str, text: str) -> None:
+    found = gpus.check_awareness(says, wish, True)
+    assert (found.level, found.found) == (level, text)
     assert gpus.check_awareness(False, "", False).level == OK
-    assert gpus.check_awareness(False, "", True).level == NOTE
-    assert (
-        gpus.check_awareness(None, "staged", True).found
-        == "the library does not say whether it is CUDA-aware"
-    )
-    wish = gpus.check_awareness(False, "direct", True)
-    assert (wish.level, wish.found) == (
-        WARN,
-        "HPCOLL_CUDA_PATH=direct, but the library says that it is not CUDA-aware",
-    )
-    assert gpus.check_awareness(True, "direct", True).level == OK
 
 
 def test_which_ucx_is_loaded(tmp_path: Path) -> None:
