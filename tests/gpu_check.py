@@ -166,7 +166,7 @@ def bench(python: str, nranks: int, collective: str, out: Path) -> Stage:
 
 def planned(python: str, nranks: Sequence[int], only: str, out: Path) -> list[Stage]:
     """Return all stages, the most telling first: those that take all cores run one after another."""
-    doctor = limited(90, *module(python, nranks[0], "hpcoll", "doctor"))
+    doctor = limited(180, *module(python, nranks[0], "hpcoll", "doctor"))
     found = [
         Stage("doctor", doctor, cores=0, told=True),
         Stage(WARM_UP, limited(90, python, "-m", "hpcoll", "warmup"), cores=0),
