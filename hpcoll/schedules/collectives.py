@@ -26,13 +26,11 @@ class Collective(NamedTuple):
     name: str  # in lower case
     ninputs: _Count  # chunks of INPUT on a rank
     noutputs: _Count  # chunks of OUTPUT on a rank
-    input_item: _Name  # item in a chunk of INPUT
+    input_item: _Name  # item in a chunk of INPUT; equal items have equal sizes on all ranks, and so are names of extents
     output_item: _Name  # item that a chunk of OUTPUT must hold at the end
     wanted: (
         _Ranks  # ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do
     )
-    input_extent: _Name  # extent of a chunk of INPUT; equal extents are equal sizes on all ranks
-    output_extent: _Name  # extent of a chunk of OUTPUT
     # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
     aliases: _Aliases | None
     always_in_place: bool = False  # there is one buffer (bcast), so INPUT and OUTPUT are the same
@@ -88,9 +86,7 @@ def _identity(count: _Count) -> _Aliases:
     return lambda rank, nranks, root, nchunks: [(i, i) for i in range(count(rank, nranks, root, nchunks))]
 
 
-_vector: dict[str, Any] = dict.fromkeys(
-    ("input_item", "output_item", "input_extent", "output_extent"), _index
-)
+_vector: dict[str, Any] = {"input_item": _index, "output_item": _index}
 
 
 def _neighbourhood(name: str, graph: Graph) -> Collective:
@@ -113,23 +109,10 @@ def _neighbourhood(name: str, graph: Graph) -> Collective:
         end = graph.sources[rank][index]
         return 1 << end[0] if end else 0
 
-    if name == "neighbor_allgather":
-        return Collective(
-            name,
-            _one,
-            received_from,
-            _rank,
-            source_rank,
-            wanted,
-            _rank,
-            source_rank,
-            None,
-            blocks=True,
-            neighbours=True,
-        )
-    return Collective(
-        name, sent_to, received_from, _own, source, wanted, _own, source, None, blocks=True, neighbours=True
+    inputs, items = (
+        (_one, (_rank, source_rank)) if name == "neighbor_allgather" else (sent_to, (_own, source))
     )
+    return Collective(name, inputs, received_from, *items, wanted, None, blocks=True, neighbours=True)
 
 
 COLLECTIVES = {
@@ -195,8 +178,6 @@ COLLECTIVES = {
             _rank,
             _index,
             _index_rank,
-            _rank,
-            _index,
             aliases=lambda rank, nranks, root, nchunks: [(0, rank)],
             blocks=True,
         ),
@@ -207,8 +188,6 @@ COLLECTIVES = {
             _index,
             _rank,
             _all,
-            _index,
-            _rank,
             aliases=None,
             reduces=True,
             blocks=True,
@@ -220,8 +199,6 @@ COLLECTIVES = {
             _rank,
             _index,
             _index_rank,
-            _rank,
-            _index,
             aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [],
             rooted=True,
             blocks=True,
@@ -233,8 +210,6 @@ COLLECTIVES = {
             _index,
             _rank,
             _only_root,
-            _index,
-            _rank,
             aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [],
             rooted=True,
             blocks=True,
@@ -246,8 +221,6 @@ COLLECTIVES = {
             _own,
             lambda rank, index: (index, rank),
             _index_rank,
-            _own,
-            lambda rank, index: (index, rank),
             aliases=None,
             blocks=True,
         ),
@@ -283,8 +256,6 @@ def _in_parts(c: Collective, parts: int) -> Collective:
         input_item=named(c.input_item),
         output_item=named(c.output_item),
         wanted=lambda rank, index, nranks, root: c.wanted(rank, index // parts, nranks, root),
-        input_extent=named(c.input_extent),
-        output_extent=named(c.output_extent),
         aliases=aliases if c.aliases else None,
     )
 

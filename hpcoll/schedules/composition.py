@@ -54,9 +54,9 @@ def compose(
     flat = _flat(key, len(ranks), ranks.index(w.rank), root, len(chunks))
     assert flat.nchunks == len(chunks), (key, flat.nchunks, len(chunks))
     steps = flat.channels[channel] if channel < len(flat.channels) else ()
-    memory = _Memory(w, flat, steps, chunks, source, target)
+    memory = _memory(w, flat, steps, chunks, (source, target))
     for step in steps:
-        operands = [memory.chunks(run) for run in step.runs]
+        operands = [memory(run) for run in step.runs]
         for lo, hi in pieces(operands):
             runs = [found[lo] if hi == lo + 1 else found[lo]._replace(n=hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
@@ -81,38 +81,32 @@ def joined(found: Mapping[int, Chunk]) -> Chunk:
     return next(iter(found.values()))._replace(n=len(found))
 
 
-class _Memory:
-    """Maps the chunks of a flat schedule to the memory of the whole one."""
+def _memory(
+    w: Writer,
+    flat: Schedule,
+    steps: Sequence[Step],
+    chunks: Sequence[Sequence[int]],
+    places: tuple[Where, Where],
+) -> Callable[[Chunk], list[Chunk]]:
+    """Return the function that gives the chunks of the whole schedule which a run of the flat one has."""
+    meaning = COLLECTIVES[flat.collective]
+    extents = meaning.input_item, meaning.output_item
+    runs = [run for step in steps for run in step.runs if run.buffer is _SCRATCH]
+    used = sorted({i for run in runs for _, i in cells_of(run)})  # in this channel
+    scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
 
-    def __init__(
-        self,
-        w: Writer,
-        flat: Schedule,
-        steps: Sequence[Step],
-        chunks: Sequence[Sequence[int]],
-        source: Where,
-        target: Where,
-    ) -> None:
-        self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
-        self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
-        runs = [run for step in steps for run in step.runs if run.buffer is _SCRATCH]
-        used = sorted({i for run in runs for _, i in cells_of(run)})  # in this channel
-        self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
-
-    def chunks(self, run: Chunk) -> list[Chunk]:
-        """Return the chunks of the whole schedule that a run of the flat one has."""
+    def memory(run: Chunk) -> list[Chunk]:
         buffer, first, n = run
-        return (
-            self._parts(buffer, first)
-            if n == 1
-            else [chunk for i in range(first, first + n) for chunk in self._parts(buffer, i)]
-        )
+        found: list[Chunk] = []
+        for i in range(first, first + n):
+            if buffer is _SCRATCH:
+                found += scratch[i]
+            else:
+                part: int = extents[buffer](flat.rank, i)  # type: ignore[assignment]
+                found += map(places[buffer], chunks[part])
+        return found
 
-    def _parts(self, buffer: Buffer, i: int) -> list[Chunk]:
-        if buffer is _SCRATCH:
-            return self.scratch[i]
-        part: int = self.extents[buffer](self.rank, i)  # type: ignore[assignment]
-        return [self.where[buffer](index) for index in self.parts[part]]
+    return memory
 
 
 def pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:

@@ -36,19 +36,24 @@ class Graph(NamedTuple):
 
     def sent(self, rank: int) -> dict[int, list[int]]:
         """Return the blocks that a rank sends to each of its targets, in the order in which they travel."""
-        found: dict[int, list[int]] = {}
-        for index, end in enumerate(self.targets[rank]):
-            if end is not None:
-                found.setdefault(end[0], []).append(index)
-        return found
+        return _by_peer(self.targets[rank])
 
     def received(self, rank: int) -> dict[int, list[int]]:
         """Return the blocks that a rank receives from each of its sources, in the order in which they travel."""
-        ends, found = self.sources[rank], dict[int, list[int]]()
-        for index, end in enumerate(ends):
-            if end is not None:
-                found.setdefault(end[0], []).append(index)
-        return {peer: sorted(blocks, key=lambda index: ends[index] or ()) for peer, blocks in found.items()}
+        ends = self.sources[rank]
+        return {
+            peer: sorted(blocks, key=lambda index: ends[index] or ())
+            for peer, blocks in _by_peer(ends).items()
+        }
+
+
+def _by_peer(ends: Sequence[End]) -> dict[int, list[int]]:
+    """Return the numbers of a rank's blocks by the rank at the other end."""
+    found: dict[int, list[int]] = {}
+    for index, end in enumerate(ends):
+        if end is not None:
+            found.setdefault(end[0], []).append(index)
+    return found
 
 
 def matched(targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) -> Graph | None:

@@ -16,19 +16,18 @@ Source: Traeff, arXiv 2109.12626; his trees are numbered in postorder, these in 
 from hpcoll.schedules.builders.bcast_tree import distribute
 from hpcoll.schedules.builders.reduce_tree import combine
 from hpcoll.schedules.ir import Writer, inputs, outputs
-from hpcoll.schedules.patterns.trees import TreeNode, binary
+from hpcoll.schedules.patterns.trees import binary
 
 
 def allreduce_dual_root(w: Writer) -> None:
     """Write 2 floor(log2 p) - 1 rounds of m where p is a power of two; no rank sends more than 3 m; keeps rank order."""
     half = w.nranks // 2
     first, size = (0, half) if w.rank < half else (half, w.nranks - half)
-    parent, children = binary(w.rank - first, size, size // 2)
-    node = TreeNode(None if parent is None else first + parent, tuple(first + child for child in children))
+    node = binary(w.rank - first, size, size // 2).renamed(lambda rank: first + rank)
     combine(w, node, into=outputs(0))
     if node.parent is None:
         other = half // 2 if first else half + (w.nranks - half) // 2
-        own, received = outputs(0) if children else inputs(0), w.scratch(0)
+        own, received = outputs(0) if node.children else inputs(0), w.scratch(0)
         w.send(other, own)
         w.recv(other, received)
         w.reduce(*((received, own) if other < w.rank else (own, received)), dst=outputs(0))

@@ -9,7 +9,7 @@ Scratch keeps a subtree in vrank order. The root receives into OUTPUT; the one m
 
 from collections.abc import Callable
 
-from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
+from hpcoll.schedules.ir import Chunk, Writer, cell, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.trees import TreeNode, binomial_span, knomial
 
 
@@ -27,16 +27,17 @@ def gather(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int]
         w.copy(inputs(0), cell(mine, v - start) if v else outputs(w.rank))
     for child in reversed(node.children):
         first, size = span(child, p)
-        runs = (
-            [cell(mine, first - start, size)]
-            if v
-            else [outputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
-        )
-        for run in runs:
+        far = cyclic_runs(w.peer(first), size, p)
+        for run in [cell(mine, first - start, size)] if v else [outputs(*run) for run in far]:
             w.recv(w.peer(child), run)
     if node.parent is not None:
-        near = cyclic_runs(w.peer(start), n, p)
-        for run in (
-            [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]
-        ):
+        for run in upward(w, node.parent, start, mine):
             w.send(w.peer(node.parent), run)
+
+
+def upward(w: Writer, parent: int, start: int, mine: Chunk) -> list[Chunk]:
+    """Return the runs in which a subtree's blocks, of cyclic ranks from a vrank on, travel to or from its parent: the root has two."""
+    if parent:
+        return [mine]
+    first = w.peer(start)
+    return [cell(mine, (rank - first) % w.nranks, n) for rank, n in cyclic_runs(first, mine.n, w.nranks)]

@@ -9,6 +9,7 @@ Scratch keeps a subtree in vrank order. The root sends from INPUT; the one messa
 
 from collections.abc import Callable
 
+from hpcoll.schedules.builders.gather_binomial import upward
 from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.trees import TreeNode, binomial_span, knomial
 
@@ -24,19 +25,12 @@ def scatter(w: Writer, node: TreeNode, span: Callable[[int, int], tuple[int, int
     start, n = span(v, p)
     mine = w.scratch(*(w.peer(start + i) for i in range(n))) if v and n > 1 else outputs(0)
     if node.parent is not None:
-        near = cyclic_runs(w.peer(start), n, p)
-        for run in (
-            [mine] if node.parent else [cell(mine, (first - w.peer(start)) % p, size) for first, size in near]
-        ):
+        for run in upward(w, node.parent, start, mine):
             w.recv(w.peer(node.parent), run)
     for child in node.children:
         first, size = span(child, p)
-        runs = (
-            [cell(mine, first - start, size)]
-            if v
-            else [inputs(*run) for run in cyclic_runs(w.peer(first), size, p)]
-        )
-        for run in runs:
+        far = cyclic_runs(w.peer(first), size, p)
+        for run in [cell(mine, first - start, size)] if v else [inputs(*run) for run in far]:
             w.send(w.peer(child), run)
     if n > 1:
         w.copy(cell(mine, v - start) if v else inputs(w.rank), outputs(0))

@@ -31,11 +31,7 @@ def mirrored(rank: int, nranks: int) -> tuple[TreeNode, TreeNode]:
     (TreeNode(parent=2, children=()), TreeNode(parent=7, children=(5, 1)))
     """
     middle = -1 if nranks % 2 == 0 else 0
-    parent, children = _tree_a((middle - rank) % nranks, nranks)
-    mirror = TreeNode(
-        None if parent is None else (middle - parent) % nranks,
-        tuple((middle - child) % nranks for child in children),
-    )
+    mirror = _tree_a((middle - rank) % nranks, nranks).renamed(lambda other: (middle - other) % nranks)
     return _tree_a(rank, nranks), mirror
 
 
@@ -49,22 +45,11 @@ def rooted(rank: int, nranks: int, root: int) -> tuple[TreeNode, TreeNode]:
     """
     vrank = (rank - root) % nranks
     if nranks % 2:
-        pair = mirrored(vrank, nranks)
+        a, b = mirrored(vrank, nranks)
     else:
-        parent, children = _tree_a(_shifted(vrank, -1, nranks), nranks)
-        shifted = TreeNode(
-            None if parent is None else _shifted(parent, 1, nranks),
-            tuple(_shifted(c, 1, nranks) for c in children),
-        )
-        pair = _tree_a(vrank, nranks), shifted
-    a, b = (
-        TreeNode(
-            None if n.parent is None else (n.parent + root) % nranks,
-            tuple((c + root) % nranks for c in n.children),
-        )
-        for n in pair
-    )
-    return a, b
+        shifted = _tree_a(_shifted(vrank, -1, nranks), nranks)
+        a, b = _tree_a(vrank, nranks), shifted.renamed(lambda other: _shifted(other, 1, nranks))
+    return a.rotated(root, nranks), b.rotated(root, nranks)
 
 
 def _shifted(vrank: int, by: int, nranks: int) -> int:

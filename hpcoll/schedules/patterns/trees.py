@@ -26,6 +26,7 @@ k-nomial: a vrank's parent is the vrank with its lowest nonzero digit in base k 
 the tree flatter, with more children for each inner vrank.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -34,6 +35,14 @@ class TreeNode(NamedTuple):
 
     parent: int | None
     children: tuple[int, ...]  # largest subtree first; one that the last rank cuts short keeps its place
+
+    def renamed(self, name: Callable[[int], int]) -> "TreeNode":
+        """Return the node with other numbers for all ranks."""
+        return TreeNode(None if self.parent is None else name(self.parent), tuple(map(name, self.children)))
+
+    def rotated(self, root: int, nranks: int) -> "TreeNode":
+        """Return the node with the ranks of these vranks."""
+        return self.renamed(lambda vrank: (vrank + root) % nranks)
 
 
 def binary(rank: int, nranks: int, root: int) -> TreeNode:
@@ -70,9 +79,7 @@ def knomial(rank: int, nranks: int, root: int, radix: int) -> TreeNode:
     while weight > 1:
         weight //= radix
         children += range(vrank + weight, min(vrank + radix * weight, nranks), weight)
-    return TreeNode(
-        (parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children)
-    )
+    return TreeNode(parent if vrank else None, tuple(children)).rotated(root, nranks)
 
 
 def binomial_in_order(rank: int, nranks: int, root: int) -> TreeNode:
@@ -113,10 +120,7 @@ def bine(rank: int, nranks: int, root: int) -> TreeNode:
     (TreeNode(parent=None, children=(3, 7, 1)), TreeNode(parent=0, children=(4, 2)))
     """
     parent, children, _ = _bine((rank - root) % nranks, nranks)
-    return TreeNode(
-        None if parent is None else (parent + root) % nranks,
-        tuple((child + root) % nranks for child in children),
-    )
+    return TreeNode(parent, tuple(children)).rotated(root, nranks)
 
 
 def bine_span(vrank: int, nranks: int) -> tuple[int, int]:
