@@ -5,17 +5,13 @@
 Source: classic; one-shot kernels of vLLM and TensorRT-LLM.
 """
 
+from hpcoll.schedules.builders.reduce_direct import fold
 from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def allreduce_direct(w: Writer) -> None:
     """Write one round with (p-1) m sent; all ranks compute the same bits."""
     p, r = w.nranks, w.rank
-    contributions = {r: inputs(0)}
     for t in range(1, p):
         w.send((r + t) % p, inputs(0))
-    for t in range(1, p):
-        peer = (r - t) % p
-        contributions[peer] = w.scratch(0)
-        w.recv(peer, contributions[peer])
-    w.reduce(*(contributions[rank] for rank in range(p)), dst=outputs(0))
+    fold(w, ((r - t) % p for t in range(1, p)), inputs(0), outputs(0))

@@ -11,6 +11,7 @@
 Source: direct reduce-scatter and allgather; two-shot kernels of vLLM and TensorRT-LLM.
 """
 
+from hpcoll.schedules.builders.reduce_direct import fold
 from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
@@ -29,11 +30,7 @@ def combine_at(w: Writer, owners: list[int]) -> None:
             w.send(peer, inputs(chunk_of[peer]))
     if r in chunk_of:
         mine = chunk_of[r]
-        contributions = {r: inputs(mine)}
-        for peer in reversed(others):
-            contributions[peer] = w.scratch(mine)
-            w.recv(peer, contributions[peer])
-        w.reduce(*(contributions[rank] for rank in range(p)), dst=outputs(mine))
+        fold(w, reversed(others), inputs(mine), outputs(mine))
         for peer in others:
             w.send(peer, outputs(mine), put=True)
     for peer in reversed(others):

@@ -3,7 +3,9 @@
 round 0:  1, 2, 3 -> 0        then rank 0: a op b op c op d
 """
 
-from hpcoll.schedules.ir import Writer, inputs, outputs
+from collections.abc import Iterable
+
+from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 
 def reduce_direct(w: Writer) -> None:
@@ -11,9 +13,13 @@ def reduce_direct(w: Writer) -> None:
     if w.rank != w.root:
         w.send(w.root, inputs(0))
         return
-    contributions = {w.root: inputs(0)}
-    for vrank in range(1, w.nranks):
-        peer = w.peer(vrank)
-        contributions[peer] = w.scratch(0)
+    fold(w, map(w.peer, range(1, w.nranks)), inputs(0), outputs(0))
+
+
+def fold(w: Writer, peers: Iterable[int], own: Chunk, into: Chunk) -> None:
+    """Write the receives of other ranks' contributions to a chunk, and the fold of all in rank order."""
+    contributions = {w.rank: own}
+    for peer in peers:
+        contributions[peer] = w.scratch(own.index)
         w.recv(peer, contributions[peer])
-    w.reduce(*(contributions[rank] for rank in range(w.nranks)), dst=outputs(0))
+    w.reduce(*(contributions[rank] for rank in sorted(contributions)), dst=into)

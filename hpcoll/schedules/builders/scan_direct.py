@@ -5,18 +5,15 @@
 Source: classic (linear).
 """
 
-from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
+from hpcoll.schedules.builders.reduce_direct import fold
+from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def scan_direct(w: Writer) -> None:
     """Write one round, in which rank 0 sends (p-1) m; each rank combines once."""
     for peer in range(w.rank + 1, w.nranks):
         w.send(peer, inputs(0))
-    below: list[Chunk] = []
-    for peer in reversed(range(w.rank)):
-        below.insert(0, w.scratch(0))
-        w.recv(peer, below[0])
-    if below:
-        w.reduce(*below, inputs(0), dst=outputs(0))
+    if w.rank:
+        fold(w, reversed(range(w.rank)), inputs(0), outputs(0))
     else:
         w.copy(inputs(0), outputs(0))
