@@ -111,7 +111,7 @@ class KernelError(HpcollError):
     """Numba could not compile a reduction operator for an element type; the text has Numba's reason."""
 
 
-_PUBLIC = (
+for _public in (
     ArgumentError,
     CollectiveTimeout,
     DeviceError,
@@ -120,6 +120,7 @@ _PUBLIC = (
     KernelError,
     MismatchError,
     PeerFailed,
-)
-for _public in (*_PUBLIC, ScheduleError, TransportError):
+    ScheduleError,
+    TransportError,
+):
     _public.__module__ = __name__.partition(".")[0]  # where programs find it

@@ -52,7 +52,7 @@ def reading(path: str | Path) -> Iterator[BinaryIO]:
     with open(os.open(path, flags), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            raise _error(errno.EISDIR, path)
         if flags & _AT_ONCE and not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
         yield file
@@ -77,7 +77,7 @@ def check_writable(path: Path) -> None:
     if _is_stream(path):
         return
     if path.is_dir() and not path.is_symlink():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise _error(errno.EISDIR, path)
     with _searched(path.parent) as folder:
         name, descriptor = _temporary(folder, 0o600)
         os.close(descriptor)
@@ -111,7 +111,7 @@ class OwnedFolder:
         self._descriptor = opened(path, os.O_RDONLY | os.O_DIRECTORY, stat.S_ISDIR)
         if mode and not os.access(path, os.W_OK):
             self.close()
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            raise _error(errno.EACCES, path)
 
     def close(self) -> None:
         """Close the folder."""
@@ -199,6 +199,11 @@ def _try_lock(file: int, byte: int | None = None) -> bool:
 def _head(name: str, content: bytes) -> bytes:
     """Return a file's first bytes; their digest detects damage and needs no import of a cryptographic library."""
     return _HEAD.pack(_FORMAT, len(content), source_hash(name.encode() + b"\0" + content))
+
+
+def _error(code: int, path: str | Path) -> OSError:
+    """Return the error of a code, of the class that Python has for it."""
+    return OSError(code, os.strerror(code), str(path))
 
 
 def _is_stream(path: Path) -> bool:

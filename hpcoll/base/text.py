@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 
 _BLANKS = 16  # times as many characters are read as are kept: runs of blanks become one
 _class_name = type.__dict__["__name__"].__get__  # whatever its metaclass says
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_FACTORS: dict[str, float] = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _MOST_RUNS = 8  # that a text names
 _LIKE = 0.7  # of 1, from which on names are much like each other
@@ -129,16 +129,21 @@ def parse_nbytes(text: str | int) -> int:
     (True, 1536, 8)
     """
     number = str(text).strip().upper().removesuffix("IB").removesuffix("B")
-    suffix = number[-1:] if number[-1:] in _FACTORS else ""
+    return int(
+        _parsed(text, number, _FACTORS, 2**63, "size must be a number of bytes such as 8, 64K or 1.5M")
+    )
+
+
+def _parsed(text: object, number: str, units: dict[str, float], limit: float, expected: str) -> float:
+    """Return a number from 0 to below a limit, in one of some units or without, the first of which that fits counts."""
+    unit = next((unit for unit in units if unit and number.endswith(unit)), "")
     try:
-        nbytes = float(number.removesuffix(suffix)) * _FACTORS[suffix]
-        if not 0 <= nbytes < 2**63:
+        value = float(number.removesuffix(unit)) * units[unit]
+        if not 0 <= value < limit:
             raise ValueError
-        return int(nbytes)
+        return value
     except ValueError:
-        raise ArgumentError(
-            f"size must be a number of bytes such as 8, 64K or 1.5M, got {quoted(text)}"
-        ) from None
+        raise ArgumentError(f"{expected}, got {quoted(text)}") from None
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -179,16 +184,8 @@ def parse_seconds(text: str | float) -> float:
     (600.0, 0.5, 1.5, 0.0)
     """
     number = str(text).strip().lower()
-    unit = next((unit for unit in _SECONDS if unit and number.endswith(unit)), "")
-    try:
-        seconds = float(number.removesuffix(unit)) * _SECONDS[unit]
-        if not 0 <= seconds < float("inf"):
-            raise ValueError
-        return seconds
-    except ValueError:
-        raise ArgumentError(
-            f"time must be a number of seconds such as 60s, 10m or 500ms, got {quoted(text)}"
-        ) from None
+    expected = "time must be a number of seconds such as 60s, 10m or 500ms"
+    return _parsed(text, number, _SECONDS, float("inf"), expected)
 
 
 def is_count(text: str) -> bool:
