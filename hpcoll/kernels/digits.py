@@ -1,9 +1,6 @@
 """Vectors of digits (`hpcoll.kernels.digit_form`) for Python: compiled functions that add to them, normalise, divide and round them."""
 
-import ctypes
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ from hpcoll.kernels.digit_form import (
     format_name,
     window,
 )
-from hpcoll.kernels.machine_code import load
+from hpcoll.kernels.machine_code import integer_function
 
 __all__ = [
     "DIGIT_BITS",
@@ -36,7 +33,6 @@ __all__ = [
     "DigitWindow",
     "Format",
     "add",
-    "address",
     "as_integer",
     "divide",
     "format_name",
@@ -45,31 +41,16 @@ __all__ = [
     "window",
 ]
 
-_SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("digit_bodies", "digit_form")]
 
-
-@cache
-def address(name: str, form: str) -> int:
-    """Return the address of a compiled function of `hpcoll.kernels.digit_bodies`, which has their signatures.
+def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
+    """Return a compiled function of `hpcoll.kernels.digit_bodies`, which has their signatures.
 
     Args:
         name: ``add``, ``normalise``, ``divide`` or ``round``.
         form: The name in `FORMATS` of elements; the empty string for functions of words alone.
+        nargs: Of its arguments.
     """
-
-    def make(symbol: str) -> bytes:
-        from hpcoll.kernels.digit_bodies import kernel_file
-
-        return kernel_file(name, form, symbol)
-
-    return load(f"digits_{name}_{form}", _SOURCES, make)
-
-
-@cache
-def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
-    """Return a compiled function for Python; it takes integers."""
-    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(address(name, form))
-    return made
+    return integer_function(nargs, f"digits_{name}_{form}", ("digit_bodies", "digit_form"), name, form)
 
 
 def add(words: np.ndarray, x: np.ndarray, within: DigitWindow) -> None:

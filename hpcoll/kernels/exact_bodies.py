@@ -22,6 +22,8 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import adder, carry, rounder
 from hpcoll.kernels.digit_form import FORMATS, WINDOWS
+from hpcoll.kernels.float_bits import bits_of, float32_of, float_of
+from hpcoll.kernels.host_bodies import fold_two
 from hpcoll.kernels.object_code import object_file
 
 BLOCK = 512  # elements summed at a time: three partial results and a source stay in the first-level cache
@@ -29,7 +31,6 @@ _FIRST, _NDIGITS, _NWORDS = WINDOWS["float64"].first, WINDOWS["float64"].ndigits
 _CUT = 1 << 29  # in the bits of a float64, the last one of a float32
 
 _add_digits = adder(FORMATS["float64"])
-_round64, _round32 = rounder(FORMATS["float64"]), rounder(FORMATS["float32"])
 
 
 @intrinsic
@@ -40,27 +41,6 @@ def _room(typingctx, number):  # type: ignore[no-untyped-def]
         return cgutils.alloca_once(builder, context.get_data_type(number), BLOCK)
 
     return types.CPointer(number)(number), codegen
-
-
-@intrinsic
-def _bits(typingctx, number):  # type: ignore[no-untyped-def]
-    """Return the bits of a float64."""
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.bitcast(values[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
-    """Return the float64 of an int64, or the float32 of an int32."""
-    number = types.float64 if bits.bitwidth == 64 else types.float32
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.bitcast(values[0], context.get_value_type(number))
-
-    return number(bits), codegen
 
 
 @njit
@@ -95,23 +75,21 @@ def _two(a, b):  # type: ignore[no-untyped-def]
     return s, c, c - c
 
 
-@njit
-def _tested(s, c, d, unit, nan):  # type: ignore[no-untyped-def]
-    """Return the rounded sum; a NaN where it is not certain."""
-    r, w = _two_sum(s, -c)
-    e = d if d == 0 else d + d + abs(w) * unit
-    low, high = r - (w + e), r - (w - e)
-    return low if low == high else nan
+def _settler(unit: Any, nan: Any) -> Any:
+    """Return the compiled function of `_more`'s three that gives the rounded sum; a NaN where it is not certain."""
+
+    @njit
+    def settle(s, c, d):  # type: ignore[no-untyped-def]
+        r, w = _two_sum(s, -c)
+        e = d if d == 0 else d + d + abs(w) * unit
+        low, high = r - (w + e), r - (w - e)
+        return low if low == high else nan
+
+    return settle
 
 
-@njit
-def _settle64(s, c, d):  # type: ignore[no-untyped-def]
-    return _tested(s, c, d, 2.0**-50, np.nan)
-
-
-@njit
-def _settle32(s, c, d):  # type: ignore[no-untyped-def]
-    return _tested(s, c, d, np.float32(2.0**-21), np.float32(np.nan))
+_settle64 = _settler(2.0**-50, np.nan)
+_settle32 = _settler(np.float32(2.0**-21), np.float32(np.nan))
 
 
 @njit
@@ -122,8 +100,8 @@ def _settle_odd(s, c, d):  # type: ignore[no-untyped-def]
     """
     r, w = _two_sum(s, -c)
     cut = w != 0
-    bits = _bits(r) - (cut and (w > 0) == (r > 0)) | cut  # cut off to float64
-    odd = np.float32(_of_bits(bits & -_CUT | np.int64(bits & _CUT - 1 != 0) * _CUT))
+    bits = bits_of(r) - (cut and (w > 0) == (r > 0)) | cut  # cut off to float64
+    odd = np.float32(float_of(bits & -_CUT | np.int64(bits & _CUT - 1 != 0) * _CUT))
     return odd if d == 0 else np.float32(np.nan)
 
 
@@ -138,26 +116,8 @@ def _wide(x):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _add_two(nan, dst, srcs, count):  # type: ignore[no-untyped-def]
-    """Add two sources, which is one rounding; three loops, as in `hpcoll.kernels.host_bodies`."""
-    out, first, second = carray(dst, count), carray(srcs[0], count), carray(srcs[1], count)
-    if out.ctypes.data == first.ctypes.data:
-        for i in range(count):
-            s = first[i] + second[i]
-            first[i] = s if s == s else nan
-    elif out.ctypes.data == second.ctypes.data:
-        for i in range(count):
-            s = first[i] + second[i]
-            second[i] = s if s == s else nan
-    else:
-        for i in range(count):
-            s = first[i] + second[i]
-            out[i] = s if s == s else nan
-
-
-@njit
 def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    """Sum sources; ``zero`` has the type that is computed with."""
+    """Sum sources."""
     total = carray(_room(srcs[0][0]), BLOCK)
     s, c, d = carray(_room(zero), BLOCK), carray(_room(zero), BLOCK), carray(_room(zero), BLOCK)
     for lo in range(0, count, BLOCK):
@@ -199,18 +159,6 @@ def _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, count):  # type: igno
 
 
 @njit
-def _slow(round_, to_odd, srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    """Return the bits of the rounded sum of one element of each source, which are finite."""
-    words = carray(_room(np.int64(0)), _NWORDS)
-    for i in range(_NWORDS):
-        words[i] = 0
-    for k in range(nsrcs):
-        _add_digits(_bits(np.float64(srcs[k][at])), words, _FIRST, _NDIGITS)
-    carry(words, _NDIGITS)
-    return round_(words, _FIRST, _NDIGITS, to_odd)
-
-
-@njit
 def _infinite(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
     """Return the sum of the infinities and NaN among an element of each source; 0 where there are none."""
     total = 0.0
@@ -221,58 +169,62 @@ def _infinite(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
     return total if total == total else np.nan
 
 
-@njit
-def _slow64(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    infinite = _infinite(srcs, nsrcs, at)
-    return infinite if infinite != 0 else _of_bits(_slow(_round64, False, srcs, nsrcs, at))
+def _slow(form: str, as_float: Any, as_bits: Any, to_odd: bool) -> Any:
+    """Return the compiled function that gives the sum of one element of each source, by digits, rounded to a format."""
+    round_ = rounder(FORMATS[form])
+
+    @njit
+    def slow(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
+        infinite = as_float(_infinite(srcs, nsrcs, at))
+        if infinite != 0:
+            return infinite
+        words = carray(_room(np.int64(0)), _NWORDS)
+        for i in range(_NWORDS):
+            words[i] = 0
+        for k in range(nsrcs):
+            _add_digits(bits_of(np.float64(srcs[k][at])), words, _FIRST, _NDIGITS)
+        carry(words, _NDIGITS)
+        return as_bits(round_(words, _FIRST, _NDIGITS, to_odd))
+
+    return slow
 
 
 @njit
-def _slow32(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    infinite = np.float32(_infinite(srcs, nsrcs, at))
-    return infinite if infinite != 0 else _of_bits(np.int32(_slow(_round32, False, srcs, nsrcs, at)))
+def _float32_of(bits):  # type: ignore[no-untyped-def]
+    return float32_of(np.uint32(bits))
 
 
-@njit
-def _slow_odd(srcs, nsrcs, at):  # type: ignore[no-untyped-def]
-    infinite = np.float32(_infinite(srcs, nsrcs, at))
-    return infinite if infinite != 0 else _of_bits(np.int32(_slow(_round32, True, srcs, nsrcs, at)))
+def _sums(widen: Any, settle: Any, slow: Any, zero: Any, *, nparts: int = 1) -> Callable[..., None]:
+    """Return the kernel that sums elements of so many parts; ``zero`` has the type that is computed with."""
+    nan = type(zero)(np.nan)
 
+    @njit
+    def plus(a, b):  # type: ignore[no-untyped-def]
+        """Add two numbers, which is one rounding."""
+        s = a + b
+        return s if s == s else nan
 
-def _float64(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    if nsrcs == 2:
-        _add_two(np.nan, dst, srcs, count)
-    else:
-        _add_more(_same, _settle64, _slow64, 0.0, dst, srcs, nsrcs, count)
+    def kernel(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+        if nsrcs == 2:
+            fold_two(plus, dst, srcs, nparts * count)
+        else:
+            _add_more(widen, settle, slow, zero, dst, srcs, nsrcs, nparts * count)
 
-
-def _float32(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    if nsrcs == 2:
-        _add_two(np.float32(np.nan), dst, srcs, count)
-    else:
-        _add_more(_same, _settle32, _slow32, np.float32(0), dst, srcs, nsrcs, count)
+    return kernel
 
 
 def _odd(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     _add_more(_wide, _settle_odd, _slow_odd, 0.0, dst, srcs, nsrcs, count)
 
 
-_once64, _once32 = njit(_float64), njit(_float32)
-
-
-def _complex128(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _once64(dst, srcs, nsrcs, 2 * count)
-
-
-def _complex64(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _once32(dst, srcs, nsrcs, 2 * count)
-
-
+_slow_odd = _slow("float32", np.float32, _float32_of, True)
+_OF_64 = _same, _settle64, _slow("float64", np.float64, float_of, False), 0.0
+_OF_32 = _same, _settle32, _slow("float32", np.float32, _float32_of, False), np.float32(0)
 _KERNELS: dict[str, tuple[Callable[..., None], Any]] = {
-    "exact_sum_float64": (_float64, types.float64),
-    "exact_sum_complex128": (_complex128, types.float64),
-    "exact_sum_float32": (_float32, types.float32),
-    "exact_sum_complex64": (_complex64, types.float32),
+    "exact_sum_float64": (_sums(*_OF_64), types.float64),
+    "exact_sum_complex128": (_sums(*_OF_64, nparts=2), types.float64),
+    "exact_sum_float32": (_sums(*_OF_32), types.float32),
+    "exact_sum_complex64": (_sums(*_OF_32, nparts=2), types.float32),
     "exact_sum_odd_float32": (_odd, types.float32),
 }
 

@@ -29,6 +29,7 @@ from numba.extending import intrinsic
 
 from hpcoll.kernels.digit_bodies import MASK, NAN, NEGATIVE, POSITIVE, SIGNED
 from hpcoll.kernels.digit_form import LOWEST, NCOUNTS
+from hpcoll.kernels.float_bits import bits_of, float_of
 from hpcoll.kernels.sum_room import (
     AHEAD,
     BINS,
@@ -55,30 +56,6 @@ BIN_CAPACITY = 2047  # fractions of 52 bits in an int64
 LEAST_PRODUCT_LEVEL = -700  # three levels are far above the least number
 HELD_BITS = 48  # three levels hold products whose first bit is at most so many below their own
 LEAST_PRODUCT, GREATEST_PRODUCT = 2.0**-960, 2.0**1020  # between them nothing under- or overflows
-
-
-@intrinsic
-def bits_of(typingctx, value):  # type: ignore[no-untyped-def]
-    """Return the bits of a float64 as an int64."""
-    return types.int64(types.float64), lambda context, builder, signature, values: builder.bitcast(
-        values[0], ir.IntType(64)
-    )
-
-
-@intrinsic
-def float_of(typingctx, bits):  # type: ignore[no-untyped-def]
-    """Return the float64 of an int64's bits."""
-    return types.float64(types.int64), lambda context, builder, signature, values: builder.bitcast(
-        values[0], ir.DoubleType()
-    )
-
-
-@intrinsic
-def float32_of(typingctx, bits):  # type: ignore[no-untyped-def]
-    """Return the float32 of a uint32's bits."""
-    return types.float32(types.uint32), lambda context, builder, signature, values: builder.bitcast(
-        values[0], ir.FloatType()
-    )
 
 
 @intrinsic

@@ -12,36 +12,15 @@ asked for and kept on disk. Rules that every kernel keeps:
 
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpcoll.base.ops import EXACT_SUM, EXACT_SUM_ODD, ReduceOp
-from hpcoll.kernels.machine_code import load
+from hpcoll.kernels.machine_code import kernel
 
-_BODIES = Path(__file__).with_name("host_bodies.py")
-_EXACT = [Path(__file__).with_name(f"{name}.py") for name in ("exact_bodies", "digit_bodies", "digit_form")]
-
-
-@lru_cache(maxsize=256)
-def _built_in(name: str, dtype: np.dtype) -> int:
-    def make(symbol: str) -> bytes:
-        from hpcoll.kernels.host_bodies import kernel_file
-
-        return kernel_file(name, dtype, symbol)
-
-    return load(f"{name}_{dtype}", [_BODIES], make)
-
-
-@lru_cache(maxsize=16)
-def _exact(name: str) -> int:
-    def make(symbol: str) -> bytes:
-        from hpcoll.kernels.exact_bodies import kernel_file
-
-        return kernel_file(name, symbol)
-
-    return load(name, _EXACT, make)
+_BODIES = "host_bodies", "operators"
+_EXACT = "exact_bodies", *_BODIES, "float_bits", "digit_bodies", "digit_form"
 
 
 @lru_cache(maxsize=256)
@@ -63,9 +42,9 @@ def kernel_address(op: ReduceOp, dtype: np.dtype) -> int:
     """
     if op.function is not None:
         return int(_user(op.name, op.function, dtype).address)
-    if op is EXACT_SUM_ODD:
-        return _exact(f"exact_sum_odd_{dtype}")
-    if op is EXACT_SUM and dtype.kind in "fc":
-        return _exact(f"exact_sum_{dtype}")
+    if op is EXACT_SUM_ODD or (op is EXACT_SUM and dtype.kind in "fc"):
+        name = f"{op.name}_odd_{dtype}" if op is EXACT_SUM_ODD else f"{op.name}_{dtype}"
+        return kernel(name, _EXACT, name)
     name = "sum" if op is EXACT_SUM or op.average or op.premultiplier is not None else op.name
-    return _built_in(name + "_real" if dtype.kind == "f" and name in ("min", "max") else name, dtype)
+    name += "_real" if dtype.kind == "f" and name in ("min", "max") else ""
+    return kernel(f"{name}_{dtype}", _BODIES, name, dtype)

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 
 from hpcoll.base.errors import KernelError
 from hpcoll.kernels.object_code import object_file
+from hpcoll.kernels.operators import OPERATORS
 
 BLOCK = 512  # elements folded at a time, so that partial results stay in the first-level cache
 _LEVELS = 16  # partial results at most: of 4, 8, 16, ... sources
@@ -38,23 +39,28 @@ def _rounded(typingctx, array, value):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def fold_two(combine, dst, srcs, count) -> None:  # type: ignore[no-untyped-def]
+    """Fold two sources."""
+    out, first, second = carray(dst, count), carray(srcs[0], count), carray(srcs[1], count)
+    # told apart, because a loop over memory that overlaps is not vectorised
+    if out.ctypes.data == first.ctypes.data:
+        for i in range(count):
+            first[i] = combine(first[i], second[i])
+    elif out.ctypes.data == second.ctypes.data:
+        for i in range(count):
+            second[i] = combine(first[i], second[i])
+    else:
+        for i in range(count):
+            out[i] = combine(first[i], second[i])
+
+
+@njit(inline="always")
 def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     """Fold as the canonical expression (`hpcoll.base.canonical`), whatever the operands' place and the count."""
-    out = carray(dst, count)
     if nsrcs == 2:
-        first, second = carray(srcs[0], count), carray(srcs[1], count)
-        # told apart, because a loop over memory that overlaps is not vectorised
-        if out.ctypes.data == first.ctypes.data:
-            for i in range(count):
-                first[i] = combine(first[i], second[i])
-        elif out.ctypes.data == second.ctypes.data:
-            for i in range(count):
-                second[i] = combine(first[i], second[i])
-        else:
-            for i in range(count):
-                out[i] = combine(first[i], second[i])
+        fold_two(combine, dst, srcs, count)
         return
-    room = carray(_room(dst), BLOCK * _LEVELS)
+    out, room = carray(dst, count), carray(_room(dst), BLOCK * _LEVELS)
     for lo in range(0, count, BLOCK):
         n = min(BLOCK, count - lo)
         # Slices, since a loop whose index is a sum, which may be negative, is not vectorised; nor one that writes to what it reads.
@@ -115,131 +121,6 @@ def _merge(combine, room, depth, n):  # type: ignore[no-untyped-def]
         below[i] = combine(below[i], top[i])
 
 
-@njit
-def _add(a, b):  # type: ignore[no-untyped-def]
-    return a + b
-
-
-@njit
-def _multiply(a, b):  # type: ignore[no-untyped-def]
-    return a * b
-
-
-@njit
-def _minimum(a, b):  # type: ignore[no-untyped-def]
-    return a if a < b or a != a else b
-
-
-@njit
-def _maximum(a, b):  # type: ignore[no-untyped-def]
-    return a if a > b or a != a else b
-
-
-@njit
-def _minimum_real(a, b):  # type: ignore[no-untyped-def]
-    return (a if a < b or a != a else b) + np.uint8(0)
-
-
-@njit
-def _maximum_real(a, b):  # type: ignore[no-untyped-def]
-    return (a if a > b or a != a else b) + np.uint8(0)
-
-
-@njit
-def _logical_and(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) & (b != 0)
-
-
-@njit
-def _logical_or(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) | (b != 0)
-
-
-@njit
-def _logical_xor(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) ^ (b != 0)
-
-
-@njit
-def _bit_and(a, b):  # type: ignore[no-untyped-def]
-    return a & b
-
-
-@njit
-def _bit_or(a, b):  # type: ignore[no-untyped-def]
-    return a | b
-
-
-@njit
-def _bit_xor(a, b):  # type: ignore[no-untyped-def]
-    return a ^ b
-
-
-# One plain function per operator, not a closure over the combiner: Numba's disk cache cannot recognise closures.
-def _sum(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_add, dst, srcs, nsrcs, count)
-
-
-def _prod(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_multiply, dst, srcs, nsrcs, count)
-
-
-def _min(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_minimum, dst, srcs, nsrcs, count)
-
-
-def _max(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_maximum, dst, srcs, nsrcs, count)
-
-
-def _min_real(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_minimum_real, dst, srcs, nsrcs, count)
-
-
-def _max_real(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_maximum_real, dst, srcs, nsrcs, count)
-
-
-def _land(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_logical_and, dst, srcs, nsrcs, count)
-
-
-def _lor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_logical_or, dst, srcs, nsrcs, count)
-
-
-def _lxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_logical_xor, dst, srcs, nsrcs, count)
-
-
-def _band(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_bit_and, dst, srcs, nsrcs, count)
-
-
-def _bor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_bit_or, dst, srcs, nsrcs, count)
-
-
-def _bxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
-    _fold(_bit_xor, dst, srcs, nsrcs, count)
-
-
-_KERNELS: dict[str, Callable[..., None]] = {
-    "sum": _sum,
-    "prod": _prod,
-    "min": _min,
-    "max": _max,
-    "min_real": _min_real,
-    "max_real": _max_real,
-    "land": _land,
-    "lor": _lor,
-    "lxor": _lxor,
-    "band": _band,
-    "bor": _bor,
-    "bxor": _bxor,
-}
-
-
 def _signature(dtype: np.dtype) -> Any:
     element = types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
     return types.void(
@@ -247,7 +128,8 @@ def _signature(dtype: np.dtype) -> Any:
     )
 
 
-def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
+def _kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    """Return the fold of a function of two scalars."""
     # max, numpy.maximum, a function compiled before
     known = njit(function) if isinstance(function, FunctionType) else function
 
@@ -263,7 +145,7 @@ def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
 
 def kernel_file(name: str, dtype: np.dtype, symbol: str) -> bytes:
     """Return the object file of a built-in operator's kernel."""
-    return object_file(_KERNELS[name], _signature(dtype), symbol)
+    return object_file(_kernel(OPERATORS[name]), _signature(dtype), symbol)
 
 
 def user_kernel(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype) -> Any:
@@ -273,7 +155,7 @@ def user_kernel(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype)
         KernelError: the function does not compile for this type.
     """
     try:
-        return numba.cfunc(_signature(dtype))(_user_kernel(function))
+        return numba.cfunc(_signature(dtype))(_kernel(function))
     except (numba.core.errors.NumbaError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise KernelError(f"operator {name} could not be compiled for {dtype}: {reason}") from error

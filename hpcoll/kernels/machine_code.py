@@ -12,7 +12,8 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib import import_module
 from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,29 @@ def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Pat
         for symbol, file in zip(missing, files, strict=True):
             _loaded[symbol] = placed(file, symbol) or _placed_by_llvm(file, symbol)
     return [_loaded[symbol] for symbol in symbols]
+
+
+@cache
+def kernel(name: str, modules: tuple[str, ...], *arguments: Any) -> int:
+    """Return the address of a compiled function as `load`.
+
+    The first of some modules of this folder, from which it is made, has a function ``kernel_file`` of the arguments and the name.
+    """
+
+    def make(symbol: str) -> bytes:
+        made: bytes = import_module(f"hpcoll.kernels.{modules[0]}").kernel_file(*arguments, symbol)
+        return made
+
+    return load(name, [Path(__file__).with_name(f"{module}.py") for module in modules], make)
+
+
+@cache
+def integer_function(nargs: int, name: str, modules: tuple[str, ...], *arguments: Any) -> Callable[..., None]:
+    """Return a `kernel` that takes so many integers, for Python."""
+    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(
+        kernel(name, modules, *arguments)
+    )
+    return made
 
 
 def python_function(name: str, address: int, owner: object = None) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from numba import types
 
 from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.ops import ReduceOp
+from hpcoll.kernels.operators import OPERATORS
 from hpcoll.kernels.vectors import float_bits, float_of_bits, float_of_half, half_of_float
 
 Scalar = Callable[..., Any]
@@ -61,88 +62,18 @@ def number(dtype: np.dtype) -> Number:
     return Number(element, element, _same, _same)
 
 
-def _sum(a, b):  # type: ignore[no-untyped-def]
-    return a + b
-
-
-def _prod(a, b):  # type: ignore[no-untyped-def]
-    return a * b
-
-
-def _prod_complex64(a, b):  # type: ignore[no-untyped-def]
+def _prod_complex(a, b):  # type: ignore[no-untyped-def]
     real = a.real * b.real - a.imag * b.imag
     return complex(real, a.real * b.imag + a.imag * b.real)
-
-
-def _prod_complex128(a, b):  # type: ignore[no-untyped-def]
-    real = a.real * b.real - a.imag * b.imag
-    return complex(real, a.real * b.imag + a.imag * b.real)
-
-
-def _min(a, b):  # type: ignore[no-untyped-def]
-    return a if a < b or a != a else b
-
-
-def _max(a, b):  # type: ignore[no-untyped-def]
-    return a if a > b or a != a else b
-
-
-def _min_real(a, b):  # type: ignore[no-untyped-def]
-    return (a if a < b or a != a else b) + np.uint8(0)
-
-
-def _max_real(a, b):  # type: ignore[no-untyped-def]
-    return (a if a > b or a != a else b) + np.uint8(0)
-
-
-def _land(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) & (b != 0)
-
-
-def _lor(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) | (b != 0)
-
-
-def _lxor(a, b):  # type: ignore[no-untyped-def]
-    return (a != 0) ^ (b != 0)
-
-
-def _band(a, b):  # type: ignore[no-untyped-def]
-    return a & b
-
-
-def _bor(a, b):  # type: ignore[no-untyped-def]
-    return a | b
-
-
-def _bxor(a, b):  # type: ignore[no-untyped-def]
-    return a ^ b
-
-
-_OPERATORS: dict[str, Scalar] = {
-    "sum": _sum,
-    "prod": _prod,
-    "prod complex64": _prod_complex64,
-    "prod complex128": _prod_complex128,
-    "min": _min,
-    "max": _max,
-    "min float32": _min_real,
-    "min float64": _min_real,
-    "max float32": _max_real,
-    "max float64": _max_real,
-    "land": _land,
-    "lor": _lor,
-    "lxor": _lxor,
-    "band": _band,
-    "bor": _bor,
-    "bxor": _bxor,
-}
 
 
 def operator(op: ReduceOp, work: Any) -> Scalar:
     """Return the operator's function of two scalars of a Numba type."""
     if op.function is None:
-        return _OPERATORS.get(f"{op.name} {work}") or _OPERATORS[op.name]
+        if op.name == "prod" and isinstance(work, types.Complex):
+            return _prod_complex
+        real = f"{op.name}_real" if isinstance(work, types.Float) else op.name
+        return OPERATORS.get(real) or OPERATORS[op.name]
     known = getattr(op.function, "py_func", op.function)
     if isinstance(known, FunctionType):
         return known
@@ -153,43 +84,22 @@ def operator(op: ReduceOp, work: Any) -> Scalar:
     return combine
 
 
-def _times_float32(value, real, imag, divides):  # type: ignore[no-untyped-def]
-    return value / np.float32(real) if divides else value * np.float32(real)
-
-
-def _times_float64(value, real, imag, divides):  # type: ignore[no-untyped-def]
-    return value / real if divides else value * real
-
-
-def _times_complex64(value, real, imag, divides):  # type: ignore[no-untyped-def]
-    x, y, a, b = value.real, value.imag, np.float32(real), np.float32(imag)
-    if not divides:
-        return complex(x * a - y * b, x * b + y * a)
-    ratio = b / a
-    share = np.float32(1) / (a + b * ratio)
-    return complex((x + y * ratio) * share, (y - x * ratio) * share)
-
-
-def _times_complex128(value, real, imag, divides):  # type: ignore[no-untyped-def]
-    x, y = value.real, value.imag
-    if not divides:
-        return complex(x * real - y * imag, x * imag + y * real)
-    ratio = imag / real
-    share = np.float64(1) / (real + imag * ratio)
-    return complex((x + y * ratio) * share, (y - x * ratio) * share)
-
-
-_TIMES: dict[str, Scalar] = {
-    "float32": _times_float32,
-    "float64": _times_float64,
-    "complex64": _times_complex64,
-    "complex128": _times_complex128,
-}
-
-
 def times(work: Any) -> Scalar:
     """Return the function ``(value, real, imag, divides)`` of a scalar of a Numba type: times a number, or by it where ``divides`` is set.
 
     Complex division is NumPy's (Smith's), for divisors whose real part is not the smaller one.
     """
-    return _TIMES[str(work)]
+    real_type = np.float32 if work in (types.float32, types.complex64) else np.float64
+
+    def scaled(value, real, imag, divides):  # type: ignore[no-untyped-def]
+        return value / real_type(real) if divides else value * real_type(real)
+
+    def scaled_complex(value, real, imag, divides):  # type: ignore[no-untyped-def]
+        x, y, a, b = value.real, value.imag, real_type(real), real_type(imag)
+        if not divides:
+            return complex(x * a - y * b, x * b + y * a)
+        ratio = b / a
+        share = real_type(1) / (a + b * ratio)
+        return complex((x + y * ratio) * share, (y - x * ratio) * share)
+
+    return scaled_complex if isinstance(work, types.Complex) else scaled

@@ -17,17 +17,15 @@ from hpcoll.kernels.extraction import (
     INFINITY,
     LEVEL_BITS,
     add_any,
-    bits_of,
     columns_kernel,
     empty_bins,
     fetch_ahead,
-    float32_of,
-    float_of,
     products_kernel,
     put,
     sigma,
     to_bins,
 )
+from hpcoll.kernels.float_bits import bits_of, float32_of, float_of
 from hpcoll.kernels.object_code import object_file
 from hpcoll.kernels.sum_room import BLOCK, BUSY, LEVEL, PART, RESTS, ROOM, SKIP
 

@@ -4,34 +4,21 @@
 numbers are at most ``2**78`` times the least of them in size are read once; others take up to ten times as long.
 """
 
-import ctypes
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from hpcoll.kernels.digit_form import FORMATS, DigitWindow, format_name
-from hpcoll.kernels.machine_code import load
+from hpcoll.kernels.machine_code import integer_function
 from hpcoll.kernels.sum_room import ROOM
 
 MOST_ELEMENTS = 2**30  # of one call: no digit overflows
 
-_MODULES = ("sum_bodies", "extraction", "digit_bodies", "digit_form", "sum_room")
-_FILES = [Path(__file__).with_name(f"{name}.py") for name in _MODULES]
+_MODULES = "sum_bodies", "extraction", "float_bits", "digit_bodies", "digit_form", "sum_room"
 
 
-@cache
 def _function(name: str, form: str, nargs: int) -> Callable[..., None]:
-    def make(symbol: str) -> bytes:
-        from hpcoll.kernels.sum_bodies import kernel_file
-
-        return kernel_file(name, form, symbol)
-
-    made: Callable[..., None] = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * nargs)(
-        load(f"sum_{name}_{form}", _FILES, make)
-    )
-    return made
+    return integer_function(nargs, f"sum_{name}_{form}", _MODULES, name, form)
 
 
 def _call(

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_numbers import COMPLEX, INTEGERS, NUMPY, integers
-from numba import types
+from numba import njit, types
 
 from hpcoll.base import canonical, ops
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.kernels.host import kernel_address
-from hpcoll.kernels.host_bodies import BLOCK, _add, _fold
+from hpcoll.kernels.host_bodies import BLOCK, _fold
 from hpcoll.kernels.object_code import _compiled
+from hpcoll.kernels.operators import OPERATORS
 
 FLOATS = [np.dtype(name) for name in ("float32", "float64")]
 DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
@@ -263,9 +264,10 @@ def test_what_does_not_compile_names_operator_and_type(function: Callable[..., A
 
 def vector_additions(nsrcs: int) -> int:
     """Additions of whole vectors in the compiled fold of a number of sources."""
+    add = njit(OPERATORS["sum"])
 
     def fold(dst: Any, srcs: Any, count: Any) -> None:
-        _fold(_add, dst, srcs, nsrcs, count)
+        _fold(add, dst, srcs, nsrcs, count)
 
     pointer = types.CPointer(types.float32)
     text = _compiled(fold, types.void(pointer, types.CPointer(pointer), types.int64)).inspect_llvm()
