@@ -9,8 +9,8 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.text import quoted
 from hpcoll.exact.arguments import exact_array, sorted_axes
-from hpcoll.exact.sums import Array, ExactSums, needed_by
-from hpcoll.exact.terms import is_exact_type
+from hpcoll.exact.sums import ExactSums, needed_by
+from hpcoll.exact.terms import Array, is_exact_type
 from hpcoll.kernels.digits import NCOUNTS, DigitWindow
 
 
@@ -92,7 +92,8 @@ class ExactAccumulator:
         Raises:
             ArgumentError: Arrays that cannot be added so, or an accumulator of several sums.
         """
-        one, other = self._taken(x), self._taken(y)
+        one = self._taken(x)
+        other = self._taken(y)
         if self.shape or one.shape != other.shape:
             raise ArgumentError(
                 f"add_product needs one sum and arrays of one shape, got {self.shape}, {one.shape} and {other.shape}"
@@ -157,7 +158,8 @@ class ExactAccumulator:
         name, shape, count, window, words = state
         self.__init__(_named(name), shape)  # type: ignore[misc]
         found = ExactSums(1 + self._is_complex, prod(self.shape), single=False)
-        found.window, found.count = DigitWindow(*window), count
+        found.window = DigitWindow(*window)
+        found.count = count
         nwords = found.window.end - found.window.first + NCOUNTS
         found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)
         self._sums.merge(found)

@@ -8,8 +8,7 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError, like
 from hpcoll.base.text import quoted
 from hpcoll.comm.gpu.mirror import on_host
-from hpcoll.exact.sums import Array
-from hpcoll.exact.terms import is_exact_type
+from hpcoll.exact.terms import Array, is_exact_type
 from hpcoll.runtime.gpu.arrays import device_array
 
 

@@ -2,20 +2,17 @@
 
 from itertools import pairwise, product
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from hpcoll.exact.terms import Term, is_readable, pieces
+from hpcoll.exact.terms import Array, Term, is_readable, pieces
 from hpcoll.kernels.digits import DigitWindow
 from hpcoll.kernels.sums import MOST_ELEMENTS, add_columns, add_products, add_rows
 
 _SLAB = 1 << 20  # elements that are copied at a time, for kernels that cannot read them where they are
 
 
-def add_term(
-    words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], axes: tuple[int, ...], within: DigitWindow
-) -> None:
+def add_term(words: Array, x: Array, axes: tuple[int, ...], within: DigitWindow) -> None:
     """Add the sums of real floating elements over axes.
 
     Args:
@@ -42,9 +39,10 @@ def add_term(
         _add_matrix(words, slab.reshape(-1, len(words)), within)
 
 
-def _matrix(x: np.ndarray[Any, Any], axes: list[int], kept: list[int]) -> np.ndarray[Any, Any] | None:
+def _matrix(x: Array, axes: list[int], kept: list[int]) -> Array | None:
     """Return a view of x whose first axis stands for some of its axes and whose second for the others; None where memory has no such."""
-    shape, strides = [], []
+    shape = []
+    strides = []
     for some in (axes, kept):
         some = [axis for axis in some if x.shape[axis] != 1]
         if any(x.strides[one] != x.strides[other] * x.shape[other] for one, other in pairwise(some)):
@@ -54,27 +52,31 @@ def _matrix(x: np.ndarray[Any, Any], axes: list[int], kept: list[int]) -> np.nda
     return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
 
 
-def _add_matrix(words: np.ndarray[Any, Any], x: np.ndarray[Any, Any], within: DigitWindow) -> None:
+def _add_matrix(words: Array, x: Array, within: DigitWindow) -> None:
     """Add the sum of each column to its vector."""
     x = x[:: -1 if x.strides[0] < 0 else 1]
-    step, itemsize = x.strides[1], x.itemsize
+    step = x.strides[1]
+    itemsize = x.itemsize
     in_rows = (
         x.strides[0] == itemsize and step % itemsize == 0 and (step >= len(x) * itemsize or x.shape[1] == 1)
     )
     in_columns = step == itemsize and x.strides[0] % itemsize == 0
     if not is_readable(x) or not (in_rows or in_columns):
-        x, in_rows = np.ascontiguousarray(x, x.dtype.newbyteorder("=")), False
+        x = np.ascontiguousarray(x, x.dtype.newbyteorder("="))
+        in_rows = False
     if in_rows and len(x) > 1:
         add_rows(words, x.T, within)
     else:
         add_columns(words, x if x.strides[1] == itemsize else np.ascontiguousarray(x), within)
 
 
-def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: DigitWindow) -> None:
+def add_term_products(words: Array, x: Term, y: Term, within: DigitWindow) -> None:
     """Add the products of elements of two arrays of one shape to a complex vector: ``words`` has a vector for each part."""
-    one, other = x.array, y.array
+    one = x.array
+    other = y.array
     if one.dtype != other.dtype:  # float64 has the numbers of all other types
-        one, other = one.astype(np.float64), other.astype(np.float64)
+        one = one.astype(np.float64)
+        other = other.astype(np.float64)
     if x.part and y.part:
         one = -one
     for some, more in pieces(one, other, most=MOST_ELEMENTS):
@@ -82,9 +84,9 @@ def add_term_products(words: np.ndarray[Any, Any], x: Term, y: Term, within: Dig
 
 
 def add_products_along(
-    words: np.ndarray[Any, Any],
-    x: np.ndarray[Any, Any],
-    y: np.ndarray[Any, Any],
+    words: Array,
+    x: Array,
+    y: Array,
     axes: tuple[int, ...],
     within: DigitWindow,
 ) -> None:
@@ -92,7 +94,8 @@ def add_products_along(
     if not x.size:
         return
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    one, other = x.transpose(*kept, *axes), y.transpose(*kept, *axes)
+    one = x.transpose(*kept, *axes)
+    other = y.transpose(*kept, *axes)
     count = prod(x.shape[axis] for axis in axes)
     if not kept or count > _SLAB:
         for i, place in enumerate(product(*(range(x.shape[axis]) for axis in kept))):
@@ -107,6 +110,6 @@ def add_products_along(
         add_products(words[at : at + len(some)], some, more, within)
 
 
-def _rows(x: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
+def _rows(x: Array, n: int) -> Array:
     """Return rows of n elements, contiguous and in native byte order."""
     return np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(-1, n)

@@ -12,7 +12,8 @@ import numpy as np
 from hpcoll.base.errors import ArgumentError
 from hpcoll.exact.agreement import agreed
 from hpcoll.exact.arguments import exact_array, sorted_axes
-from hpcoll.exact.sums import Array, ExactSums, needed_by
+from hpcoll.exact.sums import ExactSums, needed_by
+from hpcoll.exact.terms import Array
 from hpcoll.exact.windows import UNITS
 
 Axis = int | tuple[int, ...] | None
@@ -141,7 +142,10 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     >>> float(exact_dot(None, [1e200, 1e-200, -1e200], [1e200, 1e-200, 1e200]))
     0.0
     """
-    problem, description, pair, dtype = "", "", list[Array](), np.dtype(float)
+    problem = ""
+    description = ""
+    pair = list[Array]()
+    dtype = np.dtype(float)
     try:
         pair = [exact_array(x), exact_array(y)]
         description = " and ".join(one.dtype.name for one in pair)
@@ -163,7 +167,10 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
 
 def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple[_Operand, ExactSums]:
     """Return this rank's part, and sums of nothing with the digits that all ranks' parts need; collective."""
-    problem, description, operand, window = "", "", _Operand(np.empty(0), (0,)), UNITS
+    problem = ""
+    description = ""
+    operand = _Operand(np.empty(0), (0,))
+    window = UNITS
     try:
         operand = _operand(x, axis)
     except ArgumentError as error:
@@ -190,9 +197,7 @@ def _operand(x: Any, axis: Axis) -> _Operand:
     return _Operand(array, tuple(range(ndim)) if axis is None else sorted_axes(axis, ndim))
 
 
-def _result(
-    comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], np.ndarray[Any, Any]]
-) -> Any:
+def _result(comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], Array]) -> Any:
     if comm is not None:
         sums.sum_over(comm)
     return rounded().reshape(shape)[()]

@@ -1,11 +1,11 @@
 """Results of exact sums, each rounded once: means and square roots."""
 
 from math import isqrt
-from typing import Any
 
 import numpy as np
 
 from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.exact.terms import Array
 from hpcoll.kernels.digits import (
     DIGIT_BITS,
     LOWEST,
@@ -28,10 +28,10 @@ _LEAST = 2.0**-800  # no float64 here under- or overflows between it and its inv
 _ROOTS = WINDOWS["float64"]  # its first digit is the root of the first digit of products
 
 
-def _from_integers(numbers: list[int], words: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+def _from_integers(numbers: list[int], words: Array, width: int) -> Array:
     """Return vectors in normal form of integers, in units of their first digit, with the counts of others."""
     made = np.zeros((len(numbers), width + NCOUNTS), np.int64)
-    for vector, number in zip(made, numbers, strict=True):
+    for vector, number in zip(made, numbers):
         size = DIGIT_BITS // 8 * (width - 1)
         vector[: width - 1] = np.frombuffer((number % (1 << 8 * size)).to_bytes(size, "little"), "<u4")
         vector[width - 1] = number >> 8 * size
@@ -39,9 +39,7 @@ def _from_integers(numbers: list[int], words: np.ndarray[Any, Any], width: int) 
     return made
 
 
-def means(
-    words: np.ndarray[Any, Any], within: DigitWindow, count: int, dtype: np.dtype
-) -> np.ndarray[Any, Any]:
+def means(words: Array, within: DigitWindow, count: int, dtype: np.dtype) -> Array:
     """Return the numbers of vectors in normal form divided by a count, correctly rounded; NaN where the count is 0."""
     if count == 0:
         return np.full(len(words), np.nan, dtype)
@@ -52,7 +50,8 @@ def means(
         part = words[start : start + _SLAB]
         wide = np.zeros((len(part), whole.nwords), np.int64)
         low = within.first - whole.first
-        wide[:, low : low + within.ndigits], wide[:, -NCOUNTS:] = part[:, :-NCOUNTS], part[:, -NCOUNTS:]
+        wide[:, low : low + within.ndigits] = part[:, :-NCOUNTS]
+        wide[:, -NCOUNTS:] = part[:, -NCOUNTS:]
         _carry_top(wide, low + within.ndigits - 1)
         if count < _MOST_DIVISOR:
             divide(wide, count)
@@ -63,27 +62,26 @@ def means(
     return results
 
 
-def _carry_top(words: np.ndarray[Any, Any], top: int) -> None:
+def _carry_top(words: Array, top: int) -> None:
     """Spread the sign of the last digit that was in use over those above it."""
     for i in range(top, words.shape[-1] - NCOUNTS - 1):
         words[:, i + 1] += words[:, i] >> DIGIT_BITS
         words[:, i] &= (1 << DIGIT_BITS) - 1
 
 
-def roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def roots(words: Array, within: DigitWindow, dtype: np.dtype) -> Array:
     """Return the square roots of the numbers of vectors in normal form, none negative, correctly rounded."""
     results = np.empty(len(words), dtype)
     for start in range(0, len(words), _SLAB):
-        part, found = words[start : start + _SLAB], results[start : start + _SLAB]
+        part = words[start : start + _SLAB]
+        found = results[start : start + _SLAB]
         found[:], sure = _close_roots(part, within, dtype)
         if not sure.all():
             found[~sure] = _integer_roots(part[~sure], within, dtype)
     return results
 
 
-def _close_roots(
-    words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _close_roots(words: Array, within: DigitWindow, dtype: np.dtype) -> tuple[Array, Array]:
     """Return roots, and which are certain: both ends of an interval that holds the root are rounded to one number (Ziv 1991).
 
     A number is ``near + left``, two float64 numbers, but for ``2**-106`` of itself. Its root is ``root + t`` with ``root = sqrt(near)``,
@@ -92,7 +90,8 @@ def _close_roots(
     shift = (within.first + within.end) // 2 + LOWEST // DIGIT_BITS  # digits, so that the window is about 1
     shifted = DigitWindow(within.first - shift - 2, within.end - shift + 1)
     wide = np.zeros((len(words), shifted.nwords), np.int64)
-    wide[:, 2 : 2 + within.ndigits], wide[:, -NCOUNTS:] = words[:, :-NCOUNTS], words[:, -NCOUNTS:]
+    wide[:, 2 : 2 + within.ndigits] = words[:, :-NCOUNTS]
+    wide[:, -NCOUNTS:] = words[:, -NCOUNTS:]
     normalise(wide)
     with np.errstate(all="ignore"):
         near = rounded(wide, shifted.first, _DOUBLE)
@@ -112,17 +111,19 @@ def _close_roots(
         )
         usable &= least > np.finfo(_DOUBLE).smallest_normal
         if is_bfloat16(dtype):
-            least, most = least.astype(np.float32), most.astype(np.float32)
+            least = least.astype(np.float32)
+            most = most.astype(np.float32)
         if dtype != _DOUBLE:  # a number in between might be rounded otherwise than either rounded end
-            least, most = np.nextafter(least, -np.inf), np.nextafter(most, np.inf)
+            least = np.nextafter(least, -np.inf)
+            most = np.nextafter(most, np.inf)
         found = least.astype(dtype)
         return found, usable & (found == most.astype(dtype))
 
 
-def _integer_roots(words: np.ndarray[Any, Any], within: DigitWindow, dtype: np.dtype) -> np.ndarray[Any, Any]:
+def _integer_roots(words: Array, within: DigitWindow, dtype: np.dtype) -> Array:
     numbers = [as_integer(vector) << DIGIT_BITS * within.first for vector in words]
     found = [isqrt(number) for number in numbers]
-    exact = [root | (root * root != number) for root, number in zip(found, numbers, strict=True)]
+    exact = [root | (root * root != number) for root, number in zip(found, numbers)]
     return rounded(_from_integers(exact, words, _ROOTS.ndigits), _ROOTS.first, dtype)
 
 

@@ -8,11 +8,9 @@ import numpy as np
 
 from hpcoll.exact.local import add_products_along, add_term, add_term_products
 from hpcoll.exact.rounding import means, roots
-from hpcoll.exact.terms import terms
+from hpcoll.exact.terms import Array, terms
 from hpcoll.exact.windows import UNITS, least, needed, union, widened
 from hpcoll.kernels.digits import PRODUCTS, DigitWindow, normalise, rounded
-
-Array = np.ndarray[Any, Any]
 
 _SIGNED = -1  # the word that counts addends other than -0.0
 
@@ -32,7 +30,7 @@ class ExactSums:
 
     def __init__(self, nparts: int, nsums: int, *, single: bool) -> None:
         self.window = PRODUCTS if single else UNITS
-        self.words: np.ndarray[Any, Any] = np.zeros((nparts, nsums, self.window.nwords), np.int64)
+        self.words: Array = np.zeros((nparts, nsums, self.window.nwords), np.int64)
         self.count = 0
 
     def cover(self, window: DigitWindow) -> None:
@@ -82,35 +80,36 @@ class ExactSums:
 
         message: Any = np.append(self.words, self.count)
         comm.Allreduce(MPI.IN_PLACE, message, op=MPI.SUM)
-        self.words, self.count = message[:-1].reshape(self.words.shape), int(message[-1])
+        self.words = message[:-1].reshape(self.words.shape)
+        self.count = int(message[-1])
         normalise(self.words)
 
-    def least(self) -> tuple[np.ndarray[Any, Any], DigitWindow]:
+    def least(self) -> tuple[Array, DigitWindow]:
         """Return the words with the fewest digits, equal for equal sums, and these digits."""
         return least(self.words, self.window)
 
-    def rounded(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+    def rounded(self, dtype: np.dtype) -> Array:
         """Return the sums, rounded; the sum of nothing is +0.0."""
         return self._parts(
             [rounded(self._counted(part), self.window.first, _real(dtype)) for part in self.words], dtype
         )
 
-    def means(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+    def means(self, dtype: np.dtype) -> Array:
         """Return the sums divided by the count, rounded."""
         return self._parts([means(part, self.window, self.count, _real(dtype)) for part in self.words], dtype)
 
-    def roots(self, dtype: np.dtype) -> np.ndarray[Any, Any]:
+    def roots(self, dtype: np.dtype) -> Array:
         """Return the square roots of sums of squares, rounded."""
         return roots(self._counted(self.words[0]), self.window, dtype)
 
-    def _counted(self, words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _counted(self, words: Array) -> Array:
         if self.count == 0:
             words = words.copy()
             words[:, _SIGNED] = 1
         return words
 
     @staticmethod
-    def _parts(parts: list[np.ndarray[Any, Any]], dtype: np.dtype) -> np.ndarray[Any, Any]:
+    def _parts(parts: list[Array], dtype: np.dtype) -> Array:
         if len(parts) == 1:
             return parts[0].astype(dtype, copy=False)
         found = np.empty(len(parts[0]), dtype)

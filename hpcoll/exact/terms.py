@@ -10,12 +10,14 @@ from hpcoll.base.dtypes import is_bfloat16, is_extended, kind
 _PIECE = 1 << 16  # elements of a copy, for arrays that kernels cannot read where they are
 _LOW = (1 << 32) - 1
 
+Array = np.ndarray[Any, Any]
+
 
 class Term(NamedTuple):
     """Numbers to add to one part of a sum."""
 
     part: int  # 0: real, 1: imaginary
-    array: np.ndarray[Any, Any]  # real floating, any strides and byte order
+    array: Array  # real floating, any strides and byte order
 
 
 def is_exact_type(dtype: np.dtype) -> bool:
@@ -23,7 +25,7 @@ def is_exact_type(dtype: np.dtype) -> bool:
     return kind(dtype) != "" and not is_extended(dtype) and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
 
-def terms(x: np.ndarray[Any, Any]) -> list[Term]:
+def terms(x: Array) -> list[Term]:
     """Return arrays of floating-point numbers whose sum is x."""
     if x.dtype.kind == "c":
         return [Term(0, x.real), Term(1, x.imag)]
@@ -37,18 +39,18 @@ def terms(x: np.ndarray[Any, Any]) -> list[Term]:
     return [Term(0, x)]
 
 
-def in_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def in_order(x: Array) -> Array:
     """Return a view of the same elements in the order of memory."""
     x = x[tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)]
     return x.transpose(sorted(range(x.ndim), key=lambda axis: -x.strides[axis]))
 
 
-def is_readable(x: np.ndarray[Any, Any]) -> bool:
+def is_readable(x: Array) -> bool:
     """Say whether kernels can read elements where they are."""
     return x.dtype.isnative and x.flags.aligned
 
 
-def pieces(*arrays: np.ndarray[Any, Any], most: int) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+def pieces(*arrays: Array, most: int) -> Iterator[tuple[Array, ...]]:
     """Yield the elements of arrays of one shape and type in pieces, contiguous and in native byte order; in any order, but in step."""
     views = [in_order(arrays[0])] if len(arrays) == 1 else list(arrays)
     if all(is_readable(one) and one.flags.c_contiguous for one in views):
@@ -67,6 +69,6 @@ def pieces(*arrays: np.ndarray[Any, Any], most: int) -> Iterator[tuple[np.ndarra
             yield tuple(one.view(dtype) for one in (found if isinstance(found, tuple) else (found,)))
 
 
-def _bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _bits(x: Array) -> Array:
     """Return bfloat16, which NumPy's iterators do not know well, as its bits."""
     return x.view(np.uint16) if is_bfloat16(x.dtype) else x

@@ -1,10 +1,8 @@
 """The digits that the vectors of an array of sums have: as many as its numbers need, and more when others come."""
 
-from typing import Any
-
 import numpy as np
 
-from hpcoll.exact.terms import pieces
+from hpcoll.exact.terms import Array, pieces
 from hpcoll.kernels.digits import DIGIT_BITS, FORMATS, LOWEST, NCOUNTS, DigitWindow, format_name, normalise
 from hpcoll.kernels.sums import MOST_ELEMENTS, exponents
 
@@ -12,7 +10,7 @@ LEAST_DIGITS = 6  # room for two levels of sums and their carries
 UNITS = DigitWindow(66, 66 + LEAST_DIGITS)  # has digit 68, whose weight is 1
 
 
-def needed(x: np.ndarray[Any, Any], power: int = 1) -> DigitWindow:
+def needed(x: Array, power: int = 1) -> DigitWindow:
     """Return the digits that sums of an array's finite numbers, or of their squares, need; and some where all are zero.
 
     Args:
@@ -20,11 +18,13 @@ def needed(x: np.ndarray[Any, Any], power: int = 1) -> DigitWindow:
         power: 1, or 2 for squares and errors of their rounding.
     """
     found = [exponents(piece) for (piece,) in pieces(x, most=MOST_ELEMENTS)]
-    least, greatest = min((one[0] for one in found), default=1), max((one[1] for one in found), default=0)
+    least = min((one[0] for one in found), default=1)
+    greatest = max((one[1] for one in found), default=0)
     if least > greatest:
         return UNITS
     form = FORMATS[format_name(x.dtype)]
-    low, high = power * max(least - form.fraction_bits, form.lowest), power * (greatest + 1) - 1
+    low = power * max(least - form.fraction_bits, form.lowest)
+    high = power * (greatest + 1) - 1
     first = (low - LOWEST) // DIGIT_BITS
     return DigitWindow(first, max((high - LOWEST) // DIGIT_BITS + 3, first + LEAST_DIGITS))
 
@@ -34,7 +34,7 @@ def union(one: DigitWindow, other: DigitWindow) -> DigitWindow:
     return DigitWindow(min(one.first, other.first), max(one.end, other.end))
 
 
-def widened(words: np.ndarray[Any, Any], old: DigitWindow, new: DigitWindow) -> np.ndarray[Any, Any]:
+def widened(words: Array, old: DigitWindow, new: DigitWindow) -> Array:
     """Return vectors with the digits of a window that holds theirs; vectors in normal form stay so."""
     if new == old:
         return words
@@ -46,7 +46,7 @@ def widened(words: np.ndarray[Any, Any], old: DigitWindow, new: DigitWindow) -> 
     return wide
 
 
-def least(words: np.ndarray[Any, Any], old: DigitWindow) -> tuple[np.ndarray[Any, Any], DigitWindow]:
+def least(words: Array, old: DigitWindow) -> tuple[Array, DigitWindow]:
     """Return vectors in normal form with the fewest digits that hold them all: equal sums have equal windows, and equal words."""
     wide = widened(words, old, DigitWindow(old.first, old.end + 2))
     rows = wide.reshape(-1, wide.shape[-1])
@@ -54,9 +54,12 @@ def least(words: np.ndarray[Any, Any], old: DigitWindow) -> tuple[np.ndarray[Any
     used = np.flatnonzero((digits != (signs & (1 << DIGIT_BITS) - 1)).any(0))
     found = np.flatnonzero(digits.any(0))
     if found.size:
-        low, end = int(found[0]), int(used[-1]) + 1 if used.size else 0
+        low = int(found[0])
+        end = int(used[-1]) + 1 if used.size else 0
         window = DigitWindow(old.first + low, old.first + end + 1)
     else:
-        low, end, window = 0, 0, DigitWindow(0, 1)
+        low = 0
+        end = 0
+        window = DigitWindow(0, 1)
     kept = np.concatenate([digits[:, low:end], signs, rows[:, -NCOUNTS:]], axis=1)
     return kept.reshape(*words.shape[:-1], window.nwords), window

@@ -33,7 +33,8 @@ def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes
     Raises:
         ArgumentError: On every rank: a rank's arguments cannot be used, or ranks differ.
     """
-    mine, problem = None, ""
+    mine = None
+    problem = ""
     try:
         array = _as_array(given)
         mine = _block(array, comm.Get_dim(), width, corners, axes)
@@ -73,8 +74,9 @@ def _block(array: Any, ndims: int, width: Any, corners: bool, axes: Any) -> Bloc
         expected = f"an array with {ndims} axes, as the grid has dimensions, or axes= for them"
         raise ArgumentError(f"{expected}, got {array.ndim if axes is None else axes!r}")
     widths = _widths(width, ndims)
-    for dimension, (axis, (low, high)) in enumerate(zip(along, widths, strict=True)):
-        n, least = array.shape[axis], low + high + max(low, high)
+    for dimension, (axis, (low, high)) in enumerate(zip(along, widths)):
+        n = array.shape[axis]
+        least = low + high + max(low, high)
         if n < least:
             expected = f"at least {least} points along dimension {dimension} for a width of {(low, high)}, ghost layers included"
             raise ArgumentError(f"{expected}, got {n}")

@@ -26,11 +26,9 @@ def exchanges(shape: Sequence[int], widths: Widths, *, corners: bool) -> Iterato
     for towards in product((-1, 0, 1), repeat=len(shape)):
         across = sum(map(abs, towards))
         # ghost layers before a block are filled by what goes upwards
-        layers = [
-            pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths, strict=True) if step
-        ]
+        layers = [pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths) if step]
         if across and (corners or across == 1) and all(layers):
-            both = [_along(*one) for one in zip(towards, shape, widths, strict=True)]
+            both = [_along(*one) for one in zip(towards, shape, widths)]
             yield SideExchange(
                 towards, tuple(sent for sent, _ in both), tuple(received for _, received in both)
             )
@@ -50,7 +48,7 @@ def _along(step: int, n: int, widths: tuple[int, int]) -> tuple[slice, slice]:
 
 def owned_part(shape: Sequence[int], widths: Widths) -> Part:
     """Return the block without its ghost layers."""
-    return tuple(slice(low, n - high) for n, (low, high) in zip(shape, widths, strict=True))
+    return tuple(slice(low, n - high) for n, (low, high) in zip(shape, widths))
 
 
 def inner_part(shape: Sequence[int], widths: Widths) -> Part:
@@ -59,17 +57,16 @@ def inner_part(shape: Sequence[int], widths: Widths) -> Part:
     >>> inner_part([8], ((1, 2),)), inner_part([4], ((1, 1),)), inner_part([3], ((1, 1),))
     ((slice(2, 4, None),), (slice(2, 2, None),), (slice(2, 2, None),))
     """
-    starts = [min(2 * low, n - high) for n, (low, high) in zip(shape, widths, strict=True)]
-    return tuple(
-        slice(start, max(start, n - 2 * high))
-        for start, n, (_, high) in zip(starts, shape, widths, strict=True)
-    )
+    starts = [min(2 * low, n - high) for n, (low, high) in zip(shape, widths)]
+    return tuple(slice(start, max(start, n - 2 * high)) for start, n, (_, high) in zip(starts, shape, widths))
 
 
 def rim_parts(shape: Sequence[int], widths: Widths) -> list[Part]:
     """Return parts that make the owned points together with the inner part; no point is in two of them."""
-    owned, inner, found = owned_part(shape, widths), inner_part(shape, widths), list[Part]()
-    for axis, (whole, within) in enumerate(zip(owned, inner, strict=True)):
+    owned = owned_part(shape, widths)
+    inner = inner_part(shape, widths)
+    found = list[Part]()
+    for axis, (whole, within) in enumerate(zip(owned, inner)):
         for edge in (slice(whole.start, within.start), slice(within.stop, whole.stop)):
             if edge.start < edge.stop:
                 found.append((*inner[:axis], edge, *owned[axis + 1 :]))

@@ -66,17 +66,20 @@ class Halo:
             raise ArgumentTypeError(
                 f"rank {MPI.COMM_WORLD.rank}: Halo needs a communicator with cartesian topology, got {comm!r}"
             )
-        self._rank, self._running = comm.rank, False
+        self._rank = comm.rank
+        self._running = False
         self.array, block = agreed_block(comm, array, width, bool(corners), axes)
-        shape, widths = block.shape, [(0, 0)] * len(block.shape)
-        for axis, pair in zip(block.axes, block.width, strict=True):
+        shape = block.shape
+        widths = [(0, 0)] * len(block.shape)
+        for axis, pair in zip(block.axes, block.width):
             widths[axis] = pair
-        self.owned, self.inner, self.rim = (
-            owned_part(shape, widths),
-            inner_part(shape, widths),
-            rim_parts(shape, widths),
-        )
-        sources, targets, received, sent = list[int](), list[int](), list[Part](), list[Part]()
+        self.owned = owned_part(shape, widths)
+        self.inner = inner_part(shape, widths)
+        self.rim = rim_parts(shape, widths)
+        sources = list[int]()
+        targets = list[int]()
+        received = list[Part]()
+        sent = list[Part]()
         for one in exchanges(shape, widths, corners=block.corners):
             steps = [one.towards[axis] for axis in block.axes]
             if (target := _neighbour(comm, steps, 1)) != MPI.PROC_NULL:
@@ -160,7 +163,7 @@ class Halo:
 def _neighbour(comm: MPI.Cartcomm, steps: Sequence[int], sign: int) -> int:
     """Return the rank so many steps away along each dimension, ``PROC_NULL`` beyond an open edge."""
     dims, periods, coords = comm.Get_topo()
-    there = [at + sign * step for at, step in zip(coords, steps, strict=True)]
-    if all(periodic or 0 <= at < d for at, d, periodic in zip(there, dims, periods, strict=True)):
-        return comm.Get_cart_rank([at % d for at, d in zip(there, dims, strict=True)])
+    there = [at + sign * step for at, step in zip(coords, steps)]
+    if all(periodic or 0 <= at < d for at, d, periodic in zip(there, dims, periods)):
+        return comm.Get_cart_rank([at % d for at, d in zip(there, dims)])
     return MPI.PROC_NULL

@@ -25,7 +25,8 @@ class PartsInPlace:
     def __init__(
         self, graph: Any, array: np.ndarray[Any, Any], sent: Sequence[Part], received: Sequence[Part]
     ) -> None:
-        self._graph, self._element = graph, _element(array.dtype)
+        self._graph = graph
+        self._element = _element(array.dtype)
         self._types = [
             [_subarray(array, part, self._element) for part in parts] for parts in (sent, received)
         ]
@@ -71,7 +72,8 @@ def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
 
 
 def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:
-    starts, counts = [one.start for one in part], [one.stop - one.start for one in part]
+    starts = [one.start for one in part]
+    counts = [one.stop - one.start for one in part]
     order = MPI.ORDER_C if array.flags.c_contiguous else MPI.ORDER_F
     return element.Create_subarray(array.shape, counts, starts, order).Commit()
 
@@ -86,8 +88,11 @@ class StagedParts:
     """
 
     def __init__(self, graph: Any, array: Any, sent: Sequence[Part], received: Sequence[Part]) -> None:
-        self._graph, module = graph, importlib.import_module("cupy")
-        self._views, self._staging, buffers = list[list[Any]](), list[list[Any]](), list[list[Any]]()
+        self._graph = graph
+        module = importlib.import_module("cupy")
+        self._views = list[list[Any]]()
+        self._staging = list[list[Any]]()
+        buffers = list[list[Any]]()
         for parts in (sent, received):
             views = [array[part] for part in parts]
             counts = [view.nbytes for view in views]
@@ -95,7 +100,7 @@ class StagedParts:
             flat = module.empty(sum(counts), np.uint8)
             copies = [
                 flat[at : at + n].view(array.dtype).reshape(view.shape)
-                for at, n, view in zip(places, counts, views, strict=True)
+                for at, n, view in zip(places, counts, views)
             ]
             self._views.append(views)
             self._staging.append(copies)
@@ -136,7 +141,7 @@ class StagedParts:
 
     def _copy(self, side: int) -> None:
         """Copy what is sent into its buffer (0), or what was received to its places (1)."""
-        for view, copy in zip(self._views[side], self._staging[side], strict=True):
+        for view, copy in zip(self._views[side], self._staging[side]):
             if side:
                 view[...] = copy
             else:

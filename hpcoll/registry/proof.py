@@ -49,7 +49,9 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
         refused = ScheduleError(
             f"{row.key} is refused on {nranks} ranks before any message leaves{fewer}: {first}"
         )
-        refused.rank, refused.step, refused.op = first.rank, first.step, first.op
+        refused.rank = first.rank
+        refused.step = first.step
+        refused.op = first.op
         raise refused from None
 
 

@@ -47,7 +47,8 @@ def read_file(path: Path) -> tuple[Algorithm, ...]:
         reader = READERS.get(path.suffix.lower())
         if reader is None:
             raise ArgumentError(f"{shown(path)}: expected a name that ends with {' or '.join(READERS)}")
-        text, before = _content(path), registered()
+        text = _content(path)
+        before = registered()
         try:
             reader(where, text)
         except BaseException:

@@ -102,7 +102,9 @@ class Future(torch.futures.Future[Any]):
 
     def __init__(self, depths: Depths, depth: int = 0, devices: list[torch.device] | None = None) -> None:
         super().__init__(devices=devices)
-        self._depths, self._depth, self._devices = depths, depth, devices
+        self._depths = depths
+        self._depth = depth
+        self._devices = devices
 
     def then(self, callback: Callable[..., Any]) -> "Future":
         """Return the future of a callback's result; the callback is called with this future when it is done."""

@@ -21,7 +21,8 @@ from hpcoll.torch.operations import Me, Tensors, TorchOperation, add_up
 from hpcoll.torch.rendezvous import check_world
 from hpcoll.torch.work import Work
 
-NAME, DEVICES = "hpcoll", ["cpu", "cuda"]
+NAME = "hpcoll"
+DEVICES = ["cpu", "cuda"]
 _CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
 # Options where the caller gives none.
 _OPTIONS = SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=timedelta(0))
@@ -33,7 +34,8 @@ def create(asked: Any, opts: Any = None) -> "Group":
     ``asked`` has rank, size, timeout, and the members' ranks in the world, none for all of it; ``opts`` is a `GroupOptions` or None.
     ArgumentError: the world is not ``MPI.COMM_WORLD``.
     """
-    world, members = MPI.COMM_WORLD, list(asked.global_ranks_in_group)
+    world = MPI.COMM_WORLD
+    members = list(asked.global_ranks_in_group)
     if not members:
         check_world(asked.group_rank, asked.group_size)
     comm = _communicator(world, members or list(range(world.size)))
@@ -74,10 +76,14 @@ class Group(dist.ProcessGroup):
         self, comm: Communicator, timeout: timedelta, store: dist.Store, order: str | None = None
     ) -> None:
         super().__init__(comm.rank, comm.size)
-        self._comm, self._me, self._store, self._name = comm, Me(comm.rank, comm.size), store, ""
+        self._comm = comm
+        self._me = Me(comm.rank, comm.size)
+        self._store = store
+        self._name = ""
         self._depths, self._order = Depths(comm), order  # the latter is of reductions
         self._started: list[Work] | None = None  # since `start_coalescing`
-        self._monitored, self._ncalls = MonitoredBarrier(comm), 0
+        self._monitored = MonitoredBarrier(comm)
+        self._ncalls = 0
         self.set_timeout(timeout)
         # older versions of torch have no backends that Python can make, nor anything that asks for one
         with suppress(TypeError):
@@ -131,11 +137,13 @@ class Group(dist.ProcessGroup):
 
     def _run(self, what: str, tensors: Tensors, opts: Any, *every: TorchOperation) -> Work:
         """Begin operations in this order, all as calls in flight: one rank may wait for them at once, and another later."""
-        stream, here = _stream(tensors), self._depths.here
+        stream = _stream(tensors)
+        here = self._depths.here
         with here.inside:
             self._ncalls += 1
             begun = [one.begin(here.comm, self._order, **stream) for one in every]
-        requests, stores = [request for request, _ in begun], [store for _, store in begun if store]
+        requests = [request for request, _ in begun]
+        stores = [store for _, store in begun if store]
         asked_s = opts.timeout.total_seconds()
         return self._under_way(
             what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths
@@ -293,7 +301,8 @@ class Group(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:
         """Return the work of all operations since `_start_coalescing`."""
-        works, self._started = self._started or [], None
+        works = self._started or []
+        self._started = None
         return Work.of_all(f"rank {self._me.rank}: coalesced operations", self._limit_s, works)
 
     def split_group(
@@ -329,11 +338,10 @@ class Group(dist.ProcessGroup):
             depth.comm._context.close("the process group was aborted")
 
     # Names of older versions of torch.
-    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
-    _reduce_scatter_base, reduce_scatter_tensor_coalesced = (
-        reduce_scatter_single,
-        reduce_scatter_single_coalesced,
-    )
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     allreduce_coalesced = allreduce
     alltoall_base = all_to_all_single
 

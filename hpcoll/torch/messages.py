@@ -53,7 +53,8 @@ class MonitoredBarrier:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._calls = comm, 0
+        self._comm = comm
+        self._calls = 0
         self.left_messages = False
 
     def of(self, group_name: str) -> None:
@@ -67,7 +68,8 @@ class MonitoredBarrier:
         others where the root did not answer.
         """
         self._calls += 1
-        end, call = time.monotonic() + limit_s, np.array([self._calls])
+        end = time.monotonic() + limit_s
+        call = np.array([self._calls])
         if self._comm.rank:
             self._wait_for_root(call, end, limit_s)
             return

@@ -153,7 +153,8 @@ def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Tor
     sent, give_back = joined(given, sent=True, filled=False, combined=True)
     flat, bring = apart(*contiguous(output, filled=True, combined=True), sent)
     combined, bring = _combining(me, op, flat, bring)
-    arrays, store = (array_of(sent), array_of(flat)), _both(give_back, bring)
+    arrays = (array_of(sent), array_of(flat))
+    store = _both(give_back, bring)
     if len(set(sizes)) == 1:
         return TorchOperation("Ireduce_scatter_block", (*arrays, combined), store)
     return TorchOperation("Ireduce_scatter", (*arrays, sizes, combined), store)

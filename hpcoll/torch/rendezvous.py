@@ -36,7 +36,10 @@ class Store(dist.Store):
 
     def __init__(self, address: Address, key: bytes, limit: timedelta, server: Server | None = None) -> None:
         super().__init__()
-        self._address, self._key, self._server, self._mine = address, key, server, threading.local()
+        self._address = address
+        self._key = key
+        self._server = server
+        self._mine = threading.local()
         self.set_timeout(limit)
         self._ask("size")
 
@@ -54,7 +57,8 @@ class Store(dist.Store):
             ) from None
 
     def _when_there(self, keys: Sequence[str], limit: timedelta | None = None) -> list[bytes]:
-        limit_s, begun = (self.timeout if limit is None else limit).total_seconds(), time.monotonic()
+        limit_s = (self.timeout if limit is None else limit).total_seconds()
+        begun = time.monotonic()
         values = self._ask("get", list(keys), limit_s)
         if values is None:
             waited = time.monotonic() - begun
@@ -115,13 +119,11 @@ class Store(dist.Store):
         return self
 
     # As C++ calls them.
-    multiGet, multiSet, compareSet, deleteKey, getNumKeys = (
-        multi_get,
-        multi_set,
-        compare_set,
-        delete_key,
-        num_keys,
-    )
+    multiGet = multi_get
+    multiSet = multi_set
+    compareSet = compare_set
+    deleteKey = delete_key
+    getNumKeys = num_keys
     hasExtendedApi = has_extended_api
 
 
@@ -228,7 +230,9 @@ def _addresses() -> list[str]:
 
 def _meet(world: MPI.Intracomm, host: str, timeout: timedelta) -> tuple[Store | None, str]:
     """Return a store whose server listens at an address of rank 0's, and why a rank does not reach it; collective."""
-    server, made, problem = None, None, ""
+    server = None
+    made = None
+    problem = ""
     try:
         if world.rank == 0:
             server = Server(host)

@@ -44,7 +44,8 @@ _MOST = 2**31 - 1  # elements that MPI before version 4 can count
 class _TensorMemory(ctypes.Array[ctypes.c_char]):
     """All memory from an address on; keeps the owner of the memory alive."""
 
-    _type_, _length_ = ctypes.c_char, 2**62
+    _type_ = ctypes.c_char
+    _length_ = 2**62
     __slots__ = ("kept",)
     kept: object
 
@@ -104,7 +105,8 @@ def _lies_as_it_reads(tensor: torch.Tensor) -> bool:
 
 def apart(output: torch.Tensor, store: Store | None, sent: torch.Tensor) -> tuple[torch.Tensor, Store | None]:
     """Return memory for a result that shares none with what is sent: the output's own, or a copy's, with its function that copies back."""
-    at, other = output.data_ptr(), sent.data_ptr()
+    at = output.data_ptr()
+    other = sent.data_ptr()
     if at >= other + sent.nbytes or other >= at + output.nbytes:
         return output, store
     copy = torch.empty_like(output, requires_grad=False)
@@ -121,7 +123,8 @@ def joined(
     """
     if not combined:
         tensors = [as_moved(one) for one in tensors]
-    first, total = tensors[0], sum(one.numel() for one in tensors)
+    first = tensors[0]
+    total = sum(one.numel() for one in tensors)
     if _adjacent(tensors):
         return first.detach().new_empty(0).set_(
             first.untyped_storage(), first.storage_offset(), (total,)
@@ -159,7 +162,8 @@ def spread(
     Blocks lie in the tensors' own memory, or in a copy where displacements cannot say it. ``far``: displacements may exceed an int of C.
     """
     tensors = [as_moved(one) for one in tensors]
-    counts, itemsize = [one.numel() for one in tensors], tensors[0].element_size()
+    counts = [one.numel() for one in tensors]
+    itemsize = tensors[0].element_size()
     addresses = [_address(one) for one in tensors]
     base = min(addresses)
     displs = [(address - base) // itemsize for address in addresses]
@@ -173,7 +177,8 @@ def spread(
 
 def _adjacent(tensors: Sequence[torch.Tensor]) -> bool:
     """Say whether each begins where the one before it ends."""
-    at, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    at = tensors[0].data_ptr()
+    storage = tensors[0].untyped_storage().data_ptr()
     for one in tensors:
         if one.data_ptr() != at or not _lies_as_it_reads(one) or one.untyped_storage().data_ptr() != storage:
             return False
@@ -183,5 +188,5 @@ def _adjacent(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
-        for target, source in zip(targets, sources, strict=True):
+        for target, source in zip(targets, sources):
             target.detach().copy_(source.view(target.shape))

@@ -28,7 +28,8 @@ def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None
     """Wait for a request, but no longer than a limit, and say whether it has ended; the MPI library has no such wait."""
     if isinstance(request, Request):
         return request.ended_within(limit_s)
-    end, looks = time.monotonic() + limit_s, 0
+    end = time.monotonic() + limit_s
+    looks = 0
     while not request.Test(status):
         looks += 1
         if time.monotonic() > end:
@@ -54,8 +55,13 @@ class Work(dist.Work):
         depths: Depths | None = None,
     ) -> None:
         super().__init__()
-        self._what, self._end, self._limit_s = what, time.monotonic() + limit_s, limit_s
-        self._tensors, self._requests, self._stores, self._depths = tensors, list(requests), stores, depths
+        self._what = what
+        self._end = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._tensors = tensors
+        self._requests = list(requests)
+        self._stores = stores
+        self._depths = depths
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._done = not requests
@@ -94,7 +100,8 @@ class Work(dist.Work):
 
     def _given_up(self) -> Exception:
         """Return the error of work that did not end in time; memory of a message that may still come is kept."""
-        error, titles = CollectiveTimeout(f"it did not end within the timeout of {self._limit_s:g} s"), []
+        error = CollectiveTimeout(f"it did not end within the timeout of {self._limit_s:g} s")
+        titles = []
         for request in self._requests:
             if isinstance(request, Request):
                 titles.append(request.give_up(error))
@@ -124,7 +131,10 @@ class Work(dist.Work):
         return named
 
     def _end_with(self, error: Exception | None) -> None:
-        self._error, self._requests, self._stores, self._done = error, [], (), True
+        self._error = error
+        self._requests = []
+        self._stores = ()
+        self._done = True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it is done; DistBackendError where that is not within ``timeout``, the group's if zero, or the MPI library failed."""

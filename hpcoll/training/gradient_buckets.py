@@ -30,11 +30,9 @@ class Bucket:
     """
 
     def __init__(self, comm: Communicator, members: Mapping[str, Any], wire: np.dtype | None) -> None:
-        self.members, count, first = (
-            members,
-            sum(array.size for array in members.values()),
-            next(iter(members.values())),
-        )
+        self.members = members
+        count = sum(array.size for array in members.values())
+        first = next(iter(members.values()))
         self.flat = as_array(comm.empty(count, first.dtype, device_of(first)))
         self.wire = (
             self.flat
@@ -61,7 +59,8 @@ def cut(parameters: dict[str, Any], nbytes: int) -> list[dict[str, Any]]:
     for name, array in reversed(parameters.items()):
         members, size = latest.get(array.dtype, ({}, 0))
         if not members or size + array.nbytes > nbytes:
-            members, size = {}, 0
+            members = {}
+            size = 0
             found.append(members)
         members[name] = array
         latest[array.dtype] = members, size + array.nbytes
@@ -139,17 +138,17 @@ class GradientBuckets:
         agreed = agreed_parameters(comm, parameters, settings)
         self._comm = comm
         self._how: Any = {"op": AVG if mean else MPI.SUM, "algorithm": algorithm, "order": order}
-        self._unused, self._finite, self._pace = unused, finite, StepPace(comm, overlap)
+        self._unused = unused
+        self._finite = finite
+        self._pace = StepPace(comm, overlap)
         type_on_wire = None if wire is None else type_of(wire)
         self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(agreed, nbytes)]
         self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.members}
         views = {name: view for bucket in self.buckets for name, view in bucket.views()}
         self.gradients: dict[str, Any] = {name: views[name] for name in agreed}
         # inside of `no_sync`; gradients that were accumulated there
-        self._collects, self._kept = (
-            False,
-            set[str](),
-        )
+        self._collects = False
+        self._kept = set[str]()
         self._begin()
 
     def __repr__(self) -> str:
@@ -163,7 +162,9 @@ class GradientBuckets:
 
     def _begin(self) -> None:
         """Begin a new step."""
-        self._ready, self._started, self._not_finite = set[str](), list[Any](), list[str]()
+        self._ready = set[str]()
+        self._started = list[Any]()
+        self._not_finite = list[str]()
         for bucket in self.buckets:
             bucket.waits_for = len(bucket.members)
 
@@ -218,7 +219,8 @@ class GradientBuckets:
             self._start(self.buckets[len(self._started)])
 
     def _take(self, name: str, gradient: Any) -> None:
-        here, given = self.gradients[name], as_array(gradient)
+        here = self.gradients[name]
+        given = as_array(gradient)
         if (
             module_of(given) is not module_of(here)
             or given.shape != here.shape
@@ -267,7 +269,8 @@ class GradientBuckets:
                 request.Wait()
             if bucket.wire is not bucket.flat:
                 bucket.flat[...] = bucket.wire
-        wrong, self._kept = self._not_finite, set()
+        wrong = self._not_finite
+        self._kept = set()
         self._begin()
         self._pace.step_ended()
         if self._finite:
@@ -315,7 +318,9 @@ class GradientBuckets:
             ArgumentError: a step has begun.
         """
         self._refuse_in_step("clip")
-        squares, p, r = np.zeros(1), self._comm.size, self._comm.rank
+        squares = np.zeros(1)
+        p = self._comm.size
+        r = self._comm.rank
         for bucket in self.buckets:
             mine = bucket.flat[len(bucket.flat) * r // p : len(bucket.flat) * (r + 1) // p]
             squares += float((mine.astype(np.float64) ** 2).sum())

@@ -20,7 +20,10 @@ class StepPace:
     """
 
     def __init__(self, comm: Communicator, told: bool | None) -> None:
-        self._comm, self._told, self._step, self._since = comm, told, 0, 0.0
+        self._comm = comm
+        self._told = told
+        self._step = 0
+        self._since = 0.0
         self._seconds: tuple[list[float], list[float]] = [], []
         self.overlaps = told is not False
 

@@ -105,7 +105,8 @@ class ParameterServer:
         check_nan: bool = False,
     ) -> None:
         comm = MPI.Intracomm(comm)
-        wrong, arrays = "", {}
+        wrong = ""
+        arrays = {}
         try:
             _check_arguments(comm, servers, dedicated, mode, staleness, timeout, optimizer)
             arrays = readable(parameters, "value", comm.rank)
@@ -121,14 +122,13 @@ class ParameterServer:
         }
         agree(comm, wrong, facts, layouts)
         self._comm = comm.Dup()
-        self.rank, self._layouts = comm.rank, layouts
+        self.rank = comm.rank
+        self._layouts = layouts
         self.servers = list(range(comm.size)) if servers is None else list(servers)
         self.workers = [rank for rank in range(comm.size) if not (dedicated and rank in self.servers)]
-        self._mode, self._timeout, self._check_nan = (
-            mode if staleness is None else BOUNDED,
-            timeout,
-            check_nan,
-        )
+        self._mode = mode if staleness is None else BOUNDED
+        self._timeout = timeout
+        self._check_nan = check_nan
         self._shards = dict(zip(self.servers, cut_shards(layouts, len(self.servers), split=split)))
         self._places = {rank: Places(len(self.workers), shard.nbytes) for rank, shard in self._shards.items()}
         self._pulled = self._left = False

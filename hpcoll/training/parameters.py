@@ -116,7 +116,8 @@ def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Ca
     """
     if not isinstance(arrays, Mapping):
         raise ArgumentError(f"rank {rank}: pull needs a dict of arrays by name, got {type(arrays).__name__}")
-    found, mirrors = {}, []
+    found = {}
+    mirrors = []
     for name, array in arrays.items():
         subject = f"rank {rank}: array for parameter {name!r}"
         mirror = _mirror(array, subject, rank, writable=True)
@@ -191,7 +192,8 @@ def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) ->
         if name not in need:
             return f"has parameter {name!r}, which there is not: {', '.join(need)}{meant(need, name)}"
         if have[name] != need[name]:
-            one, other = need[name], have[name]
+            one = need[name]
+            other = have[name]
             return f"of parameter {name!r} needs {one.dtype} of shape {one.shape}, got {other.dtype} of shape {other.shape}"
     return ""
 
@@ -210,7 +212,8 @@ def agreed_parameters(
 
     Arrays without names have numbers. All ranks raise ArgumentError if a rank's parameters cannot be used, or anything differs.
     """
-    found, problem = dict[str, Any](), ""
+    found = dict[str, Any]()
+    problem = ""
     try:
         found = _parameters(given)
     except ArgumentError as error:
@@ -227,7 +230,8 @@ def _parameters(given: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     named = given if isinstance(given, Mapping) else dict(enumerate(given))
     found = {str(name): as_array(array) for name, array in named.items()}
     for name, array in found.items():
-        first, device = next(iter(found)), device_of(array)
+        first = next(iter(found))
+        device = device_of(array)
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             raise ArgumentError(f"parameter {name!r} must have floating-point elements, got {array.dtype}")
         if device != device_of(found[first]):

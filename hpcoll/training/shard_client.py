@@ -52,9 +52,14 @@ class ShardClient:
         server: ShardServer | None,
         timeout: float,
     ) -> None:
-        self._window, self._places, self._shards = window, places, shards
-        self._rank, self._nworkers, self._worker = rank, len(workers), workers.index(rank)
-        self._server, self._timeout = server, timeout
+        self._window = window
+        self._places = places
+        self._shards = shards
+        self._rank = rank
+        self._nworkers = len(workers)
+        self._worker = workers.index(rank)
+        self._server = server
+        self._timeout = timeout
         self._scratch = {one: np.zeros(shard.nbytes, np.uint8) for one, shard in shards.items()}
         self._pushed = self._asked = self._met = 0
         self.traffic = ShardTraffic()
@@ -139,14 +144,19 @@ class ShardClient:
 
     def _until(self, server: int, done: Callable[[], bool]) -> None:
         """Wait for a server, and serve meanwhile; `LostRank` where a rank that is waited for is gone."""
-        turns, beat, looked = 0, -1, time.monotonic()
+        turns = 0
+        beat = -1
+        looked = time.monotonic()
         heard = looked
         while not done():
-            busy, turns, now = self.serve(), turns + 1, time.monotonic()
+            busy = self.serve()
+            turns = turns + 1
+            now = time.monotonic()
             if now - looked > _CHECK_S:
                 looked = now
                 self._check_alive(server)
-                before, beat = beat, self._window.read(server, self._places[server].word(WindowWord.BEAT))
+                before = beat
+                beat = self._window.read(server, self._places[server].word(WindowWord.BEAT))
                 heard = now if beat != before else heard
                 if now - heard > self._timeout:
                     raise LostRank(

@@ -20,7 +20,9 @@ from hpcoll.training.shards import Shard
 
 Array = NDArray[Any]
 _AWAY_S = 1.0  # a server without a turn for longer could not notice signs of life, and blames no worker
-SYNCHRONOUS, ASYNCHRONOUS, BOUNDED = "synchronous", "asynchronous", "bounded"
+SYNCHRONOUS = "synchronous"
+ASYNCHRONOUS = "asynchronous"
+BOUNDED = "bounded"
 
 
 @dataclass
@@ -81,13 +83,17 @@ class ShardServer:
         bound: int,
         timeout: float,
     ) -> None:
-        self._window, self._shard, self._rank, self._workers = window, shard, rank, workers
-        self._optimizer, self._mode, self._bound, self._timeout = optimizer, mode, bound, timeout
+        self._window = window
+        self._shard = shard
+        self._rank = rank
+        self._workers = workers
+        self._optimizer = optimizer
+        self._mode = mode
+        self._bound = bound
+        self._timeout = timeout
         words = window.memory[: places.nwords * 8].view(np.int64)
-        self._own, self._of = (
-            words[: len(WindowWord)],
-            words[len(WindowWord) :].reshape(len(WorkerWord), len(workers)),
-        )
+        self._own = words[: len(WindowWord)]
+        self._of = words[len(WindowWord) :].reshape(len(WorkerWord), len(workers))
         self._copies = [self._part(places.copy(version)) for version in (0, 1)]
         self._mailboxes = [self._part(places.mailbox(worker)) for worker in range(len(workers))]
         self._states: list[dict[str, Any]] = [{} for _ in shard.pieces]
@@ -152,7 +158,7 @@ class ShardServer:
 
     def _step(self, states: Array) -> None:
         """Make a synchronous update once all workers that have not left have sent gradients."""
-        for rank, state in zip(self._workers, states.tolist(), strict=True):
+        for rank, state in zip(self._workers, states.tolist()):
             if state >= State.FAILED:
                 self._own[WindowWord.FAILED] = 1 + culprit(state, rank)
                 raise lost_worker(self._rank, culprit(state, rank))
@@ -170,7 +176,8 @@ class ShardServer:
             if keeps_bound(self.version + 1, others, self._bound):
                 self._outstanding.pop(worker, None)
                 self._apply([worker])
-        asked, granted = self._of[WorkerWord.ASKED], self._of[WorkerWord.GRANTED]
+        asked = self._of[WorkerWord.ASKED]
+        granted = self._of[WorkerWord.GRANTED]
         for worker in [int(w) for w in np.flatnonzero(asked > granted) if w not in self._asking]:
             self._asking.append(worker)
             if worker not in self._waiting():
@@ -197,7 +204,6 @@ class ShardServer:
             self._states,
             self._shard.views(new),
             *(self._shard.views(self._mailboxes[worker]) for worker in workers),
-            strict=True,
         )
         for state, parameter, gradient, *more in views:
             for other in more:
@@ -213,7 +219,8 @@ class ShardServer:
     def _give_up_silent(self) -> None:
         """Mark workers as failed that have done nothing for longer than the timeout, while they waited for nothing here."""
         now = time.monotonic()
-        away, self._last_turn = now - self._last_turn, now
+        away = now - self._last_turn
+        self._last_turn = now
         if away > _AWAY_S:
             self._heard.clear()
         owed = set(self._waiting()) | set(self._asking)

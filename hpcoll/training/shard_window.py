@@ -69,7 +69,8 @@ class Places:
     """The layout of a server's memory, with a shard of ``nbytes`` and a mailbox for each worker: displacements in bytes."""
 
     def __init__(self, nworkers: int, nbytes: int) -> None:
-        self.nworkers, self.nbytes = nworkers, nbytes
+        self.nworkers = nworkers
+        self.nbytes = nbytes
         self.nwords = len(WindowWord) + nworkers * len(WorkerWord)
         self.copies = -(-self.nwords * _WORD_NBYTES // 64) * 64
         self.mailboxes = self.copies + 2 * nbytes
@@ -109,7 +110,9 @@ class ShardWindow:
 
     def __init__(self, comm: MPI.Intracomm, places: dict[int, Places]) -> None:
         mine = places.get(comm.rank)
-        self._places, self._comm, self._rank = places, comm, comm.rank
+        self._places = places
+        self._comm = comm
+        self._rank = comm.rank
         self._win = MPI.Win.Allocate(mine.total if mine else 0, 1, comm=comm)
         self.memory: Array = (
             np.asarray(self._win.tomemory()).view(np.uint8) if mine else np.zeros(0, np.uint8)
@@ -155,7 +158,8 @@ class ShardWindow:
 
     def exchange(self, server: int, displ: int, expected: int, value: int) -> bool:
         """Write a word of a server if it has the expected value, and say whether it had."""
-        self._one[0], self._expected[0] = value, expected
+        self._one[0] = value
+        self._expected[0] = expected
         self._win.Compare_and_swap(
             [self._one, 1, _WORD], [self._expected, 1, _WORD], [self._old, 1, _WORD], server, displ
         )

@@ -67,12 +67,12 @@ class Shard:
 
     def pack(self, arrays: Mapping[str, Array], memory: Array) -> None:
         """Copy this shard's elements of contiguous ``arrays`` to ``memory``."""
-        for piece, view in zip(self.pieces, self.views(memory), strict=True):
+        for piece, view in zip(self.pieces, self.views(memory)):
             view[:] = arrays[piece.name].reshape(-1)[piece.lo : piece.hi]
 
     def unpack(self, memory: Array, arrays: Mapping[str, Array]) -> None:
         """Copy this shard's elements from ``memory`` to contiguous ``arrays``."""
-        for piece, view in zip(self.pieces, self.views(memory), strict=True):
+        for piece, view in zip(self.pieces, self.views(memory)):
             arrays[piece.name].reshape(-1)[piece.lo : piece.hi] = view
 
 
@@ -89,7 +89,7 @@ def cut_shards(layouts: Sequence[ShardLayout], nservers: int, *, split: bool = T
     for layout in layouts:
         end = first + layout.size
         if split:
-            for parts, (lo, hi) in zip(shards, bounds, strict=True):
+            for parts, (lo, hi) in zip(shards, bounds):
                 if max(lo, first) < min(hi, end):
                     parts.append((layout, max(lo, first) - first, min(hi, end) - first))
         elif layout.size:

@@ -38,12 +38,10 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
         CollectiveTimeout: Not all ranks came in time.
         PeerFailed: A rank is known to have ended.
     """
-    row, arguments, root, limit_s = (
-        row_of(beginning.method),
-        beginning.arguments,
-        beginning.root,
-        beginning.limit_s,
-    )
+    row = row_of(beginning.method)
+    arguments = beginning.arguments
+    root = beginning.root
+    limit_s = beginning.limit_s
     root = root if root is None else context.caller.root(root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:
@@ -58,7 +56,8 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
 
 def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None:
     """Compare a persistent request that the MPI library serves with those of the other ranks; arguments and errors as of `check_call`."""
-    method, root = planned.method, planned.root
+    method = planned.method
+    root = planned.root
 
     def what() -> str:
         rooted = COLLECTIVES[METHODS[method].collective].rooted
@@ -83,7 +82,8 @@ def _every(
     import json
 
     on = context.resources
-    sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
+    sent = np.zeros(_NBYTES, np.uint8)
+    every = np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     try:
@@ -114,7 +114,8 @@ def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
 
 def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return what a rank says of its call: the words that are compared, and texts; ``how`` it runs is told where nothing else differs."""
-    place, region = in_words(place_of_caller()), region_text(int(PROCESS[REGION]))
+    place = in_words(place_of_caller())
+    region = region_text(int(PROCESS[REGION]))
     return {"call": call, "what": what, "how": how, "where": place[-200:], "region": region[-200:]}
 
 

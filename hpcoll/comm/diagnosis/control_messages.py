@@ -25,10 +25,12 @@ class ControlMessages:
     """
 
     def __init__(self, comm: MPI.Intracomm, tag: int) -> None:
-        self._comm, self._tag = comm, tag
+        self._comm = comm
+        self._tag = tag
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
-        self._nsent, self._ntaken = Counter[int](), 0
+        self._nsent = Counter[int]()
+        self._ntaken = 0
         # messages that all ranks have sent to this one, once all have closed
         self._due = np.zeros(1, np.int64)
         self._counting: tuple[MPI.Request, np.ndarray] | None = (

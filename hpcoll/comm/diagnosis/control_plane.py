@@ -49,8 +49,11 @@ class ControlPlane(Channel):
 
     def __init__(self, on: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
         super().__init__()
-        self._comm, self._logs, self._hosts = on.comm, on.team.logs, [one.host for one in on.team.processes]
-        self._messages, self._answer = ControlMessages(on.comm, control_tag()), answer
+        self._comm = on.comm
+        self._logs = on.team.logs
+        self._hosts = [one.host for one in on.team.processes]
+        self._messages = ControlMessages(on.comm, control_tag())
+        self._answer = answer
         self._answers: dict[
             tuple[str, int | None, int], Answer
         ] = {}  # the latest on a message context, and on any
@@ -100,7 +103,8 @@ class ControlPlane(Channel):
 
     def latest(self, key: str, lane: int | None, rank: int) -> Answer:
         """Return the latest answer about a rank; of one that has ended, what is told of that."""
-        found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)
+        found = self._answers.get((key, lane, rank), {})
+        end = self._ends.get(rank)
         if end is None:
             return found
         calls = [
@@ -125,7 +129,8 @@ class ControlPlane(Channel):
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
         """Ask far ranks, and the neighbours of those that are late with an answer."""
-        now, never = time.monotonic(), (0.0, _AGAIN_S)
+        now = time.monotonic()
+        never = (0.0, _AGAIN_S)
         asked_before = [
             (*self._asked.get((key, lane, rank), never), rank)
             for rank in dict.fromkeys(ranks)
@@ -169,14 +174,16 @@ class ControlPlane(Channel):
 
     def _relays(self) -> list[int]:
         """Return the ranks to which this one sends what all shall hear; in place of one that has ended the next that has not."""
-        mine, n = self._comm.rank, len(self._hosts)
+        mine = self._comm.rank
+        n = len(self._hosts)
         beyond = (range(mine + distance, mine + n) for distance in distances(n))
         found = (next((one % n for one in ranks if one % n not in self._ends), mine) for ranks in beyond)
         return [rank for rank in dict.fromkeys(found) if rank != mine]
 
     def _known(self, key: str, lane: int, rank: int) -> Answers:
         """Return the answer about a rank of this node."""
-        on, kept = self.resources.get(key), self._kept.get(key, {})
+        on = self.resources.get(key)
+        kept = self._kept.get(key, {})
         if on is None and lane in kept and rank == self._comm.rank:
             return kept[lane]
         answer = self._answer(on, lane, rank) if on is not None and rank in on.near else None
@@ -238,13 +245,16 @@ class ControlPlane(Channel):
 
     def _pass_on(self) -> None:
         """Tell others what is new of ranks that have ended; where many end at once, many are told of in one go."""
-        news, self._news, self._told_at = self._news, [], time.monotonic()
+        news = self._news
+        self._news = []
+        self._told_at = time.monotonic()
         for rank in self._relays() if news else ():
             self._send(rank, {"ended": news})
 
     def _hear_of_failure(self, call: BlockedCall) -> None:
         """Pass on what is new: of several failures of a communicator the first one counts."""
-        known, on = self.failed.get(call.key), self.resources.get(call.key)
+        known = self.failed.get(call.key)
+        on = self.resources.get(call.key)
         if known is None or call.order < known.order:
             self.failed[call.key] = call
             for rank in self._relays():

@@ -125,7 +125,8 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     """Return one of some ranks of COMM_WORLD that is known to have ended, with its process and how; None where none is."""
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
-    sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
+    sought = {rank for rank in ranks if rank >= 0}
+    seen = set[int]()
     # of each, what its oldest communicator knows
     teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}
     for on in teams.values():

@@ -48,7 +48,8 @@ def write_record(folder: str, why: str) -> Path | None:
 
 
 def _record(why: str) -> dict[str, Any]:
-    world, contexts = MPI.COMM_WORLD, sorted(live_contexts, key=lambda one: str(one.resources.key))
+    world = MPI.COMM_WORLD
+    contexts = sorted(live_contexts, key=lambda one: str(one.resources.key))
     return {
         "format": FORMAT,
         "program": program_words(),
@@ -64,7 +65,8 @@ def _record(why: str) -> dict[str, Any]:
 
 
 def _of_communicator(on: Resources) -> dict[str, Any]:
-    calls, dropped = list[dict[str, Any]](), 0
+    calls = list[dict[str, Any]]()
+    dropped = 0
     for place, one in enumerate(on.every_message_context()):
         lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
         found = _of_log(on, one.log, lane, RANK_STATUS.waits_of(on.key, one.index))

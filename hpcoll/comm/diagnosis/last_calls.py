@@ -22,12 +22,9 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import knows_failures
 
-# in which others come, or hear of an error before the job ends; in which they answer
-_OTHERS_S, _ASK_S, _NAP_S = (
-    2.0,
-    1.0,
-    0.01,
-)
+_OTHERS_S = 2.0  # in which others come, or hear of an error before the job ends
+_ASK_S = 1.0  # in which they answer
+_NAP_S = 0.01
 _END = "the end of the program"
 
 
@@ -69,7 +66,8 @@ def _difference(on: Resources, one: MessageContext, places: list[int], over: lis
         theirs = known.progress(rank)
         assert theirs is not None
         number = min(mine, theirs.begun)
-        ours, its = known.past_call(on.rank, number), known.past_call(rank, number)
+        ours = known.past_call(on.rank, number)
+        its = known.past_call(rank, number)
         if ours is not None and its is not None and not ours.alike(its):
             return number
         if one.idle and (theirs.ended > mine or (over[on.near[rank]] and ended > theirs.begun)):
@@ -85,7 +83,8 @@ class _Farewell:
     """
 
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
-        self.every, on = sorted(every, key=lambda one: one.resources.key), every[0].resources
+        self.every = sorted(every, key=lambda one: one.resources.key)
+        on = every[0].resources
         contexts = [
             (one.resources.key, at, it)
             for one in self.every
@@ -102,7 +101,8 @@ class _Farewell:
         )
         share = 1 if on.rank else 1 - on.nranks
         self._mine = np.array([not well, share * keys, share * calls], np.int64)
-        self._sums, self.on = np.zeros(3, np.int64), on
+        self._sums = np.zeros(3, np.int64)
+        self.on = on
         self.request = on.comm.Iallreduce(self._mine, self._sums)
 
     @property
@@ -147,7 +147,8 @@ def compare_far() -> None:
     for calls in list(live_contexts):
         if not calls.resources.one_node and calls.nranks > 1:
             found.setdefault(id(calls.resources.team), []).append(calls)
-    well, end = ends_by_exception() is None, time.monotonic() + _OTHERS_S
+    well = ends_by_exception() is None
+    end = time.monotonic() + _OTHERS_S
     farewells = [_Farewell(every, well=well) for every in found.values()]
     try:
         while not all(one.request.Test() for one in farewells) and time.monotonic() < end:
@@ -185,7 +186,8 @@ def _let_others_hear(on: Resources) -> None:
     """Give the other ranks time to raise the error in their next call, or to end: the job's end ends them, too."""
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
-    known, end = PeerState(on, on.log), time.monotonic() + _OTHERS_S
+    known = PeerState(on, on.log)
+    end = time.monotonic() + _OTHERS_S
     others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
     while time.monotonic() < end and not all(
         known.status(rank).left or known.process_state(rank) == GONE for rank in others

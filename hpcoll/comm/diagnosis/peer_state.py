@@ -89,11 +89,12 @@ class PeerState:
     """
 
     def __init__(self, on: Resources, log: CallLog) -> None:
-        self._on, self.key, self.lane, self.log = on, on.key, log.index, log
-        self._near, self._channel = (
-            on.near if len(log.histories) == len(on.near) else {on.rank: 0},
-            on.team.channel,
-        )
+        self._on = on
+        self.key = on.key
+        self.lane = log.index
+        self.log = log
+        self._near = on.near if len(log.histories) == len(on.near) else {on.rank: 0}
+        self._channel = on.team.channel
 
     def known_ranks(self) -> list[int]:
         """Return the ranks of which anything is known, in order."""
@@ -124,7 +125,8 @@ class PeerState:
         """Return what a rank says of itself; times are in seconds since 1970."""
         if rank not in self._on.near:
             return Status.from_json(self._latest_anywhere(rank).get("notice", {}))
-        slots, mine = self._on.node.status_slots, rank == self._on.rank
+        slots = self._on.node.status_slots
+        mine = rank == self._on.rank
         status = (
             RANK_STATUS.status()
             if mine or slots is None
@@ -199,10 +201,8 @@ class PeerState:
             log.index: log
             for log in (self._on.log, self.log, *(one.log for one in self._on.every_message_context()))
         }
-        every, waits = (
-            ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items()),
-            (self._on.log.index, self.lane),
-        )
+        every = ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items())
+        waits = (self._on.log.index, self.lane)
         calls = [
             LatestCall(lane, lane in waits and one.begun > one.ended, *one)
             for lane, one in every
@@ -271,7 +271,8 @@ class PeerState:
 
         It has said what the call is, that it has ended, or, since a time on the clock `time.monotonic`, which other call keeps it.
         """
-        progress, status = self.progress(rank), self.status(rank)
+        progress = self.progress(rank)
+        status = self.status(rank)
         # it may have yet to be waited for
         early = self.form == "persistent" and progress is not None and progress.begun == number
         if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
@@ -296,12 +297,11 @@ class PeerState:
         """Return the answer about a rank that shares memory with this one, for those that do not."""
         import json  # what ranks of one node do not need
 
-        status, state = self.status(rank), RUNNING if rank == self._on.rank else self.process_state(rank)
+        status = self.status(rank)
+        state = RUNNING if rank == self._on.rank else self.process_state(rank)
         # after its status: it may have left once this call had ended
-        progress, latest = (
-            self.progress(rank),
-            self.latest(rank),
-        )
+        progress = self.progress(rank)
+        latest = self.latest(rank)
         assert progress is not None
         numbers = range(max(1, progress.begun - f.REMEMBERED + 1), progress.begun + 1)
         found: list[tuple[int, Any]] = [(number, self.past_call(rank, number)) for number in numbers]

@@ -35,7 +35,8 @@ def activity_text(known: PeerState, rank: int, number: int) -> str:
 
 def _activity(known: PeerState, rank: int, number: int) -> str:
     """Return what a rank does as far as that is known, or did when it was last heard."""
-    state, status = known.process_state(rank), known.status(rank)
+    state = known.process_state(rank)
+    status = known.status(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"
     if status.left:
@@ -57,7 +58,8 @@ def _activity(known: PeerState, rank: int, number: int) -> str:
 
 def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
     """Return another call in which a rank waits, the latest one, if there is one for which its program waits; None where none is known."""
-    status, here = known.status(rank), (known.key, known.lane, number)
+    status = known.status(rank)
+    here = (known.key, known.lane, number)
     calls = [one for one in status.waits if (one.key, one.lane, one.number) != here and not one.over]
     running = not status.left and _runs(known, rank)
     return (
@@ -92,15 +94,21 @@ def call_rows(calls: Sequence[str]) -> list[str]:
 
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
     """Yield what each rank on the way does, and for which others it waits."""
-    seen, ranks = set[tuple[str, int, int, int]](), known.world_ranks
+    seen = set[tuple[str, int, int, int]]()
+    ranks = known.world_ranks
     while (place := (known.key, known.lane, number, rank)) not in seen:
         seen.add(place)
-        here, how, waits = _of(known, ranks), "waits", awaited_ranks(known, rank, number)
+        here = _of(known, ranks)
+        how = "waits"
+        waits = awaited_ranks(known, rank, number)
         if not waits:
-            how, call = activity_text(known, rank, number), other_call(known, rank, number)
+            how = activity_text(known, rank, number)
+            call = other_call(known, rank, number)
             there = known.of(call) if call is not None else None
             if call is not None and there is not None:
-                known, number, waits = there, call.number, call.awaits
+                known = there
+                number = call.number
+                waits = call.awaits
         yield f"rank {rank}{here} {how}" + (
             f" for {ranks_in_words(waits)}{_of(known, ranks)}" if waits else ""
         )
@@ -160,12 +168,14 @@ def difference_text(known: PeerState, nranks: int, number: int, title: str) -> s
 
 def _as_made(known: PeerState, rank: int, number: int) -> str:
     """Return the call of a rank with a number, as the program wrote it; of a rank that has ended it, in which one it waits now."""
-    found, waits = known.past_call(rank, number), known.blocked_call(rank, number)
+    found = known.past_call(rank, number)
+    waits = known.blocked_call(rank, number)
     if waits is not None and waits.what:
         return waits.what
     if found is None:
         return activity_text(known, rank, number)
-    status, text = known.status(rank), written(found.signature.text(found.ncounted), known.form)
+    status = known.status(rank)
+    text = written(found.signature.text(found.ncounted), known.form)
     later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
     return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 
@@ -183,7 +193,9 @@ class Observations:
     """
 
     def __init__(self, on: Resources) -> None:
-        self._on, self._next, self._seen = on, 0.0, dict[int, tuple[float, str]]()
+        self._on = on
+        self._next = 0.0
+        self._seen = dict[int, tuple[float, str]]()
 
     def of(self, awaits: Sequence[int], doing: Callable[[int], str]) -> dict[str, Any]:
         """Return the observations.

@@ -17,7 +17,8 @@ from hpcoll.runtime.transports.mpi import knows_failures
 from hpcoll.selection.config import log
 
 _EVERY_S = 0.2  # between two looks
-_FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
+_FIRST_NAP_S = 1e-4
+_LAST_NAP_S = 1e-2
 _FAREWELL_S = (
     1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
 )

@@ -45,12 +45,9 @@ class ProcessStatusPage:
 
     def meet(self, on: Resources) -> None:
         """Name the ranks of a communicator."""
-        world, node = on.team.world_ranks, on.node
-        found = {
-            world[rank]: pid
-            for rank, pid in zip(node.ranks, node.pids, strict=True)
-            if world[rank] != MPI.UNDEFINED
-        }
+        world = on.team.world_ranks
+        node = on.node
+        found = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids) if world[rank] != MPI.UNDEFINED}
         with self._changing:
             if self._page is not None and not found.items() <= self._peers.items():
                 self._peers |= found
@@ -62,7 +59,9 @@ class ProcessStatusPage:
 
     def _write(self) -> None:
         assert self._page is not None
-        world, host, program = MPI.COMM_WORLD, os.uname().nodename, program_words()
+        world = MPI.COMM_WORLD
+        host = os.uname().nodename
+        program = program_words()
         self._page.introduce(
             Identity(
                 os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program

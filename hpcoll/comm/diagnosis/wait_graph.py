@@ -65,7 +65,8 @@ def deadlock_text(circle: list[BlockedRank]) -> str:
             f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle
         )
         return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
-    calls, known = list[str](), PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
+    calls = list[str]()
+    known = PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
     for rank in range(on.nranks):
         theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]
         calls.append(
@@ -80,7 +81,8 @@ def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
     In the same call a rank may just have sent what another still waits for. No circle comes of that where ranks make their calls on one
     communicator in one order: then whatever keeps a rank from coming to a call comes before that.
     """
-    on, call = blocked.on, blocked.call
+    on = blocked.on
+    call = blocked.call
     known = PeerState(on, on.team.logs.get(call.lane, on.log))
     if call.lane != IN_LIBRARY:
         known.ask(list(call.awaits))
@@ -93,7 +95,8 @@ def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
 
 def _closes(start: BlockedRank, blocked: BlockedRank) -> bool:
     """Say whether an edge leads back to the first node: this process has yet to come to that call, and is held up."""
-    here, held = blocked.on.rank, start.call.holds == PROCESS or start.call.key == blocked.call.key
+    here = blocked.on.rank
+    held = start.call.holds == PROCESS or start.call.key == blocked.call.key
     # nobody says for whom it waits; its calls come in one order on all ranks
     awaits_all = blocked.call.lane == IN_LIBRARY
     return held and (awaits_all or here in blocked.call.awaits) and _is_absent(blocked.on, here, blocked.call)

@@ -26,12 +26,9 @@ from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
 from hpcoll.selection.config import log
 
-# between two looks at what is known, at who waits for whom, and at processes
-_LOOK_S, _DEADLOCK_S, _SEARCH_S = (
-    0.03,
-    0.1,
-    0.25,
-)
+_LOOK_S = 0.03  # between two looks at what is known
+_DEADLOCK_S = 0.1  # at who waits for whom
+_SEARCH_S = 0.25  # at processes
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
@@ -58,14 +55,13 @@ class Watchdog:
         calls: CallLog | None = None,
         number: int = 0,
     ) -> None:
-        self._on, self._engine, self._form = (
-            on,
-            call.engine if call else None,
-            call.form if call else "blocking",
-        )
+        self._on = on
+        self._engine = call.engine if call else None
+        self._form = call.form if call else "blocking"
         self._since = time.monotonic() if call is None or call.since is None else call.since
         calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
-        self._known, self._channel = PeerState(on, calls), on.team.channel
+        self._known = PeerState(on, calls)
+        self._channel = on.team.channel
         self._number = calls.ncalls if call else calls.ncalls + 1 if what else number
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
@@ -75,8 +71,12 @@ class Watchdog:
         self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""
         self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
-        self._warned, self._doubts, self._code, self._held = False, False, 0, True
-        self._circle, self._circle_since = list[BlockedRank](), 0.0
+        self._warned = False
+        self._doubts = False
+        self._code = 0
+        self._held = True
+        self._circle = list[BlockedRank]()
+        self._circle_since = 0.0
         self._observations = report.Observations(on)
 
     @property
@@ -125,13 +125,15 @@ class Watchdog:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look, self._held = now + _LOOK_S, held
+        self._next_look = now + _LOOK_S
+        self._held = held
         call = self._blocked()
         RANK_STATUS.wait(self, call, self._observations.of(call.awaits, self._activity))
         self._channel.serve()
         self._ask(now, call)
         self.raise_remote_failure()
-        doubted, self._doubts = self._doubts, self._differs()
+        doubted = self._doubts
+        self._doubts = self._differs()
         if doubted and self._doubts:  # what is seen once may have been read while it was written
             self._fail(MismatchError, "")
         if now >= self._next_deadlock:
@@ -199,7 +201,8 @@ class Watchdog:
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
         found = self._known.failures()
         if found:
-            kind, text = _KINDS.get(found[0].kind, TransportError), found[0].text
+            kind = _KINDS.get(found[0].kind, TransportError)
+            text = found[0].text
             broadcast_failure(self._on, kind, text, self._blocked(), self._known, first=found[0])
             text = text or self._difference(*found[0].of)
             self._on.settled = kind, text  # which all calls in flight raise, too
@@ -239,11 +242,9 @@ class Watchdog:
 
     def _difference(self, lane: int, number: int) -> str:
         """Return what each rank called in a call, once they have said so."""
-        known, nranks, now = (
-            PeerState(self._on, self._on.team.logs.get(lane, self._known.log)),
-            self._on.nranks,
-            time.monotonic(),
-        )
+        known = PeerState(self._on, self._on.team.logs.get(lane, self._known.log))
+        nranks = self._on.nranks
+        now = time.monotonic()
         self._wait(lambda: known.holds_for_all(known.is_known, now))
         number = report.first_difference(known, nranks, number)
         self._wait(
@@ -254,7 +255,8 @@ class Watchdog:
     def _find_deadlock(self, call: BlockedCall) -> None:
         """Raise where ranks wait for each other."""
         circle = find_deadlock(self._on, call) if call.holds else []
-        before, self._circle = self._circle, circle
+        before = self._circle
+        self._circle = circle
         if circle and circle == before:
             since = self._circle_since
             self._wait(lambda: self._known.holds_for_all(self._known.is_known, since))
@@ -267,7 +269,8 @@ class Watchdog:
                 broadcast_failure(on, MismatchError, text)
             self._fail(MismatchError, text)
         if circle:  # what is seen once may have been read while it was written
-            self._next_deadlock, self._circle_since = self._next_look, time.monotonic()
+            self._next_deadlock = self._next_look
+            self._circle_since = time.monotonic()
             # for the text, which has them all
             self._known.ask(list(range(self._on.nranks)), self._circle_since)
 

@@ -20,7 +20,8 @@ from hpcoll.runtime.program.fields import CELL_FLAG
 _SHORT_NBYTES = 96 << 10  # buffers below go into the pickle: to copy them takes less time than a message
 
 _NUMBERS = struct.Struct("3q")
-_REST, _ERROR = 0, 1
+_REST = 0
+_ERROR = 1
 _TEXT = 2000  # characters of an error
 
 
@@ -51,7 +52,8 @@ class Outgoing(NamedTuple):
 def message_of(obj: Any, room: int) -> Outgoing:
     """Pickle an object, with a cell that has room for so many bytes behind its head."""
     try:
-        use, found = current(), list[Any]()
+        use = current()
+        found = list[Any]()
         if use.protocol is None:
             data = use.dumps(obj)
             data = data if type(data) is bytes else bytes(data)
@@ -111,7 +113,8 @@ class Incoming:
     """
 
     def __init__(self, cell: memoryview, length: int, source: int) -> None:
-        self.source, self.refused = source, ""
+        self.source = source
+        self.refused = ""
         self._pickle: Any = cell[: length & CELL_FLAG - 1]
         self._buffers = list[np.ndarray]()
         self._blocks: Iterator[np.ndarray] = iter(())
@@ -125,7 +128,8 @@ class Incoming:
     def _rest(self, cell: memoryview, nbytes: int, nbuffers: int) -> Iterator[np.ndarray]:
         """Yield memory for each block that comes."""
         at = _NUMBERS.size
-        sizes, found = np.empty(nbuffers, np.int64), len(cell) - at
+        sizes = np.empty(nbuffers, np.int64)
+        found = len(cell) - at
         if found >= sizes.nbytes:
             sizes.view(np.uint8)[:] = cell[at : at + sizes.nbytes]
             at += sizes.nbytes

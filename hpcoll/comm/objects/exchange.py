@@ -41,18 +41,15 @@ from hpcoll.runtime.program.fields import (
 )
 from hpcoll.selection.config import EVERY_CALL
 
-_PROTOCOL, _PICKLE = current().protocol, MPI.pickle
+_PROTOCOL = current().protocol
+_PICKLE = MPI.pickle
 # what it was given
 DEFAULT = get_referents(MPI.pickle) if _PROTOCOL is not None and BYTES_LENGTH_AT is not None else None
 _WHOLE = 1 << 30  # bytes of a segment
 _ALGORITHMS = {"bcast": "binomial"}  # for many ranks; whose messages are single blocks
 _FEW = 8
 # ranks from which two results have a combination in common
-_SHARED_FROM = {
-    "allreduce": 2,
-    "scan": 3,
-    "exscan": 4,
-}
+_SHARED_FROM = {"allreduce": 2, "scan": 3, "exscan": 4}
 
 
 class CellExchange:
@@ -122,19 +119,25 @@ class CellExchange:
         op: Op | None = None,
         first: "CellExchange | None" = None,
     ) -> None:
-        on, every = context.resources, context.resources.config.check == EVERY_CALL
+        on = context.resources
+        every = context.resources.config.check == EVERY_CALL
         if first is None:
             number = 0 if op is None else operator_of(op).number
             context.check(BeginningCall(method, (root, number), root=root, limit_s=context.limit_s))
-        self.context, self.method, self.root, self.pool = context, method, root, [] if every else pool
+        self.context = context
+        self.method = method
+        self.root = root
+        self.pool = [] if every else pool
         call = call_of_cells(method if first is None else "bcast", root, on.rank, on.nranks)
         assert call.cells is not None
         self.collective = call.collective
         nbytes, (nsent, nreceived) = call.count, call.cells
         self._sent, received = (np.zeros(max(1, n) * nbytes, np.uint8) for n in (nsent, nreceived))
         sent_words, words = (cells.data.cast("q") for cells in (self._sent, received))
-        self._sent_words, self._words = sent_words[:: nbytes // 8], words[:: nbytes // 8]
-        self._sent_kinds, self._kinds = sent_words[1 :: nbytes // 8], words[1 :: nbytes // 8]
+        self._sent_words = sent_words[:: nbytes // 8]
+        self._words = words[:: nbytes // 8]
+        self._sent_kinds = sent_words[1 :: nbytes // 8]
+        self._kinds = words[1 :: nbytes // 8]
         algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
         with context.failure_scope(method):
             self._plan = context.planner.plan(
@@ -142,11 +145,9 @@ class CellExchange:
             )
             self._engine = self._plan.take(on.begin(), call)
             self._plan.give(on.begin(), self._engine)
-        self.engine, self.source, self.target = (
-            self._engine.address,
-            self._sent.ctypes.data,
-            received.ctypes.data,
-        )
+        self.engine = self._engine.address
+        self.source = self._sent.ctypes.data
+        self.target = received.ctypes.data
         self.room = nbytes - CELL_HEAD_NBYTES
         self.views, self._slots = (
             [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
@@ -175,7 +176,8 @@ class CellExchange:
     def _laid_out(self) -> tuple[np.ndarray, tuple[Any, ...]]:
         """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
         given = [0, 0, 0] if DEFAULT is None else [id(one) for one in DEFAULT[:3]]
-        views, keywords = np.array([id(view) for view in self.views], np.int64), ("buffer_callback",)
+        views = np.array([id(view) for view in self.views], np.int64)
+        keywords = ("buffer_callback",)
         fields = [
             self.engine,
             self.target,
@@ -214,11 +216,10 @@ class CellExchange:
             return
         number, kinds = operator_of(op)
         asks = self.context.nranks >= _SHARED_FROM.get(self.method, math.inf)
-        self._started[o.SIGNATURE], self._started[o.KINDS] = (
-            self._signature + (number << OPERATOR_AT),
-            kinds | f.ASKS if asks else 0,
-        )
-        self._code, self.op = code, op if kinds and code is None else None
+        self._started[o.SIGNATURE] = self._signature + (number << OPERATOR_AT)
+        self._started[o.KINDS] = kinds | f.ASKS if asks else 0
+        self._code = code
+        self.op = op if kinds and code is None else None
 
     @property
     def unlike(self) -> bool:
@@ -232,7 +233,9 @@ class CellExchange:
         Raises:
             Exception: What ``make`` raises on rank 0; `ArgumentError` elsewhere.
         """
-        shared, obj, context = self._shared, None, self.context
+        shared = self._shared
+        obj = None
+        context = self.context
         if shared is None:
             shared = self._shared = CellExchange(context, [], self.method, first=self)
         shared._state[f.ACCOUNT] = self._state[f.ACCOUNT]
@@ -240,7 +243,8 @@ class CellExchange:
         try:
             obj = make() if context.rank == 0 else None
         except Exception as error:
-            shared.data, status = None, shared._begin(shared._put(cells.refusal(error, shared.room)))
+            shared.data = None
+            status = shared._begin(shared._put(cells.refusal(error, shared.room)))
         except BaseException as error:
             context.interrupted(self._plan.named(0), error)
             raise
@@ -313,7 +317,9 @@ class CellExchange:
 
     def put_all(self, objects: Any) -> int:
         """Pickle an object for each rank, or as many None; return the address of their cells."""
-        nranks, room, messages = self.context.nranks, self.room, self._messages
+        nranks = self.context.nranks
+        room = self.room
+        messages = self._messages
         messages.clear()
         try:
             found = [None] * nranks if objects is None else list(objects)
@@ -343,7 +349,8 @@ class CellExchange:
         return self.source
 
     def _put(self, message: Outgoing) -> int:
-        self._messages, self._sent_words[0] = [message], message.length
+        self._messages = [message]
+        self._sent_words[0] = message.length
         self._sent_kinds[0] = self._started[o.KIND]
         self._slots[0][: len(message.payload)] = message.payload
         return self.source
@@ -373,9 +380,10 @@ class CellExchange:
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
         incoming = [
             Incoming(view, self._words[i], source)
-            for i, (view, source) in enumerate(zip(self.views, sources, strict=True))
+            for i, (view, source) in enumerate(zip(self.views, sources))
         ]
-        sent, self._messages = self._messages or [self.data or b""], []
+        sent = self._messages or [self.data or b""]
+        self._messages = []
         mine = [one if isinstance(one, Outgoing) else cells.message(one, (), self.room) for one in sent]
         special = any(one.length & CELL_FLAG for one in mine) or any(
             word & CELL_FLAG for word in self._words[: len(incoming)]

@@ -28,16 +28,19 @@ def exchanged(
     Raises:
         ArgumentError: A neighbour has no object to send; that one raises the error itself.
     """
-    problem, pickles = None, [b""] * nsent
+    problem = None
+    pickles = [b""] * nsent
     try:
         pickles = [pickled(one) for one in make()]
     except Exception as error:
         problem = error
     ours = np.array([_NONE if problem else len(one) for one in pickles], np.int64)
     theirs = np.zeros(comm.indegree, np.int64)
-    form, sends_all = method.capitalize(), method == "neighbor_alltoall"
+    form = method.capitalize()
+    sends_all = method == "neighbor_alltoall"
     getattr(comm, form)(ours, theirs, timeout=timeout)
-    data, places = np.frombuffer(b"".join(pickles), np.uint8), _places(theirs)
+    data = np.frombuffer(b"".join(pickles), np.uint8)
+    places = _places(theirs)
     found = np.empty(sum(places[0]), np.uint8)
     sent = [data, *_places(ours), MPI.BYTE] if sends_all else [data, MPI.BYTE]
     getattr(comm, f"{form}v")(sent, [found, *places, MPI.BYTE], timeout=timeout)
@@ -47,11 +50,8 @@ def exchanged(
         raise ArgumentError(
             f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send"
         )
-    ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0], strict=True)]
-    return [
-        loaded(found[displ:end].data, ()) if displ < end else None
-        for displ, end in zip(places[1], ends, strict=True)
-    ]
+    ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0])]
+    return [loaded(found[displ:end].data, ()) if displ < end else None for displ, end in zip(places[1], ends)]
 
 
 def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:

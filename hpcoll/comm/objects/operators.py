@@ -44,12 +44,7 @@ _KNOWN = (
 _BUILTIN = {id(function) for function in _KNOWN}
 _SUM = (lambda a, b: a + b).__code__.co_code
 # order of a set, and identity, which differ between processes
-_VARYING = {
-    "BUILD_SET",
-    "SET_ADD",
-    "SET_UPDATE",
-    "IS_OP",
-}
+_VARYING = {"BUILD_SET", "SET_ADD", "SET_UPDATE", "IS_OP"}
 _UNLIKE_FUNCTIONS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _NUMPY = [np.dtype(code) for code in "?bhilqBHILQefd"]
 # An array's element type or another object's type, and the kinds of its objects; a pickle tells the others.

@@ -33,7 +33,10 @@ class CallParts:
     """
 
     def __init__(self, context: Context, engine: HostEngine, method: str, limit_s: float | None) -> None:
-        self._context, self._engine, self._method, self._limit_s = context, engine, method, limit_s
+        self._context = context
+        self._engine = engine
+        self._method = method
+        self._limit_s = limit_s
 
     def exchange(
         self, collective: str, root: int, mine: Sequence[Outgoing], incoming: Sequence[Incoming]
@@ -46,7 +49,8 @@ class CallParts:
             mine: Messages of this rank: one for all, or one for each.
             incoming: Objects that it receives: of the root, or of each rank.
         """
-        number, sends = 0, collective != "bcast" or self._context.rank == root
+        number = 0
+        sends = collective != "bcast" or self._context.rank == root
         while True:
             sent = (
                 [place_of(one.blocks[number]) if number < len(one.blocks) else NOTHING for one in mine]

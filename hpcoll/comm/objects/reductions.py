@@ -67,7 +67,8 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
     if status == UNLIKE and exchange.data is not None and get_referents(MPI.pickle) == DEFAULT:
         return exchange.share(lambda: fold([*map(loads, exchange.views)], op), limit_s)
     mine, incoming, special = exchange.settle(status, limit_s)
-    unlike, refused = exchange.unlike, mine[0].error is not None or any(one.refused for one in incoming)
+    unlike = exchange.unlike
+    refused = mine[0].error is not None or any(one.refused for one in incoming)
     if special and not refused and _IN_TREES and exchange.context.nranks > GATHERED_RANKS:
         return _Tree(exchange, limit_s, op, incoming).run(mine[0])
     exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
@@ -78,7 +79,8 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
 
 def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, itself: bool) -> Any:
     """End a `scan`, or an `exscan`, which does not count this rank ``itself``; arguments as of `CellExchange.finish`."""
-    rank, nranks = exchange.context.rank, exchange.context.nranks
+    rank = exchange.context.rank
+    nranks = exchange.context.nranks
     if not status:
         return scanned(exchange.taken(), op, rank + itself)
     if status == UNLIKE and exchange.data is not None and get_referents(MPI.pickle) == DEFAULT:
@@ -114,8 +116,11 @@ class _Tree:
     def __init__(
         self, exchange: CellExchange, limit_s: float | None, op: Op, incoming: Sequence[Incoming]
     ) -> None:
-        self._exchange, self._op, self._incoming = exchange, op, incoming
-        self._rank, self._nranks = exchange.context.rank, exchange.context.nranks
+        self._exchange = exchange
+        self._op = op
+        self._incoming = incoming
+        self._rank = exchange.context.rank
+        self._nranks = exchange.context.nranks
         self._parts = exchange.parts(limit_s)
         self._error: Exception | None = None
         self._found: Any = None
@@ -144,7 +149,8 @@ class _Tree:
             try:
                 self._found = make()
             except Exception as error:
-                self._error, self._found = error, None
+                self._error = error
+                self._found = None
 
     def _loaded(self, one: Incoming) -> Any:
         if one.refused:

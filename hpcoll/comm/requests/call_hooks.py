@@ -73,7 +73,8 @@ class CollectiveOwner(CallOwner):
 
     def __init__(self, rank: int, nranks: int) -> None:
         super().__init__(rank)
-        self.nranks, self.closed = nranks, ""
+        self.nranks = nranks
+        self.closed = ""
         self.persistent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def check(self, call: "BeginningCall | None" = None) -> None:
@@ -136,7 +137,8 @@ class FailureScope:
     __slots__ = ("_calls", "_what")
 
     def __init__(self, calls: CollectiveOwner, what: str) -> None:
-        self._calls, self._what = calls, what
+        self._calls = calls
+        self._what = what
 
     def __enter__(self) -> None: ...
 
@@ -235,7 +237,8 @@ class CallHooks:
         self.fails = Hook[CallOwner, BaseException, StalledCall | None]()
         self.last = Hook[CallOwner, str]()
         self.program_ends = Hook[[bool]]()
-        self.made, self.goes = Hook[[Any]](), Hook[[Any]]()
+        self.made = Hook[[Any]]()
+        self.goes = Hook[[Any]]()
         self.noted = Hook[Any, bool]()
         self.issued = Hook[Any, int]()
         self.compared = Hook[[Any]]()

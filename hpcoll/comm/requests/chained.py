@@ -59,7 +59,8 @@ def _plan(what: str) -> Plan:
     row = np.zeros((1, NCOLUMNS), np.int64)
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
-    lock, account = np.zeros(1, np.int64), Account()
+    lock = np.zeros(1, np.int64)
+    account = Account()
     build = partial(
         HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums)
     )

@@ -21,12 +21,9 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ACTIVATE, ERROR, GIVEN_UP, ISSUED, NUMBERED, WAIT
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
-# such rounds; the second where others may need this core, the third after a while
-_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = (
-    300,
-    10,
-    -1,
-)
+_SHORT_WHILE = 300  # such rounds
+_YIELDS_AFTER = 10  # where others may need this core
+_SLEEPS = -1  # after a while
 _FINALIZE_S, _STOP_S = 0.5, 0.05  # the second for messages that are about to end
 
 _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
@@ -92,8 +89,14 @@ class Operation(Watched):
         limit_s: float | None = None,
         form: Form = "in flight",
     ) -> None:
-        self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
-        self.call, self._release, self._limit_s, self._form = call, release, limit_s, form
+        self.context = context
+        self.plan = plan
+        self.message_context = message_context
+        self.engine = engine
+        self.call = call
+        self._release = release
+        self._limit_s = limit_s
+        self._form = form
         self.board = board()
         if not self.board.free:
             raise ArgumentError(
@@ -104,7 +107,8 @@ class Operation(Watched):
         self.dropped = self.ended = self.quiet = self._finished = self._held = False
         self._waited_ns = 0, 0  # when the program began to wait for it, and stopped
         self._error = self._given_up = None  # type: Exception | None
-        self.begun, self.called_at = time.monotonic(), place_of_caller()
+        self.begun = time.monotonic()
+        self.called_at = place_of_caller()
         self._stalled: StalledCall | None = None
         self._looking = threading.Lock()
 
@@ -129,10 +133,8 @@ class Operation(Watched):
         if self.over or (self.quiet and self.board.slots[self._slot, progress.STATE] != progress.ENDED_BADLY):
             return  # the library may not be called any more, or nobody is to hear of it
         state = self.board.slots[self._slot, progress.STATE]
-        queued, in_time = (
-            state == progress.QUEUED,
-            self._limit_s is None or time.monotonic() - self.begun <= self._limit_s,
-        )
+        queued = state == progress.QUEUED
+        in_time = self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
         if done or (queued and in_time):  # what is before it in the queue looks why
             return
@@ -148,10 +150,8 @@ class Operation(Watched):
                 HOOKS.stalls(self._stalled, held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
-                self._given_up, self.engine.state[ERROR] = (
-                    error.with_traceback(None),
-                    self.engine.state[ERROR] or GIVEN_UP,
-                )
+                self._given_up = error.with_traceback(None)
+                self.engine.state[ERROR] = self.engine.state[ERROR] or GIVEN_UP
 
     def give_up(self, error: TransportError) -> None:
         """End it, if it has not ended."""
@@ -173,7 +173,8 @@ class Operation(Watched):
         slot = self.board.slots[self._slot]
         self.board.help()
         self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
-        slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
+        slot[progress.STATE] = progress.FREE
+        slot[progress.ENGINE] = self.engine.address
         slot[progress.TICKETS : progress.OUTPUT + 1] = (
             tickets.ctypes.data,
             tickets[1],
@@ -221,10 +222,8 @@ class Operation(Watched):
 
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
-        kept, end = (
-            self.engine.wait_policy.stays // _TURNS,
-            math.inf if limit_s == math.inf else time.monotonic() + limit_s,
-        )
+        kept = self.engine.wait_policy.stays // _TURNS
+        end = math.inf if limit_s == math.inf else time.monotonic() + limit_s
         begun = self._waited_ns[0] or time.monotonic_ns()
         try:
             while not self._finished:
@@ -234,7 +233,8 @@ class Operation(Watched):
                     >= progress.ENDED_WELL
                 ):
                     return True
-                kept, self._held = kept - 1, end == math.inf
+                kept -= 1
+                self._held = end == math.inf
                 move()
                 if not can_be_helped():
                     self.look()
@@ -242,7 +242,8 @@ class Operation(Watched):
                     return False
             return True
         finally:
-            self._held, self._waited_ns = False, (begun, time.monotonic_ns())
+            self._held = False
+            self._waited_ns = (begun, time.monotonic_ns())
 
     def test(self) -> bool:
         """Give one turn, and say whether it has ended."""
@@ -258,7 +259,8 @@ class Operation(Watched):
         """
         if not self._finished:
             self.end()
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
 

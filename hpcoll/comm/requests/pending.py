@@ -35,7 +35,9 @@ class PendingStart:
     """
 
     def __init__(self, begin: Callable[[Make], object]) -> None:
-        self._begin, self.place, self._called = begin, place_of_caller(), time.monotonic()
+        self._begin = begin
+        self.place = place_of_caller()
+        self._called = time.monotonic()
         self.grequest = MPI.Grequest.Start(_query, nothing, nothing, (self,))
         self.operation: Operation | None = None
         self.begun, self.error = False, None  # type: bool, BaseException | None
@@ -44,7 +46,9 @@ class PendingStart:
     def make(self, operation: Operation) -> MPI.Grequest:
         """Return the request of the operation that runs it."""
         request = self.request()
-        self.operation, operation.begun, operation.called_at = operation, self._called, self.place
+        self.operation = operation
+        operation.begun = self._called
+        operation.called_at = self.place
         operation.dropped = request is None
         if request is not None:
             request._operation = operation
@@ -61,7 +65,8 @@ class PendingStart:
 
     def fail(self, error: BaseException) -> None:
         """Leave an error for whoever waits."""
-        self.error, self.begun = error, True
+        self.error = error
+        self.begun = True
         if self.operation is None:
             self.grequest.Complete()
 
@@ -71,7 +76,8 @@ def _query(status: MPI.Status, start: PendingStart) -> None:
     if start.operation is not None:
         query(status, start.operation)
     elif start.error is not None:
-        error, start.error = start.error, None
+        error = start.error
+        start.error = None
         raise failed(error)
 
 
@@ -112,7 +118,8 @@ class PendingRequest(Request):
         super().__del__()
 
     def _end(self, status: MPI.Status | None) -> Literal[True]:
-        error, self._start.error = self._start.error, None
+        error = self._start.error
+        self._start.error = None
         super()._end(status)
         if error is not None:
             raise error
@@ -123,7 +130,9 @@ class PendingStarts:
     """The calls of one communicator that have yet to begin, in order."""
 
     def __init__(self) -> None:
-        self._waiting, self._changing, self._over = deque[PendingStart](), threading.Lock(), False
+        self._waiting = deque[PendingStart]()
+        self._changing = threading.Lock()
+        self._over = False
 
     def add(self, start: PendingStart) -> bool:
         """Add a call; return False where there is a context by now, on which it may begin at once."""
@@ -163,7 +172,8 @@ class _Starter:
 
     def __init__(self) -> None:
         self._left = deque[tuple[PendingStarts, Callable[[], object]]]()
-        self._some, self._starting = threading.Event(), threading.Lock()
+        self._some = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def leave(self, starts: PendingStarts, come: Callable[[], object]) -> None:
@@ -205,7 +215,10 @@ def defer(
     """
     start = PendingStart(begin)
     request = PendingRequest(start.grequest)
-    request._start, request._come, request._what, start.request = start, come, what, weakref.ref(request)
+    request._start = start
+    request._come = come
+    request._what = what
+    start.request = weakref.ref(request)
     if not starts.add(start):
         start.begun = True
         start.grequest.Complete()

@@ -66,16 +66,17 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
 
         ``compare`` raises where not all ranks have made the same request.
         """
-        self._context, self._plan, self._message_context, self._call, self._describe = (
-            context,
-            plan,
-            message_context,
-            call,
-            describe,
-        )
-        self._compare, self._named = compare, (plan.title, call.count)
-        self._engine, self._limit_s = engine, limit_s
-        address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
+        self._context = context
+        self._plan = plan
+        self._message_context = message_context
+        self._call = call
+        self._describe = describe
+        self._compare = compare
+        self._named = (plan.title, call.count)
+        self._engine = engine
+        self._limit_s = limit_s
+        address = MPI._addressof(self)
+        nbytes = MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._is_eager = is_eager(call, engine) and describe is None and call.finish is None
         context.persistent[message_context.index] = self
@@ -105,10 +106,12 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         def freed() -> None:
             persistent = me()
             if persistent is not None:
-                persistent._stale, persistent._eager = True, None
+                persistent._stale = True
+                persistent._eager = None
 
         self._stale = False
-        self._completed, self._pid = MPI.Grequest.Start(say_nothing, freed, nothing), os.getpid()
+        self._completed = MPI.Grequest.Start(say_nothing, freed, nothing)
+        self._pid = os.getpid()
         self._completed.Complete()
         self._engine.bind_request(
             MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request)
@@ -159,7 +162,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         try:
             operation.register()
             request = MPI.Grequest.Start(query, nothing, nothing, (operation,))
-            self._operation, self._cell[0] = operation, handle(request)
+            self._operation = operation
+            self._cell[0] = handle(request)
             if status == FAILED:
                 operation.end_at_once(failed=True)
                 request.Complete()
@@ -202,11 +206,13 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
 
     def close(self) -> None:
         """Refuse further starts."""
-        self._freed, self._eager = True, None
+        self._freed = True
+        self._eager = None
 
     def _give_back(self) -> None:
         """Free the completed request, where MPI can still be called."""
-        completed, self._completed = self._completed, None
+        completed = self._completed
+        self._completed = None
         possible = self._pid == os.getpid() and not sys.is_finalizing() and not MPI.Is_finalized()
         if completed is not None and not self._stale and possible:
             completed.Free()

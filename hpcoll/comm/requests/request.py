@@ -112,7 +112,8 @@ class CollectiveRequest(MPI.Request):
         return False
 
     def _end(self, status: MPI.Status | None) -> Literal[True]:
-        operation, self._operation = self._operation, None
+        operation = self._operation
+        self._operation = None
         try:
             if operation is not None:
                 operation.finish()

@@ -42,9 +42,12 @@ class WatchdogThread:
     """
 
     def __init__(self, operations: Callable[[], Sequence[Watched]]) -> None:
-        self._operations, self._something, self._ends = operations, threading.Event(), False
+        self._operations = operations
+        self._something = threading.Event()
+        self._ends = False
         self._thread = threading.Thread(target=self._run, name="hpcoll-watch", daemon=True)
-        self.awake, self._starting = False, threading.Lock()
+        self.awake = False
+        self._starting = threading.Lock()
 
     def wake(self) -> None:
         """Begin to look: something is in flight. Called while `awake` is not set."""

@@ -6,7 +6,8 @@ from typing import Any
 
 IN_LIBRARY = -1  # in place of a lane: a blocking collective that the MPI library serves (`hpcoll.runtime.telemetry.call_log.InLibrary`)
 _FAILURE = ("at", "text", "of", "kind")
-_AT, _IN_REGION = ") at ", ", in region "
+_AT = ") at "
+_IN_REGION = ", in region "
 
 
 def call_text(call: str, place: str, region: str) -> str:

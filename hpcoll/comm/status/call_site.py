@@ -13,10 +13,8 @@ from hpcoll.base.text import LINE, printable
 Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instruction in it
 
 # what cannot call anything before a call has ended in which a thread waits
-PROCESS, COMMUNICATOR = (
-    "process",
-    "communicator",
-)
+PROCESS = "process"
+COMMUNICATOR = "communicator"
 
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_OVER = (_PACKAGE, "contextlib", "torch")
@@ -28,7 +26,8 @@ _here = threading.local()
 @contextmanager
 def standing_in(place: Place) -> Iterator[None]:
     """Let this thread stand in for a call that the program made elsewhere."""
-    before, _here.place = getattr(_here, "place", None), place
+    before = getattr(_here, "place", None)
+    _here.place = place
     try:
         yield
     finally:

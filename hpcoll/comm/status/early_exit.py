@@ -23,8 +23,11 @@ def say(how: str = "") -> None:
     if StatusPage.made or why_unusable() or MPI.COMM_WORLD.size == 1:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
-        page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()
-        peers, program = {world.rank: pid}, program_words()
+        page = StatusPage(stays=True)
+        world = MPI.COMM_WORLD
+        pid = os.getpid()
+        peers = {world.rank: pid}
+        program = program_words()
         page.introduce(
             Identity(
                 pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program

@@ -73,8 +73,10 @@ class RankStatus:
             seen: What the status page alone has of it.
         """
         with self._changing:
-            told, shown = self._waits.get(id(watchdog)) == call, self._seen.get(id(watchdog)) == seen
-            self._waits[id(watchdog)], self._seen[id(watchdog)] = call, seen or {}
+            told = self._waits.get(id(watchdog)) == call
+            shown = self._seen.get(id(watchdog)) == seen
+            self._waits[id(watchdog)] = call
+            self._seen[id(watchdog)] = seen or {}
             if not told:
                 self._write()
             elif not shown:
@@ -141,7 +143,8 @@ class RankStatus:
         """Write the status; once more where a signal's handler has changed something meanwhile."""
         self._changes += 1
         while self._written != self._changes:
-            changes, slots = self._changes, [] if page_alone else list(self._slots)
+            changes = self._changes
+            slots = [] if page_alone else list(self._slots)
             text = fitting(self.status().as_json()) if slots else b""
             for one in slots:
                 one.write(text)

@@ -20,11 +20,7 @@ from hpcoll.selection.config import FULL, TRACEBACK
 
 _PACKAGE = __name__.partition(".")[0]
 # modules above a program that ``python -m mpi4py`` starts
-_LAUNCHERS = (
-    "runpy",
-    "mpi4py.run",
-    "mpi4py.__main__",
-)
+_LAUNCHERS = ("runpy", "mpi4py.run", "mpi4py.__main__")
 # that hpcoll calls
 _LIBRARIES = {*sys.stdlib_module_names, _PACKAGE, "llvmlite", "mpi4py", "numba", "numpy", "torch"} - {
     "__main__"
@@ -33,7 +29,8 @@ _LIBRARIES = {*sys.stdlib_module_names, _PACKAGE, "llvmlite", "mpi4py", "numba",
 
 def install() -> None:
     """Let hooks print what a program does not catch; those of the program's own, set before, are called by them."""
-    before, in_threads = sys.excepthook, threading.excepthook
+    before = sys.excepthook
+    in_threads = threading.excepthook
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an error of the main thread."""
@@ -52,17 +49,16 @@ def install() -> None:
             trace = given.exc_value.__traceback__ if shorter else given.exc_traceback
             in_threads(threading.ExceptHookArgs((given.exc_type, given.exc_value, trace, given.thread)))
 
-    sys.excepthook, threading.excepthook = show, show_in_thread
+    sys.excepthook = show
+    threading.excepthook = show_in_thread
 
 
 @contextmanager
 def _shortened(error: BaseException | None, trace: TracebackType | None) -> Iterator[bool]:
     """Take out of an error, and of those before it, what nobody needs to see, for a while; say whether there was any."""
-    kept, one, refused = (
-        list[tuple[BaseException, TracebackType | None, TracebackType | None]](),
-        error,
-        False,
-    )
+    kept = list[tuple[BaseException, TracebackType | None, TracebackType | None]]()
+    one = error
+    refused = False
     while one is not None and not _shows_all() and one not in [before for before, *_ in kept]:
         refused = refused or _on_purpose(one)  # what it was raised from is told, too: its text says why
         kept.append(
@@ -113,7 +109,7 @@ def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | N
     if True not in hidden or (ours and not on_purpose):
         return places[0] if places else None
     seen: TracebackType | None = None
-    for one, ours in zip(reversed(places), reversed(hidden), strict=True):
+    for one, ours in zip(reversed(places), reversed(hidden)):
         if not ours and _module(one.tb_frame) not in _LAUNCHERS:
             seen = TracebackType(seen, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return seen
@@ -132,7 +128,8 @@ def _print_once(error: BaseException) -> None:
     whole = "".join(format_exception(error))
     rows = getattr(error, "rows", ())
     if rows:
-        sentence, given = str(error).split(ROW)[0].removesuffix(":"), error.args
+        sentence = str(error).split(ROW)[0].removesuffix(":")
+        given = error.args
         error.args = (f"{sentence}; another rank of this node shows more",)
         part = "".join(format_exception(error))
         error.args = given

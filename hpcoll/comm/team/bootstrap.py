@@ -35,13 +35,13 @@ from hpcoll.selection.config import PREFIX, Config, log
 
 FIRST_USE = "the first collective of hpcoll's"  # for texts
 
-_SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
-_LOOK_S, _LOOKS = 0.25, 3
-# between two searches for ranks that have no communicator: at first, and at most
-_SEARCH_S, _MOST_S = (
-    0.5,
-    10.0,
-)
+_SPINS = 300
+_SOON_S = 2e-3
+_NAP_S = 1e-4
+_LOOK_S = 0.25
+_LOOKS = 3
+_SEARCH_S = 0.5  # between two searches for ranks that have no communicator, at first
+_MOST_S = 10.0  # at most
 
 _left: list[
     object
@@ -89,13 +89,15 @@ def _end_in_time(comm: MPI.Intracomm, request: MPI.Request, memory: object, what
 class PrivateComm(MPI.Intracomm):
     """A communicator of hpcoll's own, whose collectives are watched. Errors are told in codes."""
 
-    _named, _what = "", ""
+    _named = ""
+    _what = ""
 
     @classmethod
     def of(cls, comm: Any, title: str, what: str) -> "PrivateComm":
         """Return it over a communicator that the program does not know; title and call are for texts."""
         made = cls(comm)
-        made._named, made._what = title, what
+        made._named = title
+        made._what = what
         made.Set_errhandler(MPI.ERRORS_RETURN)
         return made
 
@@ -124,7 +126,8 @@ class PrivateComm(MPI.Intracomm):
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Return every rank's object."""
-        mine, lengths = bytearray(MPI.pickle.dumps(sendobj)), array("i", bytes(4 * self.size))
+        mine = bytearray(MPI.pickle.dumps(sendobj))
+        lengths = array("i", bytes(4 * self.size))
         self.Allgather(array("i", [len(mine)]), lengths)
         every = bytearray(sum(lengths))
         self._end(self.Iallgatherv([mine, MPI.BYTE], [every, lengths, None, MPI.BYTE]), mine, every, lengths)
@@ -204,7 +207,8 @@ def _refuse_revoked(comm: MPI.Intracomm, what: str) -> None:
 
 def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
     """Return which rank is known to have ended, and how; empty where none is. Arguments as of `failed_ranks`."""
-    failed, world = failed_ranks(comm, limit_s), world_ranks(comm)
+    failed = failed_ranks(comm, limit_s)
+    world = world_ranks(comm)
     told = next(filter(None, (tell(world) for tell in failure_detectors)), None)
     if told is not None:
         return f"rank {world.index(told[0])} {told[1]}"
@@ -213,7 +217,9 @@ def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
 
 def _ended_soon(request: MPI.Request, begun: float) -> bool:
     """Say whether a request ends soon; once others need the core, a look at it may take milliseconds."""
-    test, now, end = request.Test, time.monotonic, begun + _SOON_S
+    test = request.Test
+    now = time.monotonic
+    end = begun + _SOON_S
     for turn in count():
         if test():
             return True
@@ -234,10 +240,16 @@ class _Waiting:
     """
 
     def __init__(self, comm: MPI.Intracomm, what: str, begun: float) -> None:
-        self._comm, self._begun, self._where = comm, begun, in_words(place_of_caller())
-        self._title, self._what, self._who = title_of(comm), what, f"rank {comm.rank}"
+        self._comm = comm
+        self._begun = begun
+        self._where = in_words(place_of_caller())
+        self._title = title_of(comm)
+        self._what = what
+        self._who = f"rank {comm.rank}"
         self._missed = 0
-        self._ended_early, self._next_search, self._pause = "", begun + _SEARCH_S, _SEARCH_S
+        self._ended_early = ""
+        self._next_search = begun + _SEARCH_S
+        self._pause = _SEARCH_S
 
     @property
     def _called(self) -> str:
@@ -245,11 +257,9 @@ class _Waiting:
 
     def end(self, request: MPI.Request) -> None:
         """Wait for it."""
-        limit, warn, next_look = (
-            _seconds("TIMEOUT", None),
-            _seconds("WARN", Config().warn),
-            self._begun + _LOOK_S,
-        )
+        limit = _seconds("TIMEOUT", None)
+        warn = _seconds("WARN", Config().warn)
+        next_look = self._begun + _LOOK_S
         try:
             while not request.Test():
                 time.sleep(_NAP_S)
@@ -289,16 +299,19 @@ class _Waiting:
 
     def _early(self) -> str:
         """Return which rank of this node has ended without a communicator, as `_gone`; all processes are searched, at growing intervals."""
-        now, world = time.monotonic(), world_ranks(self._comm)
+        now = time.monotonic()
+        world = world_ranks(self._comm)
         if not self._ended_early and now > self._next_search:
-            self._next_search, self._pause = now + self._pause, min(2 * self._pause, _MOST_S)
+            self._next_search = now + self._pause
+            self._pause = min(2 * self._pause, _MOST_S)
             found = early_exit.find(world)
             self._ended_early = "" if found is None else f"rank {world.index(found[0])} {found[1]}"
         return self._ended_early
 
     def _warn(self, waited: float) -> None:
         if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits may not be known
-            size, called = self._comm.size, self._called
+            size = self._comm.size
+            called = self._called
             log.warning(
                 "%s waits for %.0f s: not all of %d ranks have come to %s: %s",
                 self._who,
@@ -310,7 +323,8 @@ class _Waiting:
 
     def _who_came(self) -> str:
         """Return which ranks have come, and what others wait in, as far as their status pages say; they are found on this node alone."""
-        world, mine = world_ranks(self._comm), self._comm.rank
+        world = world_ranks(self._comm)
+        mine = self._comm.rank
         pages = {who.rank: Status.from_json(notice) for who, notice in early_exit.pages()}
         calls = {
             rank: pages[place].waits + pages[place].failed

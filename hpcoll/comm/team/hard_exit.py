@@ -18,9 +18,11 @@ from hpcoll.comm.team.resources import live_contexts
 from hpcoll.selection.config import log
 
 _HOW = "has left by os._exit(0)"
-_MOST_S, _NAP_S = 2.0, 0.01
+_MOST_S = 2.0
+_NAP_S = 0.01
 
-_pid, _exit = os.getpid(), os._exit
+_pid = os.getpid()
+_exit = os._exit
 
 
 def install() -> None:
@@ -55,7 +57,9 @@ def _all_leave() -> bool:
     """Say that this rank leaves, and see whether all of its node do, none of them by an exception."""
     RANK_STATUS.say_left(_HOW)
     early_exit.say(_HOW)
-    end, left, nranks = time.monotonic() + _MOST_S, {MPI.COMM_WORLD.rank: _HOW}, _nranks()
+    end = time.monotonic() + _MOST_S
+    left = {MPI.COMM_WORLD.rank: _HOW}
+    nranks = _nranks()
     while True:
         left.update((who.rank, how) for who, how in early_exit.ends())
         if len(left) >= nranks or time.monotonic() > end:

@@ -29,11 +29,8 @@ from hpcoll.runtime.transports.mpi import (
     title_of,
 )
 
-# message contexts for persistent requests; the second where requests come and go
-_AT_ONCE, _MOST_AT_ONCE = (
-    4,
-    16,
-)
+_AT_ONCE = 4  # message contexts for persistent requests
+_MOST_AT_ONCE = 16  # where requests come and go
 
 
 class ContextPool:
@@ -82,38 +79,48 @@ class Resources(ContextPool):
     service_collectives: ServiceCollectives
 
     def __init__(self, team: Team, number: int) -> None:
-        self.team, self.number = team, number
-        self.rank, self.nranks, self.comm = team.rank, team.nranks, team.comm
-        self.config, self.node, self.topology, self.levels = (
-            team.config,
-            team.node,
-            team.topology,
-            team.levels,
-        )
-        self.capacity, self.one_node, self.has_gpus = team.capacity, team.one_node, team.has_gpus
-        self.asked_mixed, self.mixed, self.wait_policy = team.asked_mixed, team.mixed, team.wait_policy
+        self.team = team
+        self.number = number
+        self.rank = team.rank
+        self.nranks = team.nranks
+        self.comm = team.comm
+        self.config = team.config
+        self.node = team.node
+        self.topology = team.topology
+        self.levels = team.levels
+        self.capacity = team.capacity
+        self.one_node = team.one_node
+        self.has_gpus = team.has_gpus
+        self.asked_mixed = team.asked_mixed
+        self.mixed = team.mixed
+        self.wait_policy = team.wait_policy
         self.message_contexts = team.message_contexts()
         self.key = (
             f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
         )
-        self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
+        self.host = team.processes[team.rank].host
+        self.pids = [one.pid for one in team.processes]
         self.near = (
             {rank: local for local, rank in enumerate(self.node.ranks)}
             if self.shares_memory
             else {self.rank: 0}
         )
-        self.lock, self.life = np.zeros(1, np.int64), 0
+        self.lock = np.zeros(1, np.int64)
+        self.life = 0
         self.met = False
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
         self._unused = set[int]()
-        self._title, self._has_name = "", False
+        self._title = ""
+        self._has_name = False
 
     def serve(self, comm: MPI.Intracomm) -> None:
         """Belong to a communicator; collective."""
-        self.native, self.life = plain(comm), self.life + 1
-        self._title, self._has_name = title_of(comm), True
+        self.native = plain(comm)
+        self.life += 1
+        self._title = title_of(comm)
+        self._has_name = True
         self.counts_in_flight = not self.has_gpus  # calls on GPU arrays have message contexts of their own
         for one in self.message_contexts:
             one.log.serve()
@@ -135,7 +142,8 @@ class Resources(ContextPool):
 
     def forget_name(self) -> None:
         """Keep the name for texts: the communicator is about to be freed."""
-        self._title, self._has_name = self.title, False
+        self._title = self.title
+        self._has_name = False
 
     def form(self, index: int) -> Form:
         """Return the form in which a program calls what runs on a message context."""
@@ -269,7 +277,7 @@ class Resources(ContextPool):
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:
             unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
-        self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
+        self._agreed = [one for one, everywhere in zip(self._persistent, unused) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
         wanted = min(max(_AT_ONCE, 2 * len(self._agreed)), _MOST_AT_ONCE) if self._persistent else 1
         missing = wanted - len(self._agreed)
@@ -308,7 +316,8 @@ class CommunicatorCalls(CollectiveOwner):
 
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources.rank, resources.nranks)
-        self.resources, self.caller = resources, resources.caller
+        self.resources = resources
+        self.caller = resources.caller
         self.kept: dict[type, Any] = {}
 
     def refusal(self) -> Exception:

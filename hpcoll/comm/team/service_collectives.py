@@ -30,10 +30,7 @@ BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, Messa
 
 _BYTE = np.dtype(np.uint8)
 # few rounds, on any number of nodes
-_ALGORITHMS = {
-    "allreduce": "recursive_doubling",
-    "allgather": "circulant",
-}
+_ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}
 _WHOLE = 1 << 30  # bytes of a segment
 _FEW = (
     64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait
@@ -52,7 +49,9 @@ class ServiceCollectives:
     """
 
     def __init__(self, nranks: int, message_context: MessageContext, build: BuildEngine) -> None:
-        self._nranks, self._message_context, self._build = nranks, message_context, build
+        self._nranks = nranks
+        self._message_context = message_context
+        self._build = build
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[Call, HostEngine]] = {}
         self._numbers: dict[Purpose, tuple[np.ndarray, np.ndarray]] = {}
@@ -132,12 +131,13 @@ class ServiceCollectives:
     def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
         """Return every rank's object; arguments as of `everywhere`."""
         pickled = MPI.pickle.dumps(mine)
-        length, lengths = np.array([len(pickled)], np.int64), np.empty(self._nranks, np.int64)
+        length = np.array([len(pickled)], np.int64)
+        lengths = np.empty(self._nranks, np.int64)
         self.gather(length, lengths, purpose, what)
         room = int(lengths.max())
         every = np.empty((self._nranks, room), np.uint8)
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
-        return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
+        return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist())]
 
     def gather_again(
         self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: Callable[[], str]
@@ -169,7 +169,8 @@ class ServiceCollectives:
         if purpose in self._numbers:
             one, every = self._numbers.pop(purpose)
         else:
-            one, every = np.empty(1, np.int64), np.empty(self._nranks, np.int64)
+            one = np.empty(1, np.int64)
+            every = np.empty(self._nranks, np.int64)
         one[0] = mine
         self.gather_again(one, every, purpose, what)
         numbers: list[int] = every.tolist()
@@ -227,7 +228,8 @@ class ServiceCollectives:
 
     def _comparer(self, message_context: MessageContext) -> tuple[HostEngine, Call]:
         """Return an engine that sends all ranks of a message context a byte, and receives theirs."""
-        one, every = np.zeros(1, np.uint8), np.empty(self._nranks, np.uint8)
+        one = np.zeros(1, np.uint8)
+        every = np.empty(self._nranks, np.uint8)
         call = Call("allgather", one.ctypes.data, every.ctypes.data, 1, _BYTE, keep=(one, every))
         algorithm = "direct" if self._nranks <= _FEW else _ALGORITHMS["allgather"]
         engine = self._build(Choice(algorithm, _WHOLE, ""), (), Account(), call, message_context)
@@ -244,7 +246,8 @@ class ServiceCollectives:
         key = call.collective, purpose
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
-        plan, call = self._plans[key], call._replace(purpose=purpose)
+        plan = self._plans[key]
+        call = call._replace(purpose=purpose)
         self._message_context.log.note_service()
         engine, status = plan.run(self._message_context, call)
         self._end(call, engine, status, purpose, what, limit_s)
@@ -278,7 +281,8 @@ class ServiceCollectives:
             raise
 
     def _plan(self, collective: str, purpose: Purpose) -> Plan:
-        algorithm, account = _ALGORITHMS[collective], Account()
+        algorithm = _ALGORITHMS[collective]
+        account = Account()
         choice = Choice(algorithm, _WHOLE, "")
         plan = Plan(
             purpose.text, algorithm, account, lambda call, on: self._build(choice, (), account, call, on)

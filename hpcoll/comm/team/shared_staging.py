@@ -31,7 +31,10 @@ class StagingLease:
     __slots__ = ("ended", "gpu", "idle", "owner", "wanted")
 
     def __init__(self, owner: object, gpu: object) -> None:
-        self.owner, self.gpu, self.ended, self.wanted = owner, gpu, 0, False
+        self.owner = owner
+        self.gpu = gpu
+        self.ended = 0
+        self.wanted = False
         self.idle: MessageContext | None = None
 
     def end(self, message_context: MessageContext) -> None:
@@ -75,9 +78,11 @@ class SharedStaging:
             least_and_most = np.stack([ended, -ended])
             comm.Allreduce(MPI.IN_PLACE, least_and_most, MPI.MIN)
             with self._changing:
-                for one, least, most in zip(self._all, *least_and_most.tolist(), strict=True):
+                for one, least, most in zip(self._all, *least_and_most.tolist()):
                     if least == -most != _BUSY and one.idle is not None:
-                        found, one.owner, one.idle = one.idle, owner, None
+                        found = one.idle
+                        one.owner = owner
+                        one.idle = None
                         return one, found
             return None
         finally:

@@ -48,11 +48,8 @@ FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
-# attempts in which they keep their order, and the share of later ones in which they do not
-_IN_TURN, _ANYWAY = (
-    3,
-    0.25,
-)
+_IN_TURN = 3  # attempts in which they keep their order
+_ANYWAY = 0.25  # share of later ones in which they do not
 
 
 class Team:
@@ -101,13 +98,14 @@ class Team:
         all_share: bool,
         may_part: bool,
     ) -> None:
-        self.number, self.rank, self.nranks, self.world_ranks = (
-            number,
-            comm.Get_rank(),
-            comm.Get_size(),
-            world_ranks,
-        )
-        self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self.number = number
+        self.rank = comm.Get_rank()
+        self.nranks = comm.Get_size()
+        self.world_ranks = world_ranks
+        self.alive = 0
+        self.used = 0
+        self.lock = threading.Lock()
+        self._indices = count()
         self.uses_mpi = self.failed = False
         self._waiting: list[int] = []  # communicators that want to be `alone`
         self.channel = Channel()
@@ -127,7 +125,8 @@ class Team:
         with self._together():
             self._meet(may_part=may_part)
         self.has_gpus = any(one.has_gpu for one in self.processes)
-        self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
+        self.asked_mixed = mixed
+        self.mixed = mixed or not all(one.has_gpu for one in self.processes)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
             peers = [rank for rank in range(self.nranks) if rank != self.rank]
@@ -170,7 +169,8 @@ class Team:
                 "shared memory of this node: files of memory alone (memfd), because %s makes none without a name",
                 FOLDER,
             )
-        shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
+        shares = self._stock[0].rings is not None
+        near = self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         if (
@@ -191,7 +191,8 @@ class Team:
 
     def message_contexts(self) -> list[MessageContext]:
         """Return the message contexts of a further communicator; collective, while this thread is `alone`."""
-        found, self._stock = self._stock, []
+        found = self._stock
+        self._stock = []
         with self._together():
             return found or self.new_message_contexts(CALLS_AT_ONCE)
 
