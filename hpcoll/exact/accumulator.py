@@ -112,16 +112,12 @@ class ExactAccumulator:
         Raises:
             ArgumentError: It has another shape, or one of the two is complex.
         """
-        if (
-            not isinstance(other, ExactAccumulator)
-            or other.shape != self.shape
-            or other._is_complex != self._is_complex
-        ):
-            got = (
-                f"{other.dtype} of shape {other.shape}"
-                if isinstance(other, ExactAccumulator)
-                else type(other).__name__
-            )
+        got = type(other).__name__
+        alike = False
+        if isinstance(other, ExactAccumulator):
+            got = f"{other.dtype} of shape {other.shape}"
+            alike = (other.shape, other._is_complex) == (self.shape, self._is_complex)
+        if not alike:
             raise ArgumentError(
                 f"merge needs an accumulator like this one, {self.dtype} of shape {self.shape}, got {got}"
             )
@@ -144,11 +140,9 @@ class ExactAccumulator:
         return self._sums.rounded(wanted).reshape(self.shape)[()]
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self.__getstate__() == other.__getstate__()
-            if isinstance(other, ExactAccumulator)
-            else NotImplemented
-        )
+        if not isinstance(other, ExactAccumulator):
+            return NotImplemented
+        return self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> tuple[Any, ...]:
         words, window = self._sums.least()

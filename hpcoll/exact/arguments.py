@@ -21,9 +21,8 @@ def exact_array(x: Any) -> Array:
     try:
         on_gpu = device_array(x)
         found: Array = np.asarray(x) if on_gpu is None else on_host(on_gpu)
-    except (
-        Exception
-    ) as error:  # whatever an object raises that is asked for its elements: the other ranks have to be told
+    except Exception as error:
+        # whatever an object raises that is asked for its elements: the other ranks have to be told
         raise like(error, f"exact sums need an array that can be read: {error}") from error
     if np.ma.isMaskedArray(x):
         raise ArgumentTypeError("exact sums need an array without a mask, got a masked one")

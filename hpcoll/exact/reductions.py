@@ -40,6 +40,11 @@ class _Operand(NamedTuple):
         """True for integers and bool."""
         return self.dtype.kind in "biu"
 
+    @property
+    def floating(self) -> np.dtype:
+        """The element type; float64 for integers."""
+        return np.dtype(np.float64) if self.is_integer else self.dtype
+
 
 def exact_sum(comm: Any, x: Any, axis: Axis = None) -> Any:
     """Return the correctly rounded sum of a distributed array's elements: the same bits however it is cut; collective.
@@ -90,7 +95,7 @@ def exact_mean(comm: Any, x: Any, axis: Axis = None) -> Any:
     """
     operand, sums = _prepared("exact_mean", comm, x, axis)
     sums.add(operand.array, operand.axes)
-    return _result(comm, sums, operand.kept, lambda: sums.means(_floating(operand.dtype)))
+    return _result(comm, sums, operand.kept, lambda: sums.means(operand.floating))
 
 
 def exact_norm(comm: Any, x: Any, axis: Axis = None) -> Any:
@@ -114,13 +119,7 @@ def exact_norm(comm: Any, x: Any, axis: Axis = None) -> Any:
     """
     operand, sums = _prepared("exact_norm", comm, x, axis, power=2)
     sums.add_squares(operand.array, operand.axes)
-    dtype = _floating(operand.dtype)
-    return _result(
-        comm,
-        sums,
-        operand.kept,
-        lambda: sums.roots(np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype),
-    )
+    return _result(comm, sums, operand.kept, lambda: sums.roots(operand.floating))
 
 
 def exact_dot(comm: Any, x: Any, y: Any) -> Any:
@@ -172,7 +171,9 @@ def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple
     operand = _Operand(np.empty(0), (0,))
     window = UNITS
     try:
-        operand = _operand(x, axis)
+        array = exact_array(x)
+        ndim = len(array.shape)
+        operand = _Operand(array, tuple(range(ndim)) if axis is None else sorted_axes(axis, ndim))
     except ArgumentError as error:
         problem = f"{name}: {error}"
     else:
@@ -191,12 +192,6 @@ def _prepared(name: str, comm: Any, x: Any, axis: Axis, power: int = 1) -> tuple
     return operand, sums
 
 
-def _operand(x: Any, axis: Axis) -> _Operand:
-    array = exact_array(x)
-    ndim = len(array.shape)
-    return _Operand(array, tuple(range(ndim)) if axis is None else sorted_axes(axis, ndim))
-
-
 def _result(comm: Any, sums: ExactSums, shape: tuple[int, ...], rounded: Callable[[], Array]) -> Any:
     if comm is not None:
         sums.sum_over(comm)
@@ -211,7 +206,3 @@ def _summed(comm: Any, partial: Any) -> Any:
 
         comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
     return total[()]
-
-
-def _floating(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.float64) if dtype.kind in "biu" else dtype

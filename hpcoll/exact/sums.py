@@ -100,7 +100,7 @@ class ExactSums:
 
     def roots(self, dtype: np.dtype) -> Array:
         """Return the square roots of sums of squares, rounded."""
-        return roots(self._counted(self.words[0]), self.window, dtype)
+        return roots(self._counted(self.words[0]), self.window, _real(dtype))
 
     def _counted(self, words: Array) -> Array:
         if self.count == 0:

@@ -28,10 +28,8 @@ def exchanges(shape: Sequence[int], widths: Widths, *, corners: bool) -> Iterato
         # ghost layers before a block are filled by what goes upwards
         layers = [pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths) if step]
         if across and (corners or across == 1) and all(layers):
-            both = [_along(*one) for one in zip(towards, shape, widths)]
-            yield SideExchange(
-                towards, tuple(sent for sent, _ in both), tuple(received for _, received in both)
-            )
+            sent, received = zip(*(_along(*one) for one in zip(towards, shape, widths)))
+            yield SideExchange(towards, sent, received)
 
 
 def _along(step: int, n: int, widths: tuple[int, int]) -> tuple[slice, slice]:
@@ -39,11 +37,9 @@ def _along(step: int, n: int, widths: tuple[int, int]) -> tuple[slice, slice]:
     low, high = widths
     if step == 0:
         return slice(low, n - high), slice(low, n - high)
-    return (
-        (slice(low, low + high), slice(n - high, n))
-        if step < 0
-        else (slice(n - high - low, n - high), slice(0, low))
-    )
+    if step < 0:
+        return slice(low, low + high), slice(n - high, n)
+    return slice(n - high - low, n - high), slice(0, low)
 
 
 def owned_part(shape: Sequence[int], widths: Widths) -> Part:
@@ -65,7 +61,7 @@ def rim_parts(shape: Sequence[int], widths: Widths) -> list[Part]:
     """Return parts that make the owned points together with the inner part; no point is in two of them."""
     owned = owned_part(shape, widths)
     inner = inner_part(shape, widths)
-    found = list[Part]()
+    found = []
     for axis, (whole, within) in enumerate(zip(owned, inner)):
         for edge in (slice(whole.start, within.start), slice(within.stop, whole.stop)):
             if edge.start < edge.stop:

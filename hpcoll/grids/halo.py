@@ -15,7 +15,7 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.agreement import agreed_block
-from hpcoll.grids.ghost_layers import Part, exchanges, inner_part, owned_part, rim_parts
+from hpcoll.grids.ghost_layers import exchanges, inner_part, owned_part, rim_parts
 from hpcoll.grids.transfers import PartsInPlace, StagedParts
 
 
@@ -76,10 +76,10 @@ class Halo:
         self.owned = owned_part(shape, widths)
         self.inner = inner_part(shape, widths)
         self.rim = rim_parts(shape, widths)
-        sources = list[int]()
-        targets = list[int]()
-        received = list[Part]()
-        sent = list[Part]()
+        sources = []
+        targets = []
+        received = []
+        sent = []
         for one in exchanges(shape, widths, corners=block.corners):
             steps = [one.towards[axis] for axis in block.axes]
             if (target := _neighbour(comm, steps, 1)) != MPI.PROC_NULL:
@@ -89,9 +89,8 @@ class Halo:
                 sources.append(source)
                 received.append(one.received)
         self.nbytes = sum(self.array[part].nbytes for part in sent)
-        plain = (
-            comm if isinstance(comm, Communicator) else Communicator(comm)
-        ).Split()  # of Open MPI, a grid's graph would be a grid, too
+        # of Open MPI, a grid's graph would be a grid, too
+        plain = (comm if isinstance(comm, Communicator) else Communicator(comm)).Split()
         self._graph = plain.Create_dist_graph_adjacent(sources, targets)
         plain.Free()
         transfer: Any = PartsInPlace if isinstance(self.array, np.ndarray) else StagedParts
@@ -135,12 +134,12 @@ class Halo:
         if self._graph == MPI.COMM_NULL:
             raise ArgumentError(f"rank {self._rank}: Halo needs to be in use, was freed")
         if self._running != running:
-            expected, got = (
-                ("start before wait", "wait alone")
+            wrong = (
+                "start before wait, got wait alone"
                 if running
-                else ("wait before the next start", "two starts")
+                else "wait before the next start, got two starts"
             )
-            raise ArgumentError(f"rank {self._rank}: Halo needs {expected}, got {got}")
+            raise ArgumentError(f"rank {self._rank}: Halo needs {wrong}")
 
     def free(self) -> None:
         """Wait for an exchange that runs, and give back what MPI keeps for it; collective. The array stays."""

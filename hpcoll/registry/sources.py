@@ -7,7 +7,8 @@ registered: looking takes some 70 ms. The model chooses among rows of files and 
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +25,8 @@ GROUP = "hpcoll.algorithms"  # of entry points: modules that register when they 
 _PACKAGE = "an installed package"
 _MOST_NBYTES = 64 << 20  # of a file
 _read: dict[Path, tuple[Algorithm, ...]] = {}  # rows of the files that were read
-_origins: dict[
-    str, str
-] = {}  # by key, of rows that are not the program's: the file with a digest, or `_PACKAGE`
+# by key, of rows that are not the program's: the file with a digest, or `_PACKAGE`
+_origins: dict[str, str] = {}
 
 
 def read_files(value: str) -> tuple[Algorithm, ...]:
@@ -48,23 +48,27 @@ def read_file(path: Path) -> tuple[Algorithm, ...]:
         if reader is None:
             raise ArgumentError(f"{shown(path)}: expected a name that ends with {' or '.join(READERS)}")
         text = _content(path)
-        before = registered()
-        try:
+        with _registering(f"{path.name} with content {_digest(text)}") as rows:
             reader(where, text)
-        except BaseException:
-            _forget(registered()[len(before) :])
-            raise
-        rows = registered()[len(before) :]
         if not rows:
             raise ArgumentError(f"{shown(path)}: registers no algorithm")
-        _origins.update(dict.fromkeys((row.key for row in rows), f"{path.name} with content {_digest(text)}"))
-        _read[where] = rows
+        _read[where] = tuple(rows)
     return _read[where]
 
 
-def _forget(rows: tuple[Algorithm, ...]) -> None:
-    for row in rows:
-        del CATALOGUE[row.key]
+@contextmanager
+def _registering(origin: str) -> Iterator[list[Algorithm]]:
+    """Note where the rows come from that are registered meanwhile, and yield the list that has them then; none stays after an error."""
+    before = len(registered())
+    rows: list[Algorithm] = []
+    try:
+        yield rows
+    except BaseException:
+        for row in registered()[before:]:
+            del CATALOGUE[row.key]
+        raise
+    rows += registered()[before:]
+    _origins.update((row.key, origin) for row in rows)
 
 
 def shown(path: Path) -> str:
@@ -143,15 +147,13 @@ def read_packages() -> None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
-        before = registered()
         try:
-            point.load()
+            with _registering(_PACKAGE):
+                point.load()
         except Exception as error:
-            _forget(registered()[len(before) :])
             raise ArgumentError(
                 f"entry point {point.name} of {GROUP} ({point.value}): {_in_words(error)}"
             ) from None
-        _origins.update(dict.fromkeys((row.key for row in registered()[len(before) :]), _PACKAGE))
 
 
 def read_all() -> None:

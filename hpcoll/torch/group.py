@@ -1,9 +1,8 @@
 """The process group of torch.distributed that runs on a `Communicator`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
 from hpcoll.torch import operations
 from hpcoll.torch.futures import Depths
-from hpcoll.torch.messages import MonitoredBarrier, begin_receive, begin_send
+from hpcoll.torch.messages import MonitoredBarrier, begin_message
 from hpcoll.torch.operations import Me, Tensors, TorchOperation, add_up
 from hpcoll.torch.rendezvous import check_world
 from hpcoll.torch.work import Work
@@ -145,9 +144,8 @@ class Group(dist.ProcessGroup):
         requests = [request for request, _ in begun]
         stores = [store for _, store in begun if store]
         asked_s = opts.timeout.total_seconds()
-        return self._under_way(
-            what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths
-        )
+        limit_s = asked_s if asked_s > 0 else self._limit_s
+        return self._under_way(what, limit_s, tensors, requests, stores, self._depths)
 
     def _under_way(self, what: str, limit_s: float, tensors: Tensors, *rest: Any) -> Work:
         work = Work(f"rank {self._me.rank}: {what}", limit_s, tensors, *rest)
@@ -163,12 +161,8 @@ class Group(dist.ProcessGroup):
                 for one in tensors:
                     add_up(here.comm, one, opts.reduceOp)
             return Work("all_reduce", self._limit_s, tensors)
-        return self._run(
-            "all_reduce",
-            tensors,
-            opts,
-            *(operations.allreduce(self._me, one, opts.reduceOp) for one in tensors),
-        )
+        every = (operations.allreduce(self._me, one, opts.reduceOp) for one in tensors)
+        return self._run("all_reduce", tensors, opts, *every)
 
     def reduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine tensors at the root."""
@@ -177,12 +171,8 @@ class Group(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Send the root's tensors to all ranks."""
-        return self._run(
-            "broadcast",
-            tensors,
-            opts,
-            *(operations.broadcast(self._me, one, opts.rootRank) for one in tensors),
-        )
+        every = (operations.broadcast(self._me, one, opts.rootRank) for one in tensors)
+        return self._run("broadcast", tensors, opts, *every)
 
     def allgather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks, each into a tensor of its own."""
@@ -195,9 +185,8 @@ class Group(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks into one."""
-        return self._run(
-            "all_gather_single", [output], opts, operations.allgather_single(self._me, output, given)
-        )
+        one = operations.allgather_single(self._me, output, given)
+        return self._run("all_gather_single", [output], opts, one)
 
     def all_gather_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Gather several tensors, each into one."""
@@ -206,10 +195,8 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Tensors, given: Sequence[Tensors], opts: Any = _OPTIONS) -> Work:
         """Combine tensors, of which each rank gets one."""
-        every = (
-            operations.reduce_scatter(self._me, *pair, opts.reduceOp)
-            for pair in zip(outputs, given, strict=True)
-        )
+        pairs = zip(outputs, given, strict=True)
+        every = (operations.reduce_scatter(self._me, *pair, opts.reduceOp) for pair in pairs)
         return self._run("reduce_scatter", outputs, opts, *every)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
@@ -219,10 +206,8 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine several tensors, of which each rank gets a part."""
-        every = (
-            operations.reduce_scatter_single(self._me, *pair, opts.reduceOp)
-            for pair in zip(outputs, given, strict=True)
-        )
+        pairs = zip(outputs, given, strict=True)
+        every = (operations.reduce_scatter_single(self._me, *pair, opts.reduceOp) for pair in pairs)
         return self._run("reduce_scatter_single_coalesced", outputs, opts, *every)
 
     def alltoall(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
@@ -243,11 +228,9 @@ class Group(dist.ProcessGroup):
 
     def gather_single(self, output: torch.Tensor | None, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
         """Gather the tensors of all ranks one behind the other, at the root."""
-        parts = (
-            []
-            if self._me.rank != opts.rootRank or output is None
-            else [output.view(self._me.nranks, -1).unbind()]
-        )
+        parts = []
+        if self._me.rank == opts.rootRank and output is not None:
+            parts.append(output.view(self._me.nranks, -1).unbind())
         return self.gather(parts, [given], opts)
 
     def gather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
@@ -272,28 +255,23 @@ class Group(dist.ProcessGroup):
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Work:
         """Send a tensor."""
-        return self._message("send", begin_send, tensors, rank, tag)
+        return self._message("Isend", tensors, rank, tag)
 
     def recv(self, tensors: Tensors, rank: int, tag: int) -> Work:
         """Receive a tensor."""
-        return self._message("recv", begin_receive, tensors, rank, tag)
+        return self._message("Irecv", tensors, rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         """Receive a tensor from whichever rank sends one."""
-        return self._message("recv", begin_receive, tensors, MPI.ANY_SOURCE, tag)
+        return self._message("Irecv", tensors, MPI.ANY_SOURCE, tag)
 
-    def _message(self, what: str, begin: Callable[..., Work], tensors: Tensors, rank: int, tag: int) -> Work:
+    def _message(self, method: str, tensors: Tensors, rank: int, tag: int) -> Work:
+        what = method[1:]
         if len(tensors) != 1:
             raise ArgumentError(f"rank {self._me.rank}: {what} needs one tensor, got {len(tensors)}")
         with self._depths.all[0].inside:
-            return begin(
-                self._comm,
-                tensors[0],
-                rank,
-                tag,
-                partial(self._under_way, what, self._limit_s),
-                **_stream(tensors),
-            )
+            begun = begin_message(method, self._comm, tensors[0], rank, tag, **_stream(tensors))
+            return self._under_way(what, self._limit_s, *begun)
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Begin to collect operations that are waited for together."""
@@ -311,12 +289,8 @@ class Group(dist.ProcessGroup):
         """Return a group of some ranks of this one, or None on other ranks; collective over its members."""
         if self._me.rank not in ranks:
             return None
-        made = Group(
-            _communicator(self._comm, ranks),
-            timeout or timedelta(seconds=self._limit_s),
-            self._store,
-            self._order,
-        )
+        limit = timeout or timedelta(seconds=self._limit_s)
+        made = Group(_communicator(self._comm, ranks), limit, self._store, self._order)
         made._set_group_name(group_name)
         return made
 
@@ -352,8 +326,6 @@ def _flat(lists: Sequence[Tensors]) -> list[torch.Tensor]:
 
 def _stream(tensors: Tensors) -> dict[str, int]:
     """Return the keyword that orders a call on GPUs by the current stream."""
-    return (
-        {"stream": torch.cuda.current_stream(tensors[0].device).cuda_stream}
-        if tensors and tensors[0].is_cuda
-        else {}
-    )
+    if not tensors or not tensors[0].is_cuda:
+        return {}
+    return {"stream": torch.cuda.current_stream(tensors[0].device).cuda_stream}

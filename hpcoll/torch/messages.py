@@ -2,8 +2,6 @@
 
 import time
 import zlib
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,37 +10,25 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.requests.progress_thread import board
-from hpcoll.torch.tensors import array_of, contiguous
-from hpcoll.torch.work import Work, ended_within
+from hpcoll.torch.tensors import Store, array_of, contiguous
+from hpcoll.torch.work import ended_within
 
 _BARRIER_TAG = 0  # torch's tags are moved up by one
 _NAP_S = 1e-3
 _CALL_BITS = 31
 
 
-def begin_send(
-    comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any
-) -> Work:
-    """Send a tensor."""
-    flat, _ = contiguous(tensor, filled=False)
-    array = array_of(flat)
-    return work([flat], [comm.Isend(array, rank, _tag(comm, tag), **stream)])
-
-
-def begin_receive(
-    comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any
-) -> Work:
-    """Receive a tensor of as many elements, or fewer."""
-    flat, store = contiguous(tensor, filled=True)
-    array = array_of(flat)
-    return work([tensor], [comm.Irecv(array, rank, _tag(comm, tag), **stream)], [store] if store else [])
-
-
-def _tag(comm: Communicator, tag: int) -> int:
+def begin_message(
+    method: str, comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, **stream: int
+) -> tuple[list[torch.Tensor], list[MPI.Request], list[Store]]:
+    """Begin an ``Isend`` of a tensor, or an ``Irecv`` of as many elements or fewer; return what `Work` takes."""
+    received = method == "Irecv"
+    flat, store = contiguous(tensor, filled=received)
     most: int = comm.Get_attr(MPI.TAG_UB)  # type: ignore[assignment]
     if not 0 <= tag < most:
         raise ArgumentError(f"rank {comm.rank}: a tag must be at least 0 and less than {most}, got {tag}")
-    return tag + 1
+    request = getattr(comm, method)(array_of(flat), rank, tag + 1, **stream)
+    return [tensor if received else flat], [request], [store] if store else []
 
 
 class MonitoredBarrier:

@@ -63,12 +63,10 @@ class TorchOperation(NamedTuple):
 
     method: str
     arguments: tuple[Any, ...]  # positional ones
-    store: Store | None = (
-        None  # copies the result to tensors that have gaps or lie apart; None where it is there already
-    )
-    near: "Callable[[], TorchOperation] | None" = (
-        None  # makes it with copies of tensors that lie too far apart for the MPI library
-    )
+    # copies the result to tensors that have gaps or lie apart; None where it is there already
+    store: Store | None = None
+    # makes it with copies of tensors that lie too far apart for the MPI library
+    near: "Callable[[], TorchOperation] | None" = None
 
     def begin(self, comm: Communicator, order: str | None, **stream: int) -> tuple[MPI.Request, Store | None]:
         """Return the request, and the function that stores the result once it has ended; ``order`` is that of reductions."""
@@ -98,6 +96,11 @@ def _combining(me: Me, op: Any, flat: torch.Tensor, store: Store | None) -> tupl
     return operator_for(op, flat.dtype), store
 
 
+def _sent(tensor: torch.Tensor) -> Any:
+    """Return a tensor as an array that is sent."""
+    return array_of(contiguous(tensor, filled=False)[0])
+
+
 def allreduce(me: Me, tensor: torch.Tensor, op: Any) -> TorchOperation:
     """Return an allreduce in place."""
     flat, store = contiguous(tensor, filled=True, combined=True)
@@ -125,24 +128,24 @@ def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True
     _check_list(me, outputs, given, "all_gather", "output")
     sizes = [one.numel() for one in outputs]
     _check_size(me, sizes[me.rank], given, f"all_gather's output {me.rank}")
-    sent, _ = contiguous(given, filled=False)
+    sent = _sent(given)
     if not given.is_cuda:
         blocks, store = spread(outputs, sent=False, filled=True, far=far)
         near = partial(allgather, me, outputs, given, far=False) if far else None
-        return TorchOperation("Iallgatherv", (array_of(sent), blocks), store, near)
+        return TorchOperation("Iallgatherv", (sent, blocks), store, near)
     flat, store = joined(outputs, sent=False, filled=True)
     if len(set(sizes)) == 1:
-        return TorchOperation("Iallgather", (array_of(sent), array_of(flat)), store)
-    return TorchOperation("Iallgatherv", (array_of(sent), (array_of(flat), sizes)), store)
+        return TorchOperation("Iallgather", (sent, array_of(flat)), store)
+    return TorchOperation("Iallgatherv", (sent, (array_of(flat), sizes)), store)
 
 
 def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> TorchOperation:
     """Return an allgather into one output."""
     _check_types(me, output, given, "all_gather_single")
     _check_size(me, output.numel(), given, "all_gather_single's output", me.nranks)
-    sent, _ = contiguous(given, filled=False)
+    sent = _sent(given)
     flat, store = contiguous(output, filled=True)
-    return TorchOperation("Iallgather", (array_of(sent), array_of(flat)), store)
+    return TorchOperation("Iallgather", (sent, array_of(flat)), store)
 
 
 def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> TorchOperation:
@@ -182,8 +185,8 @@ def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> T
         )
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = joined(outputs, sent=False, filled=True)
-    counts = [one.numel() for one in given], [one.numel() for one in outputs]
-    return TorchOperation("Ialltoallv", ((array_of(sent), counts[0]), (array_of(flat), counts[1])), store)
+    spec = (array_of(sent), [one.numel() for one in given])
+    return TorchOperation("Ialltoallv", (spec, (array_of(flat), [one.numel() for one in outputs])), store)
 
 
 def alltoall_single(
@@ -191,26 +194,25 @@ def alltoall_single(
 ) -> TorchOperation:
     """Return an alltoall of rows: as many from and to each rank as the sizes say, or equally many without sizes."""
     _check_types(me, output, given, "all_to_all_single")
-    sent, _ = contiguous(given, filled=False)
+    sent = _sent(given)
     flat, store = contiguous(output, filled=True)
-    arrays = array_of(sent), array_of(flat)
     if not output_sizes and not input_sizes and given.numel() == output.numel():
         _rows(me, given, (), "input")
-        return TorchOperation("Ialltoall", arrays, store)
+        return TorchOperation("Ialltoall", (sent, array_of(flat)), store)
     counts = _rows(me, given, input_sizes, "input"), _rows(me, output, output_sizes, "output")
-    return TorchOperation("Ialltoallv", ((arrays[0], counts[0]), (arrays[1], counts[1])), store)
+    return TorchOperation("Ialltoallv", ((sent, counts[0]), (array_of(flat), counts[1])), store)
 
 
 def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> TorchOperation:
     """Return a gather; only the root has outputs, of equal sizes."""
-    sent, _ = contiguous(given, filled=False)
+    sent = _sent(given)
     if me.rank != root:
-        return TorchOperation("Igather", (array_of(sent), None, root))
+        return TorchOperation("Igather", (sent, None, root))
     _check_list(me, outputs, given, "gather", "output")
     for at, one in enumerate(outputs):
         _check_size(me, one.numel(), given, f"gather's output {at}")
     flat, store = joined(outputs, sent=False, filled=True)
-    return TorchOperation("Igather", (array_of(sent), array_of(flat), root), store)
+    return TorchOperation("Igather", (sent, array_of(flat), root), store)
 
 
 def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOperation:
@@ -292,6 +294,5 @@ def _gathered(comm: Communicator, rows: torch.Tensor, counts: np.ndarray) -> tor
     """Return the rows of all ranks, of which each has ``counts``."""
     every = torch.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
     width = math.prod(rows.shape[1:])
-    sent, filled = (array_of(contiguous(one, filled=False)[0]) for one in (rows, every))
-    comm.Allgatherv(sent, (filled, (counts * width).tolist()))
+    comm.Allgatherv(_sent(rows), (_sent(every), (counts * width).tolist()))
     return every

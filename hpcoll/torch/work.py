@@ -74,14 +74,8 @@ class Work(dist.Work):
         tensors = [one for work in works for one in work._tensors]
         requests = [one for work in works for one in work._requests]
         stores = [one for work in works for one in work._stores]
-        return cls(
-            what,
-            limit_s,
-            tensors,
-            requests,
-            stores,
-            next((work._depths for work in works if work._depths), None),
-        )
+        depths = next((work._depths for work in works if work._depths), None)
+        return cls(what, limit_s, tensors, requests, stores, depths)
 
     def turn(self, limit_s: float) -> bool:
         """Wait for its end, but no longer than a limit, finish it where it has ended, and say whether it has."""
@@ -138,11 +132,9 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it is done; DistBackendError where that is not within ``timeout``, the group's if zero, or the MPI library failed."""
-        end = (
-            time.monotonic() + timeout.total_seconds()
-            if timeout and timeout.total_seconds() > 0
-            else self._end
-        )
+        end = self._end
+        if timeout and timeout.total_seconds() > 0:
+            end = time.monotonic() + timeout.total_seconds()
         while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
             if time.monotonic() > end:
                 text = f"{self._what}: it did not end within the timeout of {timeout.total_seconds():g} s"

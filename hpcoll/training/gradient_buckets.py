@@ -33,12 +33,9 @@ class Bucket:
         self.members = members
         count = sum(array.size for array in members.values())
         first = next(iter(members.values()))
-        self.flat = as_array(comm.empty(count, first.dtype, device_of(first)))
-        self.wire = (
-            self.flat
-            if wire is None or wire == first.dtype
-            else as_array(comm.empty(count, wire, device_of(first)))
-        )
+        self.flat = self.wire = as_array(comm.empty(count, first.dtype, device_of(first)))
+        if wire is not None and wire != first.dtype:
+            self.wire = as_array(comm.empty(count, wire, device_of(first)))
         self.waits_for = len(members)
 
     def __repr__(self) -> str:
@@ -126,16 +123,10 @@ class GradientBuckets:
     ) -> None:
         nbytes = parse_nbytes(bucket)
         order = None if order is None else order_of(order, comm.rank)
-        settings = {
-            "bucket": nbytes,
-            "mean": mean,
-            "wire": str(wire),
-            "unused": unused,
-            "overlap": overlap,
-            "finite": finite,
-        }
-        settings["order"] = order
-        agreed = agreed_parameters(comm, parameters, settings)
+        settings = dict(
+            bucket=nbytes, mean=mean, wire=str(wire), unused=unused, overlap=overlap, finite=finite
+        )
+        agreed = agreed_parameters(comm, parameters, settings | {"order": order})
         self._comm = comm
         self._how: Any = {"op": AVG if mean else MPI.SUM, "algorithm": algorithm, "order": order}
         self._unused = unused
@@ -146,9 +137,8 @@ class GradientBuckets:
         self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.members}
         views = {name: view for bucket in self.buckets for name, view in bucket.views()}
         self.gradients: dict[str, Any] = {name: views[name] for name in agreed}
-        # inside of `no_sync`; gradients that were accumulated there
-        self._collects = False
-        self._kept = set[str]()
+        self._collects = False  # inside of `no_sync`
+        self._kept = set[str]()  # gradients that were accumulated there
         self._begin()
 
     def __repr__(self) -> str:

@@ -113,14 +113,8 @@ class ParameterServer:
         except ArgumentError as error:
             wrong = str(error)
         layouts = layouts_of(arrays)
-        facts = {
-            "servers": servers and list(servers),
-            "dedicated": dedicated,
-            "mode": mode,
-            "staleness": staleness,
-            "split": split,
-        }
-        agree(comm, wrong, facts, layouts)
+        facts = dict(dedicated=dedicated, mode=mode, staleness=staleness, split=split)
+        agree(comm, wrong, {"servers": servers and list(servers)} | facts, layouts)
         self._comm = comm.Dup()
         self.rank = comm.rank
         self._layouts = layouts
@@ -130,22 +124,26 @@ class ParameterServer:
         self._timeout = timeout
         self._check_nan = check_nan
         self._shards = dict(zip(self.servers, cut_shards(layouts, len(self.servers), split=split)))
-        self._places = {rank: Places(len(self.workers), shard.nbytes) for rank, shard in self._shards.items()}
+        places = {rank: Places(len(self.workers), shard.nbytes) for rank, shard in self._shards.items()}
         self._pulled = self._left = False
         values = {name: comm.bcast(array) for name, array in arrays.items()}
-        self._window = ShardWindow(self._comm, self._places)
+        self._window = ShardWindow(self._comm, places)
         self._server: ShardServer | None = None
         self._client: ShardClient | None = None
         who: dict[str, Any] = {"rank": self.rank, "workers": self.workers, "timeout": timeout}
         if self.rank in self.servers:
-            own = self._places[self.rank], self._shards[self.rank]
             self._server = ShardServer(
-                self._window, *own, optimizer=optimizer, mode=self._mode, bound=staleness or 0, **who
+                self._window,
+                places[self.rank],
+                self._shards[self.rank],
+                values,
+                optimizer=optimizer,
+                mode=self._mode,
+                bound=staleness or 0,
+                **who,
             )
-            self._server.publish_initial(values)
-            self._window.fence()
         if self.rank in self.workers:
-            self._client = ShardClient(self._window, self._places, self._shards, server=self._server, **who)
+            self._client = ShardClient(self._window, self._shards, server=self._server, **who)
         self.traffic = self._client.traffic if self._client else ShardTraffic()
         self._comm.Barrier()
 
@@ -186,7 +184,7 @@ class ParameterServer:
         """
         client = self._client_for("push")
         arrays = readable(gradients, "gradient", self.rank)
-        check_like(layouts_of(arrays), self._layouts, "gradient", self.rank)
+        check_like(arrays, self._layouts, "gradient", self.rank)
         if self._check_nan:
             check_nan(arrays, self.rank)
         if self._mode == BOUNDED and not self._pulled:
@@ -231,11 +229,11 @@ class ParameterServer:
             into if into is not None else {one.name: np.empty(one.shape, one.dtype) for one in self._layouts}
         )
         arrays, store = writable(given, self.rank)
-        check_like(layouts_of(arrays), self._layouts, "array to pull to", self.rank)
+        check_like(arrays, self._layouts, "array to pull to", self.rank)
         client.pull(
             arrays, granted=promise and self._mode == BOUNDED, applied=promise or self._mode == SYNCHRONOUS
         )
-        self._pulled = self._pulled or promise
+        self._pulled |= promise
         store()
         return dict(given)
 
@@ -317,9 +315,9 @@ class ParameterServer:
             self._client.leave(state)
 
     @property
-    def _closed(self) -> tuple[int, int]:
-        """Rank and displacement of the word by which all ranks decide whether to free the window."""
-        return self.servers[0], self._places[self.servers[0]].word(WindowWord.CLOSED)
+    def _closed(self) -> tuple[int, WindowWord]:
+        """The word by which all ranks decide whether to free the window, and its server."""
+        return self.servers[0], WindowWord.CLOSED
 
     def _all_closed(self) -> bool:
         """Say whether all ranks are ready to free the window; one word decides, so all ranks get the same answer."""

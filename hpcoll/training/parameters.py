@@ -86,15 +86,12 @@ def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array
         raise ArgumentError(
             f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}"
         )
-    found = {
-        name: _readable(array, f"rank {rank}: {what} of parameter {name!r}", rank)
-        for name, array in arrays.items()
-    }
-    for name, array in found.items():
+    found = {}
+    for name, given in arrays.items():
+        subject = f"rank {rank}: {what} of parameter {name!r}"
+        found[name] = array = _readable(given, subject, rank)
         if array.dtype.kind in _NO_NUMBERS or array.dtype.names:
-            raise ArgumentError(
-                f"rank {rank}: {what} of parameter {name!r} needs floating-point numbers, got {array.dtype}"
-            )
+            raise ArgumentError(f"{subject} needs floating-point numbers, got {array.dtype}")
     return found
 
 
@@ -198,9 +195,9 @@ def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) ->
     return ""
 
 
-def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
+def check_like(arrays: Mapping[str, Array], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
     """Refuse arrays that are not like the parameters; the ArgumentError names the first parameter that differs."""
-    wrong = difference(found, expected)
+    wrong = difference(layouts_of(arrays), expected)
     if wrong:
         raise ArgumentError(f"rank {rank}: {what} {wrong}")
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcoll.training.shard_server import ShardServer, lost_worker
-from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, WindowWord, WorkerWord, culprit
+from hpcoll.training.shard_window import LostRank, ShardWindow, State, WindowWord, WorkerWord, culprit
 from hpcoll.training.shards import Shard
 
 Array = NDArray[Any]
@@ -32,7 +32,7 @@ class ShardTraffic:
 
 
 class ShardClient:
-    """The worker of a rank, with the places and shards of each server, by rank.
+    """The worker of a rank, with the shards of each server, by rank.
 
     ``workers`` are in the order of their words. The server of this rank, if it has one, gets turns while the worker waits. A server that is
     silent for ``timeout`` seconds is given up.
@@ -44,7 +44,6 @@ class ShardClient:
     def __init__(
         self,
         window: ShardWindow,
-        places: dict[int, Places],
         shards: dict[int, Shard],
         *,
         rank: int,
@@ -53,7 +52,6 @@ class ShardClient:
         timeout: float,
     ) -> None:
         self._window = window
-        self._places = places
         self._shards = shards
         self._rank = rank
         self._nworkers = len(workers)
@@ -70,7 +68,7 @@ class ShardClient:
         for server, shard in self._shards.items():
             self._wait(server, WorkerWord.TAKEN, self._pushed)
             shard.pack(gradients, self._scratch[server])
-            self._window.put(server, self._places[server].mailbox(self._worker), self._scratch[server])
+            self._window.put(server, self._worker, self._scratch[server])
             self._write(server, WorkerWord.BASE, self.bases[server])
             self._write(server, WorkerWord.SENT, self._pushed + 1)
             self.traffic.pushed += shard.payload * (server != self._rank)
@@ -84,10 +82,8 @@ class ShardClient:
         ``granted``: wait until the server grants the read; ``applied``: wait until this worker's gradients are applied.
         """
         self._asked += 1
-        for (
-            server,
-            shard,
-        ) in self._shards.items():  # in one order on all ranks, else two could wait for each other
+        # in one order on all ranks, else two could wait for each other
+        for server, shard in self._shards.items():
             if granted:
                 self._write(server, WorkerWord.ASKED, self._asked)
                 self._wait(server, WorkerWord.GRANTED, self._asked)
@@ -102,11 +98,10 @@ class ShardClient:
 
     def _get_whole(self, server: int) -> int:
         """Read a version of a shard, again if the server has meanwhile begun to overwrite it; return the version."""
-        places = self._places[server]
         while True:
-            version = self._window.read(server, places.word(WindowWord.DONE))
-            self._window.get(server, places.copy(version), self._scratch[server])
-            if self._window.read(server, places.word(WindowWord.BEGUN)) <= version + 1:
+            version = self._window.read(server, WindowWord.DONE)
+            self._window.get(server, version, self._scratch[server])
+            if self._window.read(server, WindowWord.BEGUN) <= version + 1:
                 return version
             self.traffic.torn += 1
 
@@ -122,10 +117,9 @@ class ShardClient:
 
     def _has_come(self, first: int, worker: int) -> bool:
         """Say whether a worker is at the barrier or has left."""
-        places = self._places[first]
-        if self._window.read(first, places.worker_word(worker, WorkerWord.MET)) >= self._met:
+        if self._window.read(first, WorkerWord.MET, worker) >= self._met:
             return True
-        return self._window.read(first, places.worker_word(worker, WorkerWord.STATE)) != State.ACTIVE
+        return self._window.read(first, WorkerWord.STATE, worker) != State.ACTIVE
 
     def leave(self, state: int) -> None:
         """Tell all servers that this worker leaves."""
@@ -134,13 +128,12 @@ class ShardClient:
 
     def _write(self, server: int, word: WorkerWord, value: int) -> None:
         """Write a word of this worker."""
-        self._window.write(server, self._places[server].worker_word(self._worker, word), value)
+        self._window.write(server, word, self._worker, value)
 
     def _wait(self, server: int, word: WorkerWord, value: int) -> None:
         """Wait until a word of this worker has reached a value."""
-        displ = self._places[server].worker_word(self._worker, word)
         self._check_alive(server)
-        self._until(server, lambda: self._window.read(server, displ) >= value)
+        self._until(server, lambda: self._window.read(server, word, self._worker) >= value)
 
     def _until(self, server: int, done: Callable[[], bool]) -> None:
         """Wait for a server, and serve meanwhile; `LostRank` where a rank that is waited for is gone."""
@@ -156,7 +149,7 @@ class ShardClient:
                 looked = now
                 self._check_alive(server)
                 before = beat
-                beat = self._window.read(server, self._places[server].word(WindowWord.BEAT))
+                beat = self._window.read(server, WindowWord.BEAT)
                 heard = now if beat != before else heard
                 if now - heard > self._timeout:
                     raise LostRank(
@@ -168,14 +161,13 @@ class ShardClient:
 
     def _check_alive(self, server: int) -> None:
         """Raise `LostRank` if a server is gone, or has given up this worker or one that a synchronous step needs."""
-        places = self._places[server]
-        if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
+        if self._window.read(server, WorkerWord.STATE, self._worker) == State.FAILED:
             text = f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s"
             raise LostRank(text, self._rank)
-        lost = self._window.read(server, places.word(WindowWord.FAILED))
+        lost = self._window.read(server, WindowWord.FAILED)
         if lost:
             raise lost_worker(self._rank, lost - 1)
-        state = self._window.read(server, places.word(WindowWord.STATE))
+        state = self._window.read(server, WindowWord.STATE)
         if state != State.ACTIVE:
             first = culprit(state, server)
             because = f", because rank {first} is gone" if first != server else ""

@@ -61,7 +61,7 @@ def keeps_bound(version: int, bases: Iterable[int], bound: int) -> bool:
 
 
 class ShardServer:
-    """The server of a rank, with the memory of its window, in which a shard has its places.
+    """The server of a rank, with the memory of its window, in which a shard has its places; whole ``parameters`` are its version 0.
 
     ``workers`` are in the order of their words. ``optimizer`` changes a piece of a parameter in place. ``mode`` is SYNCHRONOUS,
     ASYNCHRONOUS or BOUNDED, and ``bound`` the largest staleness of the latter. A worker that is silent for ``timeout`` seconds is given up.
@@ -75,6 +75,7 @@ class ShardServer:
         window: ShardWindow,
         places: Places,
         shard: Shard,
+        parameters: dict[str, Array],
         *,
         rank: int,
         workers: Sequence[int],
@@ -105,13 +106,11 @@ class ShardServer:
         self._last_turn = time.monotonic()
         self._own_worker = workers.index(rank) if rank in workers else -1
         self.staleness = Staleness()
+        shard.pack(parameters, self._copies[0])
+        window.fence()
 
     def _part(self, start: int) -> Array:
         return self._window.memory[start : start + self._shard.nbytes]
-
-    def publish_initial(self, parameters: dict[str, Array]) -> None:
-        """Make version 0 from whole parameters."""
-        self._shard.pack(parameters, self._copies[0])
 
     @property
     def version(self) -> int:

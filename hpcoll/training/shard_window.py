@@ -76,13 +76,11 @@ class Places:
         self.mailboxes = self.copies + 2 * nbytes
         self.total = self.mailboxes + nworkers * nbytes
 
-    def word(self, word: WindowWord) -> int:
-        """Return the displacement of a server's word."""
+    def word(self, word: WindowWord | WorkerWord, worker: int = 0) -> int:
+        """Return the displacement of a server's word, or of one of a worker's."""
+        if isinstance(word, WorkerWord):
+            return (len(WindowWord) + word * self.nworkers + worker) * _WORD_NBYTES
         return word * _WORD_NBYTES
-
-    def worker_word(self, worker: int, word: WorkerWord) -> int:
-        """Return the displacement of a worker's word."""
-        return (len(WindowWord) + word * self.nworkers + worker) * _WORD_NBYTES
 
     def copy(self, version: int) -> int:
         """Return the displacement of the copy that has a version."""
@@ -106,7 +104,10 @@ class LostRank(TransportError):
 
 
 class ShardWindow:
-    """The window over the memory of all servers, always open for passive-target access. Made collectively; ``places`` are by rank."""
+    """The window over the memory of all servers, always open for passive-target access. Made collectively; ``places`` are by rank.
+
+    Words are those of a server, or of a worker at a server.
+    """
 
     def __init__(self, comm: MPI.Intracomm, places: dict[int, Places]) -> None:
         mine = places.get(comm.rank)
@@ -119,6 +120,8 @@ class ShardWindow:
         )
         self.memory[:] = 0
         self._one, self._old, self._expected = (np.zeros(1, np.int64) for _ in range(3))
+        self._given = [self._one, 1, _WORD]
+        self._found = [self._old, 1, _WORD]
         self._win.Lock_all(MPI.MODE_NOCHECK)
         self._win.Sync()
         comm.Barrier()
@@ -134,46 +137,50 @@ class ShardWindow:
         """Order this rank's loads and stores."""
         self._win.Sync()
 
-    def read(self, server: int, displ: int) -> int:
-        """Read a word of a server."""
+    def read(self, server: int, word: WindowWord | WorkerWord, worker: int = 0) -> int:
+        """Read a word."""
+        displ = self._places[server].word(word, worker)
         if server == self._rank:
             self._win.Sync()
             return int(self.memory[displ : displ + _WORD_NBYTES].view(np.int64)[0])
-        self._win.Fetch_and_op([self._one, 1, _WORD], [self._old, 1, _WORD], server, displ, MPI.NO_OP)
+        return self._fetch(server, displ, MPI.NO_OP)
+
+    def _fetch(self, server: int, displ: int, op: MPI.Op) -> int:
+        self._win.Fetch_and_op(self._given, self._found, server, displ, op)
         self._win.Flush(server)
         return int(self._old[0])
 
-    def write(self, server: int, displ: int, value: int) -> None:
-        """Write a word of a server, after all that this rank has put there."""
+    def write(self, server: int, word: WorkerWord, worker: int, value: int) -> None:
+        """Write a word of a worker, after all that this rank has put there."""
         self._one[0] = value
-        self._win.Accumulate([self._one, 1, _WORD], server, [displ, 1, _WORD], MPI.REPLACE)
+        displ = self._places[server].word(word, worker)
+        self._win.Accumulate(self._given, server, [displ, 1, _WORD], MPI.REPLACE)
         self._win.Flush(server)
 
-    def add(self, server: int, displ: int, value: int) -> int:
-        """Add to a word of a server, and return its value before."""
+    def add(self, server: int, word: WindowWord, value: int) -> None:
+        """Add to a word of a server."""
         self._one[0] = value
-        self._win.Fetch_and_op([self._one, 1, _WORD], [self._old, 1, _WORD], server, displ, MPI.SUM)
-        self._win.Flush(server)
-        return int(self._old[0])
+        self._fetch(server, self._places[server].word(word), MPI.SUM)
 
-    def exchange(self, server: int, displ: int, expected: int, value: int) -> bool:
+    def exchange(self, server: int, word: WindowWord, expected: int, value: int) -> bool:
         """Write a word of a server if it has the expected value, and say whether it had."""
         self._one[0] = value
         self._expected[0] = expected
-        self._win.Compare_and_swap(
-            [self._one, 1, _WORD], [self._expected, 1, _WORD], [self._old, 1, _WORD], server, displ
-        )
+        displ = self._places[server].word(word)
+        self._win.Compare_and_swap(self._given, [self._expected, 1, _WORD], self._found, server, displ)
         self._win.Flush(server)
         return int(self._old[0]) == expected
 
-    def put(self, server: int, displ: int, content: Array) -> None:
-        """Write bytes to a server, complete on return."""
-        self._win.Put([content, MPI.BYTE], server, [displ, content.size, MPI.BYTE])
+    def put(self, server: int, worker: int, gradient: Array) -> None:
+        """Write to the mailbox of a worker, complete on return."""
+        displ = self._places[server].mailbox(worker)
+        self._win.Put([gradient, MPI.BYTE], server, [displ, gradient.size, MPI.BYTE])
         self._win.Flush(server)
 
-    def get(self, server: int, displ: int, content: Array) -> None:
-        """Read bytes from a server, complete on return."""
-        self._win.Get([content, MPI.BYTE], server, [displ, content.size, MPI.BYTE])
+    def get(self, server: int, version: int, shard: Array) -> None:
+        """Read the copy that has a version, complete on return."""
+        displ = self._places[server].copy(version)
+        self._win.Get([shard, MPI.BYTE], server, [displ, shard.size, MPI.BYTE])
         self._win.Flush(server)
 
     def free(self) -> None:

@@ -52,7 +52,7 @@ class Shard:
     """
 
     def __init__(self, parts: Sequence[tuple[ShardLayout, int, int]]) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces = []
         end = 0
         for layout, lo, hi in parts:
             dtype = np.dtype(layout.dtype)

@@ -100,7 +100,7 @@ def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int,
 def test_places_do_not_overlap() -> None:
     places = Places(3, 128)
     words = [places.word(word) for word in WindowWord] + [
-        places.worker_word(w, word) for w in range(3) for word in WorkerWord
+        places.word(word, w) for w in range(3) for word in WorkerWord
     ]
     parts = [places.copy(0), places.copy(1), *(places.mailbox(worker) for worker in range(3)), places.total]
     assert len(set(words)) == len(words)

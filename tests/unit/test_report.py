@@ -184,7 +184,7 @@ def test_calls_that_have_ended_are_quoted_as_they_were_called(
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(root=rank // 3), lane=lane, ended=True)
     which = {0: ", in blocking call 1", 1: ", in call 1 in flight", 2: ", in call 2 in flight", 3: ""}[lane]
-    text = difference_text(rows.known(lane), NRANKS, 1, "rows")
+    text = difference_text(rows.known(lane), 1)
     assert text == (
         f"ranks do not call the same{which} on rows:\n  ranks 0-2: {quoted}float64[8], root=0)\n  rank 3: {quoted}float64[8], root=1)"
     )
@@ -194,7 +194,7 @@ def test_segments_that_differ(rows: Communicator) -> None:
     """Are told where nothing else does."""
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(segment=(4096 << 2 * (rank == 3)).bit_length()), ended=True)
-    text = difference_text(rows.known(), NRANKS, 1, "rows")
+    text = difference_text(rows.known(), 1)
     assert "ranks 0-2: Bcast(float64[8], root=0), segments of 4 KiB or more (00)\n  rank 3: " in text
     assert text.endswith(", segments of 16 KiB or more (00)")
 
@@ -203,8 +203,8 @@ def test_sizes_of_blocks_that_differ(rows: Communicator) -> None:
     """Where their sum does not."""
     for rank in range(NRANKS):
         rows.begin(rank, BCAST, ended=True, counted=(17, 18)[rank == 3])
-    assert first_difference(rows.known(), NRANKS, 2) == 1
-    text = difference_text(rows.known(), NRANKS, 1, "rows")
+    assert first_difference(rows.known(), 2) == 1
+    text = difference_text(rows.known(), 1)
     assert text.endswith(": Bcast(float64[8], root=0), blocks of other sizes (0012)")
 
 
@@ -217,7 +217,7 @@ def test_functions_that_differ(rows: Communicator) -> None:
     for rank in range(NRANKS):
         call = Call("allreduce", 0, 0, 8, np.dtype("f8"), ops[rank == 3])
         rows.begin(rank, Signature.of(call, "ring", 1), ended=True, count=8)
-    text = difference_text(rows.known(), NRANKS, 1, "rows")
+    text = difference_text(rows.known(), 1)
     found = re.search(
         r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*\n  rank 3: .*op=a function \((\w{4})\)\)",
         text,
@@ -263,7 +263,7 @@ def test_a_ring_of_many() -> None:
         is_silent=lambda rank: False,
         is_known=lambda rank, anywhere: True,
         status=lambda rank: Status(left="has left"),
-        world_ranks=range(MANY + 1),
+        on=SimpleNamespace(team=SimpleNamespace(world_ranks=range(MANY + 1))),
     )
     text = "; ".join(wait_chain(known, 0, 7))
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")

@@ -6,12 +6,12 @@ import pytest
 from handlers import Alarm, raising
 from slowness import slowed
 
-from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
+from hpcoll.comm.requests.watchdog_thread import WatchdogThread
 
 LIMIT_S = slowed(60)
 
 
-class Waiting(Watched):
+class Waiting:
     """A call in flight that has been so for long."""
 
     begun = 0.0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.comm.context.context import Parts, free
-from hpcoll.comm.team.bootstrap import FIRST_USE, allreduce_in_time, together
+from hpcoll.comm.team.bootstrap import FIRST_USE, combine_in_time, together
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.team import FINALIZE_COMMS, Team, step_aside
 from hpcoll.registry.sources import content, of_program
@@ -47,14 +47,14 @@ class _Offer(NamedTuple):
     parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
-        """Return the offers of all ranks, combined; collective, errors as of `allreduce_in_time`."""
+        """Return the offers of all ranks, combined; collective, errors as of `combine_in_time`."""
         words = bytearray(
             b"".join(
                 word.to_bytes(nbytes, "little", signed=True)
                 for word, nbytes in zip(self, _NBYTES, strict=True)
             )
         )
-        allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, FIRST_USE)
+        combine_in_time(comm, [words, MPI.BYTE])
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(
             *(
@@ -63,7 +63,7 @@ class _Offer(NamedTuple):
             )
         )
         if found.limited:  # others may have given up before this rank came
-            allreduce_in_time(comm, bytearray(1), MPI.BAND, FIRST_USE)
+            combine_in_time(comm, bytearray(1))
         return found
 
 

@@ -40,18 +40,17 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
     """
     row = row_of(beginning.method)
     arguments = beginning.arguments
-    root = beginning.root
-    limit_s = beginning.limit_s
-    root = root if root is None else context.caller.root(root)
+    order = beginning.order
+    root = None if beginning.root is None else context.caller.root(beginning.root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:
-        mine = _said([row.name, root, beginning.order], _named(row.name, root, beginning.order))
+        mine = _said([row.name, root, order], _named(row.name, root, order))
     else:
-        signature = Signature.of(call)._replace(ordered=int(beginning.order is not None))
+        signature = Signature.of(call)._replace(ordered=int(order is not None))
         weight = 0 if call.graph else signed_nbytes(call)  # a rank without neighbours knows no count
         said = [row.name, *signature, counted(call) * weight]
         mine = _said(said, signature.text(call.count), signature.how(said[-1]))
-    _tell(context, _every(context, row.name, mine, limit_s))
+    _tell(context, _every(context, row.name, mine, beginning.limit_s))
 
 
 def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None:
@@ -96,11 +95,10 @@ def _every(
 
 def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     """Raise MismatchError, on all ranks alike, if their calls differ."""
-    different = [
-        one["call"]
-        for at, one in enumerate(calls)
-        if one["call"] not in [other["call"] for other in calls[:at]]
-    ]
+    different = list[Any]()
+    for one in calls:
+        if one["call"] not in different:
+            different.append(one["call"])
     if all(_alike(one, other) for one in different for other in different):
         return
     only_how = len({one["what"] for one in calls}) == 1
@@ -129,8 +127,5 @@ def _alike(one: list[Any], other: list[Any]) -> bool:
         return bool(one[0] == other[0])
     if len(one) == 3:
         return one == other
-    return bool(
-        one[0] == other[0]
-        and one[-1] == other[-1]
-        and Signature(*one[1:-1]).compared == Signature(*other[1:-1]).compared
-    )
+    ours, theirs = (Signature(*said[1:-1]).compared for said in (one, other))
+    return bool(one[0] == other[0] and one[-1] == other[-1] and ours == theirs)

@@ -33,9 +33,8 @@ class ControlMessages:
         self._ntaken = 0
         # messages that all ranks have sent to this one, once all have closed
         self._due = np.zeros(1, np.int64)
-        self._counting: tuple[MPI.Request, np.ndarray] | None = (
-            None  # the collective that finds that out, and its counts
-        )
+        # the collective that finds that out, and its counts
+        self._counting: tuple[MPI.Request, np.ndarray] | None = None
 
     def send(self, rank: int, what: dict[str, Any]) -> None:
         """Begin to send a message."""

@@ -5,12 +5,13 @@ Otherwise a thread answers five times a second, where the MPI library lets sever
 ranks of its node, so that a rank which is stopped, or gone, is known. Nothing travels while all goes well, until ranks end.
 """
 
+import contextlib
 import heapq
 import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
@@ -20,7 +21,6 @@ from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.team.channel import Answer, Channel
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
-from hpcoll.selection.config import log
 
 _NEWS_S = 0.2  # least from one time that others are told who has ended to the next
 _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first, and at most
@@ -54,20 +54,17 @@ class ControlPlane(Channel):
         self._hosts = [one.host for one in on.team.processes]
         self._messages = ControlMessages(on.comm, control_tag())
         self._answer = answer
-        self._answers: dict[
-            tuple[str, int | None, int], Answer
-        ] = {}  # the latest on a message context, and on any
-        self._asked: dict[
-            tuple[str, int, int], tuple[float, float]
-        ] = {}  # when, and how long until the next time
-        self._kept: dict[
-            str, dict[int, Answers]
-        ] = {}  # what was known of this rank on communicators that are gone
-        self._unanswered: dict[
-            int, float
-        ] = {}  # of ranks of which nothing was heard since: when they were asked first
+        # the latest on a message context, and on any
+        self._answers: dict[tuple[str, int | None, int], Answer] = {}
+        # when, and how long until the next time
+        self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}
+        # what was known of this rank on communicators that are gone
+        self._kept: dict[str, dict[int, Answers]] = {}
+        # of ranks of which nothing was heard since: when they were asked first
+        self._unanswered: dict[int, float] = {}
         self._ends: dict[int, Answer] = {}  # of ranks that have ended, what is said of that
-        self._news, self._told_at = list[Answer](), 0.0  # of these, not yet passed on
+        self._news = list[Answer]()  # of these, not yet passed on
+        self._told_at = 0.0
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
         self._over = self._serving = False
         control_planes.append(self)
@@ -75,23 +72,21 @@ class ControlPlane(Channel):
     def add(self, on: Resources) -> None:
         """Serve one more communicator; what is known about those that are gone is forgotten."""
         self.resources[on.key] = on
-        # Copies: for a list of items there are tuples to make, at which other threads may run, and may hear of ranks.
-        self._answers = {
-            about: one for about, one in self._answers.copy().items() if about[0] in self.resources
-        }
-        self._asked = {about: one for about, one in self._asked.copy().items() if about[0] in self.resources}
+        tables: tuple[dict[Any, Any], ...] = (self._answers, self._asked)
+        for known in tables:
+            for about in list(known):  # in one go: other threads may hear of ranks
+                if about[0] not in self.resources:
+                    known.pop(about, None)
         if on.key in self.failed:  # another rank's first call, before this one was ready
-            _set_abort_flag(on)
+            on.set_abort_flag()
 
     def remove(self, key: str) -> None:
         """Forget a communicator; where a call has failed on it, others may still ask what this rank did."""
         with CONTROL_LOCK:
             on = self.resources.get(key)
             if on is not None and on.aborted_by is not None:
-                self._kept[key] = {
-                    one.log.index: self._known(key, one.log.index, on.rank)
-                    for one in on.every_message_context()
-                }
+                lanes = [one.log.index for one in on.every_message_context()]
+                self._kept[key] = {lane: self._known(key, lane, on.rank) for lane in lanes}
             while len(self._kept) > _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self.resources.pop(key, None)
@@ -107,25 +102,16 @@ class ControlPlane(Channel):
         end = self._ends.get(rank)
         if end is None:
             return found
-        calls = [
-            {"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane
-        ]
-        return (
-            found
-            | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf}
-            | (calls[0] if calls else {})
-        )
+        found = found | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf}
+        for index, begun, ended in end["calls"]:
+            if index == lane:
+                found["begun"] = begun, ended, end["when"]
+        return found
 
     def heard_of(self, key: str, lane: int) -> list[int]:
         """Return the ranks of which anything was heard; another thread may be hearing more."""
-        return [
-            *self._ends,
-            *(
-                rank
-                for *about, rank in list(self._answers)
-                if about == [key, lane] and rank not in self._ends
-            ),
-        ]
+        heard = [rank for *about, rank in list(self._answers) if about == [key, lane]]
+        return [*self._ends, *(rank for rank in heard if rank not in self._ends)]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
         """Ask far ranks, and the neighbours of those that are late with an answer."""
@@ -140,11 +126,8 @@ class ControlPlane(Channel):
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
             self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
             late = now - self._unanswered.setdefault(rank, now) >= _AGAIN_S
-            neighbours = (
-                [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank]
-                if late
-                else []
-            )
+            host = self._hosts[rank] if late else None
+            neighbours = [one for one, its in enumerate(self._hosts) if its == host and one != rank]
             for one in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(one, {"ask": [key, lane, rank]})
 
@@ -212,17 +195,12 @@ class ControlPlane(Channel):
                 self._hear(source, what)
         except MPI.Exception as error:  # a rank has failed: the library receives nothing from anybody before it is told that this is known
             if hasattr(self._comm, "Ack_failed") and error.Get_error_class() != MPI.ERR_COMM:
-                self._acknowledge()
+                with contextlib.suppress(MPI.Exception, NotImplementedError):
+                    self._comm.Ack_failed()
         finally:
             self._serving = False
         if self._news and time.monotonic() - self._told_at >= _NEWS_S:
             self._pass_on()
-
-    def _acknowledge(self) -> None:
-        try:
-            self._comm.Ack_failed()
-        except (MPI.Exception, NotImplementedError) as error:
-            log.debug("failures of ranks cannot be acknowledged: %s", error)
 
     def _hear(self, source: int, what: Answer) -> None:
         self._unanswered.pop(source, None)
@@ -260,7 +238,7 @@ class ControlPlane(Channel):
             for rank in self._relays():
                 self._send(rank, {"failed": call.as_json()})
         if on is not None:
-            _set_abort_flag(on)
+            on.set_abort_flag()
 
     def end(self) -> None:
         """Count the messages of all ranks, and send no more."""
@@ -284,8 +262,3 @@ def distances(nranks: int) -> list[int]:
     """
     powers = [_BASE**i for i in range(nranks.bit_length())]
     return [times * power for power in powers for times in range(1, _BASE) if times * power < nranks]
-
-
-def _set_abort_flag(on: Resources) -> None:
-    for one in on.every_message_context():
-        one.log.set_abort_flag(on.rank)

@@ -4,6 +4,7 @@ A program in which no call waits long imports no more of diagnosis than this.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
@@ -53,10 +54,7 @@ class Diagnosis:
     def stalls(self, call: StalledCall, held: bool) -> None:
         """Let the watchdog look at the call."""
         if isinstance(call.owner, CommunicatorCalls):
-            from hpcoll.comm.diagnosis.watchdog import Watchdog
-
-            call.watchdog = call.watchdog or Watchdog(call.owner.resources, call)
-            call.watchdog.look(held=held)
+            _watchdog_over(call, call.owner).look(held=held)
 
     def ends(self, call: StalledCall) -> None:
         """End the watch."""
@@ -76,14 +74,13 @@ class Diagnosis:
         """Tell all ranks, and write the flight record; raise the error that all ranks raise, where a call of the program's stalled."""
         if not isinstance(owner, CommunicatorCalls):
             return
-        from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
-
-        on = owner.resources
         if call is not None:
             if isinstance(error, HpcollError):
-                call.watchdog = call.watchdog or Watchdog(on, call)
-                call.watchdog.explain(error)
+                _watchdog_over(call, owner).explain(error)
             return
+        from hpcoll.comm.diagnosis.watchdog import broadcast_failure
+
+        on = owner.resources
         if isinstance(error, Revoked):
             on.settled = on.settled or (Revoked, str(error))
             broadcast_failure(on, Revoked, str(error))
@@ -97,6 +94,14 @@ class Diagnosis:
             write_record(on.config.record, text)
         if isinstance(error, PeerFailed) and knows_failures():
             end_without_barrier()
+
+
+def _watchdog_over(call: StalledCall, owner: CommunicatorCalls) -> Any:
+    """Return the watchdog over a call, made when first asked for."""
+    from hpcoll.comm.diagnosis.watchdog import Watchdog
+
+    call.watchdog = call.watchdog or Watchdog(owner.resources, call)
+    return call.watchdog
 
 
 def _meet(on: Resources) -> None:
@@ -126,7 +131,7 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
     sought = {rank for rank in ranks if rank >= 0}
-    seen = set[int]()
+    seen = set()
     # of each, what its oldest communicator knows
     teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}
     for on in teams.values():

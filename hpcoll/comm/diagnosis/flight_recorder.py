@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from hpcoll.base.files import write_file
 from hpcoll.base.machine import program_words
+from hpcoll.comm.diagnosis.peer_state import since_1970
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, call_parts
 from hpcoll.comm.status.names import place_text, region_text
@@ -94,8 +95,8 @@ def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) 
                 "seq": number,
                 "lane": lane,
                 "counted": on.counted(found.index, number),
-                "begun": _time(begun),
-                "ended": _time(ended) if ended else None,
+                "begun": since_1970(1e-9 * begun),
+                "ended": since_1970(1e-9 * ended) if ended else None,
                 "state": "ended" if ended else "waiting",
                 "step": wait.step if wait else "",
                 "awaits": list(wait.awaits) if wait else [],
@@ -106,18 +107,14 @@ def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) 
     return calls
 
 
-def _time(nanoseconds: int) -> float:
-    """Seconds since 1970 of a time on the clock that compiled code reads."""
-    return time.time() - 1e-9 * (time.monotonic_ns() - nanoseconds)
-
-
 def record_on_signal(folder: str) -> None:
     """Write a record at each SIGUSR2, if nobody else has asked for that signal."""
     with contextlib.suppress(ValueError):  # not the main thread
         if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, lambda *_: _say(write_record(folder, "SIGUSR2")))
+            signal.signal(signal.SIGUSR2, lambda *_: _record_and_say(folder))
 
 
-def _say(path: Path | None) -> None:
+def _record_and_say(folder: str) -> None:
+    path = write_record(folder, "SIGUSR2")
     if path is not None:
         log.warning("rank %d: its calls are recorded in %s", MPI.COMM_WORLD.rank, path)

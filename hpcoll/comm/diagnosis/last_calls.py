@@ -85,21 +85,13 @@ class _Farewell:
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
         self.every = sorted(every, key=lambda one: one.resources.key)
         on = every[0].resources
-        contexts = [
-            (one.resources.key, at, it)
-            for one in self.every
-            for at, it in enumerate(one.resources.message_contexts)
-        ]
-        well = (
-            well
-            and all(it.idle for *_, it in contexts)
-            and not any(one.closed or one.resources.aborted_by for one in every)
-        )
+        contexts = [(one.resources.key, it) for one in self.every for it in one.resources.message_contexts]
+        ends = well and not any(one.closed or one.resources.aborted_by for one in every)
         keys = zlib.crc32(" ".join(one.resources.key for one in self.every).encode())
-        calls = zlib.crc32(
-            repr([(*about, it.log.ncalls, int(it.log.fields[f.CHAIN])) for *about, it in contexts]).encode()
-        )
+        numbers = [(key, it.log.ncalls, int(it.log.fields[f.CHAIN])) for key, it in contexts]
+        calls = zlib.crc32(repr(numbers).encode())
         share = 1 if on.rank else 1 - on.nranks
+        well = ends and all(it.idle for _, it in contexts)
         self._mine = np.array([not well, share * keys, share * calls], np.int64)
         self._sums = np.zeros(3, np.int64)
         self.on = on
@@ -121,19 +113,13 @@ class _Farewell:
                 while not known.holds_for_all(known.is_known) and time.monotonic() < end:
                     calls.resources.team.channel.serve()
                     time.sleep(_NAP_S)
-                begun = [
-                    found.begun for found in map(known.progress, range(self.on.nranks)) if found is not None
-                ]
-                past = [known.past_call(rank, min(begun)) for rank in range(self.on.nranks)]
-                if max(begun) > min(begun) or any(
-                    it is not None and past[0] is not None and not it.alike(past[0]) for it in past
-                ):
-                    _raise(
-                        calls,
-                        one.log,
-                        "" if mine > min(begun) else _END,
-                        min(begun) + (max(begun) > min(begun)),
-                    )
+                ranks = range(self.on.nranks)
+                begun = [found.begun for found in map(known.progress, ranks) if found is not None]
+                fewest = min(begun)
+                past = [known.past_call(rank, fewest) for rank in ranks]
+                more = max(begun) > fewest
+                if more or any(it and past[0] and not it.alike(past[0]) for it in past):
+                    _raise(calls, one.log, "" if mine > fewest else _END, fewest + more)
         raise MismatchError(
             f"rank {self.on.rank}: ranks have not called the same before the end of the program"
         )
@@ -157,9 +143,8 @@ def compare_far() -> None:
             if one.differs:
                 one.tell()
     except TransportError as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        _let_others_hear(farewells[0].on)
-        _end_job(at_once=RANK_STATUS.status().left != how_it_ends())  # but has called MPI_Finalize
+        # but has called MPI_Finalize
+        _end_job(error, farewells[0].on, at_once=RANK_STATUS.status().left != how_it_ends())
     except MPI.Exception:  # a rank has failed
         return
 
@@ -177,15 +162,19 @@ def compare_all(*, in_mpi: bool) -> None:
         for calls in found:
             compare(calls, "MPI_Finalize" if in_mpi else _END)
     except TransportError as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        _let_others_hear(calls.resources)
-        _end_job(at_once=in_mpi)
+        _end_job(error, calls.resources, at_once=in_mpi)
 
 
-def _let_others_hear(on: Resources) -> None:
-    """Give the other ranks time to raise the error in their next call, or to end: the job's end ends them, too."""
+def _end_job(error: TransportError, on: Resources, *, at_once: bool) -> None:
+    """Print an error, give the other ranks time to raise it in their next call, or to end, and end the job.
+
+    MPI_Abort ends it, where MPI would be finalised: a function that is called at the end cannot set the status.
+    """
+    from mpi4py.run import set_abort_status
+
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
+    sys.excepthook(type(error), error, error.__traceback__)
     known = PeerState(on, on.log)
     end = time.monotonic() + _OTHERS_S
     others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
@@ -194,12 +183,6 @@ def _let_others_hear(on: Resources) -> None:
     ):
         on.team.channel.serve()
         time.sleep(_NAP_S)
-
-
-def _end_job(*, at_once: bool) -> None:
-    """Let MPI_Abort end it, where MPI would be finalised: a function that is called at the end cannot set the status."""
-    from mpi4py.run import set_abort_status
-
     if not at_once:
         set_abort_status(1)
         return

@@ -8,10 +8,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcoll.base.machine import RUNNING, state_of
-from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import NUMBERS
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
@@ -83,13 +82,14 @@ class PeerState:
         log: Log of the calls on the message context.
 
     Attributes:
+        on: As given.
         key: Key of the communicator, alike on all ranks.
         lane: Index of the message context, alike on all ranks.
         log: As given.
     """
 
     def __init__(self, on: Resources, log: CallLog) -> None:
-        self._on = on
+        self.on = on
         self.key = on.key
         self.lane = log.index
         self.log = log
@@ -98,11 +98,11 @@ class PeerState:
 
     def known_ranks(self) -> list[int]:
         """Return the ranks of which anything is known, in order."""
-        return sorted({*self._on.near, *self._channel.heard_of(self.key, self.lane)})
+        return sorted({*self.on.near, *self._channel.heard_of(self.key, self.lane)})
 
     def holds_for_all(self, holds: Callable[[int], bool], since: float = 0.0) -> bool:
         """Say whether something is known to hold for all ranks; the first of the others are asked, as in `ask`."""
-        others = [rank for rank in range(self._on.nranks) if not holds(rank)]
+        others = [rank for rank in range(self.on.nranks) if not holds(rank)]
         self.ask(others, since)
         return not others
 
@@ -113,72 +113,45 @@ class PeerState:
             ranks: Ranks, each of which is asked now and then.
             since: A rank that was not asked since this time, on the clock `time.monotonic`, is asked at once.
         """
-        far = [rank for rank in ranks if rank not in self._on.near]
+        far = [rank for rank in ranks if rank not in self.on.near]
         if far:
             self._channel.ask(self.key, self.lane, far, since)
 
     def heard_at(self, rank: int) -> float:
         """Return when a rank was last heard, on the clock `time.monotonic`; 0: never, infinity: it is seen in shared memory."""
-        return math.inf if rank in self._on.near else float(self._latest_anywhere(rank).get("heard", 0.0))
+        return math.inf if rank in self.on.near else float(self._latest_anywhere(rank).get("heard", 0.0))
 
     def status(self, rank: int) -> Status:
         """Return what a rank says of itself; times are in seconds since 1970."""
-        if rank not in self._on.near:
+        if rank not in self.on.near:
             return Status.from_json(self._latest_anywhere(rank).get("notice", {}))
-        slots = self._on.node.status_slots
-        mine = rank == self._on.rank
-        status = (
-            RANK_STATUS.status()
-            if mine or slots is None
-            else Status.from_json(slots.read(self._on.near[rank]))
-        )
+        slots = self.on.node.status_slots
+        status = RANK_STATUS.status()
+        if rank != self.on.rank and slots is not None:
+            status = Status.from_json(slots.read(self.on.near[rank]))
         return replace(status, waits=tuple(replace(one, since=since_1970(one.since)) for one in status.waits))
 
     def process_state(self, rank: int) -> str:
         """Return the state of a rank's process; empty where it is not known."""
-        return (
-            state_of(self._on.pids[rank])
-            if rank in self._on.near
-            else self._latest_anywhere(rank).get("state", "")
-        )
+        if rank in self.on.near:
+            return state_of(self.on.pids[rank])
+        return str(self._latest_anywhere(rank).get("state", ""))
 
     def is_known(self, rank: int, *, anywhere: bool = False) -> bool:
         """Say whether anything is known of a rank, on this message context or on any."""
-        return rank in self._on.near or bool(self._latest_anywhere(rank) if anywhere else self._latest(rank))
+        return rank in self.on.near or bool(self._latest_anywhere(rank) if anywhere else self._latest(rank))
 
     def is_silent(self, rank: int) -> bool:
         """Say whether a rank does not answer though it should."""
-        return rank not in self._on.near and self._channel.is_silent(rank)
-
-    @property
-    def answers_always(self) -> bool:
-        """Ranks that share no memory answer while they compute, too."""
-        return self._channel.answers_always
-
-    @property
-    def title(self) -> str:
-        """Name of the communicator."""
-        return self._on.title
-
-    @property
-    def form(self) -> Form:
-        """Form in which a program calls what runs on the message context."""
-        return self._on.form(self.lane)
-
-    @property
-    def world_ranks(self) -> tuple[int, ...]:
-        """Ranks of the communicator, in COMM_WORLD."""
-        return self._on.team.world_ranks
+        return self._channel.is_silent(rank)
 
     def of(self, call: BlockedCall) -> "PeerState | None":
         """Return what is known about the message context of another call; None where this rank has none of it."""
-        served = (
-            [self._on]
-            if call.key == self.key
-            else [one.resources for one in list(live_contexts) if one.resources.key == call.key]
-        )
-        logs = [(on, on.team.logs.get(call.lane)) for on in served]
-        return next((PeerState(on, log) for on, log in logs if log is not None), None)
+        for on in (self.on, *(one.resources for one in list(live_contexts))):
+            log = on.team.logs.get(call.lane) if on.key == call.key else None
+            if log is not None:
+                return PeerState(on, log)
+        return None
 
     def progress(self, rank: int) -> Progress | None:
         """Return how far a rank is; None where that is not known."""
@@ -194,37 +167,22 @@ class PeerState:
 
     def latest(self, rank: int) -> LatestCall | None:
         """Return the call in which a rank is, or that it ended last, on whatever message context; None where that is not known."""
-        if rank not in self._on.near:
+        if rank not in self.on.near:
             found = self._latest_anywhere(rank).get("latest")
             return None if found is None else LatestCall(*found)
-        logs = {
-            log.index: log
-            for log in (self._on.log, self.log, *(one.log for one in self._on.every_message_context()))
-        }
-        every = ((lane, PeerState(self._on, log).progress(rank)) for lane, log in logs.items())
-        waits = (self._on.log.index, self.lane)
-        calls = [
-            LatestCall(lane, lane in waits and one.begun > one.ended, *one)
-            for lane, one in every
-            if one is not None
-        ]
+        calls = []
+        for log in {self.log, *(one.log for one in self.on.every_message_context())}:
+            one = PeerState(self.on, log).progress(rank)
+            if one is not None:
+                waits = log.index in (self.on.log.index, self.lane)
+                calls.append(LatestCall(log.index, waits and one.begun > one.ended, *one))
         return max(calls, key=lambda one: (one.inside, one.ended > 0, one.when), default=None)
-
-    def numbered(self, number: int) -> str:
-        """Return which call of the program's one is, as `Resources.numbered`."""
-        return self._on.numbered(self.lane, number)
-
-    def in_words(self, latest: LatestCall) -> str:
-        """Return the latest call of a rank as `numbered`: the one in which it is, or the one that it ended last."""
-        return self._on.numbered(
-            latest.lane, latest.begun if latest.inside else latest.ended, after=not latest.inside
-        )
 
     def in_library(self, rank: int) -> InLibrary | None:
         """Return how far a rank is with blocking collectives of the MPI library's own; None where that is not known."""
-        if rank not in self._on.near:
+        if rank not in self.on.near:
             return InLibrary(*self._latest(rank)["library"]) if "library" in self._latest(rank) else None
-        return self._on.log.in_library(self._on.near[rank])
+        return self.on.log.in_library(self.on.near[rank])
 
     def library_call(self, rank: int) -> str:
         """Return the collective of the MPI library's own in which a rank is, in words; empty where it is in none that is known."""
@@ -246,25 +204,16 @@ class PeerState:
         line = history[1 + number % f.REMEMBERED].tolist()
         # or being so, which is told when it is done
         overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1
-        call = PastCall(
-            Signature.unpacked(line[f.ITS_SIGNATURE]),
-            line[f.ITS_COUNT],
-            line[f.ITS_CHAIN],
-            line[f.ITS_COUNTED],
-        )
-        return call if before >= number == line[f.NUMBER] and not overwritten else None
+        if overwritten or not before >= number == line[f.NUMBER]:
+            return None
+        signature = Signature.unpacked(line[f.ITS_SIGNATURE])
+        return PastCall(signature, line[f.ITS_COUNT], line[f.ITS_CHAIN], line[f.ITS_COUNTED])
 
     def blocked_call(self, rank: int, number: int) -> BlockedCall | None:
         """Return what a rank says of the call with a number, if it waits in it, or failed while it did."""
         status = self.status(rank)
-        return next(
-            (
-                one
-                for one in status.waits + status.failed
-                if (one.key, one.lane, one.number) == (self.key, self.lane, number)
-            ),
-            None,
-        )
+        place = (self.key, self.lane, number)
+        return next((one for one in status.waits + status.failed if one.place == place), None)
 
     def has_answered(self, rank: int, number: int, since: float) -> bool:
         """Say whether a rank has said of the call with a number all that it can.
@@ -274,7 +223,7 @@ class PeerState:
         progress = self.progress(rank)
         status = self.status(rank)
         # it may have yet to be waited for
-        early = self.form == "persistent" and progress is not None and progress.begun == number
+        early = self.on.form(self.lane) == "persistent" and progress is not None and progress.begun == number
         if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
             return True
         kept = bool(status.waits or status.failed) and progress is not None and progress.begun < number
@@ -282,7 +231,7 @@ class PeerState:
 
     def failures(self) -> list[BlockedCall]:
         """Return the calls that ranks say have failed on the communicator, the first one first."""
-        said = [one for rank in self._on.near for one in self.status(rank).failed]
+        said = [one for rank in self.on.near for one in self.status(rank).failed]
         said += [self._channel.failed[self.key]] if self.key in self._channel.failed else []
         return sorted((one for one in said if one.key == self.key), key=lambda one: one.order)
 
@@ -298,13 +247,13 @@ class PeerState:
         import json  # what ranks of one node do not need
 
         status = self.status(rank)
-        state = RUNNING if rank == self._on.rank else self.process_state(rank)
+        state = RUNNING if rank == self.on.rank else self.process_state(rank)
         # after its status: it may have left once this call had ended
         progress = self.progress(rank)
         latest = self.latest(rank)
         assert progress is not None
         numbers = range(max(1, progress.begun - f.REMEMBERED + 1), progress.begun + 1)
-        found: list[tuple[int, Any]] = [(number, self.past_call(rank, number)) for number in numbers]
+        past = {number: self.past_call(rank, number) for number in numbers}
         return {
             "rank": rank,
             "state": state,
@@ -313,7 +262,7 @@ class PeerState:
             # as that of others is, which is read where it has little room
             "notice": json.loads(fitting(status.as_json())),
             "library": self.in_library(rank),
-            "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
+            "calls": {number: [one.signature.word, *one[1:]] for number, one in past.items() if one},
         }
 
 

@@ -25,7 +25,9 @@ _THEN = {"is": "was", "has": "had"}
 def activity_text(known: PeerState, rank: int, number: int) -> str:
     """Return what a rank does that is not known to wait in a call."""
     if not known.is_known(rank, anywhere=True):
-        return f"does not answer: {_UNHEARD if known.answers_always else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
+        always = known.on.team.channel.answers_always
+        why = _UNHEARD if always else "without MPI_THREAD_MULTIPLE it does so only while it waits"
+        return f"does not answer: {why}"
     last = _activity(known, rank, number)
     if not known.is_silent(rank):
         return last
@@ -46,27 +48,24 @@ def _activity(known: PeerState, rank: int, number: int) -> str:
         on = "" if call.key == known.key else f" on {call.on}"
         return f"waits in {call.what}{on} since {_clock(call.since)}"
     latest = known.latest(rank)
-    which = "" if latest is None else known.in_words(latest)
     if latest is not None and latest.inside:
-        return f"is in {which or 'a collective'}"
-    if known.library_call(rank):
-        return f"is in {known.library_call(rank)}"
+        return f"is in {known.on.numbered(latest.lane, latest.begun) or 'a collective'}"
+    if library := known.library_call(rank):
+        return f"is in {library}"
     if latest is None or not latest.ended:
         return "has called no collective yet"
-    return f"is in no collective since {_clock(latest.when)}{which and f', after {which}'}"
+    last = known.on.numbered(latest.lane, latest.ended, after=True)
+    return f"is in no collective since {_clock(latest.when)}{last and f', after {last}'}"
 
 
 def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
     """Return another call in which a rank waits, the latest one, if there is one for which its program waits; None where none is known."""
     status = known.status(rank)
+    if status.left or not _runs(known, rank):
+        return None
     here = (known.key, known.lane, number)
-    calls = [one for one in status.waits if (one.key, one.lane, one.number) != here and not one.over]
-    running = not status.left and _runs(known, rank)
-    return (
-        next(iter([*(one for one in reversed(calls) if one.holds), *reversed(calls)]), None)
-        if running
-        else None
-    )
+    calls = [one for one in reversed(status.waits) if one.place != here and not one.over]
+    return max(calls, key=lambda one: one.holds != "", default=None)
 
 
 def _runs(known: PeerState, rank: int) -> bool:
@@ -95,7 +94,7 @@ def call_rows(calls: Sequence[str]) -> list[str]:
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
     """Yield what each rank on the way does, and for which others it waits."""
     seen = set[tuple[str, int, int, int]]()
-    ranks = known.world_ranks
+    ranks = known.on.team.world_ranks
     while (place := (known.key, known.lane, number, rank)) not in seen:
         seen.add(place)
         here = _of(known, ranks)
@@ -122,7 +121,7 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
 
 def _of(known: PeerState, ranks: Sequence[int]) -> str:
     """Return the communicator whose ranks are named, where its ranks are not the same ones of COMM_WORLD."""
-    return "" if known.world_ranks == ranks else f" of {known.title}"
+    return "" if known.on.team.world_ranks == ranks else f" of {known.on.title}"
 
 
 def awaited_ranks(known: PeerState, rank: int, number: int) -> tuple[int, ...]:
@@ -145,25 +144,27 @@ def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[in
     return found
 
 
-def first_difference(known: PeerState, nranks: int, number: int) -> int:
+def first_difference(known: PeerState, number: int) -> int:
     """Return the first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
-        found = [one for one in (known.past_call(rank, earlier) for rank in range(nranks)) if one is not None]
+        past = (known.past_call(rank, earlier) for rank in range(known.on.nranks))
+        found = [one for one in past if one is not None]
         if any(not one.alike(found[0]) for one in found):
             return earlier
     return number
 
 
-def difference_text(known: PeerState, nranks: int, number: int, title: str) -> str:
+def difference_text(known: PeerState, number: int) -> str:
     """Return what each rank called as the call with a number, and where those are now that have ended it."""
+    nranks = known.on.nranks
     past = [known.past_call(rank, number) for rank in range(nranks)]
     only_how = (
         len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
     )
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
-    which = known.numbered(number)
-    return tabled(f"ranks do not call the same{which and f', in {which}'} on {title}", rows)
+    which = known.on.numbered(known.lane, number)
+    return tabled(f"ranks do not call the same{which and f', in {which}'} on {known.on.title}", rows)
 
 
 def _as_made(known: PeerState, rank: int, number: int) -> str:
@@ -175,7 +176,7 @@ def _as_made(known: PeerState, rank: int, number: int) -> str:
     if found is None:
         return activity_text(known, rank, number)
     status = known.status(rank)
-    text = written(found.signature.text(found.ncounted), known.form)
+    text = written(found.signature.text(found.ncounted), known.on.form(known.lane))
     later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
     return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 

@@ -19,9 +19,8 @@ from hpcoll.selection.config import log
 _EVERY_S = 0.2  # between two looks
 _FIRST_NAP_S = 1e-4
 _LAST_NAP_S = 1e-2
-_FAREWELL_S = (
-    1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
-)
+# most that a rank waits at its end until what it has told is on its way, and for the thread
+_FAREWELL_S = 1.0
 _attending = threading.Lock()
 
 

@@ -65,7 +65,7 @@ def deadlock_text(circle: list[BlockedRank]) -> str:
             f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle
         )
         return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
-    calls = list[str]()
+    calls = []
     known = PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
     for rank in range(on.nranks):
         theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]

@@ -58,7 +58,7 @@ class Watchdog:
         self._on = on
         self._engine = call.engine if call else None
         self._form = call.form if call else "blocking"
-        self._since = time.monotonic() if call is None or call.since is None else call.since
+        self._since = time.monotonic() if call is None else call.since
         calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
         self._known = PeerState(on, calls)
         self._channel = on.team.channel
@@ -66,9 +66,9 @@ class Watchdog:
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
-        place = place_of_caller() if call is None or call.called_at is None else None
-        # the end has no line
-        self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""
+        self._where = (call and call.called_at) or ""
+        if not self._where and (call or place_of_caller()):  # the end has no line
+            self._where = in_words(place_of_caller())
         self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned = False
@@ -94,7 +94,7 @@ class Watchdog:
     def _numbered(self) -> str:
         """The call as the program wrote it, where, and its number as the program counts."""
         ours = self._what and self._engine  # the program does not make it
-        which = "" if ours else self._known.numbered(self._number)
+        which = "" if ours else self._on.numbered(self._known.lane, self._number)
         return f"{self._call}, {which and f'{which} '}on {self._on.title},"
 
     def _blocked(self) -> BlockedCall:
@@ -147,19 +147,14 @@ class Watchdog:
                 CollectiveTimeout,
                 report.tabled(f"{self._numbered} did not end in {self._limit_s:g} s", self._wait_chain()),
             )
+        waited = now - self._since
         warn = self._on.config.warn
-        if warn and now - self._since > warn and not self._warned:
+        if warn and waited > warn and not self._warned:
             self._warned = True
-            if not any(
-                rank < self._on.rank and self._known.blocked_call(rank, self._number)
-                for rank in self._known.known_ranks()
-            ):
-                log.warning(
-                    "%s has waited for %.0f s: %s",
-                    self._numbered,
-                    now - self._since,
-                    "; ".join(self._wait_chain()),
-                )
+            lower = [rank for rank in self._known.known_ranks() if rank < self._on.rank]
+            if not any(self._known.blocked_call(rank, self._number) for rank in lower):
+                chain = "; ".join(self._wait_chain())
+                log.warning("%s has waited for %.0f s: %s", self._numbered, waited, chain)
 
     def _ask(self, now: float, call: BlockedCall) -> None:
         """Ask the ranks that share no memory and know why this one waits."""
@@ -233,24 +228,19 @@ class Watchdog:
     def _differs(self) -> bool:
         """Say whether another rank has called something else where this one waits, or before."""
         mine = self._known.past_call(self._on.rank, self._number)
-        others = (
-            self._known.past_call(rank, self._number)
-            for rank in self._known.known_ranks()
-            if rank != self._on.rank
-        )
-        return mine is not None and any(not one.alike(mine) for one in others if one is not None)
+        past = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks())
+        return mine is not None and any(not one.alike(mine) for one in past if one is not None)
 
     def _difference(self, lane: int, number: int) -> str:
         """Return what each rank called in a call, once they have said so."""
         known = PeerState(self._on, self._on.team.logs.get(lane, self._known.log))
-        nranks = self._on.nranks
         now = time.monotonic()
         self._wait(lambda: known.holds_for_all(known.is_known, now))
-        number = report.first_difference(known, nranks, number)
+        number = report.first_difference(known, number)
         self._wait(
             lambda: known.holds_for_all(lambda rank: known.has_answered(rank, number, now), now), _SAY_S
         )
-        return report.difference_text(known, nranks, number, self._on.title)
+        return report.difference_text(known, number)
 
     def _find_deadlock(self, call: BlockedCall) -> None:
         """Raise where ranks wait for each other."""
@@ -324,5 +314,6 @@ def broadcast_failure(
     told = RANK_STATUS.fail(kind.__name__, text, call or BlockedCall(on.key, 0, 0, "", on.title), first)
     if told is not None:
         on.team.channel.broadcast_failure(told)
-    for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
-        log_of_calls.set_abort_flag(on.rank)
+    if known is not None:
+        known.log.set_abort_flag(on.rank)
+    on.set_abort_flag()

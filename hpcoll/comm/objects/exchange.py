@@ -120,14 +120,13 @@ class CellExchange:
         first: "CellExchange | None" = None,
     ) -> None:
         on = context.resources
-        every = context.resources.config.check == EVERY_CALL
         if first is None:
             number = 0 if op is None else operator_of(op).number
             context.check(BeginningCall(method, (root, number), root=root, limit_s=context.limit_s))
         self.context = context
         self.method = method
         self.root = root
-        self.pool = [] if every else pool
+        self.pool = [] if on.config.check == EVERY_CALL else pool
         call = call_of_cells(method if first is None else "bcast", root, on.rank, on.nranks)
         assert call.cells is not None
         self.collective = call.collective
@@ -155,9 +154,8 @@ class CellExchange:
         )
         self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
         self.keep = partial(cells.keeps, found=self.buffers)
-        self._messages = list[
-            bytes | Outgoing
-        ]()  # of a call under way that takes the long way; bytes: a pickle that fits its cell
+        # of a call under way that takes the long way; bytes: a pickle that fits its cell
+        self._messages = list[bytes | Outgoing]()
         self._sends = call.collective != "bcast" or on.rank == root
         self._in_place = self._sends and call.collective == "bcast"
         self._fields, self._arguments = self._laid_out()
@@ -176,7 +174,7 @@ class CellExchange:
     def _laid_out(self) -> tuple[np.ndarray, tuple[Any, ...]]:
         """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
         given = [0, 0, 0] if DEFAULT is None else [id(one) for one in DEFAULT[:3]]
-        views = np.array([id(view) for view in self.views], np.int64)
+        views = np.array([*map(id, self.views)], np.int64)
         keywords = ("buffer_callback",)
         fields = [
             self.engine,
@@ -300,20 +298,12 @@ class CellExchange:
 
     def taken(self) -> list[Any]:
         """Return the objects that `run` has made."""
-        made = self.made.copy()
-        self.made.clear()
-        return made
+        return _emptied(self.made)
 
     def _announce(self, data: bytes) -> int:
         """Say in a cell what is to come of a pickle and the buffers that were found with it."""
         self.data = None
-        return self._put(cells.message(data, self._taken_buffers(), self.room))
-
-    def _taken_buffers(self) -> list[Any]:
-        """Return the buffers that were found with the pickle before."""
-        buffers = self.buffers.copy()
-        self.buffers.clear()
-        return buffers
+        return self._put(cells.message(data, _emptied(self.buffers), self.room))
 
     def put_all(self, objects: Any) -> int:
         """Pickle an object for each rank, or as many None; return the address of their cells."""
@@ -331,7 +321,7 @@ class CellExchange:
                     messages.append(
                         data
                         if not self.buffers and len(data) <= room
-                        else cells.message(data, self._taken_buffers(), room)
+                        else cells.message(data, _emptied(self.buffers), room)
                     )
             else:
                 for one in found:
@@ -378,16 +368,12 @@ class CellExchange:
             context.go_on(self._plan, self._engine, status, limit_s, (self,))
             HOOKS.noted(context, False)
         sources = [self.root] if self.collective in ("bcast", "scatter") else range(len(self.views))
-        incoming = [
-            Incoming(view, self._words[i], source)
-            for i, (view, source) in enumerate(zip(self.views, sources))
-        ]
+        words = self._words[: len(self.views)]
+        incoming = [Incoming(*cell) for cell in zip(self.views, words, sources)]
         sent = self._messages or [self.data or b""]
         self._messages = []
         mine = [one if isinstance(one, Outgoing) else cells.message(one, (), self.room) for one in sent]
-        special = any(one.length & CELL_FLAG for one in mine) or any(
-            word & CELL_FLAG for word in self._words[: len(incoming)]
-        )
+        special = any(word & CELL_FLAG for word in (*(one.length for one in mine), *words))
         return mine, incoming, special
 
     def receive(
@@ -407,18 +393,20 @@ class CellExchange:
                 parts.exchange(self.collective, self.root, mine, incoming)
             if ends or refused:
                 parts.end()
-        if refused:
-            self._raise_first(mine, incoming)
-
-    def parts(self, limit_s: float | None) -> CallParts:
-        """Return the parts of the call whose cells have come."""
-        return CallParts(self.context, self._engine, self.method, limit_s)
-
-    def _raise_first(self, mine: Sequence[Outgoing], incoming: Sequence[Incoming]) -> None:
-        """Raise the first error of this rank or another, if there is one."""
         for message in mine:
             if message.error is not None:
                 raise message.error
         for one in incoming:
             if one.refused:
                 raise cells.remote_error(self.context.rank, self.method, one.source, one.refused)
+
+    def parts(self, limit_s: float | None) -> CallParts:
+        """Return the parts of the call whose cells have come."""
+        return CallParts(self.context, self._engine, self.method, limit_s)
+
+
+def _emptied(given: list[Any]) -> list[Any]:
+    """Return what a list has, and empty it."""
+    found = given.copy()
+    given.clear()
+    return found

@@ -50,8 +50,7 @@ def exchanged(
         raise ArgumentError(
             f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send"
         )
-    ends = [displ + nbytes for displ, nbytes in zip(places[1], places[0])]
-    return [loaded(found[displ:end].data, ()) if displ < end else None for displ, end in zip(places[1], ends)]
+    return [loaded(found[at : at + n].data, ()) if n else None for n, at in zip(*places)]
 
 
 def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:

@@ -29,19 +29,8 @@ from hpcoll.runtime.program.object_fields import LENGTH, UNKNOWN
 Op: TypeAlias = MPI.Op | Callable[[Any, Any], Any]
 
 _OPS: tuple[MPI.Op, ...] = tuple(getattr(MPI, name) for name in OBJECT_OPS)
-_KNOWN = (
-    max,
-    min,
-    operator.mul,
-    operator.or_,
-    operator.and_,
-    operator.xor,
-    np.add,
-    np.multiply,
-    np.maximum,
-    np.minimum,
-)
-_BUILTIN = {id(function) for function in _KNOWN}
+_IN_PYTHON = (max, min, operator.mul, operator.or_, operator.and_, operator.xor)
+_BUILTIN = {*map(id, (*_IN_PYTHON, np.add, np.multiply, np.maximum, np.minimum))}
 _SUM = (lambda a, b: a + b).__code__.co_code
 # order of a set, and identity, which differ between processes
 _VARYING = {"BUILD_SET", "SET_ADD", "SET_UPDATE", "IS_OP"}

@@ -5,6 +5,7 @@ Ranks that neither send nor receive any take no part. So there are as many calls
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ _BYTE = np.dtype(np.uint8)
 _OF_PAIRS = ("gather", "scatter", "alltoall")  # of which a rank knows its own blocks
 
 
+@dataclass
 class CallParts:
     """The parts of a call whose cells have come.
 
@@ -32,11 +34,10 @@ class CallParts:
         limit_s: Seconds that each part may take, or None.
     """
 
-    def __init__(self, context: Context, engine: HostEngine, method: str, limit_s: float | None) -> None:
-        self._context = context
-        self._engine = engine
-        self._method = method
-        self._limit_s = limit_s
+    context: Context
+    engine: HostEngine
+    method: str
+    limit_s: float | None
 
     def exchange(
         self, collective: str, root: int, mine: Sequence[Outgoing], incoming: Sequence[Incoming]
@@ -50,13 +51,10 @@ class CallParts:
             incoming: Objects that it receives: of the root, or of each rank.
         """
         number = 0
-        sends = collective != "bcast" or self._context.rank == root
+        sends = collective != "bcast" or self.context.rank == root
         while True:
-            sent = (
-                [place_of(one.blocks[number]) if number < len(one.blocks) else NOTHING for one in mine]
-                if sends
-                else []
-            )
+            own = [one.blocks[number] if number < len(one.blocks) else None for one in mine if sends]
+            sent = [NOTHING if one is None else place_of(one) for one in own]
             blocks = [] if collective == "bcast" and sends else [one.next_block() for one in incoming]
             received = [NOTHING if one is None else place_of(one) for one in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
@@ -66,7 +64,7 @@ class CallParts:
 
     def end(self) -> None:
         """Note that the call has ended on this rank."""
-        self._context.resources.begin().log.end_parts(time.monotonic_ns())
+        self.context.resources.begin().log.end_parts(time.monotonic_ns())
 
     def run(
         self,
@@ -77,31 +75,25 @@ class CallParts:
         owners: tuple[Any, ...],
     ) -> None:
         """Run one part; arguments as of `exchange`, with a place for each block, and the owners of these."""
-        context = self._context
+        context = self.context
         if collective == "bcast":
             (address, nbytes) = (sent or received)[0]
             call = Call(collective, address, address, nbytes, _BYTE, root=root, in_place=True)
         else:
             (send, inputs), (recv, outputs) = _displaced(sent), _displaced(received)
-            sizes = (
-                ()
-                if collective == "alltoall"
-                else tuple(n for _, n in (inputs if collective == "scatter" else outputs))
-            )
-            if collective in ("gather", "scatter") and context.rank != root:
-                sizes = ()
+            sizes: tuple[int, ...] = ()
+            if collective == "allgather" or (collective != "alltoall" and context.rank == root):
+                sizes = tuple(n for _, n in (inputs if collective == "scatter" else outputs))
             count = sum(sizes) or sum(n for _, n in inputs)
             call = Call(collective, send, recv, count, _BYTE, root=root, blocks=(inputs, outputs, sizes))
-        start = partial(HostEngine.go_on_with, other=self._engine)
-        call = call._replace(
-            native=False, as_given=False, element="object", objects=self._method, start=start
-        )
+        start = partial(HostEngine.go_on_with, other=self.engine)
+        call = call._replace(native=False, as_given=False, element="object", objects=self.method, start=start)
         with context.failure_scope(collective):
             algorithm = "direct" if collective in _OF_PAIRS else None
             plan = context.planner.plan(call, "part", (), algorithm, None)
             engine, status = plan.run(context.resources.begin(), call)
         if status:
-            context.go_on(plan, engine, status, self._limit_s, owners, call)
+            context.go_on(plan, engine, status, self.limit_s, owners, call)
 
 
 def place_of(block: Any) -> Place:

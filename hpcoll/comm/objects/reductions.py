@@ -158,18 +158,13 @@ class _Tree:
         return one.load()
 
     def _message(self) -> Outgoing:
-        return (
-            message_of(self._found, self._exchange.room)
-            if self._error is None
-            else refusal(self._error, self._exchange.room)
-        )
+        room = self._exchange.room
+        return message_of(self._found, room) if self._error is None else refusal(self._error, room)
 
     def _shared(self) -> Any:
         """Return rank 0's result on all ranks."""
-        cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
         message = self._message() if self._rank == 0 else None
-        if message is not None:
-            _write(cell, message)
+        cell = self._cell(message)
         self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)], (cell,))
         one = _incoming(cell, 0)
         self._parts.exchange("bcast", 0, [message] if message is not None else [], [one])
@@ -191,35 +186,36 @@ class _Tree:
         return self._found if self._rank == root else None
 
     def _send(self, peer: int, message: Outgoing, *, headed: bool) -> None:
-        cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
         if headed:
-            _write(cell, message)
-            self._pair(peer, cell, sends=True)
+            self._pair(peer, self._cell(message), sends=True)
         for block in message.blocks:
             self._pair(peer, block, sends=True)
         self._error = self._error or message.error
 
     def _receive(self, peer: int, one: Incoming | None) -> Incoming:
         if one is None:
-            cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
+            cell = self._cell()
             self._pair(peer, cell, sends=False)
             one = _incoming(cell, peer)
         while (block := one.next_block()) is not None:
             self._pair(peer, block, sends=False)
         return one
 
+    def _cell(self, message: Outgoing | None = None) -> np.ndarray:
+        """Return a cell of a message, or one for a message."""
+        cell = np.zeros(self._exchange.room + CELL_HEAD_NBYTES, np.uint8)
+        if message is not None:
+            payload = np.frombuffer(message.payload, np.uint8)
+            cell[:8].view(np.int64)[0] = message.length
+            cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(payload)] = payload
+        return cell
+
     def _pair(self, peer: int, block: Any, *, sends: bool) -> None:
         """Send a block to a rank, or receive one of it."""
         nothing = [NOTHING] * self._nranks
-        places = [place_of(block) if rank == peer else NOTHING for rank in range(self._nranks)]
+        places = nothing.copy()
+        places[peer] = place_of(block)
         self._parts.run("alltoall", 0, places if sends else nothing, nothing if sends else places, (block,))
-
-
-def _write(cell: np.ndarray, message: Outgoing) -> None:
-    cell[:8].view(np.int64)[0] = message.length
-    cell[CELL_HEAD_NBYTES : CELL_HEAD_NBYTES + len(message.payload)] = np.frombuffer(
-        message.payload, np.uint8
-    )
 
 
 def _incoming(cell: np.ndarray, source: int) -> Incoming:

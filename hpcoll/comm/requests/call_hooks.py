@@ -39,9 +39,8 @@ class CallOwner:
             TransportError: The call failed.
         """
         since = 1e-9 * float(engine.state[f.STARTED])
-        call = StalledCall(
-            self, engine, limit_s=self.limit_s if limit_s is None else limit_s, since=since, what=what
-        )
+        limit_s = self.limit_s if limit_s is None else limit_s
+        call = StalledCall(self, engine, since, limit_s=limit_s, what=what)
         try:
             engine.go_on(status, lambda: HOOKS.stalls(call, True))
         except TransportError as error:
@@ -185,10 +184,10 @@ class StalledCall:
     Args:
         owner: Communicator of the call.
         engine: Engine that runs it.
+        since: Its begin, on the clock `time.monotonic`.
         form: Form in which the program called.
         called_at: File and line of the call; None where the program waits in a frame above this one.
         limit_s: Seconds that it may take, alike on all ranks; None: as ``HPCOLL_TIMEOUT`` says.
-        since: Its begin, on the clock `time.monotonic`.
         what: Its name in words, where it is no call of the program's.
 
     Attributes:
@@ -197,10 +196,10 @@ class StalledCall:
 
     owner: CallOwner
     engine: HostEngine
+    since: float
     form: Form = "blocking"
     called_at: str | None = None
     limit_s: float | None = None
-    since: float | None = None
     what: str = ""
     watchdog: Any = None
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 from mpi4py import MPI
@@ -59,9 +59,7 @@ def _plan(what: str) -> Plan:
     row = np.zeros((1, NCOLUMNS), np.int64)
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
-    lock = np.zeros(1, np.int64)
     account = Account()
-    build = partial(
-        HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums)
-    )
-    return Plan(what, "", account, lambda call, message_context: build())
+    binding = Binding(0, np.zeros(1, np.int64), account.sums)
+    policy = wait_policy(1, os.cpu_count() or 1)
+    return Plan(what, "", account, lambda call, on: HostEngine(program, library(), policy, binding))

@@ -11,7 +11,7 @@ from hpcoll.comm.arguments.call import Call, Form
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import HOOKS, CallOwner, StalledCall
 from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
-from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
+from hpcoll.comm.requests.watchdog_thread import WatchdogThread
 from hpcoll.comm.status.call_site import in_words, place_of_caller
 from hpcoll.comm.status.names import PLACES
 from hpcoll.runtime.engine.entry import call_compiled
@@ -55,7 +55,7 @@ def _on_gpu(call: Call | None) -> bool:
     return call is not None and call.exported is not None
 
 
-class Operation(Watched):
+class Operation:
     """A run of a collective that is in flight.
 
     Attributes:
@@ -103,7 +103,8 @@ class Operation(Watched):
                 f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them"
             )
         self._slot = self.board.free.pop()
-        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self._words = self.board.slots[self._slot]
+        self._words[progress.STATE] = progress.FREE
         self.dropped = self.ended = self.quiet = self._finished = self._held = False
         self._waited_ns = 0, 0  # when the program began to wait for it, and stopped
         self._error = self._given_up = None  # type: Exception | None
@@ -119,7 +120,11 @@ class Operation(Watched):
             _watchdog_thread.wake()
 
     def look(self, waited_for: Sequence[Any] = ()) -> None:
-        """See whether it is to be given up; called by the watchdog thread, or by whoever waits where no thread can."""
+        """See whether it is to be given up; called by the watchdog thread, or by whoever waits where no thread can.
+
+        Args:
+            waited_for: Requests for which the program waits in the MPI library.
+        """
         with self._looking:
             self._look(self._held or any(getattr(one, "_operation", None) is self for one in waited_for))
             if self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
@@ -130,9 +135,9 @@ class Operation(Watched):
             HOOKS.ends(self._stalled)
 
     def _look(self, held: bool) -> None:
-        if self.over or (self.quiet and self.board.slots[self._slot, progress.STATE] != progress.ENDED_BADLY):
+        if self.over or (self.quiet and self._words[progress.STATE] != progress.ENDED_BADLY):
             return  # the library may not be called any more, or nobody is to hear of it
-        state = self.board.slots[self._slot, progress.STATE]
+        state = self._words[progress.STATE]
         queued = state == progress.QUEUED
         in_time = self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
@@ -140,9 +145,9 @@ class Operation(Watched):
             return
         try:
             if self._stalled is None:
-                where = in_words(self.called_at)
+                place = in_words(self.called_at)
                 self._stalled = StalledCall(
-                    self.context, self.engine, self._form, where, self._limit_s, self.begun
+                    self.context, self.engine, self.begun, self._form, place, self._limit_s
                 )
             if state == progress.ENDED_BADLY:
                 HOOKS.fails(self.context, self.engine.failure(), self._stalled)
@@ -170,7 +175,7 @@ class Operation(Watched):
         """
         tickets = self.message_context.tickets
         # whose OWNER may still be the progress thread, on its way out of the last operation
-        slot = self.board.slots[self._slot]
+        slot = self._words
         self.board.help()
         self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
         slot[progress.STATE] = progress.FREE
@@ -197,18 +202,21 @@ class Operation(Watched):
         """
         self.dropped = True
         if self.state == progress.FREE:
-            self._finished = True
-            _in_flight.pop(self._slot, None)
-            self.board.free.append(self._slot)
+            self._free_slot()
             try:
                 self.context.interrupted(self.title, error)
             finally:
                 abandon(self.engine, self.call)
 
+    def _free_slot(self) -> None:
+        self._finished = True
+        _in_flight.pop(self._slot, None)
+        self.board.free.append(self._slot)
+
     def end_at_once(self, *, failed: bool) -> None:
         """Note that it has ended in its first turns."""
         self.ended = True
-        self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
+        self._words[progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
 
     @property
     def title(self) -> str:
@@ -218,7 +226,7 @@ class Operation(Watched):
     @property
     def state(self) -> int:
         """State of its slot."""
-        return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
+        return progress.ENDED_WELL if self._finished else int(self._words[progress.STATE])
 
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
@@ -269,10 +277,8 @@ class Operation(Watched):
         failed = self.state == progress.ENDED_BADLY
         if failed:
             self.look()
-        self._finished = True
-        self.board.slots[self._slot, progress.STATE] = progress.FREE
-        _in_flight.pop(self._slot, None)
-        self.board.free.append(self._slot)
+        self._words[progress.STATE] = progress.FREE
+        self._free_slot()
         try:
             if failed:
                 raise self._given_up or self.engine.failure()
@@ -338,15 +344,19 @@ def stop_progress_thread() -> None:
         one.stop(_FINALIZE_S)
 
 
+def _of(context: CallOwner) -> list[Operation]:
+    return [one for one in _in_flight.values() if one.context is context]
+
+
 def give_up_all(context: CallOwner, error: TransportError) -> None:
     """End all operations of a communicator; who waits for one of them gets the error."""
-    for operation in [one for one in _in_flight.values() if one.context is context]:
+    for operation in _of(context):
         operation.give_up(error)
 
 
 def drain(context: CallOwner, limit_s: float | None = None) -> bool:
     """Wait for all operations of a communicator that is about to be freed, and say whether they have ended within so long each."""
-    for operation in [one for one in _in_flight.values() if one.context is context]:
+    for operation in _of(context):
         if not operation.wait(limit_s=math.inf if limit_s is None else limit_s):
             return False
         operation.end()

@@ -7,16 +7,16 @@ where the program does neither, a thread does.
 import contextlib
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Literal
 
 from mpi4py import MPI
 
 from hpcoll.comm.requests.operation import Operation
-from hpcoll.comm.requests.request import Make, Request, failed, let_mpi_move, nothing, query
+from hpcoll.comm.requests.request import Make, Request, failed, let_mpi_move, nothing, query, warn_of_dropped
 from hpcoll.comm.status.call_site import place_of_caller, standing_in
 
 _SOON_S = 5e-4  # after which a thread begins what the program has not
@@ -112,9 +112,7 @@ class PendingRequest(Request):
 
     def __del__(self) -> None:
         if not self._start.begun and not Operation.over:
-            warnings.warn(
-                f"{self._what}: its request was dropped and never waited for", ResourceWarning, stacklevel=2
-            )
+            warn_of_dropped(self._what)
         super().__del__()
 
     def _end(self, status: MPI.Status | None) -> Literal[True]:
@@ -171,32 +169,24 @@ class _Starter:
     """The thread that sees to calls which the program leaves alone."""
 
     def __init__(self) -> None:
-        self._left = deque[tuple[PendingStarts, Callable[[], object]]]()
-        self._some = threading.Event()
+        self._left: SimpleQueue[tuple[PendingStarts, Callable[[], object]]] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def leave(self, starts: PendingStarts, come: Callable[[], object]) -> None:
         """Begin the calls of a communicator soon, if nobody else has; ``come`` comes to its first use."""
-        self._left.append((starts, come))
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="hpcoll-starter", daemon=True)
-                    self._thread.start()
-        self._some.set()
+        self._left.put((starts, come))
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hpcoll-starter", daemon=True)
+                self._thread.start()
 
     def _run(self) -> None:
         while True:
-            self._some.wait()
-            self._some.clear()
+            starts, come = self._left.get()
             time.sleep(_SOON_S)
-            while self._left:
-                starts, come = self._left.popleft()
-                # each in a thread of its own: ranks may come to them in another order
-                threading.Thread(
-                    target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True
-                ).start()
+            # each in a thread of its own: ranks may come to them in another order
+            threading.Thread(target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True).start()
 
 
 _starter = _Starter()

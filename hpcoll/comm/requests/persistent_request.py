@@ -5,7 +5,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
 
@@ -22,6 +22,7 @@ from hpcoll.runtime.program.fields import DONE, FAILED, START
 from hpcoll.runtime.transports.mpi import handle
 
 _NULL = handle(MPI.REQUEST_NULL)
+_Start: TypeAlias = tuple[int, int, int, int, int]  # what `call_compiled` takes to start
 
 
 def _released(
@@ -43,7 +44,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     """
 
     Startall = classmethod(start_all)
-    _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
+    _eager: _Start | None = None
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = True  # there is none, or the MPI library has freed it
     _pid, _freed = 0, False  # of the process that made it
@@ -72,7 +73,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         self._call = call
         self._describe = describe
         self._compare = compare
-        self._named = (plan.title, call.count)
+        self._title = plan.named(call.count)
         self._engine = engine
         self._limit_s = limit_s
         address = MPI._addressof(self)
@@ -84,12 +85,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
             self._release.atexit = False
 
-    @property
-    def _title(self) -> str:
-        title, count = self._named
-        return title.format(count)
-
-    def _prepare(self) -> tuple[int, int, int, int, int] | None:
+    def _prepare(self) -> _Start | None:
         """Do what comes before the first start: see that all ranks have made the same request. Return `_eager`."""
         if self._freed:
             return None
@@ -99,7 +95,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             self._compare = None
         return self._stand_in() if self._is_eager and self._stale else None
 
-    def _stand_in(self) -> tuple[int, int, int, int, int]:
+    def _stand_in(self) -> _Start:
         """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
         me = weakref.ref(self)
 
@@ -136,10 +132,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         if self._freed:
             self._context.check()
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
-        if self._cell[0] != _NULL:
-            raise ArgumentError(
-                f"rank {self._context.rank}: {self._title} was started and not waited for yet"
-            )
+        self._refuse_started()
         with self._context.failure_scope(self._title):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
@@ -173,6 +166,12 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             operation.break_off(error)
             raise
 
+    def _refuse_started(self) -> None:
+        if self._cell[0] != _NULL:
+            raise ArgumentError(
+                f"rank {self._context.rank}: {self._title} was started and not waited for yet"
+            )
+
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return when the collective is done, as `CollectiveRequest.Wait`."""
         if self._operation is not None:
@@ -192,10 +191,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         Raises:
             ArgumentError: it runs.
         """
-        if self._cell[0] != _NULL:
-            raise ArgumentError(
-                f"rank {self._context.rank}: {self._title} was started and not waited for yet"
-            )
+        self._refuse_started()
         self.close()
         self._give_back()
         if self._release is not None:

@@ -71,6 +71,11 @@ def is_eager(call: Call, engine: HostEngine) -> bool:
     return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
 
 
+def warn_of_dropped(what: str) -> None:
+    """Warn of a request that is gone."""
+    warnings.warn(f"{what}: its request was dropped and never waited for", ResourceWarning, stacklevel=3)
+
+
 class CollectiveRequest(MPI.Request):
     """The common part of non-blocking and persistent requests, while an operation is theirs."""
 
@@ -137,24 +142,16 @@ class CollectiveRequest(MPI.Request):
 
     def __repr__(self) -> str:
         operation = self._operation
-        state = (
-            "not in flight"
-            if operation is None
-            else "done"
-            if operation.state >= progress.ENDED_WELL
-            else "in flight"
-        )
-        return f"<hpcoll request of {operation.title if operation else getattr(self, '_title', self._what)}: {state}>"
+        if operation is None:
+            return f"<hpcoll request of {getattr(self, '_title', self._what)}: not in flight>"
+        state = "done" if operation.state >= progress.ENDED_WELL else "in flight"
+        return f"<hpcoll request of {operation.title}: {state}>"
 
     def __del__(self) -> None:
         operation = self._operation
         if operation is not None and not operation.over and self != MPI.REQUEST_NULL:
             operation.dropped = True
-            warnings.warn(
-                f"{operation.title}: its request was dropped and never waited for",
-                ResourceWarning,
-                stacklevel=2,
-            )
+            warn_of_dropped(operation.title)
 
 
 class Request(CollectiveRequest, MPI.Grequest):
@@ -192,7 +189,8 @@ def start(
     engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
-    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _no_turns
+    # else the progress thread gives all turns
+    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else nothing
     return launch(context, on, plan, call, engine, first, make, limit_s), engine
 
 
@@ -207,10 +205,6 @@ def refused(context: CallOwner, plan: Plan, engine: HostEngine, call: Call, erro
         context.interrupted(plan.named(call.count), error)
     finally:
         abandon(engine, call)
-
-
-def _no_turns() -> None:
-    """Give no turns: the progress thread gives them all."""
 
 
 def launch(

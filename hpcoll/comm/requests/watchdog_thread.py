@@ -16,32 +16,14 @@ _FIRST_S, _EVERY_S = 0.2, 0.05  # until the first look at what is new, and betwe
 _END_S = 0.5
 
 
-class Watched:
-    """An operation in flight, as the watchdog thread sees it.
-
-    Attributes:
-        begun: When the program called, on the clock `time.monotonic`.
-    """
-
-    begun: float
-
-    def look(self, waited_for: Sequence[Any] = ()) -> None:
-        """See whether it is to be given up.
-
-        Args:
-            waited_for: Requests for which the program waits in the MPI library.
-        """
-        raise NotImplementedError
-
-
 class WatchdogThread:
     """The thread that looks after operations in flight.
 
     Args:
-        operations: Returns the operations that are in flight.
+        operations: Returns the operations that are in flight: `hpcoll.comm.requests.operation.Operation`.
     """
 
-    def __init__(self, operations: Callable[[], Sequence[Watched]]) -> None:
+    def __init__(self, operations: Callable[[], Sequence[Any]]) -> None:
         self._operations = operations
         self._something = threading.Event()
         self._ends = False
@@ -58,9 +40,8 @@ class WatchdogThread:
                     self._thread.start()
                     atexit.register(self._end)
             self._something.set()
-        except (
-            BaseException
-        ):  # of a signal's handler, or no more threads: the next call in flight tries again
+        except BaseException:
+            # of a signal's handler, or no more threads: the next call in flight tries again
             self.awake = False
             raise
 

@@ -1,7 +1,7 @@
 """The record of a blocked call, and what a rank says of itself: in which calls it waits, which have failed, and that it has left."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 IN_LIBRARY = -1  # in place of a lane: a blocking collective that the MPI library serves (`hpcoll.runtime.telemetry.call_log.InLibrary`)
@@ -63,20 +63,21 @@ class BlockedCall:
     of: tuple[int, int] = (0, 0)
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """Communicator, message context and number, which tell the call from all others of its rank."""
+        return self.key, self.lane, self.number
+
+    @property
     def order(self) -> tuple[Any, ...]:
         """Order of the failures of a communicator, the same on all ranks, whatever their clocks say."""
-        return tuple(getattr(self, name) for name in _FAILURE)
-
-    def failed_as(self, first: "BlockedCall") -> "BlockedCall":
-        """Return this call as one that has failed as ``first`` did."""
-        return replace(self, **{name: getattr(first, name) for name in _FAILURE})
+        return self.at, self.text, self.of, self.kind
 
     def as_json(self) -> dict[str, Any]:
         """Return what the JSON document has of it."""
-        left_out = ("over",) if self.kind else ("over", *_FAILURE)
-        return {name: value for name, value in vars(self).items() if name not in left_out} | (
-            {"over": True} if self.over else {}
-        )
+        left_out = [] if self.over else ["over"]
+        if not self.kind:
+            left_out += _FAILURE
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "BlockedCall":
@@ -104,7 +105,8 @@ class Status:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document."""
-        return {"waits": _documents(self.waits), "failed": _documents(self.failed), "left": self.left}
+        waits = [one.as_json() for one in self.waits]
+        return {"waits": waits, "failed": [one.as_json() for one in self.failed], "left": self.left}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Status":
@@ -113,7 +115,3 @@ class Status:
             tuple(map(BlockedCall.from_json, found.get(name, ()))) for name in ("waits", "failed")
         )
         return cls(waits, failed, found.get("left", ""))
-
-
-def _documents(calls: Iterable[BlockedCall]) -> list[dict[str, Any]]:
-    return [one.as_json() for one in calls]

@@ -30,8 +30,8 @@ class RankStatus:
     def __init__(self) -> None:
         self._slots: weakref.WeakSet[StatusSlots] = weakref.WeakSet()
         self._page: StatusPage | None = None
-        self._waits: dict[int, BlockedCall] = {}  # by id of the watchdog
-        self._seen: dict[int, dict[str, Any]] = {}  # by id of the watchdog, what only the status page has
+        # by id of the watchdog: the call, and what the status page alone has of it
+        self._waits: dict[int, tuple[BlockedCall, dict[str, Any]]] = {}
         self._failed: dict[str, BlockedCall] = {}  # by communicator, the first failure
         self._left = ""
         # the handler of a signal may call a collective while one that it interrupts is noted
@@ -53,16 +53,16 @@ class RankStatus:
     @property
     def doing(self) -> str:
         """The call in which this process waits, or has failed, the latest one, in words."""
-        waits = [one.what for one in [*self._failed.values(), *self._waits.values()] if one.what]
+        waits = [one.what for one in [*self._failed.values(), *self._waiting()] if one.what]
         return f"waits in {waits[-1]}" if waits else ""
+
+    def _waiting(self) -> list[BlockedCall]:
+        return [call for call, _ in list(self._waits.values())]
 
     def waits_of(self, key: str, lane: int) -> list[BlockedCall]:
         """Return the calls that wait, or failed while they waited, on a message context."""
-        return [
-            one
-            for one in [*self._waits.values(), *self._failed.values()]
-            if (one.key, one.lane) == (key, lane)
-        ]
+        calls = [*self._waiting(), *self._failed.values()]
+        return [one for one in calls if one.place[:2] == (key, lane)]
 
     def wait(self, watchdog: object, call: BlockedCall, seen: dict[str, Any] | None = None) -> None:
         """Say that a call waits.
@@ -73,19 +73,14 @@ class RankStatus:
             seen: What the status page alone has of it.
         """
         with self._changing:
-            told = self._waits.get(id(watchdog)) == call
-            shown = self._seen.get(id(watchdog)) == seen
-            self._waits[id(watchdog)] = call
-            self._seen[id(watchdog)] = seen or {}
-            if not told:
-                self._write()
-            elif not shown:
-                self._write(page_alone=True)
+            before = self._waits.get(id(watchdog))
+            self._waits[id(watchdog)] = now = (call, seen or {})
+            if before != now:
+                self._write(page_alone=before is not None and before[0] == call)
 
     def end(self, watchdog: object) -> None:
         """Say that a call waits no more."""
         with self._changing:
-            self._seen.pop(id(watchdog), None)
             if self._waits.pop(id(watchdog), None):
                 self._write()
 
@@ -102,8 +97,10 @@ class RankStatus:
         """
         import json  # what no program needs that never waits
 
-        failed = replace(call, kind=kind, text=text, at=time.time(), of=(call.lane, call.number))
-        failed = failed if first is None else call.failed_as(first)
+        if first is None:
+            failed = replace(call, kind=kind, text=text, at=time.time(), of=(call.lane, call.number))
+        else:
+            failed = replace(call, kind=first.kind, text=first.text, at=first.at, of=first.of)
         with self._changing:
             if call.key in self._failed:
                 return None
@@ -134,9 +131,7 @@ class RankStatus:
 
     def status(self) -> Status:
         """Return what this rank says of itself."""
-        waits = (
-            replace(one, over=True) if one.key in self._failed else one for one in list(self._waits.values())
-        )
+        waits = (replace(one, over=True) if one.key in self._failed else one for one in self._waiting())
         return Status(tuple(waits), tuple(self._failed.values()), self._left)
 
     def _write(self, *, page_alone: bool = False) -> None:
@@ -149,10 +144,7 @@ class RankStatus:
             for one in slots:
                 one.write(text)
             if self._page is not None:
-                waits = [
-                    call.as_json() | self._seen.get(watchdog, {})
-                    for watchdog, call in list(self._waits.items())
-                ]
+                waits = [call.as_json() | seen for call, seen in list(self._waits.values())]
                 self._page.write(self.status().as_json() | {"waits": waits})
             self._written = changes
             page_alone = False

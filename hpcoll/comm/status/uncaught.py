@@ -97,7 +97,7 @@ def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | N
         trace: The traceback.
         on_purpose: hpcoll raises the error, and its text says why; else all is to be seen where hpcoll, or what it calls, has raised it.
     """
-    places = list[TracebackType]()
+    places = []
     while trace is not None:
         places.append(trace)
         trace = trace.tb_next

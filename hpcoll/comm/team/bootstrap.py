@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from mpi4py import MPI
@@ -43,23 +43,19 @@ _LOOKS = 3
 _SEARCH_S = 0.5  # between two searches for ranks that have no communicator, at first
 _MOST_S = 10.0  # at most
 
-_left: list[
-    object
-] = []  # requests that were given up and their memory, in which the library writes when the others come
-failure_detectors: list[
-    Callable[[Sequence[int]], tuple[int, str] | None]
-] = []  # of some ranks of COMM_WORLD one that has ended, and how
+# requests that were given up and their memory, in which the library writes when the others come
+_left: list[object] = []
+# of some ranks of COMM_WORLD one that has ended, and how
+failure_detectors: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []
 _GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
 
 
-def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
-    """Make an ``Allreduce`` in place, and give up in time.
+def combine_in_time(comm: MPI.Intracomm, buffer: Any) -> None:
+    """Make the ``Allreduce`` of a first use in place, whose operator is ``MPI.BAND``, and give up in time.
 
     Args:
         comm: Communicator on which it runs.
         buffer: Buffer as mpi4py takes it.
-        op: Operation as mpi4py takes it.
-        what: The call that all ranks are to make now, for texts.
 
     Raises:
         PeerFailed: one of the ranks is known to have ended.
@@ -67,16 +63,16 @@ def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -
         Revoked: the communicator is revoked.
         ArgumentError: one of these was raised on this communicator before: ranks are no longer at the same place.
     """
-    _refuse_revoked(comm, what)
+    _refuse_revoked(comm, FIRST_USE)
     if _GIVEN_UP and (before := comm.Get_attr(_GIVEN_UP[0])) is not None:
         raise ArgumentError(
             f"rank {comm.rank}: this communicator cannot be used: not all ranks came to {before}"
         )
-    _end_in_time(comm, comm.Iallreduce(MPI.IN_PLACE, buffer, op), buffer, what)
+    _end_in_time(comm, comm.Iallreduce(MPI.IN_PLACE, buffer, MPI.BAND), buffer, FIRST_USE)
 
 
 def _end_in_time(comm: MPI.Intracomm, request: MPI.Request, memory: object, what: str) -> None:
-    """Wait for a request of a collective; ``memory`` is what it works on. Raises as `allreduce_in_time`."""
+    """Wait for a request of a collective; ``memory`` is what it works on. Raises as `combine_in_time`."""
     begun = time.monotonic()
     try:
         if not _ended_soon(request, begun):
@@ -164,7 +160,7 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
 
     Args:
         comm: Communicator of the ranks; where one has failed it can only be shrunk.
-        what: As in `allreduce_in_time`.
+        what: The call that all ranks are to make now, for texts.
 
     Raises:
         PeerFailed: on all ranks that live, where the library knows of such failures.
@@ -217,17 +213,14 @@ def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
 
 def _ended_soon(request: MPI.Request, begun: float) -> bool:
     """Say whether a request ends soon; once others need the core, a look at it may take milliseconds."""
-    test = request.Test
-    now = time.monotonic
-    end = begun + _SOON_S
-    for turn in count():
-        if test():
-            return True
-        if now() > end:
+    turns = 0
+    while not request.Test():
+        if time.monotonic() > begun + _SOON_S:
             return False
-        if turn > _SPINS:
+        turns += 1
+        if turns > _SPINS:
             os.sched_yield()
-    raise AssertionError
+    return True
 
 
 class _Waiting:
@@ -274,9 +267,8 @@ class _Waiting:
                     warn = None
                     self._warn(waited)
         except TransportError as error:  # others that give up later read that this one has come
-            RANK_STATUS.fail(
-                type(error).__name__, str(error), replace(self._call, key=self._what + self._title)
-            )
+            call = replace(self._call, key=self._what + self._title)
+            RANK_STATUS.fail(type(error).__name__, str(error), call)
             raise
         finally:
             RANK_STATUS.end(self)
@@ -310,16 +302,8 @@ class _Waiting:
 
     def _warn(self, waited: float) -> None:
         if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits may not be known
-            size = self._comm.size
-            called = self._called
-            log.warning(
-                "%s waits for %.0f s: not all of %d ranks have come to %s: %s",
-                self._who,
-                waited,
-                size,
-                called,
-                self._who_came(),
-            )
+            told = f"not all of {self._comm.size} ranks have come to {self._called}: {self._who_came()}"
+            log.warning("%s waits for %.0f s: %s", self._who, waited, told)
 
     def _who_came(self) -> str:
         """Return which ranks have come, and what others wait in, as far as their status pages say; they are found on this node alone."""
@@ -331,7 +315,10 @@ class _Waiting:
             for rank, place in enumerate(world)
             if place in pages and rank != mine
         }
-        here = {rank for rank, found in calls.items() if any(self._is_this(one) for one in found)} | {mine}
+        here = {mine}
+        for rank, found in calls.items():
+            if any(one.on == self._title and one.what.startswith(f"{self._what} at ") for one in found):
+                here.add(rank)
         everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
         others = set(range(len(world))) - here
         told = [
@@ -341,9 +328,6 @@ class _Waiting:
         for rank in sorted(others & calls.keys()):
             told += [f"rank {rank} waits in {printable(one.what, LINE)}" for one in calls[rank][-1:]]
         return "; ".join(told)
-
-    def _is_this(self, call: BlockedCall) -> bool:
-        return call.on == self._title and call.what.startswith(f"{self._what} at ")
 
 
 def _seconds(name: str, default: float | None) -> float | None:

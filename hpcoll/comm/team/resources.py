@@ -147,23 +147,17 @@ class Resources(ContextPool):
 
     def form(self, index: int) -> Form:
         """Return the form in which a program calls what runs on a message context."""
-        place = next(
-            (place for place, one in enumerate(self.every_message_context()) if one.index == index), 0
-        )
-        return (
-            "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
-        )
+        at = [one.index for one in self.message_contexts]
+        if index in at[1:]:
+            return "in flight"
+        return "persistent" if index in [one.index for one in self._persistent] else "blocking"
 
     def numbered(self, lane: int, number: int, *, after: bool = False) -> str:
         """Return `counted` in words; empty where it is not known."""
         count = self.counted(lane, number, after=after)
-        return (
-            ""
-            if not count
-            else f"blocking call {count}"
-            if self.form(lane) == "blocking"
-            else f"call {count} in flight"
-        )
+        if not count:
+            return ""
+        return f"blocking call {count}" if self.form(lane) == "blocking" else f"call {count} in flight"
 
     def counted(self, lane: int, number: int, *, after: bool = False) -> int:
         """Return which call of the program's one is, as it counts blocking calls, and calls in flight; 0 where that is not known.
@@ -223,6 +217,11 @@ class Resources(ContextPool):
         """The rank that says that a call has failed; None where none is known."""
         return self.log.aborted_by if self.message_contexts else None
 
+    def set_abort_flag(self) -> None:
+        """Say on all message contexts that a call has failed."""
+        for one in self.every_message_context():
+            one.log.set_abort_flag(self.rank)
+
     @property
     def revoked(self) -> str:
         """In words that the communicator is revoked; empty where that is not known."""
@@ -264,14 +263,10 @@ class Resources(ContextPool):
 
     def agree(self) -> None:
         """Make a message context for the next persistent request; collective. What then fails on one rank alone holds up no other."""
-        if not self._agreed:
-            self._agree()
-
-    def _agree(self) -> None:
-        """Find the message contexts that were given back on all ranks, and make some more where these are few; collective.
-
-        All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
-        """
+        if self._agreed:
+            return
+        # Those that were given back on all ranks, and some more where these are few: all ranks then take them in one order
+        # without a word, so that a request that is made costs no wait for the others.
         for index in sorted(self._unused):
             self.service_collectives.end_comparison(index)
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)

@@ -32,9 +32,8 @@ _BYTE = np.dtype(np.uint8)
 # few rounds, on any number of nodes
 _ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}
 _WHOLE = 1 << 30  # bytes of a segment
-_FEW = (
-    64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait
-)
+# ranks that compare their persistent requests by messages to all others, for which nobody has to wait
+_FEW = 64
 
 
 class ServiceCollectives:
@@ -48,6 +47,8 @@ class ServiceCollectives:
         build: Builds engines for arrays in host memory.
     """
 
+    _owner: CallOwner
+
     def __init__(self, nranks: int, message_context: MessageContext, build: BuildEngine) -> None:
         self._nranks = nranks
         self._message_context = message_context
@@ -55,11 +56,9 @@ class ServiceCollectives:
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[Call, HostEngine]] = {}
         self._numbers: dict[Purpose, tuple[np.ndarray, np.ndarray]] = {}
-        self._comparers: dict[
-            int, tuple[HostEngine, Call]
-        ] = {}  # by index of the message context of a persistent request
+        # by index of the message context of a persistent request
+        self._comparers: dict[int, tuple[HostEngine, Call]] = {}
         self._comparing: dict[int, int] = {}  # how far those are that have begun
-        self._owner: CallOwner | None = None
 
     def serve(self, owner: CallOwner) -> None:
         """Belong to a communicator."""
@@ -101,8 +100,7 @@ class ServiceCollectives:
             what: The call that all ranks are to make now, for texts.
             limit_s: Seconds that it may take; None: those of the communicator's calls.
         """
-        call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
-        self._run(call, purpose, what, limit_s)
+        self._run(_allgather(mine, every), purpose, what, limit_s)
 
     def gather_in_flight(
         self,
@@ -113,20 +111,8 @@ class ServiceCollectives:
         make: Make,
     ) -> MPI.Grequest:
         """Begin to gather every rank's array, as a call in flight on a message context; ``make`` makes the request."""
-        call = Call(
-            "allgather",
-            mine.ctypes.data,
-            every.ctypes.data,
-            mine.nbytes,
-            _BYTE,
-            keep=(mine, every),
-            purpose=purpose,
-        )
-        key = call.collective, purpose
-        if key not in self._plans:
-            self._plans[key] = self._plan(*key)
-        assert self._owner is not None
-        return start(self._owner, message_context, self._plans[key], call, make)[0]
+        call = _allgather(mine, every)._replace(purpose=purpose)
+        return start(self._owner, message_context, self._plan(call.collective, purpose), call, make)[0]
 
     def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
         """Return every rank's object; arguments as of `everywhere`."""
@@ -152,9 +138,7 @@ class ServiceCollectives:
         """
         kept = self._kept.pop(purpose, None)  # not while another thread has it
         if kept is None or kept[0].keep[0] is not mine:
-            call = Call(
-                "allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every)
-            )
+            call = _allgather(mine, every)
             kept = call, self._run(call, purpose, what())
         else:
             call, engine = kept
@@ -230,7 +214,7 @@ class ServiceCollectives:
         """Return an engine that sends all ranks of a message context a byte, and receives theirs."""
         one = np.zeros(1, np.uint8)
         every = np.empty(self._nranks, np.uint8)
-        call = Call("allgather", one.ctypes.data, every.ctypes.data, 1, _BYTE, keep=(one, every))
+        call = _allgather(one, every)
         algorithm = "direct" if self._nranks <= _FEW else _ALGORITHMS["allgather"]
         engine = self._build(Choice(algorithm, _WHOLE, ""), (), Account(), call, message_context)
         message_context.bind_scratch(engine, engine.scratch_nbytes)
@@ -243,10 +227,7 @@ class ServiceCollectives:
         return [engine for plan in self._plans.values() for engine in plan.engines()]
 
     def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> HostEngine:
-        key = call.collective, purpose
-        if key not in self._plans:
-            self._plans[key] = self._plan(*key)
-        plan = self._plans[key]
+        plan = self._plan(call.collective, purpose)
         call = call._replace(purpose=purpose)
         self._message_context.log.note_service()
         engine, status = plan.run(self._message_context, call)
@@ -266,7 +247,6 @@ class ServiceCollectives:
         if status == DONE:
             return
         owner = self._owner
-        assert owner is not None
         if status == BUSY:
             raise other_thread(owner.rank)
         what = what or purpose.text
@@ -281,11 +261,15 @@ class ServiceCollectives:
             raise
 
     def _plan(self, collective: str, purpose: Purpose) -> Plan:
-        algorithm = _ALGORITHMS[collective]
-        account = Account()
-        choice = Choice(algorithm, _WHOLE, "")
-        plan = Plan(
-            purpose.text, algorithm, account, lambda call, on: self._build(choice, (), account, call, on)
-        )
-        plan.kept = True
-        return plan
+        key = collective, purpose
+        if key not in self._plans:
+            choice = Choice(_ALGORITHMS[collective], _WHOLE, "")
+            account = Account()
+            build = lambda call, on: self._build(choice, (), account, call, on)  # noqa: E731
+            self._plans[key] = Plan(purpose.text, choice.algorithm, account, build)
+            self._plans[key].kept = True
+        return self._plans[key]
+
+
+def _allgather(mine: np.ndarray, every: np.ndarray) -> Call:
+    return Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
