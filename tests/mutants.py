@@ -194,8 +194,8 @@ MUTANTS = (
     Mutant(
         "v-form displacement: blocks of varying size are taken as packed",
         f"{PROGRAM}/chunks.py",
-        "list(zip((displ for displ, _ in blocks), counts, strict=True))",
-        "list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))",
+        "[(displ, cut(count)) for displ, count in blocks]",
+        "[(sum(cut(n) for _, n in blocks[:i]), cut(blocks[i][1])) for i in range(len(blocks))]",
         "openmpi 2 test_typed_blocks.py",
     ),
     Mutant(

@@ -208,8 +208,8 @@ def _check_scratch(schedules: Sequence[Schedule]) -> None:
     known: set[Hashable] = set()
     for s in schedules:
         who, meaning = (s.rank, s.nranks, s.root, s.nchunks), s.meaning
-        known.update(meaning.input_item(s.rank, i) for i in range(meaning.ninputs(*who)))
-        known.update(meaning.output_item(s.rank, i) for i in range(meaning.noutputs(*who)))
+        known.update(meaning.input_extent(s.rank, i) for i in range(meaning.ninputs(*who)))
+        known.update(meaning.output_extent(s.rank, i) for i in range(meaning.noutputs(*who)))
     for s in schedules:
         for extent in s.scratch:
             if extent not in known:

@@ -91,8 +91,8 @@ class RankMemory:
         )
         if not uniform:
             names = (
-                [c.input_item(s.rank, i) for i in range(nin)],
-                [c.output_item(s.rank, i) for i in range(nout)],
+                [c.input_extent(s.rank, i) for i in range(nin)],
+                [c.output_extent(s.rank, i) for i in range(nout)],
                 s.scratch,
             )
             for base, window in zip(self.bases, names):

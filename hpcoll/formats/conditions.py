@@ -206,9 +206,8 @@ def _custom(conditions: Conditions) -> Named:
         lambda rank, index: inputs[rank][index],
         lambda rank, index: outputs[rank][index][0],
         lambda rank, index, *_: outputs[rank][index][1],
-        lambda rank, index: 0,
-        lambda rank, index: 0,
         None,
+        one_extent=True,
         reduces=any(mask & (mask - 1) for wants in outputs for _, mask in wants),
     )
     return Named(

@@ -26,7 +26,7 @@ class Collective(NamedTuple):
     name: str  # in lower case
     ninputs: _Count  # chunks of INPUT on a rank
     noutputs: _Count  # chunks of OUTPUT on a rank
-    input_item: _Name  # item in a chunk of INPUT; equal items have equal sizes on all ranks, and so are names of extents
+    input_item: _Name  # item in a chunk of INPUT
     output_item: _Name  # item that a chunk of OUTPUT must hold at the end
     wanted: (
         _Ranks  # ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do
@@ -40,6 +40,15 @@ class Collective(NamedTuple):
     idempotent: bool = False  # a contribution that arrives twice counts once (barrier)
     blocks: bool = False  # there is a block per rank (allgather, ...), rather than one vector
     neighbours: bool = False  # there is a block per edge of a graph, which `meaning` needs
+    one_extent: bool = False  # all chunks have one size; else those of one item
+
+    def input_extent(self, rank: int, index: int) -> Hashable:
+        """Return the extent of a chunk of INPUT; equal extents are equal sizes on all ranks."""
+        return 0 if self.one_extent else self.input_item(rank, index)
+
+    def output_extent(self, rank: int, index: int) -> Hashable:
+        """Return the extent of a chunk of OUTPUT."""
+        return 0 if self.one_extent else self.output_item(rank, index)
 
 
 def _one(rank: int, nranks: int, root: int, nchunks: int) -> int:
@@ -109,10 +118,10 @@ def _neighbourhood(name: str, graph: Graph) -> Collective:
         end = graph.sources[rank][index]
         return 1 << end[0] if end else 0
 
-    inputs, items = (
-        (_one, (_rank, source_rank)) if name == "neighbor_allgather" else (sent_to, (_own, source))
+    inputs, sent, received = (
+        (_one, _rank, source_rank) if name == "neighbor_allgather" else (sent_to, _own, source)
     )
-    return Collective(name, inputs, received_from, *items, wanted, None, blocks=True, neighbours=True)
+    return Collective(name, inputs, received_from, sent, received, wanted, None, blocks=True, neighbours=True)
 
 
 COLLECTIVES = {

@@ -90,7 +90,7 @@ def _memory(
 ) -> Callable[[Chunk], list[Chunk]]:
     """Return the function that gives the chunks of the whole schedule which a run of the flat one has."""
     meaning = COLLECTIVES[flat.collective]
-    extents = meaning.input_item, meaning.output_item
+    extents = meaning.input_extent, meaning.output_extent
     runs = [run for step in steps for run in step.runs if run.buffer is _SCRATCH]
     used = sorted({i for run in runs for _, i in cells_of(run)})  # in this channel
     scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]

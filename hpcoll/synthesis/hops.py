@@ -81,7 +81,7 @@ class Task:
         """The extent of each item."""
         found = self.inputs
         return {
-            item: self.meaning.input_item(rank, chunk.index)
+            item: self.meaning.input_extent(rank, chunk.index)
             for rank in range(self.nranks)
             for item, chunk in found[rank].items()
         }

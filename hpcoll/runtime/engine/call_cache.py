@@ -113,28 +113,28 @@ class MpiCall:
         An element counts ``nbytes`` in ``account``, a line of the ledger. The log notes that this rank is in the call.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
-        values = {
-            "count": 0,
+        values: dict[str, Any] = {
             "type": handle(datatype),
             "op": 0 if op is None else handle(op),
             "root": root,
             "comm": handle(comm),
-            "send": send if isinstance(send, int) else 0,
-            "recv": recv if isinstance(recv, int) else 0,
+            "send": send,
+            "recv": recv,
         }
-        names = arguments.split()
         self._account, self._log = account, log
         self._words = np.zeros(c.FIRST + c.NARGUMENTS, np.int64)
         self._words[c.FUNCTION], self._words[c.ACCOUNT] = function_address(function_name), account.ctypes.data
         self._words[c.HISTORY], self._words[c.METHOD] = log.fields[HISTORY], method
         self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
-        self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
-        places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
-        self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = (
-            places.get("source", -1),
-            places.get("target", -1),
-        )
-        self._words[c.COUNTS_AT] = sum(1 << i for i, name in enumerate(names) if name == "count")
+        self._words[c.SOURCE_AT] = self._words[c.TARGET_AT] = -1
+        found = {"source": c.SOURCE_AT, "target": c.TARGET_AT}
+        for i, name in enumerate(arguments.split()):
+            if name == "count":
+                self._words[c.COUNTS_AT] |= 1 << i
+            elif values[name] in found:
+                self._words[found[values[name]]] = i
+            else:
+                self._words[c.FIRST + i] = values[name]
         self._words[c.ELEMENT_NBYTES] = nbytes
         self.address = self._words.ctypes.data  # for `call_mpi`
 

@@ -1,5 +1,6 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
+import os
 from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple
@@ -7,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import HpcollError
+from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.entry import advance_address, advance_noting_address, call_compiled
-from hpcoll.runtime.engine.run_errors import is_truncated, run_error
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps, addresses
@@ -36,11 +36,13 @@ _PLACES = np.array(
 _ANY = 1 << 62  # bytes of scratch that are as good as there
 
 
-def _sized(program: Program, shape: Shape) -> dict[int, Number]:
+def _sized(program: Program, shape: Shape | None) -> dict[int, Number]:
     """Return the fields of an engine's state that depend on counts."""
-    return {
-        f.SCRATCH_PER_LANE: program.scratch_nbytes,
-        f.STAGING_OF_LANE: program.staging_nbytes,
+    fields = {f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes}
+    if shape is None:
+        return fields
+    return fields | {
+        f.NCOUNTS: len(shape.sizes.given),
         f.ELEMENTS: shape.elements,
         f.LEDGER_NBYTES: shape.nbytes,
         f.COUNTED: shape.counted,
@@ -86,7 +88,6 @@ class HostEngine:
             f.WINDOW: program.window,
             f.REQUESTS_PER_LANE: program.nrequests,
             f.REQUEST_NBYTES: library.request_nbytes,
-            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes),
             f.NMESSAGES: program.nmessages,
             f.BYTE: library.byte,
             f.ISEND: library.isend,
@@ -100,7 +101,6 @@ class HostEngine:
             f.SCHED_YIELD: function_address("sched_yield"),
             f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"),
-            f.STAGING_OF_LANE: int_value(program.staging_nbytes),
             f.TRUNCATED: library.truncated,
             f.PROCESS_VM_READV: function_address("process_vm_readv"),
             f.ERRNO_LOCATION: function_address("__errno_location"),
@@ -109,12 +109,8 @@ class HostEngine:
             f.YIELDS: wait_policy.stays + wait_policy.yields,
             f.LINGERS: wait_policy.lingers,
         }
-        if shape is not None:
-            fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {
-                f.NCOUNTS: len(shape.sizes.given)
-            }
-        for field, value in fields.items():
-            self.state[field] = value
+        for field, value in (fields | _sized(program, shape)).items():
+            self.state[field] = int_value(value)
         self._bind(binding)
 
     def _laid_out(self, library: Library, shape: Shape | None) -> np.ndarray:
@@ -351,14 +347,28 @@ class HostEngine:
 
     def failure(self) -> HpcollError:
         """Return the error that a run which failed raises."""
-        return run_error(self.error, int(self.state[f.CAME]), int(self.state[f.AWAITED]))
+        code, came, awaited = map(int, self.state[[f.ERROR, f.CAME, f.AWAITED]])
+        if code == f.FULL:
+            text = "the system has no more shared memory for messages between ranks of a node (/dev/shm)"
+        elif code >= f.UNREADABLE:
+            peer, number = divmod(code - f.UNREADABLE, 1 << 16)
+            why = os.strerror(number)
+            text = f"the memory of local rank {peer} cannot be read ({why}): it has ended, or freed what it sends"
+        elif code in (f.MISMATCH, f.ALARMED, f.GIVEN_UP):
+            text = "ranks gave up"
+        else:
+            text = MPI.Get_error_string(code)
+            if came != awaited and self.truncated:
+                what = "more bytes than expected," if came == f.MORE else f"{came} bytes, expected"
+                text += f"; from another rank came {what} {awaited}"
+        return TransportError(text, code=code)
 
     @property
     def truncated(self) -> bool:
         """Say whether a run failed because a message was of another length."""
-        return is_truncated(self.error)
+        return 0 < self.error < f.UNMAPPED and MPI.Get_error_class(self.error) == MPI.ERR_TRUNCATE
 
     @property
     def error(self) -> int:
-        """The MPI library's error code of a run that failed."""
+        """The error code of a run that failed: the MPI library's, or one of `hpcoll.runtime.program.fields`."""
         return int(self.state[f.ERROR])

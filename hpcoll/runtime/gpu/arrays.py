@@ -113,17 +113,7 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
         raise BufferError("it lies on a GPU, and this process sees none")
     stream = stream or torch_stream(buffer) or LEGACY_STREAM
     tensor = dlpack.export(buffer, stream)
-    return _placed(
-        _array(
-            tensor.pointer,
-            tensor.shape,
-            tensor.strides,
-            tensor.dtype,
-            tensor.readonly,
-            (buffer, tensor.capsule),
-            stream,
-        )
-    )
+    return _placed(_array(*tensor[:5], (buffer, tensor.capsule), stream))
 
 
 def _of_interface(buffer: Any, interface: Any) -> DeviceArray:

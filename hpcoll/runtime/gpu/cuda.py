@@ -121,7 +121,7 @@ class Driver:
             if function.argtypes is None:
                 function.argtypes, function.restype = types, c_int
         self("cuInit", 0)
-        self.count = self._int("cuDeviceGetCount")  # GPUs that this process sees
+        self.count = self._answer(c_int, "cuDeviceGetCount")  # GPUs that this process sees
 
     def __call__(self, name: str, *arguments: Any) -> None:
         """Call a function; a DeviceError names it and the error."""
@@ -139,59 +139,52 @@ class Driver:
         self._library.cuGetErrorName(code, byref(text))
         return (text.value or b"an unknown error").decode()
 
-    def _int(self, name: str, *arguments: Any) -> int:
-        value = c_int()
-        self(name, byref(value), *arguments)
-        return value.value
-
-    def _handle(self, name: str, *arguments: Any) -> int:
-        value = c_void_p()
+    def _answer(self, kind: Any, name: str, *arguments: Any) -> int:
+        """Return what a function writes to its first argument, a number or handle of a C type."""
+        value = kind()
         self(name, byref(value), *arguments)
         return int(value.value or 0)
 
-    def _pointer(self, name: str, *arguments: Any) -> int:
-        value = c_uint64()
-        self(name, byref(value), *arguments)
-        return value.value
+    def _device(self, ordinal: int) -> int:
+        return self._answer(c_int, "cuDeviceGet", ordinal)
+
+    def _text(self, name: str, ordinal: int) -> str:
+        text = ctypes.create_string_buffer(256)
+        self(name, text, len(text), self._device(ordinal))
+        return text.value.decode()
 
     def version(self) -> tuple[int, int]:
         """Return the newest CUDA that the driver serves, as (major, minor)."""
-        number = self._int("cuDriverGetVersion")
+        number = self._answer(c_int, "cuDriverGetVersion")
         return number // 1000, number % 1000 // 10
 
     def device_name(self, ordinal: int) -> str:
         """Return the name of a GPU, as "NVIDIA H200"."""
-        text = ctypes.create_string_buffer(256)
-        self("cuDeviceGetName", text, len(text), self._int("cuDeviceGet", ordinal))
-        return text.value.decode()
+        return self._text("cuDeviceGetName", ordinal)
 
     def bus_id(self, ordinal: int) -> str:
         """Return the PCI bus id of a GPU, as "0000:17:00.0": equal in all processes, whatever their ordinals."""
-        text = ctypes.create_string_buffer(64)
-        self("cuDeviceGetPCIBusId", text, len(text), self._int("cuDeviceGet", ordinal))
-        return text.value.decode()
+        return self._text("cuDeviceGetPCIBusId", ordinal)
 
     def device_attribute(self, ordinal: int, attribute: DeviceAttribute) -> int:
         """Return the value of an attribute of a GPU."""
-        return self._int("cuDeviceGetAttribute", int(attribute), self._int("cuDeviceGet", ordinal))
+        return self._answer(c_int, "cuDeviceGetAttribute", int(attribute), self._device(ordinal))
 
     def device_nbytes(self, ordinal: int) -> int:
         """Return the bytes of a GPU's memory."""
-        value = c_size_t()
-        self("cuDeviceTotalMem_v2", byref(value), self._int("cuDeviceGet", ordinal))
-        return value.value
+        return self._answer(c_size_t, "cuDeviceTotalMem_v2", self._device(ordinal))
 
     def primary_context(self, ordinal: int) -> int:
         """Return the context that CuPy, PyTorch and the CUDA runtime share; it is kept for the life of the process."""
-        return self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", ordinal))
+        return self._answer(c_void_p, "cuDevicePrimaryCtxRetain", self._device(ordinal))
 
     def current_context(self) -> int:
         """Return the handle of this thread's context, 0 while it has none."""
-        return self._handle("cuCtxGetCurrent")
+        return self._answer(c_void_p, "cuCtxGetCurrent")
 
     def current_ordinal(self) -> int | None:
         """Return the GPU of this thread's context, or None while it has none."""
-        return self._int("cuCtxGetDevice") if self.current_context() else None
+        return self._answer(c_int, "cuCtxGetDevice") if self.current_context() else None
 
     def attribute(self, pointer: int, attribute: Attribute) -> int:
         """Return the value of an attribute of a pointer; 0 for one that the driver does not know."""
@@ -207,33 +200,33 @@ class Driver:
 
     def allocate(self, nbytes: int) -> int:
         """Return new memory of the current GPU, which `export` can name to other processes."""
-        return self._pointer("cuMemAlloc_v2", nbytes)
+        return self._answer(c_uint64, "cuMemAlloc_v2", nbytes)
 
     def allocate_pinned(self, nbytes: int) -> int:
         """Return new page-locked host memory that every GPU reads and writes at the same address."""
-        return self._handle("cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
+        return self._answer(c_void_p, "cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
 
     def register(self, address: int, nbytes: int) -> None:
         """Page-lock host memory, so that every GPU reads and writes it at the same address; DeviceError where that cannot be."""
         self("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE_MAPPED)
-        there = self._pointer("cuMemHostGetDevicePointer_v2", address, 0)
+        there = self._answer(c_uint64, "cuMemHostGetDevicePointer_v2", address, 0)
         if there != address:
             self("cuMemHostUnregister", address)
             raise DeviceError(f"kernels reach host memory at {address:#x} only at {there:#x}")
 
     def stream(self) -> int:
         """Return a new stream that does not wait for the legacy default stream."""
-        return self._handle("cuStreamCreate", _NON_BLOCKING)
+        return self._answer(c_void_p, "cuStreamCreate", _NON_BLOCKING)
 
     def urgent_stream(self) -> int:
         """Return a new stream whose work goes before that of other streams."""
         lowest, highest = c_int(), c_int()
         self("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
-        return self._handle("cuStreamCreateWithPriority", _NON_BLOCKING, highest.value)
+        return self._answer(c_void_p, "cuStreamCreateWithPriority", _NON_BLOCKING, highest.value)
 
     def event(self) -> int:
         """Return a new event without time stamps."""
-        return self._handle("cuEventCreate", _NO_TIMING)
+        return self._answer(c_void_p, "cuEventCreate", _NO_TIMING)
 
     def is_idle(self, stream: int) -> bool:
         """Say whether nothing is under way that later work on a stream would wait for, which for some includes the default stream's."""
@@ -254,7 +247,9 @@ class Driver:
 
     def function(self, ptx: bytes, name: str) -> int:
         """Load a module from its text and return the handle of a kernel in it."""
-        return self._handle("cuModuleGetFunction", self._handle("cuModuleLoadData", ptx), name.encode())
+        return self._answer(
+            c_void_p, "cuModuleGetFunction", self._answer(c_void_p, "cuModuleLoadData", ptx), name.encode()
+        )
 
     def export(self, base: int) -> bytes:
         """Return the name by which other processes open an allocation; ``base`` is its start."""
@@ -264,8 +259,11 @@ class Driver:
 
     def open(self, handle: bytes) -> int:
         """Map another process's allocation; return its address here."""
-        return self._pointer(
-            "cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)), _IPC_LAZY_PEER_ACCESS
+        return self._answer(
+            c_uint64,
+            "cuIpcOpenMemHandle_v2",
+            IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)),
+            _IPC_LAZY_PEER_ACCESS,
         )
 
     def copy(self, destination: int, source: int, nbytes: int, stream: int) -> None:

@@ -91,30 +91,18 @@ def varying_blocks(
     layouts: dict[tuple[int, ...], ChunkLayout] = {}
     segments: Segments = []
     for i in range(nslices):
-        lo, most = i * piece, piece
-        ins, outs, all_sizes = (
-            [max(0, min(most, count - lo)) for count in counts]
-            for counts in ([count for _, count in inputs], [count for _, count in outputs], sizes)
-        )
-        key = i == 0, *map(index, (*ins, *outs, *all_sizes))
+        lo = i * piece
+
+        def cut(count: int, lo: int = lo) -> int:
+            return max(0, min(piece, count - lo))
+
+        ins, outs = ([(displ, cut(count)) for displ, count in blocks] for blocks in (inputs, outputs))
+        known = list(map(cut, sizes))
+        key = i == 0, *map(index, (*(count for _, count in (*ins, *outs)), *known))
         if key not in layouts:
-            layouts[key] = _slices(inputs, outputs, ins, outs, all_sizes)._replace(varying=i == 0)
+            layouts[key] = ChunkLayout(ins, outs, known.__getitem__, varying=i == 0)  # type: ignore[arg-type]
         segments.append((lo, layouts[key]))
     return segments
-
-
-def _slices(
-    inputs: Sequence[tuple[int, int]],
-    outputs: Sequence[tuple[int, int]],
-    ins: list[int],
-    outs: list[int],
-    sizes: list[int],
-) -> ChunkLayout:
-    here = [
-        list(zip((displ for displ, _ in blocks), counts, strict=True))
-        for blocks, counts in ((inputs, ins), (outputs, outs))
-    ]
-    return ChunkLayout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]
 
 
 class Span(NamedTuple):

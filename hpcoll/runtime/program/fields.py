@@ -41,133 +41,109 @@ TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = r
 EVENT = 1
 READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
 
-# In an engine's array (int64), its state. WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH:
-# addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per
-# window slot and message slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what
-# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: as in `hpcoll.comm.plans.ledger.Account`; CELL, NULL,
-# STAND_IN, HANDLE_MASK: see `hpcoll.runtime.engine.compiled.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for
-# a message of another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block
-# when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU:
-# address of the table below, or 0 when buffers are in host memory. Of symbolic sizes (`hpcoll.base.sizes`): COUNTS: address of the
-# variables, of which NCOUNTS behind the first are the call's; RECORDS, RECORDS_END: what follows from them; ROOM: bytes at SCRATCH,
-# COPY_ROOM: at COPY, NEEDED: what was too much for one of them. ELEMENTS: of the message, for texts; LEDGER_NBYTES: for the ledger. CAME,
-# AWAITED: bytes of a message that was of another length, or `MORE`. HELD: a request has it, which is in flight or has not been waited for.
-# ADVANCE: address of a compiled function. SPINS, STAYS, YIELDS, LINGERS: of the wait policy. PROCESS_VM_READV, ERRNO_LOCATION: of functions
-# of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that were read
-# from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in which writes
-# were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way and the
-# other. SIGNATURE: what all ranks must call alike but for the count; COUNTED: what stands for that, or for all counts, in units of SIGNED
-# bytes, 0 where ranks may have others; CHECKED: what
-# every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
-# TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`,
-# NUMBERED: the number of the call in it, ISSUED: when the program issued a call that waits for its turn, else 0. GET_COUNT: address of
-# MPI_Get_count; FORM: `CELLS`, `PART`, both or 0; of CELLS_SENT in INPUT and CELLS_RECEIVED in OUTPUT, each of CELL_NBYTES; KINDS: which
-# kinds of objects all ranks combine alike, see below. INPUT_MAP,
-# OUTPUT_MAP: addresses of the maps below by which the buffers lie in memory, 0: contiguous; BOUNCE: of BOUNCE_NBYTES for what has a map
-# on both sides. STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
-# the addresses of the widest reduction's sources.
+# In an engine's array (int64), its state.
 (
     NLANES,
     WINDOW,
     ROWS,
     SOURCES,
     LANES,
-    WINDOW_SLOTS,
+    WINDOW_SLOTS,  # address: per window slot its lane and that lane's next row
     REQUESTS,
     REQUESTS_PER_LANE,
     REQUEST_NBYTES,
     SCRATCH_PER_LANE,
-    INPUT,
+    INPUT,  # addresses of the three buffers, in the order of `ir.Buffer`
     OUTPUT,
     SCRATCH,
-    WHERE_INPUT,
-    WHERE_OUTPUT,
-    LANDED,
+    WHERE_INPUT,  # where INPUT is in symmetric memory, or -1
+    WHERE_OUTPUT,  # the same of OUTPUT
+    LANDED,  # address: per window slot and message slot the address of a message that waits to be used
     NMESSAGES,
     RINGS,
     COMM,
     TAG,
     BYTE,
-    STATUS_AT,
+    STATUS_AT,  # address of room for a status: STATUS, unless a request of somebody else's is tested
     ISEND,
     IRECV,
     TEST,
     IPROBE,
-    LAST_TAG,
+    LAST_TAG,  # one that no message has
     KERNEL,
     MEMCPY,
     SCHED_YIELD,
     USLEEP,
     CLOCK_GETTIME,
     ENDED,
-    ERROR,
-    FLAG,
-    SPINS,
+    ERROR,  # the MPI library's code when FAILED, or one of those below
+    FLAG,  # what MPI_Test answers
+    SPINS,  # of the wait policy, as the three that follow
     STAYS,
     YIELDS,
     LINGERS,
-    STAGING_OF_LANE,
-    FIRST_STAGING_SLOT,
+    STAGING_OF_LANE,  # bytes
+    FIRST_STAGING_SLOT,  # of window slot 0 in this call
     CLOCK,
     CLOCK_NS,
-    LOCK,
-    ACCOUNT,
+    LOCK,  # address of a word that is 1 while a call runs
+    ACCOUNT,  # address, as in `hpcoll.comm.plans.ledger.Account`
     STARTED,
-    CELL,
+    CELL,  # of a persistent request, as the three that follow: `hpcoll.runtime.engine.compiled.progress.start`
     NULL,
     STAND_IN,
     HANDLE_MASK,
-    TRUNCATED,
-    BLOCK,
-    COPY,
+    TRUNCATED,  # the MPI library's code for a message of another length
+    BLOCK,  # address of room for a block when results are too large for the caches, else 0
+    COPY,  # address to which COPY_NBYTES of INPUT are copied first, because results overwrite them
     COPY_NBYTES,
-    GPU,
-    COUNTS,
-    NCOUNTS,
-    RECORDS,
+    GPU,  # address of the table below; 0: buffers are in host memory
+    COUNTS,  # address of the variables of symbolic sizes (`hpcoll.base.sizes`)
+    NCOUNTS,  # how many of these, behind the first, are the call's counts
+    RECORDS,  # address of what follows from the counts
     RECORDS_END,
-    ROOM,
-    COPY_ROOM,
-    NEEDED,
-    ELEMENTS,
-    LEDGER_NBYTES,
-    CAME,
-    AWAITED,
-    HELD,
+    ROOM,  # bytes at SCRATCH
+    COPY_ROOM,  # bytes at COPY
+    NEEDED,  # bytes that were too many for one of these
+    ELEMENTS,  # of the message, for texts
+    LEDGER_NBYTES,  # for the ledger
+    CAME,  # bytes of a message of another length, or `MORE`
+    AWAITED,  # bytes that it should have had
+    HELD,  # a request has the engine, which is in flight or has not been waited for
     MADVISE,
-    ADVANCE,
+    ADVANCE,  # address of a compiled function
     PROCESS_VM_READV,
     ERRNO_LOCATION,
-    LOCAL_VECTOR,
+    LOCAL_VECTOR,  # address and bytes of what process_vm_readv writes
     _,
-    REMOTE_VECTOR,
+    REMOTE_VECTOR,  # address and bytes of what it reads
     _,
-    REREAD,
-    HANDED_OUT,
-    TURNS,
-    READS,
-    STAGED_NS,
-    READ_NS,
-    SIGNATURE,
-    SIGNED,
-    COUNTED,
-    CHECKED,
-    CHECKED_TAG,
+    REREAD,  # bytes of this call that were read from a peer's own memory to be combined
+    HANDED_OUT,  # the result of the latest reduction was staged with it
+    TURNS,  # calls in which writes were slow
+    READS,  # messages of the latest call are read in its own memory
+    STAGED_NS,  # least time per 4 KiB where messages were staged
+    READ_NS,  # least time per 4 KiB where they were read
+    SIGNATURE,  # what all ranks must call alike, but for the count
+    SIGNED,  # bytes in which COUNTED counts; 0: ranks may have other counts
+    COUNTED,  # what stands for the count, or for all counts
+    CHECKED,  # what every message between local peers has of these, and of all calls before
+    CHECKED_TAG,  # the first tag of the MPI library's messages: TAG, and TAG_STEP for each value of such a check
     TAG_STEP,
-    TAG_CHECKS,
-    LOG,
-    NUMBERED,
-    ISSUED,
-    GET_COUNT,
-    FORM,
-    CELLS_SENT,
-    CELLS_RECEIVED,
-    CELL_NBYTES,
-    KINDS,
-    INPUT_MAP,
-    OUTPUT_MAP,
-    BOUNCE,
-    STATUS,
+    TAG_CHECKS,  # the number of its values
+    LOG,  # address of the array of a `CallLog`
+    NUMBERED,  # the number of the call in it
+    ISSUED,  # when the program issued a call that waits for its turn, else 0
+    GET_COUNT,  # address of MPI_Get_count
+    FORM,  # `CELLS`, `PART`, both or 0
+    CELLS_SENT,  # cells in INPUT
+    CELLS_RECEIVED,  # cells in OUTPUT
+    CELL_NBYTES,  # bytes of each
+    KINDS,  # which kinds of objects all ranks combine alike, see below
+    INPUT_MAP,  # address of the map below by which INPUT lies in memory; 0: contiguous
+    OUTPUT_MAP,  # the same of OUTPUT
+    BOUNCE,  # address of BOUNCE_NBYTES for what has a map on both sides
+    STATUS,  # room for a status
     _,
     _,
     _,
@@ -175,7 +151,7 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     _,
     _,
     _,
-    OPERANDS,
+    OPERANDS,  # from here on room for the addresses of the widest reduction's sources
 ) = range(109)
 # Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
 # its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
@@ -187,37 +163,30 @@ CELLS, PART = 1, 2
 PLAIN, SEQUENCE, ANY_KIND, ASKS = 1, 2, 3, 4
 CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 
-# In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
-# SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
-# handed out, where the lane at hand has its own, and how many have pages by now, which they are given POPULATED_AT_ONCE. STAGED:
-# lanes that staged. SLOW_WRITES: how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped,
-# by number; NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
-# READ_FROM: messages of so many bytes and more are read where they lie in their sender's own memory; it is one of READ_FROM_USUALLY and
-# READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
-# PIECES_NBYTES of room.
+# In the array of a `Rings` (int64). Addresses unless another thing is said.
 (
-    SLOTS_AT,
+    SLOTS_AT,  # in the window, as the two that follow
     ACKS_AT,
-    STAGING_AT,
+    STAGING_AT,  # of this rank's staging slots
     STAGING_WHERE,
     CAPACITY,
     NLOCAL,
     LOCAL_RANK,
-    SENT,
+    SENT,  # of this rank's counters, one per staging slot and peer, as the two that follow
     TAKEN,
     ACKED,
-    USED,
-    STAGED,
-    SLOW_WRITES,
-    BASES,
-    NRANGES,
-    RANGES,
-    POPULATED_AT_ONCE,
-    READ_FROM,
+    USED,  # per staging slot: bytes of CAPACITY handed out, where the lane at hand has its own, how many have pages by now
+    STAGED,  # the number of lanes that staged
+    SLOW_WRITES,  # how much oftener staging in the caches was slow than fast
+    BASES,  # of the addresses of what is mapped, by number
+    NRANGES,  # of the number of RANGES
+    RANGES,  # of triples (first address, last + 1, where) of memory that all local peers map
+    POPULATED_AT_ONCE,  # bytes that are given pages together
+    READ_FROM,  # bytes from which on messages are read in their sender's own memory: one of the two that follow
     READ_FROM_USUALLY,
-    READ_FROM_SLOW,
-    PIDS,
-    PIECES_AT,
+    READ_FROM_SLOW,  # while writes are slow and that is faster
+    PIDS,  # of the process of each local rank
+    PIECES_AT,  # of PIECES_NBYTES of room
     RINGS_NFIELDS,
 ) = range(23)
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
@@ -285,16 +254,10 @@ PACKED_AT, PIECE_OFFSET, PIECE_NBYTES, PIECE_NFIELDS = range(4)
 NBLOCKS, BLOCKS = range(2)
 BLOCK_AT, BLOCK_DISPL, BLOCK_LAYOUT, BLOCK_NFIELDS = range(4)
 
-# In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;
-# FUNCTION: handle of the reduction kernel; STREAMS: address of NSTREAMS streams' handles, which window slots take in turn; EVENTS: of
-# NEVENTS events' handles per window slot, the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a
-# kernel's parameters and of pointers to them; PINNED: host memory, PINNED_PER_LANE bytes per window slot.
-# EXPORTED: address of NEXPORTED triples (first address, last + 1, where) of memory that peers may map; DIRECTORY: of what all local peers
-# export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
-# address of each of them in this process; OPEN: of a function that maps one.
+# In a GPU engine's table (int64). Addresses of the driver's functions unless another thing is said.
 (
-    CONTEXT,
-    BEFORE,
+    CONTEXT,  # the GPU's context
+    BEFORE,  # the thread's context before that became current
     GET_CURRENT,
     SET_CURRENT,
     COPY_ASYNC,
@@ -302,22 +265,22 @@ BLOCK_AT, BLOCK_DISPL, BLOCK_LAYOUT, BLOCK_NFIELDS = range(4)
     RECORD_EVENT,
     QUERY_EVENT,
     WAIT_EVENT,
-    FUNCTION,
-    STREAMS,
+    FUNCTION,  # handle of the reduction kernel
+    STREAMS,  # address of NSTREAMS streams' handles, which window slots take in turn
     NSTREAMS,
-    EVENTS,
+    EVENTS,  # address of NEVENTS events' handles per window slot; the first is reached when the caller's earlier work is done
     NEVENTS,
     MOST_BLOCKS,
     BLOCK_THREADS,
-    PARAMETERS,
-    VALUES,
-    PINNED,
+    PARAMETERS,  # address of pointers to a kernel's parameters
+    VALUES,  # address of these parameters
+    PINNED,  # address of host memory, PINNED_PER_LANE bytes per window slot
     PINNED_PER_LANE,
-    EXPORTED,
-    NEXPORTED,
-    DIRECTORY,
-    MAPPED,
-    OPEN,
+    EXPORTED,  # address of triples (first address, last + 1, where) of memory that peers may map
+    NEXPORTED,  # address of their number
+    DIRECTORY,  # address of what all local peers export: per rank NSLOTS of SLOT_NBYTES, each of which begins with a generation
+    MAPPED,  # address of the generation and address of each of these slots in this process
+    OPEN,  # address of a function that maps one
     GPU_NFIELDS,
 ) = range(26)
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows

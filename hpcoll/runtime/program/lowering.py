@@ -8,7 +8,6 @@ overwritten, and splits messages above a limit. `route` and `items` are its firs
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,19 +21,6 @@ from hpcoll.schedules.ir import Buffer, Schedule, Step
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
-
-
-class LaneTable(NamedTuple):
-    """The table of a channel for one segment length."""
-
-    rows: list[Row]
-    sources: list[tuple[Any, ...]]
-    nrequests: int
-    scratch_nbytes: int
-    staging_nbytes: int
-    nmessages: int
-    nevents: int
-    pinned_nbytes: int
 
 
 class _Rows:
@@ -66,8 +52,8 @@ class _Rows:
                 self.landings.append((int(Buffer.SCRATCH), self.scratch_nbytes))
                 self.scratch_nbytes += aligned(nbytes, items.boundary)
 
-    def emit(self) -> LaneTable:
-        """Write the rows."""
+    def emit(self) -> tuple[Number, ...]:
+        """Write the rows, and return what the lane needs, in the order of `Program`."""
         items, posts, kept = self.items.list, self._post_positions(), self._kept()
         sends: dict[Hashable, list[int]] = {}  # chunk -> items that send or lend it and were not waited for
         for i, item in enumerate(items):
@@ -93,16 +79,8 @@ class _Rows:
         posted = {(items[i].peer, items[i].spans[0].buffer) for i in kept if items[i].code == Code.POST}
         self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]
         self.rows, nevents = self.items.waits(self.rows, self.owners)
-        return LaneTable(
-            self.rows,
-            self.sources,
-            self.nrequests,
-            self.scratch_nbytes,
-            self.items.staging_nbytes,
-            self.items.nmessages,
-            nevents,
-            self.pinned_nbytes,
-        )
+        shared = self.items.staging_nbytes, self.items.nmessages
+        return self.nrequests, self.scratch_nbytes, *shared, nevents, self.pinned_nbytes
 
     def _kept(self) -> set[int]:
         """Return items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
@@ -268,13 +246,13 @@ def lower(
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                lane = _Rows(
-                    _items(partial(kind, schedule, layout, itemsize, aliases, mapped), steps, routes)
-                ).emit()
+                make = partial(kind, schedule, layout, itemsize, aliases, mapped)
+                lane = _Rows(_items(make, steps, routes))
+                lane_needs = lane.emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
-                needs = tuple(map(largest, needs, lane[2:])) if needs else lane[2:]
+                needs = tuple(map(largest, needs, lane_needs)) if needs else lane_needs
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
     widths = ((rows, NCOLUMNS), (sources, 2), (lanes, 3))
     arrays = [
@@ -288,17 +266,18 @@ def lower(
 
 def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
     """Return a channel's items, with copies of chunks that would be overwritten while lent, and no memory for unused cells."""
-    items = make()
-    add_steps(items, steps, routes)
+
+    def written(*known: frozenset[int]) -> Items:
+        items = make(*known)
+        add_steps(items, steps, routes)
+        return items
+
+    items = written()
     copied = items.overwritten_too_soon()
     if copied:
-        items = make(copied)
-        add_steps(items, steps, routes)
+        items = written(copied)
     unused = items.untouched()
-    if unused:
-        items = make(copied, unused)
-        add_steps(items, steps, routes)
-    return items
+    return written(copied, unused) if unused else items
 
 
 def _padded(row: Row, nsources: int) -> Row:

@@ -161,12 +161,8 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
     The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
     """
     found: set[Chunk] = set()
-    uses: dict[int, int] = {}  # scratch cell -> steps that name it
-    for step in steps:
-        for run in step.runs:
-            if run.buffer == Buffer.SCRATCH:
-                for index in _indices(run):
-                    uses[index] = uses.get(index, 0) + 1
+    runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
+    uses = Counter(index for run in runs for index in _indices(run))  # scratch cell -> steps that name it
     for end, reduction in enumerate(steps):
         if reduction.op != Op.REDUCE:
             continue

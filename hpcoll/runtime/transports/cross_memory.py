@@ -119,11 +119,8 @@ def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | Non
 
     ``measured``: bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
     """
-    usually, slow = (
-        (LEAST_NBYTES,) * 2
-        if copy == CMA
-        else (NEVER, SLOW_NBYTES)
-        if measured is None
-        else (max(measured, LEAST_NBYTES),) * 2
-    )
-    return OwnMemory(np.array([one.pid for one in words], np.int64), usually, slow)
+    pids = np.array([one.pid for one in words], np.int64)
+    if copy != CMA and measured is None:
+        return OwnMemory(pids, NEVER, SLOW_NBYTES)
+    usually = LEAST_NBYTES if copy == CMA else max(measured or 0, LEAST_NBYTES)
+    return OwnMemory(pids, usually, usually)

@@ -85,14 +85,13 @@ def library() -> Library:
             f"this MPI library's statuses and requests need {sizes} bytes, at most {STATUS_NBYTES} and 8 are expected"
         )
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
-    isend, irecv, test, iprobe, get_count, complete = map(function_address, names)
     kept = ctypes.string_at(MPI._addressof(MPI.BYTE), MPI._sizeof(MPI.BYTE))
     if int.from_bytes(kept, sys.byteorder) != handle(MPI.BYTE):
         raise TransportError(
             f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address"
         )
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
-    return Library(isend, irecv, test, iprobe, get_count, complete, sizes[1], *handles)
+    return Library(*[*map(function_address, names), sizes[1], *handles])
 
 
 def why_unusable() -> str:
