@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from hpcoll.comm.arguments.call import Time, limit_of, order_of
-from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, with_counts
+from hpcoll.comm.arguments.methods import METHODS, with_counts
 from hpcoll.comm.arguments.reductions import every_count
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.comm.methods.keywords import Name, Nbytes, Op, as_declared
@@ -38,6 +38,7 @@ def _run_with(
     comm: WithContext,
     method: str,
     arguments: tuple[Any, ...],
+    found_by: tuple[Any, Any, Any, int],
     extra: Any,
     algorithm: Name,
     segment: Nbytes,
@@ -51,17 +52,20 @@ def _run_with(
         raise TypeError(f"{method}() takes {len(arguments)} positional arguments; its keywords go by name")
     if tag is not None:
         with regions[tag]:
-            return _run_with(comm, method, arguments, ..., algorithm, segment, timeout, None, stream, order)
+            return _run_with(
+                comm, method, arguments, found_by, ..., algorithm, segment, timeout, None, stream, order
+            )
     context = comm._context
     limit_s = None if timeout is None else limit_of(timeout, context.rank)
     order = None if order is None else order_of(order, context.rank)
+    send, recv, op, root = found_by
     if method == "Reduce_scatter" and arguments[2] is None and not context.closed:
         with context.failure_scope(method):
             counts = every_count(arguments[0], arguments[1], context.rank, context.caller.allgather)
-        arguments = (*arguments[:2], counts, arguments[3])
-    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-    key = method, root, algorithm, segment, order
-    status = run_cached(context.tables[key], send, recv, op)
+        arguments, send = (*arguments[:2], counts, arguments[3]), with_counts(arguments[0], counts)
+    plain = algorithm is None and segment is None and order is None and root == 0
+    key = method if plain else (method, root, algorithm, segment, order)
+    status = run_cached(context.plain[method] if plain else context.tables[key], send, recv, op)
     if status:
         context.run(status, key, arguments, send, recv, stream=stream, limit_s=limit_s)
 
@@ -82,7 +86,8 @@ def _barrier(name: str) -> _Run:
             or timeout is not None
             or tag is not None
         ):
-            return _run_with(self, name, (), extra, algorithm, segment, timeout, tag)
+            found_by = _IN_PLACE, self._context.token, None, 0
+            return _run_with(self, name, (), found_by, extra, algorithm, segment, timeout, tag)
         context = self._context
         status = run_cached(context.plain[name], _IN_PLACE, context.token, None)
         if status:
@@ -110,7 +115,10 @@ def _broadcast(name: str) -> _Run:
             or timeout is not None
             or tag is not None
         ):
-            return _run_with(self, name, (buf, root), extra, algorithm, segment, timeout, tag, stream)
+            found_by = _IN_PLACE, buf, None, root
+            return _run_with(
+                self, name, (buf, root), found_by, extra, algorithm, segment, timeout, tag, stream
+            )
         context = self._context
         address = context.plain[name] if root == 0 else context.tables[name, root, None, None, None]
         status = run_cached(address, _IN_PLACE, buf, None)
@@ -139,7 +147,10 @@ def _between_buffers(name: str) -> _Run:
             or timeout is not None
             or tag is not None
         ):
-            return _run_with(self, name, (sendbuf, recvbuf), extra, algorithm, segment, timeout, tag, stream)
+            given = sendbuf, recvbuf
+            return _run_with(
+                self, name, given, (*given, None, 0), extra, algorithm, segment, timeout, tag, stream
+            )
         context = self._context
         status = run_cached(context.plain[name], sendbuf, recvbuf, None)
         if status:
@@ -164,16 +175,6 @@ def _rooted(name: str) -> _Run:
         tag: str | None = None,
         stream: Any = None,
     ) -> None:
-        if (
-            extra is not ...
-            or algorithm is not None
-            or segment is not None
-            or timeout is not None
-            or tag is not None
-        ):
-            return _run_with(
-                self, name, (sendbuf, recvbuf, root), extra, algorithm, segment, timeout, tag, stream
-            )
         context = self._context
         send, recv = sendbuf, recvbuf
         if not varies:
@@ -181,6 +182,15 @@ def _rooted(name: str) -> _Run:
                 send, recv = _IN_PLACE, sendbuf if gathers else recvbuf
             elif recv is _IN_PLACE and not gathers:
                 send, recv = _IN_PLACE, sendbuf
+        if (
+            extra is not ...
+            or algorithm is not None
+            or segment is not None
+            or timeout is not None
+            or tag is not None
+        ):
+            given, found_by = (sendbuf, recvbuf, root), (send, recv, None, root)
+            return _run_with(self, name, given, found_by, extra, algorithm, segment, timeout, tag, stream)
         address = context.plain[name] if root == 0 else context.tables[name, root, None, None, None]
         status = run_cached(address, send, recv, None)
         if status:
@@ -213,8 +223,9 @@ def _reduction(name: str) -> _Run:
             or tag is not None
             or (order is not None and order is not RANK_ORDER)
         ):
+            given = sendbuf, recvbuf, op
             return _run_with(
-                self, name, (sendbuf, recvbuf, op), extra, algorithm, segment, timeout, tag, stream, order
+                self, name, given, (*given, 0), extra, algorithm, segment, timeout, tag, stream, order
             )
         context = self._context
         tables = context.plain if order is None else context.ordered
@@ -247,6 +258,8 @@ def _rooted_reduction(name: str) -> _Run:
         stream: Any = None,
         order: str | None = None,
     ) -> None:
+        context = self._context
+        send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         if (
             extra is not ...
             or algorithm is not None
@@ -254,33 +267,16 @@ def _rooted_reduction(name: str) -> _Run:
             or timeout is not None
             or tag is not None
             or (order is not None and order is not RANK_ORDER)
-            or root != 0
         ):
+            given, found_by = (sendbuf, recvbuf, op, root), (send, recv, op, root)
             return _run_with(
-                self,
-                name,
-                (sendbuf, recvbuf, op, root),
-                extra,
-                algorithm,
-                segment,
-                timeout,
-                tag,
-                stream,
-                order,
+                self, name, given, found_by, extra, algorithm, segment, timeout, tag, stream, order
             )
-        context = self._context
+        key = name, root, None, None, order
         tables = context.plain if order is None else context.ordered
-        send, recv = (sendbuf, recvbuf) if context.rank == 0 else (_IN_PLACE, sendbuf)
-        status = run_cached(tables[name], send, recv, op)
+        status = run_cached(tables[name] if root == 0 else context.tables[key], send, recv, op)
         if status:
-            context.run(
-                status,
-                name if order is None else (name, 0, None, None, order),
-                (sendbuf, recvbuf, op, root),
-                send,
-                recv,
-                stream=stream,
-            )
+            context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream)
 
     return run
 
@@ -300,6 +296,7 @@ def _varying_reduction(name: str) -> _Run:
         stream: Any = None,
         order: str | None = None,
     ) -> None:
+        send = with_counts(sendbuf, recvcounts)
         if (
             extra is not ...
             or algorithm is not None
@@ -309,21 +306,12 @@ def _varying_reduction(name: str) -> _Run:
             or (order is not None and order is not RANK_ORDER)
             or recvcounts is None
         ):
+            given, found_by = (sendbuf, recvbuf, recvcounts, op), (send, recvbuf, op, 0)
             return _run_with(
-                self,
-                name,
-                (sendbuf, recvbuf, recvcounts, op),
-                extra,
-                algorithm,
-                segment,
-                timeout,
-                tag,
-                stream,
-                order,
+                self, name, given, found_by, extra, algorithm, segment, timeout, tag, stream, order
             )
         context = self._context
         tables = context.plain if order is None else context.ordered
-        send = with_counts(sendbuf, recvcounts)
         status = run_cached(tables[name], send, recvbuf, op)
         if status:
             context.run(
