@@ -208,3 +208,26 @@ def test_graphs_that_every_rank_knows() -> None:
     one.Free()
     loose.Free()
     ensure_none(wrong)
+
+
+def test_faces_of_an_array() -> None:
+    """Columns and rows of one array, as datatypes of alltoallw: sent from inside it, received around it, which they do not overlap."""
+    comm = communicator()
+    grid = comm.Create_cart([1, comm.size], [False, True])
+    sizes, wrong = [6, 7], []
+
+    def face(shape: list[int], start: list[int]) -> MPI.Datatype:
+        return MPI.DOUBLE.Create_subarray(sizes, shape, start).Commit()
+
+    sent = [face([1, 5], [1, 1]), face([1, 5], [4, 1]), face([4, 1], [1, 1]), face([4, 1], [1, 5])]
+    received = [face([1, 5], [0, 1]), face([1, 5], [5, 1]), face([4, 1], [1, 0]), face([4, 1], [1, 6])]
+    ours, theirs = (np.arange(42.0).reshape(sizes) + 100 * comm.rank for _ in range(2))
+    MPI.Cartcomm(grid).Neighbor_alltoallw([theirs, sent], [theirs, received])
+    for form in (blocking, in_flight, persistent):
+        found = ours.copy()
+        form(grid, "alltoallw", [found, sent], [found, received])
+        wrong += unless((found == theirs).all(), form.__name__)
+    for datatype in (*sent, *received):
+        datatype.Free()
+    grid.Free()
+    ensure_none(wrong)

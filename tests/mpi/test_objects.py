@@ -471,3 +471,28 @@ def test_neighbours_get_objects() -> None:
             else type(error) is ArgumentError and "neighbour 0 " in str(error)
         )
     ensure_none([(i, one) for i, one in enumerate(found) if not one])
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("method", ["allreduce", "scan", "exscan"])
+def test_an_operator_that_raises_in_one_process(method: str) -> None:
+    """Where rank 0 combines, all ranks hear of its error; else it raises where it happens."""
+    for bad in (0, MPI.COMM_WORLD.size - 1):
+        comm = fresh()
+
+        def op(one: Any, other: Any, bad: int = bad) -> Any:
+            if MPI.COMM_WORLD.rank == bad:
+                raise LookupError("caf\udce9")
+            return one
+
+        error = raised(lambda comm=comm, op=op: getattr(comm, method)(Odd(1), op=op))
+        expected = "NoneType" if bad else "LookupError" if comm.rank == 0 else "ArgumentError"
+        fits = type(error).__name__ == expected and (
+            comm.rank == 0 or not error or "rank 0 raised LookupError: caf?" in str(error)
+        )
+        # no two results have a combination in common
+        if comm.size < {"allreduce": 2, "scan": 3, "exscan": 4}[method]:
+            alone = comm.rank == bad and comm.rank >= {"scan": 1, "exscan": 2}[method]
+            fits = type(error).__name__ == ("LookupError" if alone else "NoneType")
+        ensure(fits, (comm.rank, repr(error)))
+        assert comm.allreduce(1) == comm.size

@@ -306,3 +306,11 @@ def test_an_agreement_is_watched() -> None:
         assert len(said[rank]) == 1, (said, errors)
         assert re.match(told, said[rank][0]), said
     assert re.search(rf"{call} has waited for \d+ s: rank \d waits for", errors), errors
+
+
+@pytest.mark.full
+def test_a_slow_rank_is_waited_for() -> None:
+    """Without a limit nothing is given up; a warning is all."""
+    said, errors, status = job("blocking", "time.sleep(2)", settings={"warn": 0.5})
+    assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
+    assert len([line for line in errors.splitlines() if "waits for" in line]) in (1, 2)

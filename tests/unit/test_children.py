@@ -11,6 +11,7 @@ from platforms import interpreter
 from slowness import slowed
 
 from hpcoll.base import children
+from hpcoll.base.children import trusted
 
 THEIRS = ("hpcoll", "mpi4py", "numpy", "numba", "llvmlite", "ml_dtypes", "sitecustomize", "usercustomize")
 HPCOLL = str(Path(sys.executable).with_name("hpcoll"))
@@ -107,3 +108,21 @@ def test_every_python(release: str, planted: Path) -> None:
     program.write_text(BARE)
     assert said([interpreter(release), program]) == "7\n"
     assert ran(planted) == []
+
+
+def test_what_a_program_has_put_on_its_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = trusted()
+    monkeypatch.setattr(
+        sys,
+        "path",
+        ["", "relative", str(tmp_path), str(tmp_path / ".." / tmp_path.name), "/its/own", *sys.path],
+    )
+    assert trusted() == ["/its/own", *before]
+
+
+def test_hpcoll_in_the_working_directory_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(children.__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", [str(root), "/other"])
+    assert trusted()[:2] == ["/other", str(root)]

@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +24,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SOON_S = slowed(10)
 MOST = key_value_server._MOST_PENDING
 QUIET = ("-W", "ignore::DeprecationWarning")  # of a fork, in Python 3.12 and later
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+# Bash, since another user may not be able to read this Python. Every third connection says something.
+FLOOD = """
+ulimit -Sn "$(ulimit -Hn)"
+for i in $(seq 1300); do
+    exec {fd}<>/dev/tcp/127.0.0.1/"$1" || exit
+    ((i % 3)) || printf '\\0\\0\\0\\5garbage %099d' "$i" >&$fd
+done 2>/dev/null
+echo "$i as $UID"
+read
+"""
 
 
 @pytest.fixture
@@ -152,6 +164,12 @@ def test_handshake_has_a_deadline(said: str, server: Server, monkeypatch: pytest
         assert nbytes < 64  # after which it would be refused
 
 
+def test_client_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_value_server, "_HANDSHAKE_S", 0.2)
+    with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
+        connect(silent.getsockname(), b"")
+
+
 def test_oldest_connection_makes_room(server: Server) -> None:
     """Of those that have not shown the key; the others stay."""
     connection = connect(server.address, server.key)
@@ -163,6 +181,33 @@ def test_oldest_connection_makes_room(server: Server) -> None:
     newest.recv(32, socket.MSG_WAITALL)
     assert [closed(one) for one in (*silent, newest)] == [True] + MOST * [False]
     assert ask(connection, "add", "n", 1) == 1
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv, to be another user"
+)
+def test_another_user_stops_nobody(server: Server) -> None:
+    """1,300 connections that are silent or say garbage cost no thread and few descriptors; clients come in meanwhile, and are answered."""
+    connection = connect(server.address, server.key)
+    until(lambda: len(threads()) == 2)  # those of servers that went before have ended
+    known = descriptors()
+    flood = subprocess.Popen(
+        [*NOBODY, "bash", "-c", FLOOD, "bash", str(server.address[1])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with flood:
+        late = [connect(server.address, server.key) for _ in range(20)]
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "1300 as 65534\n"
+        late.append(connect(server.address, server.key))
+        assert [ask(one, "add", "n", 1) for one in (connection, *late)] == list(range(1, 23))
+        # two are pipes of this test
+        until(lambda: MOST // 2 < descriptors() - known - 2 * len(late) <= MOST + 2)
+        assert len(threads()) == 2 + len(late)
+        flood.communicate()
+    until(lambda: descriptors() == known + 2 * len(late))
 
 
 OUT_OF_DESCRIPTORS = """
