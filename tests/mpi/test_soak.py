@@ -75,7 +75,7 @@ def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
 def job(
     program: str, nranks: int, arguments: list[int], way: dict[str, str], limit_s: float, *options: str
 ) -> Any:
-    """Run a program of this folder to its end."""
-    return finished(
-        launch(nranks, [str(Path(__file__).with_name(program)), *map(str, arguments)], options), way, limit_s
-    )
+    """Run a program of this folder to its end, with the tests' own modules."""
+    here = Path(__file__)
+    words = [str(here.with_name(program)), *map(str, arguments)]
+    return finished(launch(nranks, words, options), {**way, "PYTHONPATH": str(here.parents[1])}, limit_s)
