@@ -313,6 +313,5 @@ def test_given_back() -> None:
     kept = bool((tables[0] == 19).all())
     del tables
     found.append(holdings())
-    nmapped = [one[0] - found[0][0] for one in found]
-    right = kept and nmapped[1] == (20 if shares(comm) else 0) and nmapped[2] <= 1 and found[3] <= found[0]
-    ensure(right, (kept, found))
+    nfreed = found[1][0] - found[2][0]
+    ensure(kept and nfreed == (19 if shares(comm) else 0) and found[3] <= found[0], (kept, found))
