@@ -103,8 +103,9 @@ class Operation:
                 f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them"
             )
         self._slot = self.board.free.pop()
-        self._words = self.board.slots[self._slot]
-        self._words[progress.STATE] = progress.FREE
+        self._at = progress.SLOTS + progress.SLOT * self._slot  # of the slot among the board's numbers
+        self._numbers = self.board.numbers
+        self._numbers[self._at + progress.STATE] = progress.FREE
         self.dropped = self.ended = self.quiet = self._finished = self._held = False
         self._waited_ns = 0, 0  # when the program began to wait for it, and stopped
         self._error = self._given_up = None  # type: Exception | None
@@ -135,9 +136,9 @@ class Operation:
             HOOKS.ends(self._stalled)
 
     def _look(self, held: bool) -> None:
-        if self.over or (self.quiet and self._words[progress.STATE] != progress.ENDED_BADLY):
+        if self.over or (self.quiet and self._numbers[self._at + progress.STATE] != progress.ENDED_BADLY):
             return  # the library may not be called any more, or nobody is to hear of it
-        state = self._words[progress.STATE]
+        state = self._numbers[self._at + progress.STATE]
         queued = state == progress.QUEUED
         in_time = self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
@@ -175,18 +176,16 @@ class Operation:
         """
         tickets = self.message_context.tickets
         # whose OWNER may still be the progress thread, on its way out of the last operation
-        slot = self._words
         self.board.help()
         self.engine.state[ISSUED] = 0 if begun else time.monotonic_ns()
-        slot[progress.STATE] = progress.FREE
-        slot[progress.ENGINE] = self.engine.address
-        slot[progress.TICKETS : progress.OUTPUT + 1] = (
-            tickets.ctypes.data,
-            tickets[1],
-            handle,
-            self.call.send,
-            self.call.recv,
-        )
+        numbers, at = self._numbers, self._at
+        numbers[at + progress.STATE] = progress.FREE
+        numbers[at + progress.ENGINE] = self.engine.address
+        numbers[at + progress.TICKETS] = tickets.ctypes.data
+        numbers[at + progress.TICKET] = tickets[1]
+        numbers[at + progress.HANDLE] = handle
+        numbers[at + progress.INPUT] = self.call.send
+        numbers[at + progress.OUTPUT] = self.call.recv
         tickets[1] += 1
         self.message_context.last = self._slot
         if self._slot >= self.board.words[progress.HIGH]:
@@ -216,7 +215,7 @@ class Operation:
     def end_at_once(self, *, failed: bool) -> None:
         """Note that it has ended in its first turns."""
         self.ended = True
-        self._words[progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
+        self._numbers[self._at + progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
 
     @property
     def title(self) -> str:
@@ -226,7 +225,7 @@ class Operation:
     @property
     def state(self) -> int:
         """State of its slot."""
-        return progress.ENDED_WELL if self._finished else int(self._words[progress.STATE])
+        return progress.ENDED_WELL if self._finished else int(self._numbers[self._at + progress.STATE])
 
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
@@ -277,7 +276,7 @@ class Operation:
         failed = self.state == progress.ENDED_BADLY
         if failed:
             self.look()
-        self._words[progress.STATE] = progress.FREE
+        self._numbers[self._at + progress.STATE] = progress.FREE
         self._free_slot()
         try:
             if failed:
