@@ -5,6 +5,7 @@ themselves, by their addresses. Where these are not laid out as expected (`hpcol
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -289,6 +290,12 @@ def whole(key: Key) -> tuple[str, Any, Any, Any, Any]:
     return (key, 0, None, None, None) if isinstance(key, str) else key
 
 
+@cache
+def _no_calls() -> CallTable:
+    """Return a table in which nothing is ever found."""
+    return CallTable(0, 1, 0)
+
+
 class CallCache(dict[Key, int]):
     """The address of the table of calls for each key; arguments as `CallTable`.
 
@@ -299,8 +306,7 @@ class CallCache(dict[Key, int]):
     def __init__(self, rank: int, nblocks: int, starts: int = 0, methods: Iterable[str] = ()) -> None:
         self.tables: dict[tuple[str, Any, Any, Any, Any], CallTable] = {}
         self._who = rank, nblocks, starts
-        self._none = CallTable(*self._who)
-        self.plain = dict.fromkeys(methods, self._none.address)
+        self.plain = dict.fromkeys(methods, _no_calls().address)
         self.ordered = self.plain.copy()
         self._quick = {(0, None, None, None): self.plain, (0, None, None, "rank"): self.ordered}
 
