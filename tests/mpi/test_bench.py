@@ -1,12 +1,14 @@
 """``hpcoll bench`` under mpirun: it measures, its reports parse, and a wrong answer anywhere is found everywhere."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from tuned import others
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
@@ -273,3 +275,32 @@ def test_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     ]
     assert all(anew > known for _, known, anew, _ in times)
     assert len(times) == 2 * (WORLD.rank == 0)
+
+
+def test_rows_appear_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a size are there when the next one begins; a table without a terminal needs no other sign of life."""
+    seen = list[int]()
+    monkeypatch.setattr(
+        "hpcoll.cli.output.progress", lambda *texts: seen.append(len(sizes_in(capsys))) if texts[0] else None
+    )
+    assert bench("bcast", *QUICK) == 0
+    assert WORLD.rank or (seen, sizes_in(capsys)) == ([0, 2, 2], [6400, 6400])
+
+
+def test_what_is_measured_beside_other_programs_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each size is measured for about a second, beside a process that spins on each core."""
+    with others():
+        assert bench("bcast", "-b", "8", "-e", "64", "-J", str(tmp_path / "result.json")) == 0
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert [line.endswith(" *") for line in out.splitlines() if line and not line.startswith("#")] == [
+            True
+        ] * 4
+        (sentence,) = re.findall(r"^# (\* other programs used .* cores?) while this was measured", out, re.M)
+        found = json.loads((tmp_path / "result.json").read_text())
+        assert all(result["disturbed"] and result["others"] > 0.3 for result in found["results"])
+        assert found["notes"][-1].startswith(sentence)

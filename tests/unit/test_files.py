@@ -265,3 +265,14 @@ def test_only_the_first_rank_of_a_node_lists_a_folder(
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", rank)
         write_file(tmp_path / "result", "text")
         assert (tmp_path / LEFT).exists() is there
+
+
+def test_a_planted_temporary_file_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the name guessed after all, the link that waits there would not be followed."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    private = tmp_path / "private"
+    private.write_text("private")
+    (tmp_path / f".hpcoll-{bytes(8).hex()}").symlink_to(private)
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "result", "new")
+    assert private.read_text() == "private"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -257,4 +258,19 @@ def test_a_root_is_like_no_other_rank() -> None:
     assert (
         predict(subject(row, nodes, 41), 8, LEVELS).seconds
         == predict(subject(row, nodes, 41, exact=True), 8, LEVELS).seconds
+    )
+
+
+def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main("simulate allreduce -n 16 --ranks-per-node 4 --bytes 8:64M:24 --network ethernet".split()) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    heads = [re.split("  +", line) for line in lines if line.startswith("algorithm ")]
+    assert (len(heads) > 1, sum(len(head) - 1 for head in heads)) == (True, 24)
+    assert sum(line.startswith("recursive_multiplying ") for line in lines) == len(heads)
+    assert (
+        "network: alpha 30 us, overhead 5 us, beta 8 ns/byte, gamma 0.01 ns/byte, eager to 64 KiB, else handshake 60 us"
+        in lines
     )
