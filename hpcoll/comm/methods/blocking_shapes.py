@@ -4,7 +4,8 @@ The call cache finds a call like an earlier one and runs it in one crossing into
 (`hpcoll.comm.arguments.methods`) and run by a plan.
 
 CPython is quickest with arguments that may be positional. So the keywords may, and one before them, which nobody names, finds out that
-they are not: what is given by position too much lands there.
+they are not: what is given by position too much lands there. That is why each function lists the keywords, and tests one after the
+other: ``**keywords`` in their place costs 24 ns a call, and one chained comparison with None 30 to 40, of 490.
 """
 
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def _run_with(
 
 
 def _barrier(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         extra: Any = ...,
         algorithm: Name = None,
@@ -93,11 +94,11 @@ def _barrier(name: str) -> _Run:
         if status:
             context.run(status, name, (), _IN_PLACE, context.token)
 
-    return run
+    return _run
 
 
 def _broadcast(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         buf: Any,
         root: int = 0,
@@ -125,11 +126,11 @@ def _broadcast(name: str) -> _Run:
         if status:
             context.run(status, (name, root, None, None, None), (buf, root), _IN_PLACE, buf, stream=stream)
 
-    return run
+    return _run
 
 
 def _between_buffers(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -156,14 +157,14 @@ def _between_buffers(name: str) -> _Run:
         if status:
             context.run(status, name, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
-    return run
+    return _run
 
 
 def _rooted(name: str) -> _Run:
     row = METHODS[name]
     varies, gathers = MANY in row.holds, row.at_root == "recvbuf"
 
-    def run(
+    def _run(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -198,11 +199,11 @@ def _rooted(name: str) -> _Run:
                 status, (name, root, None, None, None), (sendbuf, recvbuf, root), send, recv, stream=stream
             )
 
-    return run
+    return _run
 
 
 def _reduction(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -240,11 +241,11 @@ def _reduction(name: str) -> _Run:
                 stream=stream,
             )
 
-    return run
+    return _run
 
 
 def _rooted_reduction(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -278,11 +279,11 @@ def _rooted_reduction(name: str) -> _Run:
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream)
 
-    return run
+    return _run
 
 
 def _varying_reduction(name: str) -> _Run:
-    def run(
+    def _run(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -323,7 +324,7 @@ def _varying_reduction(name: str) -> _Run:
                 stream=stream,
             )
 
-    return run
+    return _run
 
 
 # by the arguments of the methods

@@ -72,7 +72,7 @@ class _Reader:
 
 
 def _reduction(name: str) -> Callable[..., MPI.Request]:
-    def begin(
+    def _begin(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -89,11 +89,11 @@ def _reduction(name: str) -> Callable[..., MPI.Request]:
             raise TypeError(f"I{name.lower()}() takes keywords by name only")
         return issue(self, name, (sendbuf, recvbuf, op), algorithm, segment, stream, timeout, tag, order)
 
-    return begin
+    return _begin
 
 
 def _between_buffers(name: str) -> Callable[..., MPI.Request]:
-    def begin(
+    def _begin(
         self: WithContext,
         sendbuf: Any,
         recvbuf: Any,
@@ -108,11 +108,11 @@ def _between_buffers(name: str) -> Callable[..., MPI.Request]:
             raise TypeError(f"I{name.lower()}() takes keywords by name only")
         return issue(self, name, (sendbuf, recvbuf), algorithm, segment, stream, timeout, tag)
 
-    return begin
+    return _begin
 
 
 def _broadcast(name: str) -> Callable[..., MPI.Request]:
-    def begin(
+    def _begin(
         self: WithContext,
         buf: Any,
         root: int = 0,
@@ -127,7 +127,7 @@ def _broadcast(name: str) -> Callable[..., MPI.Request]:
             raise TypeError(f"I{name.lower()}() takes keywords by name only")
         return issue(self, name, (buf, root), algorithm, segment, stream, timeout, tag)
 
-    return begin
+    return _begin
 
 
 # by the arguments of the methods: CPython is quickest with these, as in `hpcoll.comm.methods.blocking_shapes`
