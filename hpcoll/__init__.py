@@ -29,6 +29,7 @@ from hpcoll.base.errors import (
 )
 from hpcoll.base.launchers import is_fork
 from hpcoll.base.ops import AVG, EXACT_SUM, ReduceOp, premul_sum, reduce_op
+from hpcoll.launch.variables import of_this_process as _of_this_process
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.cartesian import dims_create
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from hpcoll.exact.accumulator import ExactAccumulator
     from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
     from hpcoll.grids.halo import Halo
+    from hpcoll.launch.start import start
     from hpcoll.registry.decorator import algorithm
     from hpcoll.training.gradient_buckets import GradientBuckets
     from hpcoll.training.parameter_server import ParameterServer
@@ -89,6 +91,7 @@ __all__ = [
     "outputs",
     "premul_sum",
     "reduce_op",
+    "start",
 ]
 _LATER = {
     "CartCommunicator": "hpcoll.comm.communicator",
@@ -106,7 +109,10 @@ _LATER = {
     "exact_norm": "hpcoll.exact.reductions",
     "exact_sum": "hpcoll.exact.reductions",
     "hooks": "hpcoll.hooks",
+    "start": "hpcoll.launch.start",
 }
+if _place := _of_this_process():  # a launcher that knows nothing of MPI
+    import_module("hpcoll.launch.start").prepare(_place)
 
 
 @atexit.register

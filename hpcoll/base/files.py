@@ -134,6 +134,19 @@ class OwnedFolder:
         """Replace a file as a whole; after an OSError it is as it was, and no temporary file is left."""
         _replace(self._descriptor, name, _head(name, content) + content, self._mode)
 
+    def write_new(self, name: str, content: bytes) -> None:
+        """Make a file as a whole where there is none; of several processes, also of other hosts, one makes it."""
+        temporary, descriptor = _temporary(self._descriptor, self._mode)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(_head(name, content) + content)
+                file.flush()
+                os.fsync(descriptor)
+            with suppress(FileExistsError):
+                os.link(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        finally:
+            os.unlink(temporary, dir_fd=self._descriptor)
+
     @contextmanager
     def lock(self, name: str, patience_s: float = 0.0, byte: int | None = None) -> Iterator[bool]:
         """Hold the lock of a name; yield False where another process keeps it for longer than ``patience_s``.

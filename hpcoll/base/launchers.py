@@ -9,14 +9,18 @@ from typing import NamedTuple
 from hpcoll.base.text import is_count
 
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families of MPI libraries
-# Prefixes of all their variables. A child process without any is an MPI program of its own, with one rank.
-PREFIXES = (
+_FAMILIES = {
+    **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
+    **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
+}
+JOB = "_HPCOLL_JOB"  # a name of the job, set where hpcoll began MPI
+# Prefixes of variables by which MPI libraries know that they were started as ranks.
+MPI_PREFIXES = (
     "OMPI_COMM",
     "PMIX_",
     "PMI_",
     "PMI2_",
     "PRTE_",
-    "SLURM_",
     "MPI_LOCAL",
     "HYDRA_",
     "HYDI_",
@@ -24,7 +28,8 @@ PREFIXES = (
     "ALPS_",
     "FLUX_",
 )
-
+# Prefixes of all variables of their launchers. A child process without any is an MPI program of its own, with one rank.
+PREFIXES = (*MPI_PREFIXES, "SLURM_")
 
 _PID = os.getpid()
 
@@ -83,6 +88,11 @@ LAUNCHERS = (
 _LOCAL_NRANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # tells Open MPI that ranks share cores
 _NO = ("", "0", "false", "f", "no", "n", "disabled", "off")
+
+
+def family_of(name: str) -> str:
+    """Return the family of an MPI library, by the name that mpi4py has for it; a library that is not known is a family of its own."""
+    return _FAMILIES.get(name, name)
 
 
 def local_nranks(environment: Mapping[str, str]) -> int:

@@ -10,6 +10,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcoll.base.text import error_text, printable, text_of
 
@@ -109,6 +110,25 @@ def read(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""
+
+
+class ProcessLocation(NamedTuple):
+    """The place of a process, as far as CUDA IPC cares; the empty string where the system does not say."""
+
+    machine: str  # equal in all containers of a machine
+    processes: str  # its PID namespace
+    objects: str  # its IPC namespace
+
+
+def location(root: Path = PROC) -> ProcessLocation:
+    """Return the place of this process."""
+    names = []
+    for kind in ("pid", "ipc"):
+        try:
+            names.append(os.readlink(root / "self/ns" / kind))
+        except OSError:
+            names.append("")
+    return ProcessLocation(read(root / "sys/kernel/random/boot_id"), *names)
 
 
 def state_of(pid: int) -> str:

@@ -21,7 +21,8 @@ from mpi4py import MPI
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.base.key_value_server import LOOPBACK, Address, Server, connect
+from hpcoll.base.authenticated import LOOPBACK, Address
+from hpcoll.base.key_value_server import Server, connect
 
 _SCHEME = "env"  # of `init_process_group` that is told nothing
 _UNKNOWN = -1

@@ -12,7 +12,8 @@ from mpi4py import MPI
 from operations import NRANKS, RANK
 
 from hpcoll.base.errors import TransportError
-from hpcoll.base.key_value_server import LOOPBACK, Server
+from hpcoll.base.authenticated import LOOPBACK
+from hpcoll.base.key_value_server import Server
 from hpcoll.torch import rendezvous
 from hpcoll.torch.rendezvous import Store
 

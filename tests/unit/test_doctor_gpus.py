@@ -11,7 +11,7 @@ import pytest
 
 from hpcoll.cli.doctor import gpus, probes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding
-from hpcoll.cli.doctor.gpus import ProcessLocation
+from hpcoll.base.machine import ProcessLocation, location
 
 HERE = ProcessLocation("machine", "pid:[1]", "ipc:[1]")
 PACKAGES = {"cupy-cuda13x": "14", "numba-cuda": "1"}
@@ -185,10 +185,10 @@ def test_ranks_that_share_gpus() -> None:
 
 
 def test_where_a_process_runs(tmp_path: Path) -> None:
-    here = gpus.location()
+    here = location()
     assert here.processes.startswith("pid:[")
     assert here.objects.startswith("ipc:[")
-    assert gpus.location(tmp_path) == ProcessLocation("", "", "")
+    assert location(tmp_path) == ProcessLocation("", "", "")
 
 
 def test_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 from slowness import slowed
 
-from hpcoll.base import key_value_server
-from hpcoll.base.key_value_server import LOOPBACK, Server, connect
+from hpcoll.base import authenticated
+from hpcoll.base.authenticated import LOOPBACK
+from hpcoll.base.key_value_server import Server, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = slowed(10)
-MOST = key_value_server._MOST_PENDING
+MOST = authenticated._MOST_PENDING
 QUIET = ("-W", "ignore::DeprecationWarning")  # of a fork, in Python 3.12 and later
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 # Bash, since another user may not be able to read this Python. Every third connection says something.
@@ -152,7 +153,7 @@ def test_nothing_is_unpickled_before_the_key(server: Server, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("said", ["nothing", "a byte at a time", "all but a byte"])
 def test_handshake_has_a_deadline(said: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_value_server, "_HANDSHAKE_S", 0.3)
+    monkeypatch.setattr(authenticated, "_HANDSHAKE_S", 0.3)
     with socket.create_connection(server.address) as stranger:
         begun, nbytes = time.monotonic(), 63 if said == "all but a byte" else 0
         stranger.sendall(bytes(nbytes))
@@ -165,7 +166,7 @@ def test_handshake_has_a_deadline(said: str, server: Server, monkeypatch: pytest
 
 
 def test_client_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_value_server, "_HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(authenticated, "_HANDSHAKE_S", 0.2)
     with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
         connect(silent.getsockname(), b"")
 

@@ -18,17 +18,16 @@ from typing import NamedTuple
 import hpcoll
 from hpcoll.base.children import python
 from hpcoll.base.launchers import YIELDS, gives_cores_away
+from hpcoll.base.machine import ProcessLocation, location
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named
 from hpcoll.cli.doctor.gpus import (
     DEVICE,
     NO_CUDA,
-    ProcessLocation,
     check_awareness,
     check_gpus,
     check_ucx,
     cuda_awareness,
-    location,
 )
 from hpcoll.cli.doctor.launchers import (
     MPICH,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.base.machine import read
+from hpcoll.base.machine import ProcessLocation, read
 from hpcoll.base.text import counted, format_nbytes, printable
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
@@ -29,25 +29,6 @@ _NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _ALL = "give each rank all GPUs of its host: srun --gpus-per-node=N --gpu-bind=none, no CUDA_VISIBLE_DEVICES of its own; "
 _ALL += "hpcoll.local_device() says which one to use"
 _AWARE = "a CUDA-aware build (the cluster's module, HPC-X, conda-forge's), or NVIDIA's UCX: pip install libucx-cu13, jobs/cuda_aware_mpi.sh"
-
-
-class ProcessLocation(NamedTuple):
-    """The place of a process, as far as CUDA IPC cares; the empty string where the system does not say."""
-
-    machine: str  # equal in all containers of a machine
-    processes: str  # its PID namespace
-    objects: str  # its IPC namespace
-
-
-def location(root: Path = Path("/proc")) -> ProcessLocation:
-    """Return the place of this process."""
-    names = []
-    for kind in ("pid", "ipc"):
-        try:
-            names.append(os.readlink(root / "self/ns" / kind))
-        except OSError:
-            names.append("")
-    return ProcessLocation(read(root / "sys/kernel/random/boot_id"), *names)
 
 
 def survey(library: Any = None) -> dict[str, Any]:

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
+from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, family_of, number_in
 from hpcoll.base.text import counted, printable
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line
 
 SUBJECT = "launcher"
-_FAMILIES = {
-    **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
-    **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
-}
 # libmpi.so may be a script for the linker, which cannot be loaded
 _FILES = {
     OPEN_MPI: "libmpi.so.40",
@@ -39,7 +35,7 @@ class MpiLibrary(NamedTuple):
     @property
     def family(self) -> str:
         """The family whose launcher and ABI it has; an unknown library is a family of its own."""
-        return _FAMILIES.get(self.name, self.name)
+        return family_of(self.name)
 
 
 class Launcher(NamedTuple):

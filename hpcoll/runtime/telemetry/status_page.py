@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.files import memory_file, reading
+from hpcoll.base.launchers import JOB
 
 NAME = "hpcoll-live"
 LINK = f"/memfd:{NAME} (deleted)"  # what the system calls it
@@ -122,7 +123,7 @@ class StatusPage:
 
 def launcher() -> str:
     """Return a name of the launcher of this process: its ranks have the same one."""
-    return os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
+    return os.environ.get("PMIX_NAMESPACE") or os.environ.get(JOB) or str(os.getppid())
 
 
 def seconds(found: str | float) -> float:
