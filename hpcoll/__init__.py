@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hpcoll.exact.accumulator import ExactAccumulator
     from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
     from hpcoll.grids.halo import Halo
+    from hpcoll.launch.run import run
     from hpcoll.launch.start import start
     from hpcoll.registry.decorator import algorithm
     from hpcoll.training.gradient_buckets import GradientBuckets
@@ -91,6 +92,7 @@ __all__ = [
     "outputs",
     "premul_sum",
     "reduce_op",
+    "run",
     "start",
 ]
 _LATER = {
@@ -109,6 +111,7 @@ _LATER = {
     "exact_norm": "hpcoll.exact.reductions",
     "exact_sum": "hpcoll.exact.reductions",
     "hooks": "hpcoll.hooks",
+    "run": "hpcoll.launch.run",
     "start": "hpcoll.launch.start",
 }
 if _place := _of_this_process():  # a launcher that knows nothing of MPI

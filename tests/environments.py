@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "requirements"
 TORCH = "torch"  # instead of an MPI library: the first one's, and PyTorch
+TORCH_MPICH = "torch-mpich"  # MPICH on top of that
 LINKED = "nvidia"  # CUDA's compiler, which is looked for in folders of packages only
 
 
@@ -28,7 +29,7 @@ def make(libraries: tuple[str, ...]) -> str:
             needed, stamp = _stamp(library, base), folder(library) / "stamp"
             if not stamp.exists() or stamp.read_text() not in (needed, _stamp(library, library)):
                 stamp.unlink(missing_ok=True)
-                (_whole if library == base else _on_top)(library, base)
+                (_whole if library == base else _on_top)(library, TORCH if library == TORCH_MPICH else base)
                 stamp.write_text(needed)
     except (OSError, subprocess.CalledProcessError) as error:
         return str(error)
@@ -48,7 +49,7 @@ def _locks(library: str, base: str) -> list[Path]:
         if library == base
         else (base, TORCH)
         if library == TORCH
-        else (library,)
+        else (library.removeprefix(f"{TORCH}-"),)
     )
     return [LOCKS / f"{name}.txt" for name in names]
 
@@ -92,7 +93,7 @@ def _on_top(library: str, base: str) -> None:
     )
     (packages / "base.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
     _install(library, base, "--ignore-installed")  # by the other environment's pip
-    if library != TORCH:
+    if library not in (TORCH, TORCH_MPICH):
         (packages / LINKED).symlink_to(theirs / LINKED)
 
 

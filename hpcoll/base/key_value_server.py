@@ -99,7 +99,7 @@ class Server:
 
     def __init__(self, host: str = LOOPBACK) -> None:
         listener = authenticated.listen((host, 0))
-        self.address: Address = listener.getsockname()
+        self.address: tuple[str, int] = listener.getsockname()
         self.key = secrets.token_bytes(32)
         self.table = Table()
         ours, its = socket.socketpair()

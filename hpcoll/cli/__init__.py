@@ -32,6 +32,11 @@ COMMANDS = (
     Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("synthesize", "search for the fewest rounds on given links", "hpcoll.cli.synthesize"),
+    Command(
+        "run",
+        "start a program on several ranks of this host, whatever MPI library there is",
+        "hpcoll.cli.run",
+    ),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command(
         "bench-torch",

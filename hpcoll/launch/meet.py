@@ -48,18 +48,20 @@ class Where(Protocol):
 
 
 class AtAddress(NamedTuple):
-    """A meeting at an address that all ranks know."""
+    """A meeting at an address that all ranks know, as they know the key."""
 
     address: Address
     key: bytes
 
     def listens(self) -> tuple[Address, bytes]:
+        """Return both."""
         return self.address, self.key
 
     def tell(self, port: int) -> None:
-        """Nothing: all know it."""
+        """Nothing: the others know it."""
 
     def find(self) -> tuple[list[Address], bytes]:
+        """Return both."""
         return [self.address], self.key
 
 
@@ -74,13 +76,16 @@ class InStore:
         self._half = secrets.token_bytes(32)
 
     def listens(self) -> tuple[Address, bytes]:
+        """Return any port of loopback, or of all addresses."""
         return (LOOPBACK if self._local else "", 0), derived(self._more, self._half)
 
     def tell(self, port: int) -> None:
+        """Write it into the store."""
         hosts = [LOOPBACK] if self._local else [*addresses(), LOOPBACK]
         self._store.set(_KEY, json.dumps([hosts, port, self._half.hex()]))
 
     def find(self) -> tuple[list[Address], bytes]:
+        """Wait for rank 0's words in the store."""
         hosts, port, half = json.loads(self._store.get(_KEY))
         return [(host, port) for host in hosts], derived(self._more, bytes.fromhex(half))
 

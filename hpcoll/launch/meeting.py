@@ -10,7 +10,6 @@ it hears its place on its node, and answers with one byte. From then on the conn
 import errno
 import json
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -88,11 +87,11 @@ class Meeting:
         hellos = [self._here[rank][1] for rank in range(self.nranks)]
         names = list(dict.fromkeys(hello.node for hello in hellos))
         nodes = [names.index(hello.node) for hello in hellos]
-        self._job, name = Job(nodes), secrets.token_hex(8)
+        self._job = job = Job(nodes)
         for rank, (sock, _) in self._here.items():
             node = nodes[rank]
             place = {"local_rank": nodes[:rank].count(node), "local_nranks": nodes.count(node)}
-            _say(sock, {**place, "job": name})
+            _say(sock, {**place, "job": job.name})
         self.over.set()
 
     def fail(self, reason: str = "") -> None:
@@ -109,6 +108,8 @@ class Meeting:
         """Return when all ranks have gone, or when not all had come."""
         with self._changed:
             self._changed.wait_for(lambda: self._job is None or self._left == self.nranks)
+        if self._job:
+            self._job.clean()
 
 
 def _say(sock: socket.socket, answer: dict[str, Any]) -> None:

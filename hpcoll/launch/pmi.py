@@ -5,22 +5,23 @@ Source: Balaji et al., "PMI: A Scalable Parallel Process-Management Interface fo
 """
 
 import itertools
+import secrets
 import socket
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 FD, RANK, NRANKS = "PMI_FD", "PMI_RANK", "PMI_SIZE"  # variables that the library reads
 LOCAL_RANK, LOCAL_NRANKS = "MPI_LOCALRANKID", "MPI_LOCALNRANKS"  # as MPICH's mpiexec sets them
 _MAPPING = "PMI_process_mapping"  # a key: the node of each rank
 _VALUE_NBYTES = 1024  # longest value, zero byte included
-_SPACE = "hpcoll"  # name of the only space of keys
+_FNV_BASIS, _FNV_PRIME = 2166136261, 16777619  # of the hash FNV-1a, 32 bits
 # answers that do not depend on anything
 _ANSWERS = {
     "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
     "get_maxes": f"cmd=maxes kvsname_max=64 keylen_max=64 vallen_max={_VALUE_NBYTES} rc=0",
     "get_appnum": "cmd=appnum appnum=0 rc=0",
-    "get_my_kvsname": f"cmd=my_kvsname kvsname={_SPACE} rc=0",
     "finalize": "cmd=finalize_ack rc=0",
 }
 
@@ -29,6 +30,7 @@ class Job:
     """The keys and values of a job's ranks, and their barrier, for a thread per rank; ``nodes`` numbers the node of each rank."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
+        self.name = f"hpcoll-{secrets.token_hex(8)}"  # the library gives shared memory names that begin so
         self._nranks = len(nodes)
         text = mapping(nodes)
         self._values = (
@@ -56,12 +58,26 @@ class Job:
                     self._lost = True
                     self._changed.notify_all()
 
+    def clean(self, folder: Path = Path("/dev/shm")) -> None:
+        """Remove shared memory of this host that the library has left, where ranks were killed; all have gone by now.
+
+        MPICH 4 and 5 have a hash of the job's name in the names of these files.
+        """
+        value = _FNV_BASIS
+        for byte in self.name.encode():
+            value = (value ^ byte) * _FNV_PRIME % 2**32
+        for path in folder.glob(f"mpich_*_{value:x}_*"):
+            with suppress(OSError):
+                path.unlink()
+
     def _answer(self, line: str) -> str:
         """Return the answer to a line; OSError: there will be none."""
         command, words = parsed(line)
         match command:
             case "get_universe_size":
                 return f"cmd=universe_size size={self._nranks} rc=0"
+            case "get_my_kvsname":
+                return f"cmd=my_kvsname kvsname={self.name} rc=0"
             case "put":
                 with self._changed:
                     self._values[words.get("key", "")] = words.get("value", "")

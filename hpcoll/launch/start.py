@@ -18,7 +18,7 @@ from hpcoll.base.text import counted, parse_seconds
 from hpcoll.launch import pmi
 from hpcoll.launch.meet import AtAddress, InStore, Where, meet
 from hpcoll.launch.secret import VARIABLE, derived, secret
-from hpcoll.launch.variables import Place
+from hpcoll.launch.variables import Place, is_alone
 
 TIMEOUT = "HPCOLL_START_TIMEOUT"
 TIMEOUT_S = 1800.0  # as torch.distributed waits for a process group
@@ -91,6 +91,29 @@ def begin(rank: int, nranks: int, where: Callable[[], Where], timeout: float | s
     for name in (pmi.FD, pmi.RANK, pmi.NRANKS):  # they are not for child processes
         os.environ.pop(name, None)
     _begun.append((rank, nranks))
+
+
+def begins_here() -> bool:
+    """Say whether `begin` can begin MPI: it has not begun, its library can, and no launcher of MPI has started this process.
+
+    Where only the library is in the way, MPI begins as it does when mpi4py is imported.
+    """
+    if not is_alone(os.environ):
+        return False
+    MPI = loaded()
+    if MPI.Is_initialized():
+        return False
+    if not fits(MPI):
+        _initialize(MPI)
+    return not MPI.Is_initialized()
+
+
+def why_alone() -> str:
+    """Return why this process is a world of its own, and what to do."""
+    MPI = loaded()
+    if is_alone(os.environ) and not fits(MPI):
+        return why_not(MPI)
+    return "start the program by mpirun or srun, or import hpcoll before mpi4py.MPI"
 
 
 def fits(MPI: Any) -> bool:

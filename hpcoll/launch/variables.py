@@ -40,7 +40,7 @@ def place(environment: Mapping[str, str]) -> Place | None:
     rank, nranks, host, port = values
     if not (host and is_count(nranks) and is_count(port) and (rank == "0" or is_count(rank))):
         return None
-    if int(rank) >= int(nranks) or (_ELASTIC not in environment and by_mpi(environment)):
+    if int(rank) >= int(nranks) or not is_alone(environment):
         return None
     return Place(
         int(rank),
@@ -53,9 +53,9 @@ def place(environment: Mapping[str, str]) -> Place | None:
     )
 
 
-def by_mpi(environment: Mapping[str, str]) -> bool:
-    """Say whether a launcher of MPI programs started this process, or one above it."""
-    return any(name.startswith(MPI_PREFIXES) for name in environment)
+def is_alone(environment: Mapping[str, str]) -> bool:
+    """Say that no launcher of MPI started this process; those above torchrun do not count."""
+    return _ELASTIC in environment or not any(name.startswith(MPI_PREFIXES) for name in environment)
 
 
 def of_this_process() -> Place | None:

@@ -17,11 +17,10 @@ from hpcoll.torch import operations
 from hpcoll.torch.futures import Depths
 from hpcoll.torch.messages import MonitoredBarrier, begin_message
 from hpcoll.torch.operations import Me, Tensors, TorchOperation, add_up
+from hpcoll.torch.options import DEVICES, NAME
 from hpcoll.torch.rendezvous import check_world
 from hpcoll.torch.work import Work
 
-NAME = "hpcoll"
-DEVICES = ["cpu", "cuda"]
 _CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
 # Options where the caller gives none.
 _OPTIONS = SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=timedelta(0))

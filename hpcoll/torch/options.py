@@ -1,10 +1,13 @@
-"""The options of a process group, as ``pg_options=`` of ``init_process_group`` and ``new_group``."""
+"""The name of the backend, and the options of a process group, as ``pg_options=`` of ``init_process_group`` and ``new_group``."""
 
 from dataclasses import dataclass
 
-from mpi4py import MPI
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+from hpcoll.selection.config import RANK_ORDER
 
-from hpcoll.comm.arguments.call import order_of
+NAME = "hpcoll"  # of the backend
+DEVICES = ["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -22,5 +25,5 @@ class GroupOptions:
     order: str | None = None
 
     def __post_init__(self) -> None:
-        if self.order is not None:
-            order_of(self.order, MPI.COMM_WORLD.rank)
+        if self.order not in (None, RANK_ORDER):
+            raise ArgumentError(f"order must be {RANK_ORDER!r} or None, got {quoted(self.order)}")

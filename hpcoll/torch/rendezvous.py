@@ -4,29 +4,29 @@ Rank 0 keeps the store, and every thread of the others has a connection to it. t
 all who connect, one after another, and waits seconds for each answer that does not come; this one asks nothing.
 """
 
-import fcntl
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import AuthenticationError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from mpi4py import MPI
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.base.authenticated import LOOPBACK, Address
+from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.base.key_value_server import Server, connect
+from hpcoll.launch.addresses import addresses, known_as
+from hpcoll.launch.start import begins_here, start_in_store, why_alone
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _SCHEME = "env"  # of `init_process_group` that is told nothing
 _UNKNOWN = -1
-_SIOCGIFADDR = 0x8915  # of Linux: an interface's address
 
 
 class Store(dist.Store):
@@ -145,15 +145,41 @@ def _by_mpi(by_variables: Callable[..., Rendezvous]) -> Callable[..., Rendezvous
     def handler(url: str, timeout: timedelta = dist.default_pg_timeout, **options: Any) -> Rendezvous:
         """Yield store, rank and number of ranks, once."""
         given = "MASTER_ADDR" in os.environ
-        if not given or MPI.COMM_WORLD.size > 1:
+        if given and begins_here():
+            for kept, rank, nranks in by_variables(url, timeout=timeout, **options):
+                start_in_store(rank, nranks, kept, timeout.total_seconds())
+                yield kept, rank, nranks
+            return
+        world = _world()
+        if not given or world.size > 1:
             check_world(*_asked(url))
         if given:
             yield from by_variables(url, timeout=timeout, **options)
             return
-        yield store(MPI.COMM_WORLD, timeout), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        yield store(world, timeout), world.rank, world.size
         raise RuntimeError("ranks cannot meet a second time: MPI starts and ends a program as a whole")
 
     return handler
+
+
+def begin(asked: Any) -> None:
+    """Begin MPI for a group that torch asks for, where no launcher of MPI has started its ranks; they are the world then.
+
+    ArgumentError: the group has some ranks only.
+    """
+    if not begins_here():
+        return
+    members = list(asked.global_ranks_in_group)
+    if members and members != list(range(dist.get_world_size())):
+        told = f"rank {dist.get_rank()}: MPI has not begun, and does so with a group of all ranks"
+        raise ArgumentError(f"{told}: make one of backend hpcoll first")
+    start_in_store(asked.group_rank, asked.group_size, asked.store, asked.timeout.total_seconds())
+
+
+def _world() -> "MPI.Intracomm":
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
 
 
 def _asked(url: str) -> tuple[int, int]:
@@ -171,16 +197,16 @@ def check_world(rank: int, nranks: int) -> None:
 
     Where they differ, the ArgumentError says how to start the program.
     """
-    world = MPI.COMM_WORLD
+    world = _world()
     if rank in (_UNKNOWN, world.rank) and nranks in (_UNKNOWN, world.size):
         return
     told = f"rank {world.rank}: backend hpcoll needs MPI's ranks, rank {world.rank} of {world.size}, got rank {rank} of {nranks}"
-    if "TORCHELASTIC_RUN_ID" in os.environ or world.size == 1:
-        told += f": start the program by mpirun -n {nranks} python ... or srun, not by torchrun, whose processes MPI does not know"
+    if world.size == 1:
+        told += f": {why_alone()}"
     raise ArgumentError(told)
 
 
-def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
+def store(world: "MPI.Intracomm", timeout: timedelta) -> Store:
     """Return a key-value store that rank 0 keeps and all ranks reach; collective.
 
     It listens at one address: of loopback where all ranks are on one host, or else the first of rank 0's that all ranks reach. All ranks
@@ -197,39 +223,19 @@ def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
     raise TransportError(f"rank {world.rank}: ranks do not meet: {told}: set MASTER_ADDR and MASTER_PORT")
 
 
-def _candidates(world: MPI.Intracomm) -> list[str]:
+def _candidates(world: "MPI.Intracomm") -> list[str]:
     """Return addresses of rank 0: as other hosts know its name, then those of its interfaces. Collective; the same on all ranks."""
-    facts = world.allgather((socket.gethostname(), _addresses()))
-    (first, addresses), names = facts[0], {name for name, _ in facts}
+    facts = world.allgather((socket.gethostname(), addresses()))
+    (first, mine), names = facts[0], {name for name, _ in facts}
     if len(names) == 1:
         return [LOOPBACK]
-    known = world.allgather(_known_as(first) if socket.gethostname() != first else "")
+    known = world.allgather(known_as(first) if socket.gethostname() != first else "")
     return [
-        address
-        for address in dict.fromkeys([*known, *addresses])
-        if address and not address.startswith("127.")
+        address for address in dict.fromkeys([*known, *mine]) if address and not address.startswith("127.")
     ]
 
 
-def _known_as(name: str) -> str:
-    """Return the address of a host's name as this host knows it, or an empty text."""
-    with suppress(OSError, UnicodeError):
-        return socket.gethostbyname(name)
-    return ""
-
-
-def _addresses() -> list[str]:
-    """Return IPv4 addresses of this host's network interfaces."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
-                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return found
-
-
-def _meet(world: MPI.Intracomm, host: str, timeout: timedelta) -> tuple[Store | None, str]:
+def _meet(world: "MPI.Intracomm", host: str, timeout: timedelta) -> tuple[Store | None, str]:
     """Return a store whose server listens at an address of rank 0's, and why a rank does not reach it; collective."""
     server = None
     made = None

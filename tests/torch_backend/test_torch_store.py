@@ -11,8 +11,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 from operations import NRANKS, RANK
 
-from hpcoll.base.errors import TransportError
 from hpcoll.base.authenticated import LOOPBACK
+from hpcoll.base.errors import TransportError
 from hpcoll.base.key_value_server import Server
 from hpcoll.torch import rendezvous
 from hpcoll.torch.rendezvous import Store

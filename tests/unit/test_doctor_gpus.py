@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from hpcoll.base.machine import ProcessLocation, location
 from hpcoll.cli.doctor import gpus, probes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding
-from hpcoll.base.machine import ProcessLocation, location
 
 HERE = ProcessLocation("machine", "pid:[1]", "ipc:[1]")
 PACKAGES = {"cupy-cuda13x": "14", "numba-cuda": "1"}

@@ -28,7 +28,7 @@ from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchResult, report
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.torch.group import NAME  # the backend is registered with its package
+from hpcoll.torch.options import NAME  # the backend is registered with its package
 
 _FLOAT32 = np.dtype(np.float32)
 _CONTENDERS = tuple((backend, mode) for mode in (BLOCKING, ASYNC) for backend in (HPCOLL, GLOO))

@@ -5,11 +5,10 @@ A process of its own asks the driver (``python -m hpcoll.cli.doctor.gpus``), bec
 
 import ctypes
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.base.machine import ProcessLocation, read

@@ -1,0 +1,237 @@
+"""The ranks of a program on this host: processes that are started, watched and ended together, whatever MPI library there is.
+
+MPICH and its relatives find each other through this process, which speaks PMI-1 with each over a socket of its own. Open MPI's ranks
+are started by its mpirun.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from hpcoll.base import children
+from hpcoll.base.errors import HpcollError
+from hpcoll.base.launchers import MPICH, OPEN_MPI, PREFIXES, family_of
+from hpcoll.launch import pmi
+from hpcoll.launch.variables import NAMES
+
+_PATIENCE_S = 5.0  # with ranks that are asked to end
+_PROBE_S = 60.0
+_NAP_S = 0.02
+_PROBE = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+# The process becomes the program, and ends when the one that has started it does.
+_BOUND = """
+import ctypes, os, signal
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"hpcoll: {sys.argv[2]}: {error.strerror}")
+"""
+_AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+
+
+class Ended(HpcollError):
+    """A rank ended otherwise than well.
+
+    Attributes:
+        code: The exit code of a shell: the process's own, or 128 and the number of its signal.
+        rank: The rank; -1 where mpirun alone knows.
+    """
+
+    def __init__(self, text: str, code: int, rank: int) -> None:
+        super().__init__(text)
+        self.code, self.rank = code, rank
+
+
+class Ranks:
+    """The processes of a command, ``nranks`` of them; ended at the latest when this is left.
+
+    Args:
+        command: The program and its arguments, the same for all ranks.
+        nranks: Number of ranks, at least 1.
+        environment: Variables of theirs besides those of this process.
+        prefix: Each line that a rank prints begins with its rank, as ``[2]``.
+        stdin: What rank 0 reads; the others read nothing.
+
+    Raises:
+        HpcollError: The MPI library is none that can be started here.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        nranks: int,
+        environment: Mapping[str, str],
+        *,
+        prefix: bool = False,
+        stdin: int | None = None,
+    ) -> None:
+        family, name = library()
+        names = (*PREFIXES, *NAMES)
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(names)} | dict(
+            environment
+        )
+        self._each = family == MPICH  # this process starts each rank
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._readers: list[threading.Thread] = []
+        self._job: pmi.Job | None = None
+        try:
+            if self._each:
+                self._start(command, nranks, clean, prefix, stdin)
+            elif family == OPEN_MPI:
+                by = [*_mpirun(nranks), *(["--output", "tag"] if prefix else []), *command]
+                asked = dict.fromkeys(_AS_ROOT, "1") if os.geteuid() == 0 else {}
+                self._processes.append(subprocess.Popen(_bound(by), env=clean | asked, stdin=stdin))
+            else:
+                raise HpcollError(
+                    f"mpi4py has loaded {name}, whose programs its own launcher starts: use mpirun or mpiexec"
+                )
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(
+        self,
+        command: Sequence[str],
+        nranks: int,
+        environment: Mapping[str, str],
+        prefix: bool,
+        stdin: int | None,
+    ) -> None:
+        self._job = job = pmi.Job([0] * nranks)
+        for rank in range(nranks):
+            ours, its = socket.socketpair()
+            with its:
+                variables = pmi.environment(its.fileno(), rank, nranks, rank, nranks)
+                process = subprocess.Popen(
+                    _bound(command),
+                    env={**environment, **variables},
+                    pass_fds=[its.fileno()],
+                    stdin=subprocess.DEVNULL if rank else stdin,
+                    stdout=subprocess.PIPE if prefix else None,
+                    stderr=subprocess.PIPE if prefix else None,
+                )
+            self._processes.append(process)
+            threading.Thread(target=_serve, args=(job, ours), daemon=True).start()
+            if prefix:
+                for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+                    reader = threading.Thread(target=_pass_on, args=(rank, source, target), daemon=True)
+                    reader.start()
+                    self._readers.append(reader)
+
+    def failed(self) -> Ended | None:
+        """Return how the first rank that has not ended well ended; None where none has."""
+        for rank, process in enumerate(self._processes):
+            code = process.poll()
+            if code:
+                who = f"rank {rank} (process {process.pid})" if self._each else "a rank"
+                how = (
+                    f"was killed by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"ended with exit code {code}"
+                )
+                return Ended(f"{who} {how}", code if code > 0 else 128 - code, rank if self._each else -1)
+        return None
+
+    def ended(self) -> bool:
+        """Say whether all processes have ended."""
+        return all(process.poll() is not None for process in self._processes)
+
+    def wait(self) -> None:
+        """Wait until all ranks have ended; raise `Ended` as soon as one has not ended well."""
+        while not self.ended():
+            if failed := self.failed():
+                raise failed
+            time.sleep(_NAP_S)
+        for reader in self._readers:
+            reader.join()
+        if failed := self.failed():
+            raise failed
+
+    def end(self) -> None:
+        """End all processes: they are asked to, and killed after a while."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        end = time.monotonic() + _PATIENCE_S
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        for reader in self._readers:
+            reader.join(_PATIENCE_S)
+        if self._job:
+            self._job.clean()
+
+
+def _bound(command: Sequence[str]) -> list[str]:
+    """Return the command of a process that ends with this one."""
+    return children.python(_BOUND, str(os.getpid()), *command)
+
+
+def _serve(job: pmi.Job, sock: socket.socket) -> None:
+    with sock:
+        job.serve(sock)
+
+
+def _pass_on(rank: int, source: IO[bytes] | None, target: IO[str]) -> None:
+    """Print a rank's lines as they come, each whole."""
+    assert source
+    for line in source:
+        text = line.decode(errors="replace").rstrip("\n")
+        with suppress(OSError, ValueError):  # nobody reads them any more
+            target.write(f"[{rank}] {text}\n")
+            target.flush()
+
+
+@cache
+def library() -> tuple[str, str]:
+    """Return family and name of the MPI library that mpi4py loads, which another process finds out."""
+    asked = subprocess.run(
+        children.python(_PROBE),
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
+        raise HpcollError(
+            f"mpi4py cannot load an MPI library: {lines[-1]}: pip install 'hpcoll[mpich]' brings one"
+        )
+    name = asked.stdout.strip()
+    return family_of(name), name
+
+
+def _mpirun(nranks: int) -> list[str]:
+    """Return Open MPI's command for as many ranks on this host."""
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
+    if not path:
+        raise HpcollError(
+            "mpi4py has loaded Open MPI, and there is no mpirun on PATH: install hpcoll[mpich], or put it there"
+        )
+    crowded = nranks > len(os.sched_getaffinity(0))
+    return [
+        path,
+        "--host",
+        f"localhost:{nranks}",
+        "-n",
+        str(nranks),
+        *(["--bind-to", "none"] if crowded else []),
+    ]
