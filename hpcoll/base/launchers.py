@@ -83,6 +83,9 @@ LAUNCHERS = (
     Variables("srun", ANY, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", inherited=True),
     Variables("a launcher that speaks PMI", MPICH, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
     Variables("a launcher that speaks PMIx", ANY, "PMIX_RANK", ""),
+    Variables(
+        "torchrun or its like", MPICH, "RANK", "WORLD_SIZE", "LOCAL_RANK", also="MASTER_ADDR", inherited=True
+    ),
 )
 
 _LOCAL_NRANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")

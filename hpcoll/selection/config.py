@@ -97,6 +97,8 @@ class Config(NamedTuple):
     traceback: str | None = None
     summary: bool | None = None
     cache: str | None = None
+    start_timeout: float | None = None
+    has_key: bool = False
     levels: Levels | None = (
         None  # constants of the cost model in that file; a level that it lacks has the usual ones
     )
@@ -339,6 +341,22 @@ VARIABLES = (
         "the user's own cache alone",
         "cache",
         _file_name,
+    ),
+    Variable(
+        "HPCOLL_START_TIMEOUT",
+        _DURATION,
+        "how long ranks that no launcher of MPI has started wait for each other",
+        "`30m`",
+        "start_timeout",
+        parse_seconds,
+    ),
+    Variable(
+        "HPCOLL_KEY",
+        "any text, the same for all ranks",
+        "the secret by which such ranks know each other",
+        "a file in the user's cache",
+        "has_key",
+        bool,
     ),
     Variable(
         "HPCOLL_DEBUG",
