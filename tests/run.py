@@ -8,6 +8,7 @@
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
   tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
+  tests/run.sh launch [LIBRARY]        ranks that no launcher of MPI starts
   tests/run.sh clients [NRANKS] [LIBRARY] [CLIENT ...]
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (5 GB from the index)
@@ -39,7 +40,7 @@ LIBRARIES = ("openmpi", "mpich")
 TORCH = environments.TORCH
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
-PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch", "platforms")
+PARTS = ("lint", "docs", "unit", "cluster", "launch", "mpi", "clients", "torch", "platforms")
 
 # Folder, ranks, and whether `.ci/run` has it. Some of torch's own cases need four ranks.
 TORCH_RUNS = (
@@ -124,6 +125,8 @@ BUDGETS = {
     "tests/cluster, mpich": (0, 60),
     "tests/mpi on 1 rank, mpich": (0, 80),
     "tests/mpi on 1 rank, openmpi": (150, 380),
+    "tests/launch, mpich": (90, 120),
+    "tests/launch, openmpi": (0, 60),
     "tests/unit": (190, 460),
     "tests/mpi on 2 ranks, openmpi": (110, 130),
     "tests/mpi on 2 ranks, openmpi, once": (0, 150),
@@ -192,6 +195,12 @@ def cluster(library: str, arguments: tuple[str, ...], level: str = CI, name: str
     return Stage(f"tests/cluster, {library}", command, nranks=1, cores=0)
 
 
+def launch(library: str, arguments: tuple[str, ...]) -> Stage:
+    """Ranks that are started as plain processes."""
+    command = (python(library), "-m", "pytest", "-q", "tests/launch", *arguments)
+    return Stage(f"tests/launch, {library}", command, nranks=1, cores=0)
+
+
 def mpi(
     library: str,
     nranks: int,
@@ -243,11 +252,16 @@ def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
     base, compiled, packages = LIBRARIES[0], warm_up(LIBRARIES[0]), environment_of_torch()
     wanted, once = ("-m", level, *arguments), ("-m", f"{level} and not once", *arguments)
     parts = [mpi_part(level, one, arguments) for one in MPI[level]]
-    beside = [cluster(base, wanted, level), *(one for one in parts if one.nranks == 1)]
+    beside = [
+        cluster(base, wanted, level),
+        launch(LIBRARIES[1], wanted),
+        *(one for one in parts if one.nranks == 1),
+    ]
     last: list[Stage] = []
     if level == CI:
         for library in LIBRARIES[1:]:
             beside.append(cluster(library, once, level, "hosts_trouble"))
+            beside.append(launch(base, wanted))
             beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
         backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
         last = [one._replace(after=packages.title) for one in backend]
@@ -293,6 +307,7 @@ def chosen(
             "docs": lambda: [docs(libraries[0])],
             "unit": lambda: [unit(libraries[0], arguments)],
             "cluster": lambda: [cluster(library, arguments) for library in libraries],
+            "launch": lambda: [launch(library, arguments) for library in libraries],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
             "clients": lambda: [clients(*one, arguments) for one in its_own],
             "platforms": lambda: [platforms(libraries[0], arguments)],
@@ -326,7 +341,7 @@ def main(words: list[str]) -> int:
             break
         words = words[1:]
     arguments = tuple(words)
-    needed = LIBRARIES if not parts or {"mpi", "cluster", "clients"} & set(parts) else LIBRARIES[:1]
+    needed = LIBRARIES if not parts or {"mpi", "cluster", "clients", "launch"} & set(parts) else LIBRARIES[:1]
     needed += (TORCH,) * ("torch" in parts)
     problem = stages.prepare("environments", lambda: environments.make(needed))
     names = names or list(CLIENTS)

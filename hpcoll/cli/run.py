@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Start the ranks, and wait for them."""
     if arguments.nranks < 1:
         raise ArgumentError(f"-n must be a number of ranks, at least 1, got {arguments.nranks}")
-    python = [sys.executable, *(["-m"] if arguments.module else [])]
+    # by mpi4py, an error of one rank ends all, also those that wait in MPI_Finalize
+    python = [sys.executable, "-m", "mpi4py", *(["-m"] if arguments.module else [])]
     is_python = arguments.module or arguments.program.endswith(".py")
     command = [*(python if is_python else []), arguments.program, *arguments.words]
     ranks = Ranks(command, arguments.nranks, {}, prefix=arguments.prefix)

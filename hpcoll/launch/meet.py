@@ -8,29 +8,21 @@ import subprocess
 import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from hpcoll.base import authenticated, children
 from hpcoll.base.authenticated import LOOPBACK, Address
 from hpcoll.base.errors import TransportError
-from hpcoll.base.machine import location
+from hpcoll.base.machine import node_identity
 from hpcoll.base.text import ranks_in_words
 from hpcoll.launch.addresses import addresses
-from hpcoll.launch.meeting import Hello
+from hpcoll.launch.meeting import Hello, program
 from hpcoll.launch.secret import VARIABLE, derived
 
 _LATER_S = 10.0  # the process tells who is missing; so much longer ranks wait for it
 _TRIES_S = 0.02, 0.5  # pause between tries to reach the process: the first, and the longest
 _KEY = "hpcoll/meeting"  # in a store
 _GONE = b'{"error": "the process in which the ranks meet has gone, or rank 0 with it"}'
-_PROGRAM = """
-import types
-package = sys.modules["hpcoll"] = types.ModuleType("hpcoll")
-package.__path__ = [{folder!r}]
-from hpcoll.launch.meeting import main
-main()
-"""  # without hpcoll's own `__init__`, which imports NumPy
 _started: list[subprocess.Popen[bytes]] = []  # nobody waits for them
 
 
@@ -110,7 +102,9 @@ def meet(rank: int, nranks: int, where: Where, limit_s: float) -> tuple[socket.s
             places, key = where.find()
         sock = _connected(me, places, key, end, limit_s)
         sock.settimeout(max(0.0, end - time.monotonic()) + _LATER_S)
-        here = Hello(rank, nranks, node_identity(), f"process {os.getpid()} on {os.uname().nodename}")
+        here = Hello(
+            rank, nranks, node_identity(), f"process {os.getpid()} on {os.uname().nodename}", os.getpid()
+        )
         try:
             sock.sendall(json.dumps(here).encode() + b"\n")
             with sock.makefile("rb") as lines:
@@ -141,9 +135,12 @@ def _answer(lines: Any) -> dict[str, Any]:
 
 def _start(nranks: int, address: Address, key: bytes, limit_s: float) -> subprocess.Popen[bytes]:
     """Start the process in which ranks meet; it goes by itself, when all ranks have gone, or with this one before that."""
-    program = children.python(_PROGRAM.format(folder=str(Path(__file__).resolve().parents[1])))
     process = subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
+        children.python(program("main")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        cwd="/",
     )
     _started.append(process)
     asked = {"address": address, "key": key.hex(), "nranks": nranks, "limit_s": limit_s}
@@ -183,12 +180,3 @@ def _pauses() -> Iterator[float]:
 def _named(address: Address) -> str:
     """Return an address for texts."""
     return "a socket of this host" if isinstance(address, str) else "{}:{}".format(*address)
-
-
-def node_identity() -> str:
-    """Return a text that is equal for processes that share memory, as far as the system tells: not for containers that do not."""
-    try:
-        memory = os.stat("/dev/shm").st_dev
-    except OSError:
-        memory = 0
-    return " ".join([os.uname().nodename, *location(), str(memory)])

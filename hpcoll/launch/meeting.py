@@ -10,20 +10,30 @@ it hears its place on its node, and answers with one byte. From then on the conn
 import errno
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.authenticated import LOOPBACK, Acceptor, Address, listen
+from hpcoll.base.machine import node_identity
 from hpcoll.launch.pmi import Job
 
 _LINE_NBYTES = 4096
 _TAKEN_S = 10.0  # patience with an address that the processes of an earlier generation may still have
 _AGAIN_S = 0.05
 _ANY = "0.0.0.0"  # all addresses of this host
+_PROGRAM = """
+import types
+package = sys.modules["hpcoll"] = types.ModuleType("hpcoll")
+package.__path__ = [{folder!r}]
+from hpcoll.launch import meeting
+meeting.{function}()
+"""
 
 
 class Hello(NamedTuple):
@@ -33,6 +43,7 @@ class Hello(NamedTuple):
     nranks: int
     node: str  # equal for ranks that share memory
     who: str  # its process, for texts
+    pid: int
 
 
 class Meeting:
@@ -87,12 +98,20 @@ class Meeting:
         hellos = [self._here[rank][1] for rank in range(self.nranks)]
         names = list(dict.fromkeys(hello.node for hello in hellos))
         nodes = [names.index(hello.node) for hello in hellos]
-        self._job = job = Job(nodes)
+        self._job = job = Job(nodes, self._abort)
         for rank, (sock, _) in self._here.items():
             node = nodes[rank]
             place = {"local_rank": nodes[:rank].count(node), "local_nranks": nodes.count(node)}
             _say(sock, {**place, "job": job.name})
         self.over.set()
+
+    def _abort(self, code: int) -> None:
+        """End the ranks of this node, as MPI_Abort does; the launchers of others notice it by that."""
+        del code
+        for _, hello in self._here.values():
+            if hello.node == node_identity():
+                with suppress(OSError):
+                    os.kill(hello.pid, signal.SIGKILL)
 
     def fail(self, reason: str = "") -> None:
         """End the meeting for those that are there, unless all are; they are told why, or else who is missing."""
@@ -142,6 +161,28 @@ def main() -> None:
     ours.send(b"\0")
     accepting.join()
     meeting.serve_all()
+
+
+def serve() -> None:
+    """Serve ranks of this host, of which each has a socket; the other ends are descriptors in ``sys.argv``, in rank order."""
+    descriptors = [int(word) for word in sys.argv[1:]]
+    job = Job(
+        [0] * len(descriptors), lambda code: print(code, flush=True)
+    )  # whoever has started the ranks ends them
+    threads = [
+        threading.Thread(target=job.serve, args=(socket.socket(fileno=descriptor),))
+        for descriptor in descriptors
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    job.clean()
+
+
+def program(function: str) -> str:
+    """Return the text of a program that calls a function of this module, without hpcoll's `__init__`, which imports NumPy."""
+    return _PROGRAM.format(folder=str(Path(__file__).parents[1]), function=function)
 
 
 def _watch_rank_0(meeting: Meeting) -> None:

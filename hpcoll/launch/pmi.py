@@ -8,7 +8,7 @@ import itertools
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,9 +27,13 @@ _ANSWERS = {
 
 
 class Job:
-    """The keys and values of a job's ranks, and their barrier, for a thread per rank; ``nodes`` numbers the node of each rank."""
+    """The keys and values of a job's ranks, and their barrier, for a thread per rank.
 
-    def __init__(self, nodes: Sequence[int]) -> None:
+    ``nodes`` numbers the node of each rank. ``abort`` is called with the code that a rank has given to MPI_Abort, which returns after that.
+    """
+
+    def __init__(self, nodes: Sequence[int], abort: Callable[[int], None]) -> None:
+        self._abort = abort
         self.name = f"hpcoll-{secrets.token_hex(8)}"  # the library gives shared memory names that begin so
         self._nranks = len(nodes)
         text = mapping(nodes)
@@ -92,6 +96,8 @@ class Job:
                 self._barrier()
                 return "cmd=barrier_out rc=0"
             case "abort":
+                code = words.get("exitcode", "")
+                self._abort(int(code) if code.isdecimal() else 1)
                 raise ConnectionAbortedError
         return _ANSWERS.get(command, f"cmd={command}_result rc=-1 msg=not_supported")
 

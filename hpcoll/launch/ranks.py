@@ -1,7 +1,7 @@
 """The ranks of a program on this host: processes that are started, watched and ended together, whatever MPI library there is.
 
-MPICH and its relatives find each other through this process, which speaks PMI-1 with each over a socket of its own. Open MPI's ranks
-are started by its mpirun.
+Ranks of MPICH and its relatives find each other through a process that speaks PMI-1 with each over a socket of its own. It outlives this
+one where this one is killed. Open MPI's ranks are started by its mpirun.
 """
 
 import os
@@ -22,6 +22,7 @@ from hpcoll.base import children
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.launchers import MPICH, OPEN_MPI, PREFIXES, family_of
 from hpcoll.launch import pmi
+from hpcoll.launch.meeting import program
 from hpcoll.launch.variables import NAMES
 
 _PATIENCE_S = 5.0  # with ranks that are asked to end
@@ -86,7 +87,8 @@ class Ranks:
         self._each = family == MPICH  # this process starts each rank
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
-        self._job: pmi.Job | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._aborted: Ended | None = None
         try:
             if self._each:
                 self._start(command, nranks, clean, prefix, stdin)
@@ -110,10 +112,19 @@ class Ranks:
         prefix: bool,
         stdin: int | None,
     ) -> None:
-        self._job = job = pmi.Job([0] * nranks)
-        for rank in range(nranks):
-            ours, its = socket.socketpair()
-            with its:
+        pairs = [socket.socketpair() for _ in range(nranks)]
+        ours = [str(mine.fileno()) for mine, _ in pairs]
+        try:
+            self._server = subprocess.Popen(
+                children.python(program("serve"), *ours),
+                pass_fds=[mine.fileno() for mine, _ in pairs],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                cwd="/",
+            )
+            threading.Thread(target=self._hear, args=(self._server.stdout,), daemon=True).start()
+            for rank, (_, its) in enumerate(pairs):
                 variables = pmi.environment(its.fileno(), rank, nranks, rank, nranks)
                 process = subprocess.Popen(
                     _bound(command),
@@ -123,16 +134,33 @@ class Ranks:
                     stdout=subprocess.PIPE if prefix else None,
                     stderr=subprocess.PIPE if prefix else None,
                 )
-            self._processes.append(process)
-            threading.Thread(target=_serve, args=(job, ours), daemon=True).start()
-            if prefix:
-                for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-                    reader = threading.Thread(target=_pass_on, args=(rank, source, target), daemon=True)
-                    reader.start()
-                    self._readers.append(reader)
+                self._processes.append(process)
+                if prefix:
+                    self._pass_on(rank, process)
+        finally:
+            for pair in pairs:
+                for sock in pair:
+                    sock.close()
+
+    def _pass_on(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        """Have threads print what a rank prints."""
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            reader = threading.Thread(target=_pass_on, args=(rank, source, target), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+
+    def _hear(self, codes: IO[bytes]) -> None:
+        """Note the code of MPI_Abort."""
+        with codes:
+            for code in codes:
+                self._aborted = self._aborted or Ended(
+                    f"a rank called MPI_Abort({int(code)})", int(code) or 1, -1
+                )
 
     def failed(self) -> Ended | None:
         """Return how the first rank that has not ended well ended; None where none has."""
+        if self._aborted:
+            return self._aborted
         for rank, process in enumerate(self._processes):
             code = process.poll()
             if code:
@@ -174,18 +202,14 @@ class Ranks:
                 process.wait()
         for reader in self._readers:
             reader.join(_PATIENCE_S)
-        if self._job:
-            self._job.clean()
+        if self._server:
+            with suppress(subprocess.TimeoutExpired):  # a child of a rank lives on
+                self._server.wait(_PATIENCE_S)
 
 
 def _bound(command: Sequence[str]) -> list[str]:
     """Return the command of a process that ends with this one."""
     return children.python(_BOUND, str(os.getpid()), *command)
-
-
-def _serve(job: pmi.Job, sock: socket.socket) -> None:
-    with sock:
-        job.serve(sock)
 
 
 def _pass_on(rank: int, source: IO[bytes] | None, target: IO[str]) -> None:
