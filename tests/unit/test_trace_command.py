@@ -283,10 +283,8 @@ def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[s
     with_steps = file(content)
     assert printed(capsys, with_steps) == printed(capsys, with_steps, "--html", f"{with_steps}.html") == plain
     made = html(file, capsys, content).read_text()
-    tracks = [
-        track for track in json.loads(made.split('"tracks":')[1].split(',"kinds"')[0]) if track[0] == "step"
-    ]
-    assert [end - first for _, _, first, end in tracks] == [3]
+    tracks = json.loads(made.split('"tracks":')[1].split(',"main"')[0])
+    assert [track["end"] - track["first"] for track in tracks if track["kind"] == "step"] == [3]
     assert '"wait for 1"' in made
 
 

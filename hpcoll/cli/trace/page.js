@@ -1,452 +1,274 @@
 "use strict";
 (async () => {
-  const $ = (id) => document.getElementById(id);
-  const about = JSON.parse($("about").textContent);
-  const AXIS = 22, HOST = 18, GAP = 6, HEIGHT = { region: 13, call: 20, flight: 14, step: 13, other: 16 }, MOST_ARROWS = 400;
-  const canvas = $("timeline"), overview = $("overview"), scroller = $("scroller"), heat = $("heat"), tip = $("tip");
+  const $ = (id) => document.getElementById(id), about = JSON.parse($("about").textContent), { tracks, longest, span } = about;
+  const AXIS = 22, MOST_ARROWS = 400, SHORTEST = 0.05; // SHORTEST: microseconds across the timeline
+  const canvas = $("timeline"), overview = $("overview"), scroller = $("scroller"), heat = $("heat"), tip = $("tip"), columns = {};
 
-  // Columns: arrays by name, one after the other, compressed.
-  async function unpacked() {
-    const bytes = Uint8Array.from(atob($("columns").textContent.trim()), (c) => c.charCodeAt(0));
+  try { // columns: arrays by name, one after the other, compressed
+    const bytes = Uint8Array.from(atob($("columns").textContent), (text) => text.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     const buffer = await new Response(stream).arrayBuffer();
-    const kinds = { f8: Float64Array, f4: Float32Array, i4: Int32Array }, columns = {};
     let at = 0;
-    for (const [name, kind, count] of about.columns) {
-      columns[name] = new kinds[kind](buffer, at, count);
+    for (const [name, type] of about.columns) {
+      columns[name] = new window[type](buffer, at, about.slices);
       at += columns[name].byteLength;
     }
-    return columns;
-  }
-  let c;
-  try {
-    c = await unpacked();
   } catch (error) {
     $("told").textContent = `The timeline cannot be shown: this browser does not decompress its data (${error.message}).`;
     return;
   }
+  const { start, length, waited, owner, kind, number } = columns;
+  // Sums up to each slice: what lies in one pixel is a difference of two.
+  const summed = (column, sum = 0) => new Float64Array(about.slices + 1).map((_, i) => (sum += i && column[i - 1]));
+  const lengths = summed(length), waits = summed(waited);
 
-  // Sums of lengths and waits up to each slice: what lies in one pixel is a difference of two.
-  const total = c.start.length, lengths = new Float64Array(total + 1), waits = new Float64Array(total + 1);
-  for (let i = 0; i < total; i++) {
-    lengths[i + 1] = lengths[i] + c.length[i];
-    waits[i + 1] = waits[i] + c.waited[i];
-  }
+  let view = [0, span], width, left, context, marked = -1, colours = {};
+  const across = () => view[1] - view[0], pixels = (us) => (us / across()) * (width - left), end = (i) => start[i] + length[i];
+  const x = (time) => left + pixels(time - view[0]), timeAt = (pixel) => view[0] + ((pixel - left) / (width - left)) * across();
+  const clamp = (value, least, most) => Math.max(least, Math.min(value, most));
+  const trackOf = (i) => tracks.find((track) => track.first <= i && i < track.end);
 
-  // Tracks, from top to bottom; a host has a heading.
-  const tracks = about.tracks.map(([kind, row, first, end]) => ({ kind, row, first, end, top: 0 }));
-  let bottom = 0, before = null;
-  for (const track of tracks) {
-    const row = about.rows[track.row];
-    if (!before || before.host !== row.host) bottom += HOST + (before ? GAP : 0);
-    else if (before.rank !== row.rank || row.rank < 0) bottom += track.row === before.row ? 0 : GAP;
-    track.heading = !before || before.host !== row.host;
-    track.labelled = !before || before.label !== row.label || track.heading;
-    track.top = bottom;
-    track.height = HEIGHT[track.kind];
-    bottom += track.height + 1;
-    before = { host: row.host, rank: row.rank, row: track.row, label: row.label };
-  }
-  const ofRank = new Map();
-  for (const track of tracks) {
-    const rank = about.rows[track.row].rank;
-    if (rank >= 0 && (track.kind === "call" || !ofRank.has(rank))) ofRank.set(rank, track);
-  }
-
-  let view = [0, about.span], width = 0, left = 0, ratio = 1, marked = -1, colours = {};
-  const SHORTEST = 0.05; // microseconds across the timeline
-
-  function lower(column, value, from, to) {
+  function firstFrom(time, from, to) {
     while (from < to) {
       const middle = (from + to) >> 1;
-      if (column[middle] < value) from = middle + 1;
+      if (start[middle] < time) from = middle + 1;
       else to = middle;
     }
     return from;
   }
-  const end = (i) => c.start[i] + c.length[i];
   // Slices of a track do not overlap: the one before the first that begins in view may reach into it.
   function firstSeen(track, time) {
-    const i = lower(c.start, time, track.first, track.end);
+    const i = firstFrom(time, track.first, track.end);
     return i > track.first && end(i - 1) > time ? i - 1 : i;
   }
-  const x = (time) => left + ((time - view[0]) / (view[1] - view[0])) * (width - left);
-  const timeAt = (pixel) => view[0] + ((pixel - left) / (width - left)) * (view[1] - view[0]);
-
-  function style() {
-    const found = getComputedStyle(document.documentElement);
-    for (const name of ["paper", "ink", "faint", "rule", "tint", "moved", "waited", "flight", "flight-ink", "region", "region-ink", "step",
-      "step-ink", "other", "other-ink", "arrow", "on-colour"]) colours[name] = found.getPropertyValue(`--${name}`).trim();
+  function duration(us, digits = 4) {
+    const units = [[1e6, "s"], [1e3, "ms"], [1, "us"], [1e-3, "ns"]], [size, unit] = units.find(([one]) => us >= one) ?? units[3];
+    return us ? `${+(us / size).toPrecision(digits)} ${unit}` : "0 us";
   }
 
-  function duration(us) {
-    const [factor, unit] = Math.abs(us) >= 1e6 ? [1e-6, "s"] : Math.abs(us) >= 1e3 ? [1e-3, "ms"] : Math.abs(us) >= 1 || us === 0 ? [1, "us"] : [1e3, "ns"];
-    return `${+(us * factor).toPrecision(4)} ${unit}`;
-  }
-  function nbytes(n) {
-    let unit = 0;
-    for (; n >= 1023.5 && unit < 4; unit++) n /= 1024;
-    return `${+n.toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
-  }
-
-  function fitted(element, height) {
-    const wide = element.clientWidth || element.parentElement.clientWidth;
-    ratio = window.devicePixelRatio || 1;
-    if (element.width !== Math.round(wide * ratio) || element.height !== Math.round(height * ratio)) {
-      element.width = Math.round(wide * ratio);
-      element.height = Math.round(height * ratio);
-      element.style.height = `${height}px`;
-    }
-    const context = element.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, wide, height);
+  const colour = (name) => (colours[name] ??= getComputedStyle(document.documentElement).getPropertyValue(`--${name}`));
+  function cleared(element, height) {
+    const ratio = window.devicePixelRatio || 1;
+    element.width = Math.round(element.clientWidth * ratio);
+    element.height = Math.round(height * ratio);
+    element.style.height = `${height}px`;
+    context = element.getContext("2d");
+    context.scale(ratio, ratio);
     context.font = '11px "DejaVu Sans", Verdana, Arial, sans-serif';
     context.textBaseline = "middle";
-    return [context, wide];
+  }
+  function fill(name, ...box) {
+    context.fillStyle = colour(name);
+    context.fillRect(...box);
+  }
+  function write(name, ...text) {
+    context.fillStyle = colour(name);
+    context.fillText(...text);
   }
 
-  const fills = { region: ["region", "region-ink"], call: ["moved", "on-colour"], flight: ["flight", "flight-ink"], step: ["step", "step-ink"], other: ["other", "other-ink"] };
-
-  function drawTrack(context, track, top) {
-    const [fill, ink] = fills[track.kind], height = track.height, scale = (width - left) / (view[1] - view[0]);
-    let i = firstSeen(track, view[0]);
-    while (i < track.end && c.start[i] < view[1]) {
-      const from = Math.max(x(c.start[i]), left), to = Math.min(x(end(i)), width);
-      if (to - from >= 1.5) {
-        context.fillStyle = colours[fill];
-        context.fillRect(from, top, to - from, height);
-        const waited = Math.min(x(c.start[i] + c.waited[i]), width) - from;
-        if (waited > 0) {
-          context.fillStyle = colours.waited;
-          context.fillRect(from, top, waited, height);
-        }
-        if (to - from > 30 && height > 11) label(context, about.kinds[c.kind[i]][0], from, to, top + height / 2 + 0.5, ink);
-        if (to - from > 4) {
-          context.fillStyle = colours.paper;
-          context.fillRect(to - 0.5, top, 0.5, height);
-        }
-        i++;
+  function drawTicks(height) {
+    const least = across() / Math.max(2, (width - left) / 110), power = 10 ** Math.floor(Math.log10(least));
+    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least);
+    for (let n = Math.ceil(view[0] / step); n * step <= view[1]; n++) {
+      const at = Math.round(x(n * step)), text = n ? duration(n * step, clamp(Math.ceil(Math.log10(n)) + 1, 2, 15)) : 0;
+      fill("rule", at, AXIS - 5, 1, height);
+      if (at + 4.5 + context.measureText(text).width < width) write("faint", text, at + 3.5, 9);
+    }
+  }
+  function drawTrack(track) {
+    const { top, height } = track;
+    for (let i = firstSeen(track, view[0]), next; i < track.end && start[i] < view[1]; i = next) {
+      const from = Math.max(x(start[i]), left), wide = Math.min(x(end(i)), width) - from, name = about.kinds[kind[i]][0];
+      next = i + 1;
+      if (wide >= 1.5) {
+        fill(track.kind, from, top, wide, height);
+        fill("waited", from, top, Math.max(0, Math.min(x(start[i] + waited[i]), width) - from), height);
+        const most = Math.floor((wide - 8) / 6.2), text = name.length <= most ? name : `${name.slice(0, most - 1)}…`;
+        if (wide > 30) write(`${track.kind}-ink`, text, from + 4, top + height / 2 + 0.5, wide - 8);
+        if (wide > 4) fill("paper", from + wide - 0.5, top, 0.5, height);
         continue;
       }
       const pixel = Math.floor(from);
-      let j = Math.max(i + 1, lower(c.start, timeAt(pixel + 1), i, track.end));
-      if (j - 1 > i && x(end(j - 1)) - x(c.start[j - 1]) >= 1.5) j--; // a long one that begins in the same pixel
-      const share = Math.min(1, (lengths[j] - lengths[i]) * scale), of = (waits[j] - waits[i]) / Math.max(lengths[j] - lengths[i], 1e-12);
-      const tall = Math.max(1, share * height), wait = tall * of;
-      context.fillStyle = colours[fill];
-      context.fillRect(pixel, top + height - tall, 1, tall - wait);
-      context.fillStyle = colours.waited;
-      context.fillRect(pixel, top + height - wait, 1, wait);
-      i = j;
-    }
-    context.globalAlpha = 1;
-  }
-
-  function label(context, text, from, to, y, ink) {
-    const room = to - from - 8, most = Math.floor(room / 6.2);
-    if (most < 2) return;
-    context.fillStyle = colours[ink];
-    context.fillText(text.length <= most ? text : `${text.slice(0, most - 1)}…`, from + 4, y, room);
-  }
-
-  function ticks(context, height) {
-    const across = view[1] - view[0], wanted = across / Math.max(2, (width - left) / 110);
-    const power = 10 ** Math.floor(Math.log10(wanted)), step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= wanted);
-    context.fillStyle = colours.paper;
-    context.fillRect(0, 0, width, AXIS);
-    for (let n = Math.ceil(view[0] / step); n * step <= view[1]; n++) {
-      const at = Math.round(x(n * step)) + 0.5, digits = Math.max(0, Math.ceil(Math.log10(Math.abs(n * step) / step || 1)) + 1);
-      context.fillStyle = colours.rule;
-      context.fillRect(at - 0.5, AXIS - 5, 1, height);
-      context.fillStyle = colours.faint;
-      const text = exact(n * step, digits);
-      if (at + context.measureText(text).width + 4 < width) context.fillText(text, at + 3, 9);
+      next = Math.max(next, firstFrom(timeAt(pixel + 1), i, track.end));
+      if (next - 1 > i && x(end(next - 1)) - x(start[next - 1]) >= 1.5) next--; // a long one that begins in the same pixel
+      const sum = lengths[next] - lengths[i], tall = clamp(pixels(sum) * height, 1, height);
+      const wait = (tall * (waits[next] - waits[i])) / Math.max(sum, 1e-12);
+      fill(track.kind, pixel, top + height - tall, 1, tall - wait);
+      fill("waited", pixel, top + height - wait, 1, wait);
     }
   }
-  function exact(us, digits) {
-    const [factor, unit] = Math.abs(us) >= 1e6 ? [1e-6, "s"] : Math.abs(us) >= 1e3 ? [1e-3, "ms"] : [1, "us"];
-    return us === 0 ? "0" : `${+(us * factor).toPrecision(Math.min(15, Math.max(2, digits)))} ${unit}`;
+  function drawArrows(seen) {
+    const late = [];
+    for (const track of seen.filter((track) => track.kind === "call")) {
+      const from = firstSeen(track, view[0]), to = firstFrom(view[1], from, track.end);
+      if (to - from > MOST_ARROWS) return;
+      for (let i = from; i < to; i++) if (owner[i] >= 0 && pixels(waited[i]) > 6) late.push([i, track]);
+    }
+    if (late.length <= MOST_ARROWS) for (const [i, track] of late) drawArrow(i, track, 1);
   }
-
+  function drawArrow(i, track, thick) {
+    const last = tracks[about.main[owner[i]]], at = x(start[i] + waited[i]);
+    if (!last || last === track || at < left || at > width) return;
+    const sign = last.top < track.top ? -1 : 1, to = track.top + (sign > 0 && track.height);
+    context.strokeStyle = context.fillStyle = colour("arrow");
+    context.lineWidth = thick;
+    context.stroke(new Path2D(`M${at} ${last.top + last.height / 2}V${to + 5 * sign}`));
+    context.fill(new Path2D(`M${at} ${to}l-3.5 ${7 * sign}h7`));
+  }
+  function drawMarked(track) {
+    drawArrow(marked, track, 2.5);
+    const from = Math.max(x(start[marked]), left), to = Math.min(x(end(marked)), width);
+    context.strokeStyle = colour("ink");
+    context.lineWidth = 1.5;
+    if (to >= left && from <= width) context.strokeRect(from - 0.5, track.top - 0.5, Math.max(to - from, 2) + 1, track.height + 1);
+  }
   function draw() {
-    width = canvas.parentElement.clientWidth;
+    width = canvas.clientWidth;
     left = width < 600 ? 58 : 110;
-    const height = Math.min(bottom + AXIS + 8, Math.max(140, window.innerHeight * 0.72 - 2));
-    $("spacer").style.height = `${bottom + AXIS + 8}px`;
-    const [context] = fitted(canvas, height), scroll = scroller.scrollTop, off = AXIS + 4 - scroll;
-    ticks(context, height);
-    const seen = tracks.filter((track) => track.top + off + track.height > AXIS && track.top + off - HOST < height);
-    context.save();
-    context.beginPath();
+    const height = Math.min(about.height, Math.max(140, window.innerHeight * 0.72 - 2)), scroll = scroller.scrollTop;
+    cleared(canvas, height);
+    drawTicks(height);
     context.rect(0, AXIS, width, height);
     context.clip();
+    context.translate(0, -scroll);
+    for (const [host, top] of about.hosts) {
+      fill("tint", 0, top, width, 16);
+      write("faint", host, 6, top + 8, width - 12);
+    }
+    const seen = tracks.filter(({ top, height: tall }) => top + tall > scroll + AXIS && top < scroll + height);
     for (const track of seen) {
-      const top = track.top + off, row = about.rows[track.row];
-      if (track.heading) {
-        context.fillStyle = colours.tint;
-        context.fillRect(0, top - HOST, width, HOST - 2);
-        context.fillStyle = colours.faint;
-        context.fillText(about.hosts[row.host], 6, top - HOST / 2 - 1, width - 12);
-      }
-      if (track.labelled || track.kind === "call") {
-        context.fillStyle = track.kind === "call" || row.rank < 0 ? colours.ink : colours.faint;
-        const text = track.kind === "call" || row.rank < 0 ? row.label : track.kind === "flight" ? "in flight" : "";
-        context.fillText(text, 8, top + track.height / 2 + 0.5, left - 12);
-      }
-      context.save();
-      context.beginPath();
-      context.rect(left, AXIS, width - left, height);
-      context.clip();
-      drawTrack(context, track, top);
-      context.restore();
+      write("ink", track.label, 8, track.top + track.height / 2 + 0.5, left - 12);
+      drawTrack(track);
     }
-    arrows(context, seen, off);
-    context.restore();
-    drawOverview();
+    drawArrows(seen);
+    if (marked >= 0) drawMarked(trackOf(marked));
+    $("frame").style.left = `min(${(view[0] / span) * 100}%, 100% - 3px)`;
+    $("frame").style.width = `${(across() / span) * 100}%`;
   }
-
-  function arrows(context, seen, off) {
-    const found = [];
-    for (const track of seen) {
-      if (track.kind !== "call") continue;
-      const from = firstSeen(track, view[0]), to = lower(c.start, view[1], from, track.end);
-      if (to - from > MOST_ARROWS) return mark(context, off);
-      for (let i = from; i < to; i++) if (c.owner[i] >= 0 && x(c.start[i] + c.waited[i]) - x(c.start[i]) > 6) found.push([i, track]);
-      if (found.length > MOST_ARROWS) return mark(context, off);
+  // The heat map: a row for each rank that waits, a column for each that is awaited.
+  function drawHeat() {
+    if (!heat) return;
+    const { ranks } = about, n = ranks.length, edge = 34, most = Math.max(...about.heat.map((entry) => entry[2]), 1e-12);
+    const cell = clamp(Math.floor((Math.min(heat.parentElement.clientWidth, 620) - edge) / n), 1, 34), square = cell - (cell > 4);
+    heat.style.width = `${edge + n * cell + 2}px`;
+    cleared(heat, edge + n * cell + 2);
+    fill("tint", edge, edge, n * cell, n * cell);
+    for (const [rank, awaited, seconds] of about.heat) {
+      context.globalAlpha = 0.12 + 0.88 * (seconds / most);
+      fill("waited", edge + awaited * cell, edge + rank * cell, square, square);
     }
-    for (const [i, track] of found) arrow(context, i, track, off, i === marked ? 2.5 : 1);
-    return mark(context, off);
-  }
-  function mark(context, off) {
-    const track = tracks.find((one) => one.first <= marked && marked < one.end);
-    if (!track) return;
-    if (c.owner[marked] >= 0) arrow(context, marked, track, off, 2.5);
-    const from = Math.max(x(c.start[marked]), left), to = Math.min(x(end(marked)), width);
-    if (to < left || from > width) return;
-    context.strokeStyle = colours.ink;
-    context.lineWidth = 1.5;
-    context.strokeRect(from - 0.5, track.top + off - 0.5, Math.max(to - from, 2) + 1, track.height + 1);
-  }
-  function arrow(context, i, track, off, thick) {
-    const owner = ofRank.get(c.owner[i]), at = x(c.start[i] + c.waited[i]);
-    if (!owner || owner === track || at < left || at > width) return;
-    const down = owner.top < track.top, from = owner.top + off + owner.height / 2;
-    const to = track.top + off + (down ? 0 : track.height), sign = down ? -1 : 1;
-    context.strokeStyle = context.fillStyle = colours.arrow;
-    context.lineWidth = thick;
-    context.beginPath();
-    context.moveTo(at, from);
-    context.lineTo(at, to + 5 * sign);
-    context.stroke();
-    context.beginPath();
-    context.moveTo(at, to);
-    context.lineTo(at - 3.5, to + 7 * sign);
-    context.lineTo(at + 3.5, to + 7 * sign);
-    context.fill();
-  }
-
-  // The overview: which part of the time the ranks waited or moved data, over the whole run; a frame shows the part in view.
-  let shares = null;
-  function drawOverview() {
-    const [context, wide] = fitted(overview, 44), calls = tracks.filter((track) => !["region", "flight", "step"].includes(track.kind));
-    if (!shares || shares.length !== wide) {
-      shares = Array.from({ length: wide }, () => [0, 0]);
-      for (const track of calls) {
-        let i = track.first;
-        for (let pixel = 0; pixel < wide && i < track.end; pixel++) {
-          const j = lower(c.start, ((pixel + 1) / wide) * about.span, i, track.end);
-          for (const [k, sums] of [[0, waits], [1, lengths]]) spread(shares, pixel, k, sums[j] - sums[i], about.span / wide);
-          i = j;
-        }
-      }
-    }
-    const most = 42 / Math.max(1, calls.length);
-    for (let pixel = 0; pixel < wide; pixel++) {
-      const [wait, all] = shares[pixel];
-      context.fillStyle = colours.moved;
-      context.fillRect(pixel, 43 - all * most, 1, all * most);
-      context.fillStyle = colours.waited;
-      context.fillRect(pixel, 43 - wait * most, 1, wait * most);
-    }
-    const from = (view[0] / about.span) * wide, to = (view[1] / about.span) * wide;
-    context.globalAlpha = 0.75;
-    context.fillStyle = colours.paper;
-    context.fillRect(0, 0, from, 44);
-    context.fillRect(to, 0, wide - to, 44);
     context.globalAlpha = 1;
-    context.strokeStyle = colours.ink;
-    context.strokeRect(Math.min(from, wide - 3) + 0.5, 0.5, Math.max(to - from - 1, 2), 43);
-  }
-  // What begins in a pixel and is longer goes on in the next ones.
-  function spread(found, pixel, k, sum, room) {
-    for (; sum > 0 && pixel < found.length; pixel++) {
-      const here = Math.min(sum, room);
-      found[pixel][k] += here / room;
-      sum -= here;
+    for (let i = 0; i < n; i += Math.ceil(22 / cell)) {
+      const middle = edge + (i + 0.5) * cell;
+      context.textAlign = "right";
+      write("faint", ranks[i], edge - 5, middle);
+      context.textAlign = "center";
+      write("faint", ranks[i], middle, edge - 9);
     }
+    heat.onpointermove = ({ offsetX, offsetY }) => {
+      const [awaited, rank] = [offsetX, offsetY].map((offset) => Math.floor((offset - edge) / cell));
+      const seconds = about.heat.find((entry) => entry[0] === rank && entry[1] === awaited)?.[2] ?? 0;
+      const told = `rank ${ranks[rank]} waited ${duration(seconds * 1e6)} for rank ${ranks[awaited]}`;
+      $("heat-told").textContent = awaited in ranks && rank in ranks ? told : "";
+    };
+  }
+  let frame = 0;
+  const redraw = () => (frame ||= requestAnimationFrame(() => draw(frame = 0)));
+  function drawAll() {
+    colours = {};
+    draw();
+    drawHeat();
   }
 
   function words(i) {
-    const [name, comm, size, count, type, op, root, algorithm, at, region] = about.kinds[c.kind[i]];
-    const number = c.number[i], lines = [name + (number >= 0 ? `, call ${number}` : "") + (comm ? ` on ${comm}` : "")];
-    const what = [size >= 0 ? nbytes(size) : "", type + (count >= 0 ? `[${count}]` : ""), op, root >= 0 ? `root ${root}` : "", algorithm ? `by ${algorithm}` : ""];
-    lines.push(what.filter(Boolean).join(", "), [at, region ? `in ${region}` : ""].filter(Boolean).join(", "));
-    lines.push(`${duration(c.length[i])}, from ${exact(c.start[i], 9)}`);
-    if (c.owner[i] >= 0) lines.push(`waits ${duration(c.waited[i])} for rank ${c.owner[i]}, then ${duration(c.length[i] - c.waited[i])}`);
-    return lines.filter(Boolean).join("\n");
+    const [name, comm, ...rest] = about.kinds[kind[i]], call = number[i] < 0 ? "" : `, call ${number[i]}`;
+    const waits = `waits ${duration(waited[i])} for rank ${owner[i]}, then ${duration(length[i] - waited[i])}`;
+    const times = [`${duration(length[i])}, from ${duration(start[i], 9)}`, ...(owner[i] < 0 ? [] : [waits])];
+    return [trackOf(i).who, name + call + comm, ...rest, ...times];
   }
-
   function sliceAt(px, py) {
-    const y = py - AXIS - 4 + scroller.scrollTop, time = timeAt(px);
-    const track = tracks.find((one) => one.top <= y && y < one.top + one.height + 1);
+    const y = py + scroller.scrollTop, time = timeAt(px), near = timeAt(3) - timeAt(0);
+    const track = tracks.find(({ top, height }) => top <= y && y <= top + height);
     if (!track || px < left || py < AXIS) return -1;
-    const near = (3 * (view[1] - view[0])) / (width - left), i = firstSeen(track, time);
-    if (i < track.end && c.start[i] <= time + near) return i;
+    const i = firstSeen(track, time);
+    if (i < track.end && start[i] <= time + near) return i;
     return i > track.first && end(i - 1) >= time - near ? i - 1 : -1;
   }
-  function tell(i, px, py) {
+  function point(i, px, py) {
     marked = i;
     tip.hidden = i < 0;
+    redraw();
     if (i < 0) return;
-    const track = tracks.find((one) => one.first <= i && i < one.end), row = about.rows[track.row];
-    tip.textContent = `${row.label} on ${about.hosts[row.host]}\n${words(i)}`;
-    const box = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(4, Math.min(px + 14, window.innerWidth - box.width - 6))}px`;
-    tip.style.top = `${py + 18 + box.height > window.innerHeight ? Math.max(4, py - box.height - 12) : py + 18}px`;
+    tip.textContent = words(i).join("\n");
+    const box = tip.getBoundingClientRect(), below = py + 18 + box.height <= window.innerHeight;
+    tip.style.left = `${clamp(px + 14, 4, window.innerWidth - box.width - 6)}px`;
+    tip.style.top = `${below ? py + 18 : Math.max(4, py - box.height - 12)}px`;
   }
-
-  let wanted = false;
-  function redraw() {
-    if (wanted) return;
-    wanted = true;
-    requestAnimationFrame(() => {
-      wanted = false;
-      draw();
-    });
-  }
-  function show(from, to) {
-    let across = Math.min(Math.max(to - from, SHORTEST), about.span || SHORTEST);
-    const begin = Math.min(Math.max(from, 0), Math.max(0, about.span - across));
-    view = [begin, begin + across];
+  function show(from, wanted) {
+    const length = clamp(wanted, SHORTEST, span || SHORTEST), begin = clamp(from, 0, Math.max(0, span - length));
+    view = [begin, begin + length];
     redraw();
   }
-  function zoom(factor, at = (view[0] + view[1]) / 2) {
-    show(at - (at - view[0]) * factor, at + (view[1] - at) * factor);
-  }
-  const pan = (share) => show(view[0] + share * (view[1] - view[0]), view[1] + share * (view[1] - view[0]));
+  const zoom = (factor, at = (view[0] + view[1]) / 2) => show(at - (at - view[0]) * factor, across() * factor);
+  const pan = (time) => show(view[0] + time, across());
   let next = 0;
-  function longest() {
-    if (!about.longest.length) return;
-    const i = about.longest[next++ % about.longest.length], track = tracks.find((one) => one.first <= i && i < one.end);
-    show(c.start[i] - c.length[i] * 0.5, end(i) + c.length[i] * 0.5);
-    scroller.scrollTop = track.top - scroller.clientHeight / 2;
-    marked = i;
-    $("told").textContent = `${about.rows[track.row].label}: ${words(i).replaceAll("\n", "; ")}`;
-    redraw();
+  function showLongest() {
+    if (!longest.length) return;
+    marked = longest[next++ % longest.length];
+    show(start[marked] - length[marked] / 2, 2 * length[marked]);
+    scroller.scrollTop = trackOf(marked).top - AXIS - scroller.clientHeight / 2;
+    $("told").textContent = words(marked).join("; ");
   }
 
   // Pointers: one drags, two pinch.
   const pointers = new Map();
-  const place = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
-  canvas.addEventListener("pointerdown", (event) => {
-    pointers.set(event.pointerId, place(event));
+  canvas.onpointerdown = (event) => {
+    pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
     canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    const now = place(event), old = pointers.get(event.pointerId);
-    if (old && pointers.size === 1) {
-      pan((old[0] - now[0]) / (width - left));
-      if (event.pointerType === "mouse") scroller.scrollTop += old[1] - now[1];
-    } else if (old && pointers.size === 2) {
-      const other = [...pointers].find(([id]) => id !== event.pointerId)[1];
-      zoom(Math.max(8, Math.abs(old[0] - other[0])) / Math.max(8, Math.abs(now[0] - other[0])), timeAt((now[0] + other[0]) / 2));
+  };
+  canvas.onpointermove = (event) => {
+    const { pointerId, offsetX, offsetY } = event, old = pointers.get(pointerId);
+    const other = [...pointers].find(([id]) => id !== pointerId)?.[1];
+    if (old) pointers.set(pointerId, [offsetX, offsetY]);
+    if (old && other) {
+      const [before, after] = [old[0], offsetX].map((at) => Math.max(8, Math.abs(at - other[0])));
+      zoom(before / after, timeAt((offsetX + other[0]) / 2));
+    } else if (old) {
+      pan(timeAt(old[0]) - timeAt(offsetX));
+      if (event.pointerType === "mouse") scroller.scrollTop += old[1] - offsetY;
     }
-    if (old) pointers.set(event.pointerId, now);
-    tell(sliceAt(...now), event.clientX, event.clientY);
-    redraw();
-  });
-  for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, (event) => pointers.delete(event.pointerId));
-  canvas.addEventListener("pointerleave", () => {
-    tell(-1);
-    redraw();
-  });
-  canvas.addEventListener("dblclick", (event) => zoom(0.4, timeAt(place(event)[0])));
+    point(sliceAt(offsetX, offsetY), event.clientX, event.clientY);
+  };
+  canvas.onpointerup = canvas.onpointercancel = (event) => pointers.delete(event.pointerId);
+  canvas.onpointerleave = () => point(-1);
+  canvas.ondblclick = (event) => zoom(0.4, timeAt(event.offsetX));
   canvas.addEventListener("wheel", (event) => {
-    if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.01), timeAt(place(event)[0]));
-    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) pan(((event.deltaX || event.deltaY) / (width - left)) * 1);
+    const { deltaX, deltaY } = event;
+    if (event.ctrlKey || event.metaKey) zoom(Math.exp(clamp(deltaY, -60, 60) * 0.01), timeAt(event.offsetX));
+    else if (Math.abs(deltaX) > Math.abs(deltaY) || event.shiftKey) pan(timeAt(deltaX || deltaY) - timeAt(0));
     else return;
     event.preventDefault();
   }, { passive: false });
-  const keys = {
-    ArrowLeft: () => pan(-0.2), a: () => pan(-0.2), ArrowRight: () => pan(0.2), d: () => pan(0.2), "+": () => zoom(0.5), "=": () => zoom(0.5),
-    w: () => zoom(0.5), "-": () => zoom(2), s: () => zoom(2), 0: () => show(0, about.span), n: longest,
-    Home: () => show(0, view[1] - view[0]), End: () => show(about.span - (view[1] - view[0]), about.span),
-    ArrowUp: () => (scroller.scrollTop -= 60), ArrowDown: () => (scroller.scrollTop += 60),
+  overview.onpointerdown = overview.onpointermove = (event) => {
+    if (!event.buttons) return;
+    overview.setPointerCapture(event.pointerId);
+    show((event.offsetX / overview.clientWidth) * span - across() / 2, across());
   };
-  canvas.addEventListener("keydown", (event) => {
+  const nearer = () => zoom(0.5), farther = () => zoom(2), all = () => show(0, span);
+  const back = () => pan(-across() / 5), ahead = () => pan(across() / 5);
+  const keys = {
+    ArrowLeft: back, a: back, ArrowRight: ahead, d: ahead, "+": nearer, "=": nearer, w: nearer, "-": farther, s: farther, 0: all,
+    n: showLongest, Home: () => show(0, across()), End: () => show(span, across()),
+  };
+  canvas.onkeydown = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
     keys[event.key]();
     event.preventDefault();
-  });
-  const look = (event) => {
-    const box = overview.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * about.span, half = (view[1] - view[0]) / 2;
-    show(at - half, at + half);
   };
-  overview.addEventListener("pointerdown", (event) => {
-    overview.setPointerCapture(event.pointerId);
-    look(event);
-  });
-  overview.addEventListener("pointermove", (event) => event.buttons && look(event));
-  $("in").onclick = () => zoom(0.5);
-  $("out").onclick = () => zoom(2);
-  $("all").onclick = () => show(0, about.span);
-  $("wait").onclick = longest;
-  $("wait").hidden = !about.longest.length;
-  scroller.addEventListener("scroll", redraw);
-
-  // The heat map: a row for each rank that waits, a column for each that is awaited.
-  function drawHeat() {
-    if (!heat) return;
-    const n = about.ranks.length, room = heat.parentElement.clientWidth, edge = 34;
-    const cell = Math.max(1, Math.min(34, Math.floor((Math.min(room, 620) - edge) / n)));
-    heat.style.width = `${edge + n * cell + 2}px`;
-    const [context] = fitted(heat, edge + n * cell + 2), most = Math.max(...about.heat.map((one) => one[2]), 1e-12);
-    const every = Math.ceil(22 / cell);
-    context.fillStyle = colours.tint;
-    context.fillRect(edge, edge, n * cell, n * cell);
-    for (const [rank, owner, seconds] of about.heat) {
-      context.globalAlpha = 0.12 + 0.88 * (seconds / most);
-      context.fillStyle = colours.waited;
-      context.fillRect(edge + owner * cell, edge + rank * cell, Math.max(1, cell - (cell > 4 ? 1 : 0)), Math.max(1, cell - (cell > 4 ? 1 : 0)));
-    }
-    context.globalAlpha = 1;
-    context.fillStyle = colours.faint;
-    for (let i = 0; i < n; i += every) {
-      context.textAlign = "right";
-      context.fillText(String(about.ranks[i]), edge - 5, edge + (i + 0.5) * cell);
-      context.textAlign = "center";
-      context.fillText(String(about.ranks[i]), edge + (i + 0.5) * cell, edge - 9);
-    }
-    context.textAlign = "left";
-    heat.onpointermove = (event) => {
-      const owner = Math.floor((event.offsetX - edge) / cell), rank = Math.floor((event.offsetY - edge) / cell);
-      const found = about.heat.find((one) => one[0] === rank && one[1] === owner);
-      const inside = owner >= 0 && owner < n && rank >= 0 && rank < n;
-      $("heat-told").textContent = inside ? `rank ${about.ranks[rank]} waited ${found ? duration(found[2] * 1e6) : "0 us"} for rank ${about.ranks[owner]}` : "";
-    };
-  }
-
-  function everything() {
-    style();
-    shares = null;
-    draw();
-    drawHeat();
-  }
-  window.addEventListener("resize", everything);
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", everything);
-  everything();
-  document.documentElement.dataset.drawn = String(total);
+  for (const [id, action] of Object.entries({ in: nearer, out: farther, all, wait: showLongest })) $(id).onclick = action;
+  $("wait").hidden = !longest.length;
+  scroller.onscroll = redraw;
+  window.onresize = window.matchMedia("(prefers-color-scheme: dark)").onchange = drawAll;
+  drawAll();
+  document.documentElement.dataset.drawn = about.slices;
 })();

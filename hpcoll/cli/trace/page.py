@@ -1,7 +1,7 @@
 """A page of a trace: one file with a timeline, tables and a heat map, which opens in a browser without a network.
 
 Texts of the trace are escaped where the page is made, or set as text by its script. The script is the only one that the page's policy lets
-run. Slices are columns of numbers, compressed.
+run. Slices are columns of numbers, compressed. What does not change as one zooms is computed here.
 """
 
 import base64
@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 
 from hpcoll.analysis.waits import RankWaits, StragglerPlace, StragglerRow, Stragglers, judge
-from hpcoll.base.text import duration
+from hpcoll.base.text import duration, format_nbytes
 from hpcoll.cli.trace.owners import SliceWaits
-from hpcoll.cli.trace.reading import CALL, OTHER, REGION, STEP, RunTrace
+from hpcoll.cli.trace.reading import CALL, IN_WAIT, OTHER, REGION, STEP, CallKind, RunTrace, TraceRow
 
 _SAME_US = 5e-4  # half of what times are told in
 _DEEPEST = 8  # tracks of one row for slices that overlap
 _LONGEST = 100  # waits to which the page can go
 _MOST_PLACES = 30  # of the table
+_TOP, _HOST, _GAP = 26, 18, 6  # pixels above the first host, of its heading, and between ranks
+_HEIGHTS = {"region": 13, "call": 20, "flight": 14, "other": 16, "step": 13}  # of tracks, from top to bottom
+_BINS, _TALL = 1000, 42  # columns of the overview, and its height in pixels
 _RANKS, _PLACES = (
     ["rank", "host", "last", "cost", "waited", "moved", "hidden", "why"],
     ["place", "region", "most for", "calls", "waited", "moved"],
@@ -33,7 +36,7 @@ _RANKS, _PLACES = (
 _NUMBERS = {"last", "cost", "waited", "moved", "hidden", "calls"}
 _AVERAGE = "Times are those of one rank, on average. Only calls that took long have a place."
 _LEGEND = (
-    ("moved", "moves data"),
+    ("call", "moves data"),
     ("waited", "waits for another rank"),
     ("flight", "in flight"),
     ("step", "step of a call"),
@@ -46,14 +49,13 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
     """Return the page; ``facts``: a sentence below the verdict."""
     stragglers = judge(ranks)
     tracks, order = _tracks(trace)
-    columns, packed = _columns(trace, waits, order)
+    types, packed = _columns(trace, waits, order)
     about = {
         "span": float((trace.start + trace.length).max() - trace.start.min()),
-        "hosts": trace.hosts,
-        "rows": list(_rows(trace)),
-        "tracks": tracks,
-        "kinds": trace.kinds,
-        "columns": columns,
+        **_layout(trace, tracks),
+        "kinds": [_kind_texts(kind) for kind in trace.kinds],
+        "columns": types,
+        "slices": len(order),
         "longest": [
             int(i) for i in np.argsort(-waits.length[order])[:_LONGEST] if waits.length[order[i]] > 0
         ],
@@ -68,6 +70,8 @@ def page(trace: RunTrace, waits: SliceWaits, ranks: Sequence[RankWaits], facts: 
         legend="".join(
             f'<li><i style="background:var(--{name})"></i>{text}</li>' for name, text in _legend(trace)
         ),
+        overview=_overview(trace, waits, sum(kind in ("call", "other") for kind, *_ in tracks)),
+        height=about["height"],
         sections="\n".join(_sections(stragglers)),
         about=json.dumps(about, separators=(",", ":"))
         .replace("<", "\\u003c")
@@ -84,17 +88,52 @@ def _text(name: str) -> str:
 
 
 def _legend(trace: RunTrace) -> Iterator[tuple[str, str]]:
-    there = {"moved": CALL, "waited": CALL, "step": STEP, "region": REGION, "other": OTHER}
+    there = {"call": CALL, "waited": CALL, "step": STEP, "region": REGION, "other": OTHER}
     for name, text in _LEGEND:
         is_there = trace.category == there.get(name, CALL)
         if (is_there & (trace.lane > 0) if name == "flight" else is_there).any():
             yield name, text
 
 
-def _rows(trace: RunTrace) -> Iterator[dict[str, Any]]:
-    for row in trace.rows:
-        label = f"rank {row.rank}" if row.rank >= 0 else row.name
-        yield {"label": label, "host": row.host, "rank": row.rank}
+def _kind_texts(kind: CallKind) -> list[str]:
+    """Return the name, the communicator, and lines about calls of a kind."""
+    nelements = "" if kind.nelements < 0 else f"[{kind.nelements}]"
+    data = (
+        "" if kind.nbytes < 0 else format_nbytes(kind.nbytes),
+        kind.type + nelements,
+        kind.op,
+        "" if kind.root < 0 else f"root {kind.root}",
+        kind.algorithm and f"by {kind.algorithm}",
+    )
+    lines = (
+        ", ".join(filter(None, texts)) for texts in (data, (kind.at, kind.region and f"in {kind.region}"))
+    )
+    return [kind.name, kind.comm and f" on {kind.comm}", *filter(None, lines)]
+
+
+def _layout(trace: RunTrace, tracks: Sequence[tuple[str, int, int, int]]) -> dict[str, Any]:
+    """Return tracks with their places and texts, headings of hosts, the height, and the track that stands for each rank."""
+    hosts: list[tuple[str, int]] = []
+    placed: list[dict[str, Any]] = []
+    main: dict[int, int] = {}
+    bottom, before = _TOP, TraceRow(-1, -1, 0, "")
+    for kind, number, first, end in tracks:
+        row = trace.rows[number]
+        name, host = f"rank {row.rank}" if row.rank >= 0 else row.name, trace.hosts[row.host]
+        is_first = (row.host, row.rank) != (before.host, before.rank) or (row.rank < 0 and row != before)
+        if row.host != before.host:
+            bottom += _HOST + _GAP * bool(hosts)
+            hosts.append((host, bottom - _HOST))
+        elif is_first:
+            bottom += _GAP
+        if row.rank >= 0 and (is_first or kind == "call"):
+            main[row.rank] = len(placed)
+        is_named = kind == "call" or (is_first and row.rank < 0)
+        label = name if is_named else "in flight" if is_first and kind == "flight" else ""
+        place = {"top": bottom, "height": _HEIGHTS[kind], "label": label, "who": f"{name} on {host}"}
+        placed.append({"kind": kind, "first": first, "end": end, **place})
+        bottom, before = bottom + _HEIGHTS[kind] + 1, row
+    return {"hosts": hosts, "tracks": placed, "main": main, "height": bottom + 4}
 
 
 def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarray]:
@@ -116,7 +155,7 @@ def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarra
     order = order[np.lexsort((trace.start[order], depth[order], family))]
     whole = (position[trace.row[order]] * 5 + sorts[order]) * _DEEPEST + depth[order]
     bounds = np.flatnonzero(np.diff(whole, prepend=-1, append=-1))
-    names = ("region", "call", "flight", "other", "step")
+    names = list(_HEIGHTS)
     slices = [(order[low], int(low), int(high)) for low, high in pairwise(bounds)]
     return [(names[sorts[one]], int(trace.row[one]), low, high) for one, low, high in slices], order
 
@@ -137,24 +176,48 @@ def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
         depth[one] = at
 
 
-def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str, int]], str]:
-    """Return names, types and lengths of the columns, and all of them as text."""
+def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str]], str]:
+    """Return names of the columns and of their types in the browser, and all of them as text."""
     steps_that_wait = (trace.category == STEP) & np.array(
         [kind.name.startswith("wait") for kind in trace.kinds]
     )[trace.kind]
     waited = np.where(steps_that_wait, trace.length, waits.length)
     columns = {
-        "start": (trace.start - trace.start.min(), "f8"),
-        "length": (trace.length, "f4"),
-        "waited": (waited, "f4"),
-        "owner": (waits.owner, "i4"),
-        "kind": (trace.kind, "i4"),
-        "number": (np.minimum(trace.number, 2**31 - 1), "i4"),
+        "start": (trace.start - trace.start.min(), "Float64Array"),
+        "length": (trace.length, "Float32Array"),
+        "waited": (waited, "Float32Array"),
+        "owner": (waits.owner, "Int32Array"),
+        "kind": (trace.kind, "Int32Array"),
+        "number": (np.minimum(trace.number, 2**31 - 1), "Int32Array"),
     }
     packed = zlib.compressobj(6)
-    parts = [packed.compress(values[order].astype(f"<{kind}").tobytes()) for values, kind in columns.values()]
+    types = {"Float64Array": "<f8", "Float32Array": "<f4", "Int32Array": "<i4"}
+    parts = [
+        packed.compress(values[order].astype(types[name]).tobytes()) for values, name in columns.values()
+    ]
     text = base64.b64encode(b"".join([*parts, packed.flush()])).decode()
-    return [(name, kind, len(order)) for name, (_, kind) in columns.items()], text
+    return [(name, kind) for name, (_, kind) in columns.items()], text
+
+
+def _overview(trace: RunTrace, waits: SliceWaits, tracks: int) -> str:
+    """Return paths of which part of their time ranks spent in calls, and waited, over the whole run."""
+    shown = (trace.category == CALL) & (trace.lane == 0) | np.isin(trace.category, (IN_WAIT, OTHER))
+    begin = trace.start[shown] - trace.start.min()
+    edges = np.linspace(0, (trace.start + trace.length).max() - trace.start.min(), _BINS + 1)
+    paths = ""
+    for name, length in (("call", trace.length), ("waited", waits.length)):
+        within = np.diff(_since(begin, edges) - _since(begin + length[shown], edges))
+        tall = np.rint(within / max(edges[1], 1e-12) / max(1, tracks) * _TALL).astype(int)
+        ups = "".join(f"v{-up}h1" if up else "h1" for up in np.diff(tall, prepend=0))
+        paths += f'<path style="fill:var(--{name})" d="M0 {_TALL}{ups}V{_TALL}"/>'
+    return f'<svg viewBox="0 0 {_BINS} {_TALL}" preserveAspectRatio="none">{paths}</svg>'
+
+
+def _since(times: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the sum of what has gone by at each edge since those of the times that are before it."""
+    times = np.sort(times)
+    before = np.searchsorted(times, edges)
+    return before * edges - np.concatenate([[0.0], np.cumsum(times)])[before]
 
 
 def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
