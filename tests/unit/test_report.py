@@ -263,7 +263,7 @@ def test_a_ring_of_many() -> None:
         is_silent=lambda rank: False,
         is_known=lambda rank, anywhere: True,
         status=lambda rank: Status(left="has left"),
-        on=SimpleNamespace(team=SimpleNamespace(world_ranks=range(MANY + 1))),
+        resources=SimpleNamespace(team=SimpleNamespace(world_ranks=range(MANY + 1))),
     )
     text = "; ".join(wait_chain(known, 0, 7))
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")

@@ -179,8 +179,8 @@ def stories(job: Job, now: float) -> list[str]:
             else "that one is of another program"
         )
         waited = duration(now - min(wait.since for wait in waits))
-        what, on = waits[0].what or "a call", waits[0].on or "a communicator"
-        texts.append(f"{what} on {on} waits for {waited}: {chain_text(chain, end)}")
+        what, comm = waits[0].what or "a call", waits[0].on or "a communicator"
+        texts.append(f"{what} on {comm} waits for {waited}: {chain_text(chain, end)}")
     return texts[:_MOST_STORIES] + [f"and {len(texts) - _MOST_STORIES} more calls"] * (
         len(texts) > _MOST_STORIES
     )

@@ -110,16 +110,20 @@ def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
 
 
 def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
-    what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
+    what, comm, number = (
+        printable(str(one["what"])),
+        printable(str(one.get("on", ""))),
+        _number(one["number"]),
+    )
     return LiveWait(
         rank,
         (str(one["key"]), str(_number(one["lane"])), number),
         tuple(map(_number, one.get("for", ()))),
-        f"{what or 'a call'} on {on or 'a communicator'}",
+        f"{what or 'a call'} on {comm or 'a communicator'}",
         printable(str(one["step"])),
         seconds(one["since"]),
         what,
-        on,
+        comm,
         {
             _number(peer): Seen(seconds(last), printable(str(text)))
             for peer, (last, text) in one.get("sees", {}).items()

@@ -277,7 +277,9 @@ class _TraceReader:
         kind, waits, service = self._call_kinds(records, context, kinds)
         main_row = np.array([main[one.rank] for one in self._contexts], np.int64)[context]
         waiting = np.flatnonzero((records[:, f.ITS_WAIT_BEGIN] > 0) & (np.array(lane, np.int64)[context] > 0))
-        steps, on, _ = (self._records["steps"] if last >= STEP else _Records(*_FORMS["steps"])).columns()
+        steps, step_context, _ = (
+            self._records["steps"] if last >= STEP else _Records(*_FORMS["steps"])
+        ).columns()
         regions, owner, _ = self._records["left"].columns()
         others = [
             (rows[TraceRow(hosts[one.host], -1, -1, one.row)], kinds[CallKind(one.name)])
@@ -304,7 +306,7 @@ class _TraceReader:
             (main_row[waiting], IN_WAIT, waits[waiting], number[waiting], waiting, waits_begin, waits_end),
             (left, REGION, region_kind, -1, -1, regions[:, 1], regions[:, 2]),
             (
-                row[on],
+                row[step_context],
                 STEP,
                 step_kind,
                 steps[:, f.STEP_CALL],

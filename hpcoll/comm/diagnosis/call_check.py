@@ -80,13 +80,13 @@ def _every(
     """Return what every rank says of its call; the call fails where not all do."""
     import json
 
-    on = context.resources
+    resources = context.resources
     sent = np.zeros(_NBYTES, np.uint8)
-    every = np.zeros((on.nranks, _NBYTES), np.uint8)
+    every = np.zeros((resources.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     try:
-        on.service_collectives.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
+        resources.service_collectives.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
     except TransportError as error:
         context.interrupted(method, error)
         raise

@@ -40,19 +40,19 @@ class ControlPlane(Channel):
     """The control plane of a team, some of whose ranks share no memory with this one.
 
     Args:
-        on: Resources of one of its communicators.
+        resources: Resources of one of its communicators.
         answer: Returns the answer about a rank of this node on a message context, by its index; None where nothing is known.
 
     Attributes:
         resources: Resources of all its communicators, by key.
     """
 
-    def __init__(self, on: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
+    def __init__(self, resources: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
         super().__init__()
-        self._comm = on.comm
-        self._logs = on.team.logs
-        self._hosts = [one.host for one in on.team.processes]
-        self._messages = ControlMessages(on.comm, control_tag())
+        self._comm = resources.comm
+        self._logs = resources.team.logs
+        self._hosts = [one.host for one in resources.team.processes]
+        self._messages = ControlMessages(resources.comm, control_tag())
         self._answer = answer
         # the latest on a message context, and on any
         self._answers: dict[tuple[str, int | None, int], Answer] = {}
@@ -69,24 +69,24 @@ class ControlPlane(Channel):
         self._over = self._serving = False
         control_planes.append(self)
 
-    def add(self, on: Resources) -> None:
+    def add(self, resources: Resources) -> None:
         """Serve one more communicator; what is known about those that are gone is forgotten."""
-        self.resources[on.key] = on
+        self.resources[resources.key] = resources
         tables: tuple[dict[Any, Any], ...] = (self._answers, self._asked)
         for known in tables:
             for about in list(known):  # in one go: other threads may hear of ranks
                 if about[0] not in self.resources:
                     known.pop(about, None)
-        if on.key in self.failed:  # another rank's first call, before this one was ready
-            on.set_abort_flag()
+        if resources.key in self.failed:  # another rank's first call, before this one was ready
+            resources.set_abort_flag()
 
     def remove(self, key: str) -> None:
         """Forget a communicator; where a call has failed on it, others may still ask what this rank did."""
         with CONTROL_LOCK:
-            on = self.resources.get(key)
-            if on is not None and on.aborted_by is not None:
-                lanes = [one.log.index for one in on.every_message_context()]
-                self._kept[key] = {lane: self._known(key, lane, on.rank) for lane in lanes}
+            resources = self.resources.get(key)
+            if resources is not None and resources.aborted_by is not None:
+                lanes = [one.log.index for one in resources.every_message_context()]
+                self._kept[key] = {lane: self._known(key, lane, resources.rank) for lane in lanes}
             while len(self._kept) > _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
             self.resources.pop(key, None)
@@ -165,11 +165,13 @@ class ControlPlane(Channel):
 
     def _known(self, key: str, lane: int, rank: int) -> Answers:
         """Return the answer about a rank of this node."""
-        on = self.resources.get(key)
+        resources = self.resources.get(key)
         kept = self._kept.get(key, {})
-        if on is None and lane in kept and rank == self._comm.rank:
+        if resources is None and lane in kept and rank == self._comm.rank:
             return kept[lane]
-        answer = self._answer(on, lane, rank) if on is not None and rank in on.near else None
+        answer = (
+            self._answer(resources, lane, rank) if resources is not None and rank in resources.near else None
+        )
         return key, lane, [] if answer is None else [answer]
 
     def _send(self, rank: int, what: Answer) -> None:
@@ -232,13 +234,13 @@ class ControlPlane(Channel):
     def _hear_of_failure(self, call: BlockedCall) -> None:
         """Pass on what is new: of several failures of a communicator the first one counts."""
         known = self.failed.get(call.key)
-        on = self.resources.get(call.key)
+        resources = self.resources.get(call.key)
         if known is None or call.order < known.order:
             self.failed[call.key] = call
             for rank in self._relays():
                 self._send(rank, {"failed": call.as_json()})
-        if on is not None:
-            on.set_abort_flag()
+        if resources is not None:
+            resources.set_abort_flag()
 
     def end(self) -> None:
         """Count the messages of all ranks, and send no more."""

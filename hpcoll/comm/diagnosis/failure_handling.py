@@ -29,24 +29,24 @@ class Diagnosis:
         if not isinstance(owner, CommunicatorCalls):  # the communicator has no context yet
             STATUS_PAGE.begin()
             return
-        on = owner.resources
-        if not on.met:
-            on.met = True
-            _meet(on)
+        resources = owner.resources
+        if not resources.met:
+            resources.met = True
+            _meet(resources)
             return
         if call.planned:
             from hpcoll.comm.diagnosis.call_check import check_persistent
 
             check_persistent(owner, call)
             return
-        if on.aborted_by is not None:
+        if resources.aborted_by is not None:
             from hpcoll.comm.diagnosis.watchdog import Watchdog
 
             place = 1 + call.turn if call.form == "in flight" else 0
             Watchdog(
-                on, None, what=in_words(owner, call), calls=on.message_contexts[place].log
+                resources, None, what=in_words(owner, call), calls=resources.message_contexts[place].log
             ).raise_remote_failure()
-        if on.config.check == EVERY_CALL and call.method and call.form == "blocking":
+        if resources.config.check == EVERY_CALL and call.method and call.form == "blocking":
             from hpcoll.comm.diagnosis.call_check import check_call
 
             check_call(owner, call)
@@ -80,18 +80,18 @@ class Diagnosis:
             return
         from hpcoll.comm.diagnosis.watchdog import broadcast_failure
 
-        on = owner.resources
+        resources = owner.resources
         if isinstance(error, Revoked):
-            on.settled = on.settled or (Revoked, str(error))
-            broadcast_failure(on, Revoked, str(error))
+            resources.settled = resources.settled or (Revoked, str(error))
+            broadcast_failure(resources, Revoked, str(error))
             return
         kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
-        text = f"{type(error).__name__}: {in_a_line(str(error)).removeprefix(f'rank {on.rank}: ')}"
-        broadcast_failure(on, kind, f"rank {on.rank} gave up: {text}")
-        if on.config.record is not None:
+        text = f"{type(error).__name__}: {in_a_line(str(error)).removeprefix(f'rank {resources.rank}: ')}"
+        broadcast_failure(resources, kind, f"rank {resources.rank} gave up: {text}")
+        if resources.config.record is not None:
             from hpcoll.comm.diagnosis.flight_recorder import write_record
 
-            write_record(on.config.record, text)
+            write_record(resources.config.record, text)
         if isinstance(error, PeerFailed) and knows_failures():
             end_without_barrier()
 
@@ -104,17 +104,17 @@ def _watchdog_over(call: StalledCall, owner: CommunicatorCalls) -> Any:
     return call.watchdog
 
 
-def _meet(on: Resources) -> None:
+def _meet(resources: Resources) -> None:
     """Name the ranks of a communicator on the status page, and let them ask each other where they share no memory."""
-    STATUS_PAGE.meet(on)
-    if len(on.near) < on.nranks:
+    STATUS_PAGE.meet(resources)
+    if len(resources.near) < resources.nranks:
         from hpcoll.comm.diagnosis.responder import attend  # what ranks of one node do not need
 
-        attend(on)
-    if on.config.record is not None:
+        attend(resources)
+    if resources.config.record is not None:
         from hpcoll.comm.diagnosis.flight_recorder import record_on_signal
 
-        record_on_signal(on.config.record)
+        record_on_signal(resources.config.record)
 
 
 def in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
@@ -134,22 +134,22 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     seen = set()
     # of each, what its oldest communicator knows
     teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}
-    for on in teams.values():
+    for resources in teams.values():
         places = [
             (rank, place)
-            for rank, place in enumerate(on.team.world_ranks)
-            if place in sought and rank != on.rank
+            for rank, place in enumerate(resources.team.world_ranks)
+            if place in sought and rank != resources.rank
         ]
-        for one in on.message_contexts[:1]:
-            known = PeerState(on, one.log)
+        for one in resources.message_contexts[:1]:
+            known = PeerState(resources, one.log)
             known.ask([rank for rank, _ in places])
             for rank, place in places:
                 if place in seen:  # what it says in shared memory it says in all that it has
                     continue
                 left = known.status(rank).left or (HOW_GONE if known.process_state(rank) == GONE else "")
                 if left:
-                    return place, f"({on.process(rank)}) {left}"
-                if rank in on.near:
+                    return place, f"({resources.process(rank)}) {left}"
+                if rank in resources.near:
                     seen.add(place)
     return None
 

@@ -65,25 +65,27 @@ def _record(why: str) -> dict[str, Any]:
     }
 
 
-def _of_communicator(on: Resources) -> dict[str, Any]:
+def _of_communicator(resources: Resources) -> dict[str, Any]:
     calls = list[dict[str, Any]]()
     dropped = 0
-    for place, one in enumerate(on.every_message_context()):
-        lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
-        found = _of_log(on, one.log, lane, RANK_STATUS.waits_of(on.key, one.index))
+    for place, one in enumerate(resources.every_message_context()):
+        lane = f"{resources.form(one.index)} {place}".removesuffix(" 0")
+        found = _of_log(resources, one.log, lane, RANK_STATUS.waits_of(resources.key, one.index))
         calls += found
         dropped += one.log.ncalls - len(found)
     return {
-        "id": on.key,
-        "name": on.title,
-        "rank": on.rank,
-        "ranks": list(on.team.world_ranks),
+        "id": resources.key,
+        "name": resources.title,
+        "rank": resources.rank,
+        "ranks": list(resources.team.world_ranks),
         "dropped": dropped,
         "calls": sorted(calls, key=lambda call: float(call["begun"])),
     }
 
 
-def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
+def _of_log(
+    resources: Resources, found: CallLog, lane: str, waits: list[BlockedCall]
+) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
     calls = []
     first, records = found.records()
@@ -94,7 +96,7 @@ def _of_log(on: Resources, found: CallLog, lane: str, waits: list[BlockedCall]) 
             | {
                 "seq": number,
                 "lane": lane,
-                "counted": on.counted(found.index, number),
+                "counted": resources.counted(found.index, number),
                 "begun": since_1970(1e-9 * begun),
                 "ended": since_1970(1e-9 * ended) if ended else None,
                 "state": "ended" if ended else "waiting",

@@ -38,13 +38,13 @@ def compare(calls: CommunicatorCalls, what: str) -> None:
     Raises:
         MismatchError: They differ, or one rank has ended more of them.
     """
-    on = calls.resources
-    if calls.closed or on.aborted_by is not None or on.lock[0]:
+    resources = calls.resources
+    if calls.closed or resources.aborted_by is not None or resources.lock[0]:
         return
-    over = on.log.end(on.life) if on.shares_memory else []
-    for one in on.message_contexts if over else ():
+    over = resources.log.end(resources.life) if resources.shares_memory else []
+    for one in resources.message_contexts if over else ():
         places = one.log.unlike(over, idle=one.idle)
-        number = _difference(on, one, places, over) if places else 0
+        number = _difference(resources, one, places, over) if places else 0
         if number:
             _raise(calls, one.log, what if number > one.log.ncalls else "", number)
 
@@ -57,20 +57,20 @@ def _raise(calls: CommunicatorCalls, log: CallLog, what: str, number: int) -> No
     raise AssertionError
 
 
-def _difference(on: Resources, one: MessageContext, places: list[int], over: list[bool]) -> int:
+def _difference(resources: Resources, one: MessageContext, places: list[int], over: list[bool]) -> int:
     """Return the number of a call in which ranks differ; 0: they do not. ``places`` on the node and ``over`` are as of `CallLog.unlike`."""
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
-    known, (mine, ended) = PeerState(on, one.log), one.log.begun_and_ended
-    for rank in [rank for rank, place in on.near.items() if place in places]:
+    known, (mine, ended) = PeerState(resources, one.log), one.log.begun_and_ended
+    for rank in [rank for rank, place in resources.near.items() if place in places]:
         theirs = known.progress(rank)
         assert theirs is not None
         number = min(mine, theirs.begun)
-        ours = known.past_call(on.rank, number)
+        ours = known.past_call(resources.rank, number)
         its = known.past_call(rank, number)
         if ours is not None and its is not None and not ours.alike(its):
             return number
-        if one.idle and (theirs.ended > mine or (over[on.near[rank]] and ended > theirs.begun)):
+        if one.idle and (theirs.ended > mine or (over[resources.near[rank]] and ended > theirs.begun)):
             return number + 1
     return 0
 
@@ -84,18 +84,18 @@ class _Farewell:
 
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
         self.every = sorted(every, key=lambda one: one.resources.key)
-        on = every[0].resources
+        resources = every[0].resources
         contexts = [(one.resources.key, it) for one in self.every for it in one.resources.message_contexts]
         ends = well and not any(one.closed or one.resources.aborted_by for one in every)
         keys = zlib.crc32(" ".join(one.resources.key for one in self.every).encode())
         numbers = [(key, it.log.ncalls, int(it.log.fields[f.CHAIN])) for key, it in contexts]
         calls = zlib.crc32(repr(numbers).encode())
-        share = 1 if on.rank else 1 - on.nranks
+        share = 1 if resources.rank else 1 - resources.nranks
         well = ends and all(it.idle for _, it in contexts)
         self._mine = np.array([not well, share * keys, share * calls], np.int64)
         self._sums = np.zeros(3, np.int64)
-        self.on = on
-        self.request = on.comm.Iallreduce(self._mine, self._sums)
+        self.resources = resources
+        self.request = resources.comm.Iallreduce(self._mine, self._sums)
 
     @property
     def differs(self) -> bool:
@@ -113,7 +113,7 @@ class _Farewell:
                 while not known.holds_for_all(known.is_known) and time.monotonic() < end:
                     calls.resources.team.channel.serve()
                     time.sleep(_NAP_S)
-                ranks = range(self.on.nranks)
+                ranks = range(self.resources.nranks)
                 begun = [found.begun for found in map(known.progress, ranks) if found is not None]
                 fewest = min(begun)
                 past = [known.past_call(rank, fewest) for rank in ranks]
@@ -121,7 +121,7 @@ class _Farewell:
                 if more or any(it and past[0] and not it.alike(past[0]) for it in past):
                     _raise(calls, one.log, "" if mine > fewest else _END, fewest + more)
         raise MismatchError(
-            f"rank {self.on.rank}: ranks have not called the same before the end of the program"
+            f"rank {self.resources.rank}: ranks have not called the same before the end of the program"
         )
 
 
@@ -144,7 +144,7 @@ def compare_far() -> None:
                 one.tell()
     except TransportError as error:
         # but has called MPI_Finalize
-        _end_job(error, farewells[0].on, at_once=RANK_STATUS.status().left != how_it_ends())
+        _end_job(error, farewells[0].resources, at_once=RANK_STATUS.status().left != how_it_ends())
     except MPI.Exception:  # a rank has failed
         return
 
@@ -165,7 +165,7 @@ def compare_all(*, in_mpi: bool) -> None:
         _end_job(error, calls.resources, at_once=in_mpi)
 
 
-def _end_job(error: TransportError, on: Resources, *, at_once: bool) -> None:
+def _end_job(error: TransportError, resources: Resources, *, at_once: bool) -> None:
     """Print an error, give the other ranks time to raise it in their next call, or to end, and end the job.
 
     MPI_Abort ends it, where MPI would be finalised: a function that is called at the end cannot set the status.
@@ -175,13 +175,17 @@ def _end_job(error: TransportError, on: Resources, *, at_once: bool) -> None:
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
     sys.excepthook(type(error), error, error.__traceback__)
-    known = PeerState(on, on.log)
+    known = PeerState(resources, resources.log)
     end = time.monotonic() + _OTHERS_S
-    others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
+    others = (
+        [rank for rank in resources.near if rank != resources.rank]
+        if resources.one_node
+        else list(range(resources.nranks))
+    )
     while time.monotonic() < end and not all(
         known.status(rank).left or known.process_state(rank) == GONE for rank in others
     ):
-        on.team.channel.serve()
+        resources.team.channel.serve()
         time.sleep(_NAP_S)
     if not at_once:
         set_abort_status(1)

@@ -78,31 +78,31 @@ class PeerState:
     """The state of a rank's peers on one message context, as far as this rank knows it.
 
     Args:
-        on: Resources of the communicator.
+        resources: Resources of the communicator.
         log: Log of the calls on the message context.
 
     Attributes:
-        on: As given.
+        resources: As given.
         key: Key of the communicator, alike on all ranks.
         lane: Index of the message context, alike on all ranks.
         log: As given.
     """
 
-    def __init__(self, on: Resources, log: CallLog) -> None:
-        self.on = on
-        self.key = on.key
+    def __init__(self, resources: Resources, log: CallLog) -> None:
+        self.resources = resources
+        self.key = resources.key
         self.lane = log.index
         self.log = log
-        self._near = on.near if len(log.histories) == len(on.near) else {on.rank: 0}
-        self._channel = on.team.channel
+        self._near = resources.near if len(log.histories) == len(resources.near) else {resources.rank: 0}
+        self._channel = resources.team.channel
 
     def known_ranks(self) -> list[int]:
         """Return the ranks of which anything is known, in order."""
-        return sorted({*self.on.near, *self._channel.heard_of(self.key, self.lane)})
+        return sorted({*self.resources.near, *self._channel.heard_of(self.key, self.lane)})
 
     def holds_for_all(self, holds: Callable[[int], bool], since: float = 0.0) -> bool:
         """Say whether something is known to hold for all ranks; the first of the others are asked, as in `ask`."""
-        others = [rank for rank in range(self.on.nranks) if not holds(rank)]
+        others = [rank for rank in range(self.resources.nranks) if not holds(rank)]
         self.ask(others, since)
         return not others
 
@@ -113,33 +113,37 @@ class PeerState:
             ranks: Ranks, each of which is asked now and then.
             since: A rank that was not asked since this time, on the clock `time.monotonic`, is asked at once.
         """
-        far = [rank for rank in ranks if rank not in self.on.near]
+        far = [rank for rank in ranks if rank not in self.resources.near]
         if far:
             self._channel.ask(self.key, self.lane, far, since)
 
     def heard_at(self, rank: int) -> float:
         """Return when a rank was last heard, on the clock `time.monotonic`; 0: never, infinity: it is seen in shared memory."""
-        return math.inf if rank in self.on.near else float(self._latest_anywhere(rank).get("heard", 0.0))
+        return (
+            math.inf if rank in self.resources.near else float(self._latest_anywhere(rank).get("heard", 0.0))
+        )
 
     def status(self, rank: int) -> Status:
         """Return what a rank says of itself; times are in seconds since 1970."""
-        if rank not in self.on.near:
+        if rank not in self.resources.near:
             return Status.from_json(self._latest_anywhere(rank).get("notice", {}))
-        slots = self.on.node.status_slots
+        slots = self.resources.node.status_slots
         status = RANK_STATUS.status()
-        if rank != self.on.rank and slots is not None:
-            status = Status.from_json(slots.read(self.on.near[rank]))
+        if rank != self.resources.rank and slots is not None:
+            status = Status.from_json(slots.read(self.resources.near[rank]))
         return replace(status, waits=tuple(replace(one, since=since_1970(one.since)) for one in status.waits))
 
     def process_state(self, rank: int) -> str:
         """Return the state of a rank's process; empty where it is not known."""
-        if rank in self.on.near:
-            return state_of(self.on.pids[rank])
+        if rank in self.resources.near:
+            return state_of(self.resources.pids[rank])
         return str(self._latest_anywhere(rank).get("state", ""))
 
     def is_known(self, rank: int, *, anywhere: bool = False) -> bool:
         """Say whether anything is known of a rank, on this message context or on any."""
-        return rank in self.on.near or bool(self._latest_anywhere(rank) if anywhere else self._latest(rank))
+        return rank in self.resources.near or bool(
+            self._latest_anywhere(rank) if anywhere else self._latest(rank)
+        )
 
     def is_silent(self, rank: int) -> bool:
         """Say whether a rank does not answer though it should."""
@@ -147,10 +151,10 @@ class PeerState:
 
     def of(self, call: BlockedCall) -> "PeerState | None":
         """Return what is known about the message context of another call; None where this rank has none of it."""
-        for on in (self.on, *(one.resources for one in list(live_contexts))):
-            log = on.team.logs.get(call.lane) if on.key == call.key else None
+        for resources in (self.resources, *(one.resources for one in list(live_contexts))):
+            log = resources.team.logs.get(call.lane) if resources.key == call.key else None
             if log is not None:
-                return PeerState(on, log)
+                return PeerState(resources, log)
         return None
 
     def progress(self, rank: int) -> Progress | None:
@@ -167,22 +171,22 @@ class PeerState:
 
     def latest(self, rank: int) -> LatestCall | None:
         """Return the call in which a rank is, or that it ended last, on whatever message context; None where that is not known."""
-        if rank not in self.on.near:
+        if rank not in self.resources.near:
             found = self._latest_anywhere(rank).get("latest")
             return None if found is None else LatestCall(*found)
         calls = []
-        for log in {self.log, *(one.log for one in self.on.every_message_context())}:
-            one = PeerState(self.on, log).progress(rank)
+        for log in {self.log, *(one.log for one in self.resources.every_message_context())}:
+            one = PeerState(self.resources, log).progress(rank)
             if one is not None:
-                waits = log.index in (self.on.log.index, self.lane)
+                waits = log.index in (self.resources.log.index, self.lane)
                 calls.append(LatestCall(log.index, waits and one.begun > one.ended, *one))
         return max(calls, key=lambda one: (one.inside, one.ended > 0, one.when), default=None)
 
     def in_library(self, rank: int) -> InLibrary | None:
         """Return how far a rank is with blocking collectives of the MPI library's own; None where that is not known."""
-        if rank not in self.on.near:
+        if rank not in self.resources.near:
             return InLibrary(*self._latest(rank)["library"]) if "library" in self._latest(rank) else None
-        return self.on.log.in_library(self.on.near[rank])
+        return self.resources.log.in_library(self.resources.near[rank])
 
     def library_call(self, rank: int) -> str:
         """Return the collective of the MPI library's own in which a rank is, in words; empty where it is in none that is known."""
@@ -223,7 +227,11 @@ class PeerState:
         progress = self.progress(rank)
         status = self.status(rank)
         # it may have yet to be waited for
-        early = self.on.form(self.lane) == "persistent" and progress is not None and progress.begun == number
+        early = (
+            self.resources.form(self.lane) == "persistent"
+            and progress is not None
+            and progress.begun == number
+        )
         if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
             return True
         kept = bool(status.waits or status.failed) and progress is not None and progress.begun < number
@@ -231,7 +239,7 @@ class PeerState:
 
     def failures(self) -> list[BlockedCall]:
         """Return the calls that ranks say have failed on the communicator, the first one first."""
-        said = [one for rank in self.on.near for one in self.status(rank).failed]
+        said = [one for rank in self.resources.near for one in self.status(rank).failed]
         said += [self._channel.failed[self.key]] if self.key in self._channel.failed else []
         return sorted((one for one in said if one.key == self.key), key=lambda one: one.order)
 
@@ -247,7 +255,7 @@ class PeerState:
         import json  # what ranks of one node do not need
 
         status = self.status(rank)
-        state = RUNNING if rank == self.on.rank else self.process_state(rank)
+        state = RUNNING if rank == self.resources.rank else self.process_state(rank)
         # after its status: it may have left once this call had ended
         progress = self.progress(rank)
         latest = self.latest(rank)
@@ -266,8 +274,8 @@ class PeerState:
         }
 
 
-def answer_about(on: Resources, lane: int, rank: int) -> Answer | None:
+def answer_about(resources: Resources, lane: int, rank: int) -> Answer | None:
     """Return the answer about a rank of this node on a message context; None where nothing is known of it."""
-    log = on.team.logs.get(lane)
-    known = None if log is None else PeerState(on, log)
+    log = resources.team.logs.get(lane)
+    known = None if log is None else PeerState(resources, log)
     return None if known is None or known.progress(rank) is None else known.answer(rank)

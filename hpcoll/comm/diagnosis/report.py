@@ -25,7 +25,7 @@ _THEN = {"is": "was", "has": "had"}
 def activity_text(known: PeerState, rank: int, number: int) -> str:
     """Return what a rank does that is not known to wait in a call."""
     if not known.is_known(rank, anywhere=True):
-        always = known.on.team.channel.answers_always
+        always = known.resources.team.channel.answers_always
         why = _UNHEARD if always else "without MPI_THREAD_MULTIPLE it does so only while it waits"
         return f"does not answer: {why}"
     last = _activity(known, rank, number)
@@ -45,16 +45,16 @@ def _activity(known: PeerState, rank: int, number: int) -> str:
         return status.left
     call = other_call(known, rank, number)
     if call is not None:
-        on = "" if call.key == known.key else f" on {call.on}"
-        return f"waits in {call.what}{on} since {_clock(call.since)}"
+        where = "" if call.key == known.key else f" on {call.on}"
+        return f"waits in {call.what}{where} since {_clock(call.since)}"
     latest = known.latest(rank)
     if latest is not None and latest.inside:
-        return f"is in {known.on.numbered(latest.lane, latest.begun) or 'a collective'}"
+        return f"is in {known.resources.numbered(latest.lane, latest.begun) or 'a collective'}"
     if library := known.library_call(rank):
         return f"is in {library}"
     if latest is None or not latest.ended:
         return "has called no collective yet"
-    last = known.on.numbered(latest.lane, latest.ended, after=True)
+    last = known.resources.numbered(latest.lane, latest.ended, after=True)
     return f"is in no collective since {_clock(latest.when)}{last and f', after {last}'}"
 
 
@@ -94,7 +94,7 @@ def call_rows(calls: Sequence[str]) -> list[str]:
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
     """Yield what each rank on the way does, and for which others it waits."""
     seen = set[tuple[str, int, int, int]]()
-    ranks = known.on.team.world_ranks
+    ranks = known.resources.team.world_ranks
     while (place := (known.key, known.lane, number, rank)) not in seen:
         seen.add(place)
         here = _of(known, ranks)
@@ -121,7 +121,7 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
 
 def _of(known: PeerState, ranks: Sequence[int]) -> str:
     """Return the communicator whose ranks are named, where its ranks are not the same ones of COMM_WORLD."""
-    return "" if known.on.team.world_ranks == ranks else f" of {known.on.title}"
+    return "" if known.resources.team.world_ranks == ranks else f" of {known.resources.title}"
 
 
 def awaited_ranks(known: PeerState, rank: int, number: int) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[in
 def first_difference(known: PeerState, number: int) -> int:
     """Return the first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
-        past = (known.past_call(rank, earlier) for rank in range(known.on.nranks))
+        past = (known.past_call(rank, earlier) for rank in range(known.resources.nranks))
         found = [one for one in past if one is not None]
         if any(not one.alike(found[0]) for one in found):
             return earlier
@@ -156,15 +156,15 @@ def first_difference(known: PeerState, number: int) -> int:
 
 def difference_text(known: PeerState, number: int) -> str:
     """Return what each rank called as the call with a number, and where those are now that have ended it."""
-    nranks = known.on.nranks
+    nranks = known.resources.nranks
     past = [known.past_call(rank, number) for rank in range(nranks)]
     only_how = (
         len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
     )
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
-    which = known.on.numbered(known.lane, number)
-    return tabled(f"ranks do not call the same{which and f', in {which}'} on {known.on.title}", rows)
+    which = known.resources.numbered(known.lane, number)
+    return tabled(f"ranks do not call the same{which and f', in {which}'} on {known.resources.title}", rows)
 
 
 def _as_made(known: PeerState, rank: int, number: int) -> str:
@@ -176,7 +176,7 @@ def _as_made(known: PeerState, rank: int, number: int) -> str:
     if found is None:
         return activity_text(known, rank, number)
     status = known.status(rank)
-    text = written(found.signature.text(found.ncounted), known.on.form(known.lane))
+    text = written(found.signature.text(found.ncounted), known.resources.form(known.lane))
     later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
     return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 
@@ -190,11 +190,11 @@ class Observations:
     """The observations of a call that waits, for the status page: for which ranks it waits, and what these do.
 
     Args:
-        on: Resources of its communicator.
+        resources: Resources of its communicator.
     """
 
-    def __init__(self, on: Resources) -> None:
-        self._on = on
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
         self._next = 0.0
         self._seen = dict[int, tuple[float, str]]()
 
@@ -205,7 +205,7 @@ class Observations:
             awaits: Ranks of the communicator for which the call waits now.
             doing: Returns what a rank does, in words; empty where that is not known.
         """
-        world = self._on.team.world_ranks
+        world = self._resources.team.world_ranks
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _OBSERVED_S
@@ -215,14 +215,15 @@ class Observations:
 
     def _shows_itself(self, rank: int) -> bool:
         """Say whether a rank's own page, or the state of its process, shows what it does."""
-        known = PeerState(self._on, self._on.message_contexts[0].log)
+        known = PeerState(self._resources, self._resources.message_contexts[0].log)
         status = known.status(rank)
         return bool(status.waits or status.left) or known.process_state(rank) not in (RUNNING, "")
 
     def _since(self, rank: int) -> float:
         """Return when a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
         blocking, *others = (
-            PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context()
+            PeerState(self._resources, one.log).progress(rank)
+            for one in self._resources.every_message_context()
         )
         if blocking is not None and blocking.begun > blocking.ended:
             return time.time()

@@ -60,14 +60,14 @@ class _Listener:
 _listener = _Listener()
 
 
-def attend(on: Resources) -> None:
+def attend(resources: Resources) -> None:
     """Let a communicator's ranks ask each other, where some share no memory."""
     with _attending:
-        plane = on.team.channel
+        plane = resources.team.channel
         if not isinstance(plane, ControlPlane):
-            plane = on.team.channel = ControlPlane(on, answer_about)
+            plane = resources.team.channel = ControlPlane(resources, answer_about)
     _listener.wake()
-    plane.add(on)
+    plane.add(resources)
 
 
 def leave() -> None:

@@ -43,10 +43,10 @@ class ProcessStatusPage:
             self._write()
             RANK_STATUS.show(self._page)
 
-    def meet(self, on: Resources) -> None:
+    def meet(self, resources: Resources) -> None:
         """Name the ranks of a communicator."""
-        world = on.team.world_ranks
-        node = on.node
+        world = resources.team.world_ranks
+        node = resources.node
         found = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids) if world[rank] != MPI.UNDEFINED}
         with self._changing:
             if self._page is not None and not found.items() <= self._peers.items():

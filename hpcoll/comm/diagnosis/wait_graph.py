@@ -23,14 +23,14 @@ class BlockedRank:
     """A node of the graph: a rank of a communicator, and the call in which it waits. Nodes are equal whose `place` is.
 
     Attributes:
-        on: Resources of the communicator.
+        resources: Resources of the communicator.
         rank: Rank in the communicator.
         call: Call in which the rank waits.
         alone: The path to this node has nodes of this communicator only.
         place: Rank in COMM_WORLD, and key, lane and number of the call.
     """
 
-    on: Resources = field(compare=False)
+    resources: Resources = field(compare=False)
     rank: int = field(compare=False)
     call: BlockedCall = field(compare=False)
     alone: bool = field(compare=False)
@@ -40,39 +40,41 @@ class BlockedRank:
         object.__setattr__(
             self,
             "place",
-            (self.on.team.world_ranks[self.rank], self.call.key, self.call.lane, self.call.number),
+            (self.resources.team.world_ranks[self.rank], self.call.key, self.call.lane, self.call.number),
         )
 
 
-def find_deadlock(on: Resources, call: BlockedCall) -> list[BlockedRank]:
+def find_deadlock(resources: Resources, call: BlockedCall) -> list[BlockedRank]:
     """Return ranks that wait for each other, this one first; none where nothing is known of such.
 
     A rank that waits so goes on doing so. So it does not matter when what is known of others was true.
 
     Args:
-        on: Resources of a communicator.
+        resources: Resources of a communicator.
         call: Call in which this rank waits there, and holds up something.
     """
-    start = BlockedRank(on, on.rank, call, True)
+    start = BlockedRank(resources, resources.rank, call, True)
     return shortest_path(start, _following, lambda blocked: _closes(start, blocked), _MOST)
 
 
 def deadlock_text(circle: list[BlockedRank]) -> str:
     """Return what each rank of the communicator calls, or where there are several, each that waits."""
-    on = circle[0].on
-    if any(one.on is not on for one in circle):
+    resources = circle[0].resources
+    if any(one.resources is not resources for one in circle):
         each = (
-            f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle
+            f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.resources.title}"
+            for one in circle
         )
         return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
     calls = []
-    known = PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
-    for rank in range(on.nranks):
+    known = PeerState(resources, resources.team.logs.get(circle[0].call.lane, resources.log))
+    for rank in range(resources.nranks):
         theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]
         calls.append(
-            next((one.what for one in theirs if one.key == on.key), "") or activity_text(known, rank, 0)
+            next((one.what for one in theirs if one.key == resources.key), "")
+            or activity_text(known, rank, 0)
         )
-    return tabled(f"ranks do not call the same on {on.title}", call_rows(calls))
+    return tabled(f"ranks do not call the same on {resources.title}", call_rows(calls))
 
 
 def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
@@ -81,50 +83,56 @@ def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
     In the same call a rank may just have sent what another still waits for. No circle comes of that where ranks make their calls on one
     communicator in one order: then whatever keeps a rank from coming to a call comes before that.
     """
-    on = blocked.on
+    resources = blocked.resources
     call = blocked.call
-    known = PeerState(on, on.team.logs.get(call.lane, on.log))
+    known = PeerState(resources, resources.team.logs.get(call.lane, resources.log))
     if call.lane != IN_LIBRARY:
         known.ask(list(call.awaits))
     for rank in call.awaits:
-        if _is_absent(on, rank, call):
+        if _is_absent(resources, rank, call):
             yield from _held_from(blocked, rank, known)
         elif blocked.alone and (theirs := known.blocked_call(rank, call.number)) is not None:
-            yield BlockedRank(on, rank, theirs, True)
+            yield BlockedRank(resources, rank, theirs, True)
 
 
 def _closes(start: BlockedRank, blocked: BlockedRank) -> bool:
     """Say whether an edge leads back to the first node: this process has yet to come to that call, and is held up."""
-    here = blocked.on.rank
+    here = blocked.resources.rank
     held = start.call.holds == PROCESS or start.call.key == blocked.call.key
     # nobody says for whom it waits; its calls come in one order on all ranks
     awaits_all = blocked.call.lane == IN_LIBRARY
-    return held and (awaits_all or here in blocked.call.awaits) and _is_absent(blocked.on, here, blocked.call)
+    return (
+        held
+        and (awaits_all or here in blocked.call.awaits)
+        and _is_absent(blocked.resources, here, blocked.call)
+    )
 
 
-def _is_absent(on: Resources, rank: int, call: BlockedCall) -> bool:
+def _is_absent(resources: Resources, rank: int, call: BlockedCall) -> bool:
     """Say whether a rank has not come to a call, and nothing before it on the same message context holds up that alone."""
     if call.lane == IN_LIBRARY:
-        library = PeerState(on, on.log).in_library(rank)
+        library = PeerState(resources, resources.log).in_library(rank)
         return library is not None and library.begun < call.number
-    log = on.team.logs.get(call.lane)
+    log = resources.team.logs.get(call.lane)
     if log is None:  # it has none of the message contexts that such calls need
-        return rank == on.rank
-    progress = PeerState(on, log).progress(rank)
+        return rank == resources.rank
+    progress = PeerState(resources, log).progress(rank)
     return progress is not None and progress.begun == progress.ended < call.number
 
 
 def _held_from(blocked: BlockedRank, rank: int, known: PeerState) -> Iterator[BlockedRank]:
     """Yield the calls in which an awaited rank waits that keep it from coming to the call of ``blocked``."""
-    on = blocked.on
+    resources = blocked.resources
     for theirs in known.status(rank).waits:
-        if theirs.key == on.key:
+        if theirs.key == resources.key:
             if theirs.holds in (PROCESS, COMMUNICATOR):
-                yield BlockedRank(on, rank, theirs, blocked.alone)
-        elif theirs.holds == PROCESS and (world := on.team.world_ranks[rank]) >= 0:
+                yield BlockedRank(resources, rank, theirs, blocked.alone)
+        elif theirs.holds == PROCESS and (world := resources.team.world_ranks[rank]) >= 0:
             for where in [one.resources for one in list(live_contexts) if one.resources.key == theirs.key]:
                 yield BlockedRank(where, where.team.world_ranks.index(world), theirs, False)
     library = known.in_library(rank)
     if library is not None and library.begun > library.ended:
-        in_library = BlockedCall(on.key, IN_LIBRARY, library.begun, known.library_call(rank), on.title)
-        yield BlockedRank(on, rank, in_library, blocked.alone)
+        in_library = BlockedCall(
+            resources.key, IN_LIBRARY, library.begun, known.library_call(rank), resources.title
+        )
+        yield BlockedRank(resources, rank, in_library, blocked.alone)

@@ -40,7 +40,7 @@ class Watchdog:
     """The watchdog over one call.
 
     Args:
-        on: Resources of the communicator.
+        resources: Resources of the communicator.
         call: Call that stalls; None: no call waits, and others are listened to before one begins.
         what: The call that is about to begin, in words.
         calls: Log of the message context on which that would begin; None: of blocking calls.
@@ -49,22 +49,22 @@ class Watchdog:
 
     def __init__(
         self,
-        on: Resources,
+        resources: Resources,
         call: StalledCall | None,
         what: str = "",
         calls: CallLog | None = None,
         number: int = 0,
     ) -> None:
-        self._on = on
+        self._resources = resources
         self._engine = call.engine if call else None
         self._form = call.form if call else "blocking"
         self._since = time.monotonic() if call is None else call.since
-        calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
-        self._known = PeerState(on, calls)
-        self._channel = on.team.channel
+        calls = calls or (call.engine.log if call else None) or resources.message_contexts[0].log
+        self._known = PeerState(resources, calls)
+        self._channel = resources.team.channel
         self._number = calls.ncalls if call else calls.ncalls + 1 if what else number
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
-        self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
+        self._limit_s = resources.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
         self._where = (call and call.called_at) or ""
         if not self._where and (call or place_of_caller()):  # the end has no line
@@ -77,7 +77,7 @@ class Watchdog:
         self._held = True
         self._circle = list[BlockedRank]()
         self._circle_since = 0.0
-        self._observations = report.Observations(on)
+        self._observations = report.Observations(resources)
 
     @property
     def _call(self) -> str:
@@ -94,19 +94,19 @@ class Watchdog:
     def _numbered(self) -> str:
         """The call as the program wrote it, where, and its number as the program counts."""
         ours = self._what and self._engine  # the program does not make it
-        which = "" if ours else self._on.numbered(self._known.lane, self._number)
-        return f"{self._call}, {which and f'{which} '}on {self._on.title},"
+        which = "" if ours else self._resources.numbered(self._known.lane, self._number)
+        return f"{self._call}, {which and f'{which} '}on {self._resources.title},"
 
     def _blocked(self) -> BlockedCall:
         """The record of the call."""
-        awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
+        awaits, step = awaited(self._engine, self._resources.node.ranks) if self._engine else ([], "")
         held_up = holds() if self._held else ""
         return BlockedCall(
-            self._on.key,
+            self._resources.key,
             self._known.lane,
             self._number,
             self._call,
-            self._on.title,
+            self._resources.title,
             tuple(awaits),
             step,
             self._since,
@@ -148,10 +148,10 @@ class Watchdog:
                 report.tabled(f"{self._numbered} did not end in {self._limit_s:g} s", self._wait_chain()),
             )
         waited = now - self._since
-        warn = self._on.config.warn
+        warn = self._resources.config.warn
         if warn and waited > warn and not self._warned:
             self._warned = True
-            lower = [rank for rank in self._known.known_ranks() if rank < self._on.rank]
+            lower = [rank for rank in self._known.known_ranks() if rank < self._resources.rank]
             if not any(self._known.blocked_call(rank, self._number) for rank in lower):
                 chain = "; ".join(self._wait_chain())
                 log.warning("%s has waited for %.0f s: %s", self._numbered, waited, chain)
@@ -159,9 +159,9 @@ class Watchdog:
     def _ask(self, now: float, call: BlockedCall) -> None:
         """Ask the ranks that share no memory and know why this one waits."""
         if now - self._since > _ASK_S:
-            warn = self._on.config.warn
+            warn = self._resources.config.warn
             # of those known the lowest warns
-            lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []
+            lowest = [0] if warn and now - self._since > warn / 2 and self._resources.nranks <= _FEW else []
             texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
             anew = max((one for one in texts_at if one <= now), default=0.0)
             self._known.ask([*report.ranks_behind(self._known, call.awaits, self._number), *lowest], anew)
@@ -173,11 +173,11 @@ class Watchdog:
     def raise_remote_failure(self) -> None:
         """Raise the failure of another rank, if there is one."""
         by = self._known.log.aborted_by
-        by = self._on.aborted_by if by is None else by
+        by = self._resources.aborted_by if by is None else by
         if by is None:
             return
         self._wait(lambda: bool(self._known.failures()))
-        self._fail(PeerFailed, f"{self._on.who(by)} says that a call has failed, and not why")
+        self._fail(PeerFailed, f"{self._resources.who(by)} says that a call has failed, and not why")
 
     def _wait(self, known: Callable[[], bool], most_s: float = _ANSWER_S) -> None:
         """Give other ranks some time to say something."""
@@ -188,28 +188,28 @@ class Watchdog:
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise an error, and tell the others; what some rank had told before is raised on all."""
-        if self._on.settled is not None:
-            self._raise(*self._on.settled)
+        if self._resources.settled is not None:
+            self._raise(*self._resources.settled)
         self._channel.serve()
         if not self._known.failures():
-            broadcast_failure(self._on, kind, text, self._blocked(), self._known)
+            broadcast_failure(self._resources, kind, text, self._blocked(), self._known)
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
         found = self._known.failures()
         if found:
             kind = _KINDS.get(found[0].kind, TransportError)
             text = found[0].text
-            broadcast_failure(self._on, kind, text, self._blocked(), self._known, first=found[0])
+            broadcast_failure(self._resources, kind, text, self._blocked(), self._known, first=found[0])
             text = text or self._difference(*found[0].of)
-            self._on.settled = kind, text  # which all calls in flight raise, too
-        if kind is Revoked and may_call() and not is_revoked(self._on.native):
-            self._on.native.Revoke()  # for calls that the library serves, where it has not heard of it
+            self._resources.settled = kind, text  # which all calls in flight raise, too
+        if kind is Revoked and may_call() and not is_revoked(self._resources.native):
+            self._resources.native.Revoke()  # for calls that the library serves, where it has not heard of it
         self._raise(kind, text)
 
     def _raise(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise an error with the call of this rank, which the texts of other kinds have."""
         text = f"{self._call}: {text}" if kind is PeerFailed and self._call else text
         failure = next((f"{first.key} {first.at}" for first in self._known.failures()), "")
-        raise kind(text, code=self._code, rank=self._on.rank, call=self._call, failure=failure)
+        raise kind(text, code=self._code, rank=self._resources.rank, call=self._call, failure=failure)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""
@@ -221,19 +221,19 @@ class Watchdog:
             self.raise_remote_failure()
         if self._engine is not None and self._engine.truncated:
             self._code = error.code
-            self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
+            self._fail(MismatchError, f"{self._call} on rank {self._resources.rank}: {error}")
         # the library's own; where it knows failures it may be of one
         self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)
 
     def _differs(self) -> bool:
         """Say whether another rank has called something else where this one waits, or before."""
-        mine = self._known.past_call(self._on.rank, self._number)
+        mine = self._known.past_call(self._resources.rank, self._number)
         past = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks())
         return mine is not None and any(not one.alike(mine) for one in past if one is not None)
 
     def _difference(self, lane: int, number: int) -> str:
         """Return what each rank called in a call, once they have said so."""
-        known = PeerState(self._on, self._on.team.logs.get(lane, self._known.log))
+        known = PeerState(self._resources, self._resources.team.logs.get(lane, self._known.log))
         now = time.monotonic()
         self._wait(lambda: known.holds_for_all(known.is_known, now))
         number = report.first_difference(known, number)
@@ -244,7 +244,7 @@ class Watchdog:
 
     def _find_deadlock(self, call: BlockedCall) -> None:
         """Raise where ranks wait for each other."""
-        circle = find_deadlock(self._on, call) if call.holds else []
+        circle = find_deadlock(self._resources, call) if call.holds else []
         before = self._circle
         self._circle = circle
         if circle and circle == before:
@@ -255,26 +255,26 @@ class Watchdog:
                 _SAY_S,
             )
             text = deadlock_text(circle)
-            for on in {one.on for one in circle} - {self._on}:
-                broadcast_failure(on, MismatchError, text)
+            for resources in {one.resources for one in circle} - {self._resources}:
+                broadcast_failure(resources, MismatchError, text)
             self._fail(MismatchError, text)
         if circle:  # what is seen once may have been read while it was written
             self._next_deadlock = self._next_look
             self._circle_since = time.monotonic()
             # for the text, which has them all
-            self._known.ask(list(range(self._on.nranks)), self._circle_since)
+            self._known.ask(list(range(self._resources.nranks)), self._circle_since)
 
     def _find_absent(self) -> None:
         """Raise where a rank that has yet to take part never will."""
         for rank in self._known.known_ranks():
-            if rank == self._on.rank or not self._is_behind(rank):
+            if rank == self._resources.rank or not self._is_behind(rank):
                 continue
             left = self._known.status(rank).left
             # it may have ended the call before it left
             if (left or self._known.process_state(rank) == GONE) and self._is_behind(rank):
-                self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
+                self._fail(PeerFailed, f"{self._resources.who(rank)} {left or HOW_GONE}")
         self._find_failed()
-        if revoked := self._on.revoked:
+        if revoked := self._resources.revoked:
             self._fail(Revoked, revoked)
 
     def _is_behind(self, rank: int) -> bool:
@@ -283,18 +283,18 @@ class Watchdog:
 
     def _find_failed(self, limit_s: float = 0.0) -> None:
         """Raise where the MPI library knows of a rank that has failed; arguments as in `Resources.failed_ranks`."""
-        for rank in self._on.failed_ranks(limit_s)[:1]:
-            self._fail(PeerFailed, f"{self._on.who(rank)} has failed, says the MPI library")
+        for rank in self._resources.failed_ranks(limit_s)[:1]:
+            self._fail(PeerFailed, f"{self._resources.who(rank)} has failed, says the MPI library")
 
     def _activity(self, rank: int) -> str:
         return report.activity_text(self._known, rank, self._number) if self._known.is_known(rank) else ""
 
     def _wait_chain(self) -> list[str]:
-        return report.wait_chain(self._known, self._on.rank, self._number)
+        return report.wait_chain(self._known, self._resources.rank, self._number)
 
 
 def broadcast_failure(
-    on: Resources,
+    resources: Resources,
     kind: type[TransportError],
     text: str,
     call: BlockedCall | None = None,
@@ -304,16 +304,18 @@ def broadcast_failure(
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
 
     Args:
-        on: Resources of the communicator.
+        resources: Resources of the communicator.
         kind: Error that they are to raise.
         text: Its text; empty: they say what each rank called.
         call: Call that failed; None: no call that others know.
         known: State of the peers on its message context, if that is not one of the communicator's.
         first: Call of another rank that has failed first, of which this is passed on.
     """
-    told = RANK_STATUS.fail(kind.__name__, text, call or BlockedCall(on.key, 0, 0, "", on.title), first)
+    told = RANK_STATUS.fail(
+        kind.__name__, text, call or BlockedCall(resources.key, 0, 0, "", resources.title), first
+    )
     if told is not None:
-        on.team.channel.broadcast_failure(told)
+        resources.team.channel.broadcast_failure(told)
     if known is not None:
-        known.log.set_abort_flag(on.rank)
-    on.set_abort_flag()
+        known.log.set_abort_flag(resources.rank)
+    resources.set_abort_flag()

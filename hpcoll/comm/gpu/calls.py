@@ -57,7 +57,7 @@ class GpuCalls:
     """
 
     def __init__(self, resources: Resources, planner: Planner) -> None:
-        self._on, self._planner = resources, planner
+        self._resources, self._planner = resources, planner
         self._routes: Gpus | None = None
         self._known = KnownCalls()
 
@@ -65,7 +65,7 @@ class GpuCalls:
 
     def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
         """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
-        return look(self._on.caller, method, arguments, stream)
+        return look(self._resources.caller, method, arguments, stream)
 
     def known(self, key: Key, seen: SeenCall) -> Prepared | None:
         """Return a call that was prepared before, on memory that is the same still; None where there is none."""
@@ -105,7 +105,7 @@ class GpuCalls:
     def _by_mirror(
         self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions
     ) -> Prepared:
-        mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
+        mirror = mirror_of(row.name, known, asked.stream, self._resources.rank)
         assert mirror is not None
         mirror.fetch()
         on_host = self._planner.describe(row, mirror.arguments, asked)
@@ -114,12 +114,12 @@ class GpuCalls:
             call = call._replace(native=False)  # the library's own request would not bring results to the GPU
         if call is None and asked.in_flight:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
-            raise ArgumentError(f"rank {self._on.rank}: {why}")
+            raise ArgumentError(f"rank {self._resources.rank}: {why}")
         plan = self._planner.plan(
             call, row.name, mirror.arguments, asked.algorithm, asked.segment, waits=not asked.in_flight
         )
         describe = partial(self._describe_mirrored, row, arguments, asked)
-        return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
+        return Prepared(call, plan, mirror.arguments, describe, self._resources, mirror.store, on_host)
 
     def _by_program(
         self,
@@ -135,11 +135,11 @@ class GpuCalls:
 
         def describe() -> Call | None:
             anew = on_gpu.describe()
-            again = row.gpu_arrays(arguments, self._on.rank)
+            again = row.gpu_arrays(arguments, self._resources.rank)
             return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
 
-        on = self._on
-        engines = GpuEngines(routes, on.topology, on.wait_policy, on.lock)
+        resources = self._resources
+        engines = GpuEngines(routes, resources.topology, resources.wait_policy, resources.lock)
         plan = self._planner.plan(
             call,
             row.name,
@@ -153,9 +153,9 @@ class GpuCalls:
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
         """Say whether half types may travel as they are: one kernel reads all, and no other algorithm is asked for."""
-        if not row.one_fold or self._on.nranks > MAX_SOURCES:
+        if not row.one_fold or self._resources.nranks > MAX_SOURCES:
             return False
-        forced = name_of(algorithm, row.collective) or self._on.config.algorithms.get(row.collective)
+        forced = name_of(algorithm, row.collective) or self._resources.config.algorithms.get(row.collective)
         return forced is None or (
             forced in algorithms(row.collective) and find(row.collective, forced).one_fold
         )
@@ -165,8 +165,8 @@ class GpuCalls:
     ) -> "tuple[_OnGpu, Call] | None":
         """Return the call, if a program for GPU memory runs it."""
         if (
-            self._on.mixed
-            or self._on.config.cuda_path == HOST
+            self._resources.mixed
+            or self._resources.config.cuda_path == HOST
             or algorithm == NATIVE
             or any(one is EXACT_SUM for one in arguments)
             or self._is_short(row, arrays)
@@ -178,21 +178,21 @@ class GpuCalls:
         if call is None:
             return None
         nbytes = self._planner.known_nbytes(call)
-        small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
+        small = nbytes is not None and nbytes < GPU_NBYTES and self._resources.config.cuda_path is None
         return None if small else (on_gpu, call)
 
     def _is_short(self, row: Method, arrays: Arrays) -> bool:
         """Say whether a look at the arrays tells that the call runs by the host's way; describing it, which takes longer, says the same."""
-        tells = self._on.config.cuda_path is None and row.name not in _UNTOLD
-        graph = self._on.caller.graph() if row.neighbours else None
-        most = self._on.nranks if graph is None else graph.degree
+        tells = self._resources.config.cuda_path is None and row.name not in _UNTOLD
+        graph = self._resources.caller.graph() if row.neighbours else None
+        most = self._resources.nranks if graph is None else graph.degree
         return tells and most * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
 
     def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, *, folds_once: bool) -> "_OnGpu":
         """Return the call on copies of its host arrays on the GPU, and of an array with gaps that is sent."""
-        on, gpu = self._on, gpu_of(next(iter(arrays.values())).ordinal)
+        resources, gpu = self._resources, gpu_of(next(iter(arrays.values())).ordinal)
         theirs, fills, received = list(arguments), list[Launch](), None
-        sent_at, received_at = row.buffers(arguments, on.rank)
+        sent_at, received_at = row.buffers(arguments, resources.rank)
         for position in {sent_at, received_at} - {None}:
             assert position is not None
             array = arrays.get(position)
@@ -214,16 +214,16 @@ class GpuCalls:
                 )
 
         def describe() -> Call | None:
-            call = row.describe(on.caller, *theirs)
+            call = row.describe(resources.caller, *theirs)
             if call is None or call.op is None:
                 return call
-            return staging.reduction(call, on.nranks, one_fold=folds_once)
+            return staging.reduction(call, resources.nranks, one_fold=folds_once)
 
         return _OnGpu(gpu, describe, fills, received)
 
     def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
         """Describe a call anew, with the streams and the data of now."""
-        mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
+        mirror = mirror_of(row.name, arguments, asked.stream, self._resources.rank)
         assert mirror is not None
         mirror.fetch()
         call = self._planner.describe(row, mirror.arguments, asked)
@@ -233,7 +233,7 @@ class GpuCalls:
         """Return the call with the kernels that are launched before and after it."""
         gpu, received = on_gpu.gpu, on_gpu.received
         call = staging.settled(call, gpu)
-        first, *others = {stream_of(array, stream, self._on.rank) for array in arrays.values()}
+        first, *others = {stream_of(array, stream, self._resources.rank) for array in arrays.values()}
         launches = (*on_gpu.fills, *call.before)
         finish = (
             call.finish if received is None else staging.finisher(gpu, [received.bring_home], call.finish)
@@ -257,13 +257,13 @@ class GpuCalls:
         Raises:
             ArgumentError: they are those of another GPU.
         """
-        on = self._on
+        resources = self._resources
         if self._routes is None:
-            self._routes = Gpus(on, gpu)
+            self._routes = Gpus(resources, gpu)
         mine = self._routes.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(
-                f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each"
+                f"rank {resources.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each"
             )
         return self._routes
 
@@ -273,19 +273,19 @@ class GpuCalls:
         Raises:
             ArgumentError: on every rank, where some rank has no GPU or no memory on it.
         """
-        on = self._on
+        resources = self._resources
         found = cuda.driver() if cuda.is_likely() else None
-        if not on.service_collectives.everywhere(
+        if not resources.service_collectives.everywhere(
             np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}"
         )[0]:
             raise ArgumentError(
-                f"rank {on.rank}: device 'cuda' needs a GPU on every rank"
+                f"rank {resources.rank}: device 'cuda' needs a GPU on every rank"
                 + ("" if found else ", got none here")
             )
         assert found is not None
         ordinal = found.current_ordinal()
-        gpu = gpu_of(local_device(on.native) if ordinal is None else ordinal)
-        routes = None if on.mixed or on.config.cuda_path == HOST else self.routes(gpu)
+        gpu = gpu_of(local_device(resources.native) if ordinal is None else ordinal)
+        routes = None if resources.mixed or resources.config.cuda_path == HOST else self.routes(gpu)
         return array_over(
             Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes),
             form.shape,

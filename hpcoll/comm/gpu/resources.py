@@ -41,7 +41,7 @@ class Gpus(ContextPool):
     """The GPUs of a communicator's ranks, and what they reach of each other. Made collectively, at their first call with GPU arrays.
 
     Args:
-        on: Resources of the communicator.
+        resources: Resources of the communicator.
         gpu: GPU of this rank.
 
     Attributes:
@@ -53,26 +53,31 @@ class Gpus(ContextPool):
         ArgumentError: on every rank, when the route that is forced does not exist.
     """
 
-    def __init__(self, on: Resources, gpu: Gpu) -> None:
-        self.gpu, self._on, self._ranks, self._path = gpu, on, on.node, on.config.cuda_path
+    def __init__(self, resources: Resources, gpu: Gpu) -> None:
+        self.gpu, self._resources, self._ranks, self._path = (
+            gpu,
+            resources,
+            resources.node,
+            resources.config.cuda_path,
+        )
         self._me = object()  # by which the group's turns know whose they are
         self._turn: StagingLease | None = None
         self._blocking: MessageContext | None = None
         self._in_flight: list[MessageContext] = []
-        with on.alone(Purpose.GPU, "the first call of arrays in GPU memory"):
-            self._find(on.native)
-            self._stages = bool(self._capacity and on.capacity)
+        with resources.alone(Purpose.GPU, "the first call of arrays in GPU memory"):
+            self._find(resources.native)
+            self._stages = bool(self._capacity and resources.capacity)
             if not self._stages:
                 self._blocking, *self._in_flight = self._new_message_contexts(1 + IN_FLIGHT)
         if self._ranks.rank == 0:
-            log.info("GPU arrays of rank %d: %s", on.rank, self.routes_text())
+            log.info("GPU arrays of rank %d: %s", resources.rank, self.routes_text())
 
     def _find(self, comm: MPI.Intracomm) -> None:
         """Find what GPUs can reach, and what they must have for that."""
         path, ranks = self._path, self._ranks
         self.directory: Directory | None = None
         self._readers, self._why, problem = frozenset[int](), "they share no memory", ""
-        if self._on.shares_memory and path in (None, IPC):
+        if self._resources.shares_memory and path in (None, IPC):
             self._meet()
         asks = path == DIRECT or (path is None and ranks.nranks < comm.size)
         self._mpi_takes_gpu = asks and self._node_takes()
@@ -103,10 +108,12 @@ class Gpus(ContextPool):
 
     def routes_text(self) -> str:
         """Return the routes to the peers in words, for the log."""
-        reached = self._on.message_contexts[0].local_peers if self._path != DIRECT else {}
+        reached = self._resources.message_contexts[0].local_peers if self._path != DIRECT else {}
         routes, local = self._routes(reached, (True, True)), self._ranks.local_peers
         found = Counter(
-            (rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank
+            (rank in local, type(routes[rank]))
+            for rank in range(self._resources.nranks)
+            if rank != self._resources.rank
         )
         parts = []
         for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
@@ -128,10 +135,12 @@ class Gpus(ContextPool):
 
     def begin(self) -> MessageContext:
         """Return the message context of a blocking call; where staging memory is large, the team's communicators take turns with it."""
-        on, turns = self._on, self._on.team.turns
+        resources, turns = self._resources, self._resources.team.turns
         if self._stages and (self._turn is None or not turns.begin(self._turn, self._me)):
-            with on.alone(Purpose.GPU, "a blocking call of arrays in GPU memory"):
-                self._turn, self._blocking = turns.take(self._me, self.gpu, on.native) or self._new_turn()
+            with resources.alone(Purpose.GPU, "a blocking call of arrays in GPU memory"):
+                self._turn, self._blocking = (
+                    turns.take(self._me, self.gpu, resources.native) or self._new_turn()
+                )
         assert self._blocking is not None
         return self._blocking
 
@@ -141,24 +150,24 @@ class Gpus(ContextPool):
         if (
             self._turn is not None
             and found is not None
-            and (found.rings is not None or not self._on.shares_memory)
+            and (found.rings is not None or not self._resources.shares_memory)
         ):
             self._turn.end(found)
 
     def _new_turn(self) -> tuple[StagingLease, MessageContext]:
         (made,) = self._new_message_contexts(1)
-        return self._on.team.turns.add(self._me, self.gpu), made
+        return self._resources.team.turns.add(self._me, self.gpu), made
 
     def in_flight(self, turn: int) -> MessageContext:
         """Return the message context of a non-blocking call; the first ones are made."""
         if not self._in_flight:
-            with self._on.alone(Purpose.GPU, "the first call in flight of arrays in GPU memory"):
+            with self._resources.alone(Purpose.GPU, "the first call in flight of arrays in GPU memory"):
                 self._in_flight = self._new_message_contexts(IN_FLIGHT)
         return self._in_flight[turn]
 
     def message_context(self) -> MessageContext:
         """Make a message context for a persistent request."""
-        with self._on.alone(Purpose.GPU, "a persistent request of arrays in GPU memory"):
+        with self._resources.alone(Purpose.GPU, "a persistent request of arrays in GPU memory"):
             (found,) = self._new_message_contexts(1)
         return found
 
@@ -170,9 +179,11 @@ class Gpus(ContextPool):
 
         It is pinned at once, which gives it pages, and all ranks of the node do without it where that fails on one of them.
         """
-        message_contexts = self._on.team.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
+        message_contexts = self._resources.team.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
         problem = (
-            "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
+            ""
+            if message_contexts[0].rings is not None or not self._resources.shares_memory
+            else self._ranks.refused
         )
         try:
             for message_context in message_contexts:
@@ -183,7 +194,7 @@ class Gpus(ContextPool):
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
-        self._on.team.uses_mpi |= not use
+        self._resources.team.uses_mpi |= not use
         return message_contexts if use else [message_context.by_mpi() for message_context in message_contexts]
 
     def _pin(self, message_context: MessageContext) -> None:
@@ -200,7 +211,7 @@ class Gpus(ContextPool):
                 self.gpu.pin(rings.window, address, nbytes)
         except DeviceError as error:
             raise DeviceError(
-                f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code
+                f"rank {self._resources.rank}: shared memory cannot be pinned: {error}", code=error.code
             ) from error
 
     def exported(self, call: Call, spans: list[tuple[int, int]]) -> tuple[bool, bool]:
@@ -225,7 +236,7 @@ class Gpus(ContextPool):
         except DeviceError as error:
             problem = str(error)
         if self.directory is not None:
-            with self._on.alone(Purpose.GPU, "an array in GPU memory"):
+            with self._resources.alone(Purpose.GPU, "an array in GPU memory"):
                 self.directory.share(memory.address if memory else 0)
         if memory is None:
             raise DeviceError(problem)

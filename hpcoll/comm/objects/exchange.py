@@ -119,15 +119,15 @@ class CellExchange:
         op: Op | None = None,
         first: "CellExchange | None" = None,
     ) -> None:
-        on = context.resources
+        resources = context.resources
         if first is None:
             number = 0 if op is None else operator_of(op).number
             context.check(BeginningCall(method, (root, number), root=root, limit_s=context.limit_s))
         self.context = context
         self.method = method
         self.root = root
-        self.pool = [] if on.config.check == EVERY_CALL else pool
-        call = call_of_cells(method if first is None else "bcast", root, on.rank, on.nranks)
+        self.pool = [] if resources.config.check == EVERY_CALL else pool
+        call = call_of_cells(method if first is None else "bcast", root, resources.rank, resources.nranks)
         assert call.cells is not None
         self.collective = call.collective
         nbytes, (nsent, nreceived) = call.count, call.cells
@@ -137,13 +137,13 @@ class CellExchange:
         self._words = words[:: nbytes // 8]
         self._sent_kinds = sent_words[1 :: nbytes // 8]
         self._kinds = words[1 :: nbytes // 8]
-        algorithm = _ALGORITHMS.get(call.collective, "direct") if on.nranks > _FEW else "direct"
+        algorithm = _ALGORITHMS.get(call.collective, "direct") if resources.nranks > _FEW else "direct"
         with context.failure_scope(method):
             self._plan = context.planner.plan(
                 call, method if first is None else "part", (), algorithm, _WHOLE
             )
-            self._engine = self._plan.take(on.begin(), call)
-            self._plan.give(on.begin(), self._engine)
+            self._engine = self._plan.take(resources.begin(), call)
+            self._plan.give(resources.begin(), self._engine)
         self.engine = self._engine.address
         self.source = self._sent.ctypes.data
         self.target = received.ctypes.data
@@ -156,7 +156,7 @@ class CellExchange:
         self.keep = partial(cells.keeps, found=self.buffers)
         # of a call under way that takes the long way; bytes: a pickle that fits its cell
         self._messages = list[bytes | Outgoing]()
-        self._sends = call.collective != "bcast" or on.rank == root
+        self._sends = call.collective != "bcast" or resources.rank == root
         self._in_place = self._sends and call.collective == "bcast"
         self._fields, self._arguments = self._laid_out()
         self._started, self._state = memoryview(self._fields), memoryview(self._engine.state)  # type: ignore[arg-type]

@@ -70,6 +70,8 @@ def _all_leave() -> bool:
 def _nranks() -> int:
     """Return how many ranks this node has, as far as the launcher says, or communicators show."""
     near = {
-        on.team.world_ranks[rank] for on in (one.resources for one in list(live_contexts)) for rank in on.near
+        resources.team.world_ranks[rank]
+        for resources in (one.resources for one in list(live_contexts))
+        for rank in resources.near
     }
     return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)

@@ -265,7 +265,7 @@ class ServiceCollectives:
         if key not in self._plans:
             choice = Choice(_ALGORITHMS[collective], _WHOLE, "")
             account = Account()
-            build = lambda call, on: self._build(choice, (), account, call, on)  # noqa: E731
+            build = lambda call, message_context: self._build(choice, (), account, call, message_context)  # noqa: E731
             self._plans[key] = Plan(purpose.text, choice.algorithm, account, build)
             self._plans[key].kept = True
         return self._plans[key]

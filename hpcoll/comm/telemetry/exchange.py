@@ -67,13 +67,13 @@ class ArrivalExchange:
             gather: Gathers every rank's array, as an allgather does; None: a service collective.
         """
         self.end()
-        on = self._resources.service_collectives
-        tell = gather or partial(on.gather_again, purpose=Purpose.ARRIVALS, what=str)
+        services = self._resources.service_collectives
+        tell = gather or partial(services.gather_again, purpose=Purpose.ARRIVALS, what=str)
         self._tell()
         tell(self._words["mine"], self._words["every"])
         asked = self._words["every"][0, _HEADS - 1]
         if asked:
-            self._clock.measure(gather or partial(on.gather, purpose=Purpose.CLOCKS))
+            self._clock.measure(gather or partial(services.gather, purpose=Purpose.CLOCKS))
         if asked == _FIRST_TIME:  # what was told was on clocks of which nobody knew
             self._tell()
             tell(self._words["mine"], self._words["every"])
@@ -93,9 +93,9 @@ class ArrivalExchange:
         """Tell each other arrivals, in flight, as a call of that turn does."""
         self.end()
         self._tell()
-        arrays, on = (self._words["mine"], self._words["every"]), self._resources.in_flight(turn)
+        arrays, message_context = (self._words["mine"], self._words["every"]), self._resources.in_flight(turn)
         self._request = self._resources.service_collectives.gather_in_flight(
-            *arrays, Purpose.ARRIVALS, on, _request
+            *arrays, Purpose.ARRIVALS, message_context, _request
         )
 
     def end(self) -> None:
@@ -140,14 +140,14 @@ class ArrivalExchange:
             self._make_room()
         mine, table, at, left = self._mine, self._table, _HEADS, self._ncalls
         mine[_HEADS - 1] = 0 if not self._clock.due() else _AGAIN if self._clock.is_known else _FIRST_TIME
-        for lane, on in enumerate(self._lanes()):
-            log, head = on.log, _HEAD * lane
+        for lane, message_context in enumerate(self._lanes()):
+            log, head = message_context.log, _HEAD * lane
             last = log.begun_and_ended[1]
             if last == log.compared:
                 mine[head + _FIRST], mine[head + _LAST] = last + 1, last
                 continue
             if lane:
-                unfinished = first_unfinished(on)
+                unfinished = first_unfinished(message_context)
                 last = last if unfinished is None else unfinished - 1
             first = max(log.compared, last - left, log.first_kept - 1) + 1
             mine[head + _FIRST], mine[head + _LAST] = first, last
@@ -169,11 +169,11 @@ class ArrivalExchange:
         places = [
             self._addresses["every"] + every.strides[0] * rank + 8 * _HEADS for rank in range(len(heads))
         ]
-        for lane, on in enumerate(lanes):
+        for lane, message_context in enumerate(lanes):
             firsts, lasts, bases = zip(
                 *(head[_HEAD * lane : _HEAD * lane + _HEAD] for head in heads), strict=True
             )
-            first, last, log = max(firsts), min(lasts), on.log
+            first, last, log = max(firsts), min(lasts), message_context.log
             if max(lasts) == log.compared:  # none of any rank's
                 continue
             if first <= last:
@@ -183,7 +183,7 @@ class ArrivalExchange:
                     [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)],
                     bases,
                 )
-                self._compare_lane(account, lane, on, first, last)
+                self._compare_lane(account, lane, message_context, first, last)
             elif last > log.compared:  # there was no room
                 account.uncompared += last - log.compared
             log.compared = max(log.compared, last)
@@ -194,11 +194,11 @@ class ArrivalExchange:
         HOOKS.compared(self._resources)
 
     def _compare_lane(
-        self, account: WaitAccount, lane: int, on: MessageContext, first: int, last: int
+        self, account: WaitAccount, lane: int, message_context: MessageContext, first: int, last: int
     ) -> None:
         """Compare the calls of one lane; the words "told" are for each rank the address of its words, and its base."""
         table, n = self._table, last + 1 - first
-        table[w.LOG], table[w.FIRST], table[w.NCALLS] = on.log.address, first, n
+        table[w.LOG], table[w.FIRST], table[w.NCALLS] = message_context.log.address, first, n
         if self._clock.crosses_hosts:
             account.least = max(
                 SHORT_NS, self._clock.error_at(int(self._words["told"][1].min())), self._clock.error_ns

@@ -123,8 +123,12 @@ def _asked(
 
 def _name(context: Context) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
     """Return what is alike on all ranks of a communicator that have made the same calls on it."""
-    on = context.resources
-    return on.team.world_ranks, on.key, tuple(one.log.ncalls for one in on.every_message_context())
+    resources = context.resources
+    return (
+        resources.team.world_ranks,
+        resources.key,
+        tuple(one.log.ncalls for one in resources.every_message_context()),
+    )
 
 
 def _is_usable(context: Context) -> bool:
@@ -149,14 +153,14 @@ def _summarise() -> None:
     text = f"no summary of who came late: {why}"
     if not why:
         try:
-            on = context.resources
-            whole = on.nranks == MPI.COMM_WORLD.size
+            resources = context.resources
+            whole = resources.nranks == MPI.COMM_WORLD.size
             who = (
-                counted(on.nranks, "rank")
+                counted(resources.nranks, "rank")
                 if whole
-                else f"{ranks_in_words(on.team.world_ranks)} of MPI_COMM_WORLD"
+                else f"{ranks_in_words(resources.team.world_ranks)} of MPI_COMM_WORLD"
             )
-            text = f"{on.title}, {who}\n{_asked(context, on.comm.allgather, _compare_at_end)}"
+            text = f"{resources.title}, {who}\n{_asked(context, resources.comm.allgather, _compare_at_end)}"
         except Exception as error:
             text += error_text(error)
     if context.rank == 0 and sys.stderr is not None:
@@ -176,25 +180,33 @@ def _who_does_not_come(context: Context) -> str:
     """
     from hpcoll.comm.diagnosis.peer_state import PeerState  # what few programs need
 
-    on = context.resources
+    resources = context.resources
     well = np.array(
-        [_is_usable(context) and not ends_by_exception() and all(one.idle for one in on.message_contexts)],
+        [
+            _is_usable(context)
+            and not ends_by_exception()
+            and all(one.idle for one in resources.message_contexts)
+        ],
         np.int64,
     )
-    request = on.comm.Iallreduce(MPI.IN_PLACE, well, MPI.MIN)
+    request = resources.comm.Iallreduce(MPI.IN_PLACE, well, MPI.MIN)
     _pending[:] = request, well
-    known, look, whole = PeerState(on, on.log), 0.0, on.nranks == MPI.COMM_WORLD.size and bool(well[0])
+    known, look, whole = (
+        PeerState(resources, resources.log),
+        0.0,
+        resources.nranks == MPI.COMM_WORLD.size and bool(well[0]),
+    )
     end = time.monotonic() + _SOME_S
     while not request.Test():
-        on.team.channel.serve()
+        resources.team.channel.serve()
         if time.monotonic() >= look:
             look = time.monotonic() + _LOOK_S
-            if failed := _who_failed(known, on.nranks):
+            if failed := _who_failed(known, resources.nranks):
                 return failed
         if not whole and time.monotonic() >= end:
             return f"not all ranks have come to their end within {_SOME_S:g} s"
         time.sleep(_NAP_S)
-    return "" if well[0] else _who_failed(known, on.nranks) or "a call has failed or has not ended"
+    return "" if well[0] else _who_failed(known, resources.nranks) or "a call has failed or has not ended"
 
 
 def _who_failed(known: Any, nranks: int) -> str:

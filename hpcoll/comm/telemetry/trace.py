@@ -116,13 +116,13 @@ class Trace:
 
     def _write_calls(self, resources: Resources, now: int = 0) -> None:
         """Write the calls of a communicator that have ended, and with the time at its end those that have not."""
-        for lane, on in enumerate(resources.every_message_context()):
-            if on.log.ncalls:
-                self._write_lane(resources, lane, on, now)
+        for lane, message_context in enumerate(resources.every_message_context()):
+            if message_context.log.ncalls:
+                self._write_lane(resources, lane, message_context, now)
 
-    def _write_lane(self, resources: Resources, lane: int, on: MessageContext, now: int) -> None:
-        done, about = self._written(resources, lane, on), dict[str, Any]()
-        first, records = on.log.records(done.last + 1)
+    def _write_lane(self, resources: Resources, lane: int, message_context: MessageContext, now: int) -> None:
+        done, about = self._written(resources, lane, message_context), dict[str, Any]()
+        first, records = message_context.log.records(done.last + 1)
         if len(records):  # at most the last one has not ended
             last = records[-1]
             waits = lane > 0 and last[f.ITS_WAIT_BEGIN] > 0 and not last[f.ITS_WAIT_END]
@@ -137,25 +137,28 @@ class Trace:
         for at in range(0, len(records), _BATCH):
             self._append(about | {"calls": done.number, "first": first + at}, records[at : at + _BATCH])
             about = {}
-        steps, lost = _of_world(resources, on, on.log.take_steps()), on.log.lost_steps - done.lost_steps
+        steps, lost = (
+            _of_world(resources, message_context, message_context.log.take_steps()),
+            message_context.log.lost_steps - done.lost_steps,
+        )
         for at in range(0, len(steps), _BATCH):
             self._append({"steps": done.number, "lost": lost}, steps[at : at + _BATCH])
             done.lost_steps, lost = done.lost_steps + lost, 0
 
-    def _written(self, resources: Resources, lane: int, on: MessageContext) -> _Written:
+    def _written(self, resources: Resources, lane: int, message_context: MessageContext) -> _Written:
         """Return what was written of a message context, which is introduced where it is new."""
-        found = self._contexts.get(on.log)
+        found = self._contexts.get(message_context.log)
         if found is None or found.life != resources.life:
             # by calls before hpcoll has measured its own Python
-            last = found.last if found else on.log.compared if resources.nranks == 1 else 0
+            last = found.last if found else message_context.log.compared if resources.nranks == 1 else 0
             found = _Written(self._ncontexts, resources.life, last, found.lost_steps if found else 0)
-            self._contexts[on.log], self._ncontexts = found, self._ncontexts + 1
+            self._contexts[message_context.log], self._ncontexts = found, self._ncontexts + 1
             graph = resources.caller.graph()
             sources = graph.sources[resources.rank] if graph is not None else ()
             about = {
                 "comm": _title(resources),
                 "lane": lane,
-                "form": resources.form(on.index),
+                "form": resources.form(message_context.index),
                 "at": resources.rank,
                 "size": resources.nranks,
                 "sources": sorted({end[0] for end in sources if end is not None}),
@@ -239,12 +242,12 @@ def _signature(word: int) -> dict[str, Any]:
     }
 
 
-def _of_world(resources: Resources, on: MessageContext, steps: np.ndarray) -> np.ndarray:
+def _of_world(resources: Resources, message_context: MessageContext, steps: np.ndarray) -> np.ndarray:
     """Return steps with peers that are ranks of ``MPI.COMM_WORLD``."""
     if len(steps):
         what, world = steps[:, f.STEP_WHAT], np.array(resources.team.world_ranks)
         local = world.copy()
-        for rank, place in on.local_peers.items():
+        for rank, place in message_context.local_peers.items():
             local[place] = world[rank]
         peer = (what >> f.STEP_PEER_AT) - 1
         named = np.where(what & _STEP_CODE < Code.STAGE, world[peer], local[peer])
