@@ -160,7 +160,7 @@ def _tell_more(event: CallEvent, what: Any, error: BaseException | None = None) 
 
 def _telling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of communicators that tells of its calls."""
-    defaults = {key: one.default for key, one in list(signature(method).parameters.items())[1:]}
+    defaults = {key: parameter.default for key, parameter in list(signature(method).parameters.items())[1:]}
     positions = METHODS[_NAMES[name]].arguments if _NAMES[name] else ()
 
     @wraps(method)
@@ -169,7 +169,7 @@ def _telling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         if _inside.telling or (context is not None and context not in live_contexts):
             return call()
         given = {**defaults, **dict(zip(defaults, arguments, strict=False)), **named}
-        return _run(name, self, tuple(given[one] for one in positions), given.get("tag"), call)
+        return _run(name, self, tuple(given[position] for position in positions), given.get("tag"), call)
 
     return tells
 

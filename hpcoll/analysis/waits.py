@@ -156,14 +156,14 @@ class Stragglers(NamedTuple):
         if self.places:
             places = [
                 [
-                    _short(one.place) or "unknown",
-                    printable(one.region),
-                    str(one.calls),
-                    duration(one.waited_s),
-                    duration(one.moved_s),
-                    "" if one.most_for is None else f"rank {one.most_for}",
+                    _short(place.place) or "unknown",
+                    printable(place.region),
+                    str(place.calls),
+                    duration(place.waited_s),
+                    duration(place.moved_s),
+                    "" if place.most_for is None else f"rank {place.most_for}",
                 ]
-                for one in self.places[:_MOST_ROWS]
+                for place in self.places[:_MOST_ROWS]
             ]
             lines += ["", *table(_PLACES, places, _WIDTH, numbers=range(2, 5))]
         if len(self.places) > _MOST_ROWS:
@@ -195,17 +195,17 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
     """
     if not ranks:
         return Stragglers(None, "no rank has told of its calls", (), (), 0, 0.0)
-    run_s, links = max(one.run_s for one in ranks), links or {}
+    run_s, links = max(rank.run_s for rank in ranks), links or {}
     costs, inherited = _blame(ranks)
-    _, owners, ncalls = _between(ranks, lambda one: one.held_up_by)
+    _, owners, ncalls = _between(ranks, lambda rank: rank.held_up_by)
     last = _joined(
         np.maximum, len(ranks), owners, ncalls
     ).tolist()  # of calls in which only some waited, those of one of them
     why = _reasons(ranks, costs, inherited, run_s, links)
     rows = tuple(_row(ranks[i], last[i], costs[i], inherited[i], run_s, why[i]) for i in range(len(ranks)))
-    error_s = max(one.clock_error_s for one in ranks)
+    error_s = max(rank.clock_error_s for rank in ranks)
     worst = _worst(rows, [cost - error_s * ncalls for cost, ncalls in zip(costs, last, strict=True)], run_s)
-    moved_s = sum(one.moved_s for one in ranks) / len(ranks)
+    moved_s = sum(rank.moved_s for rank in ranks) / len(ranks)
     if worst is not None and max(links.values(), default=0.0) >= VERY_SLOW_LINK and moved_s > costs[worst]:
         worst = None
     if worst is not None:
@@ -218,7 +218,7 @@ def judge(ranks: Sequence[RankWaits], links: Mapping[str, float] | None = None) 
         verdict,
         rows,
         _places(ranks),
-        max(one.calls for one in ranks),
+        max(rank.calls for rank in ranks),
         run_s,
     )
 
@@ -227,14 +227,14 @@ def _blame(ranks: Sequence[RankWaits]) -> tuple[list[float], list[float]]:
     """Return what each rank cost, and what it inherited, in seconds."""
     n = len(ranks)
     (_, late, seconds), (_, passes, held_s) = (
-        _between(ranks, lambda one: one.caused),
-        _between(ranks, lambda one: one.inherited),
+        _between(ranks, lambda rank: rank.caused),
+        _between(ranks, lambda rank: rank.inherited),
     )
     direct = _joined(np.add, n, late, seconds)
     inherited = np.minimum(_joined(np.add, n, passes, held_s), direct)
     passing = np.divide(inherited, direct, out=np.zeros_like(direct), where=direct > 0)
-    waiter, owner, awaited = _between(ranks, lambda one: one.waited_for)
-    awaited /= np.array([max(one.waited_s + one.moved_s, 1e-9) for one in ranks])[waiter]
+    waiter, owner, awaited = _between(ranks, lambda rank: rank.waited_for)
+    awaited /= np.array([max(rank.waited_s + rank.moved_s, 1e-9) for rank in ranks])[waiter]
     moving, kept = inherited, np.zeros_like(direct)
     for _ in range(_CHAIN if moving.any() else 0):
         arrived = _joined(np.maximum, n, owner, moving[waiter] * awaited)
@@ -247,7 +247,7 @@ def _between(
     ranks: Sequence[RankWaits], of: Callable[[RankWaits], Mapping[int, float]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return positions of ranks, positions of others, and what each has of that one: there are few of all pairs."""
-    at = {one.rank: i for i, one in enumerate(ranks)}
+    at = {rank.rank: i for i, rank in enumerate(ranks)}
     # some may be missing
     found = [
         (i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at
@@ -274,20 +274,20 @@ def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -
     return first
 
 
-def _row(one: RankWaits, last: float, cost: float, inherited: float, run_s: float, why: str) -> StragglerRow:
+def _row(rank: RankWaits, last: float, cost: float, inherited: float, run_s: float, why: str) -> StragglerRow:
     return StragglerRow(
-        one.rank,
-        one.host,
-        last / max(one.calls, 1),
+        rank.rank,
+        rank.host,
+        last / max(rank.calls, 1),
         cost,
         cost / run_s if run_s else 0.0,
-        one.waited_s,
-        one.moved_s,
-        one.hidden_s,
-        one.python_s,
-        one.computed_s,
-        one.absent_s,
-        one.taken_s,
+        rank.waited_s,
+        rank.moved_s,
+        rank.hidden_s,
+        rank.python_s,
+        rank.computed_s,
+        rank.absent_s,
+        rank.taken_s,
         inherited,
         why,
     )
@@ -302,7 +302,7 @@ def _reasons(
 ) -> list[str]:
     """Return the cause of each rank's lateness in words; empty where it cost little, or nothing tells."""
     late = [i for i in range(len(ranks)) if costs[i] + inherited[i] >= LEAST_SHARE * run_s > 0]
-    at = {one.rank: i for i, one in enumerate(ranks)}
+    at = {rank.rank: i for i, rank in enumerate(ranks)}
     held = {
         i: at.get(max(ranks[i].waited_for, key=ranks[i].waited_for.__getitem__, default=-1), -1)
         for i in late
@@ -310,7 +310,7 @@ def _reasons(
     }
     circles, ordered = (
         _circles(held),
-        {field: sorted(getattr(one, field) for one in ranks) for field in _CAUSES},
+        {field: sorted(getattr(rank, field) for rank in ranks) for field in _CAUSES},
     )
     found = [""] * len(ranks)
     for i in late:
@@ -342,38 +342,38 @@ def _circles(held: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _median_without(values: Sequence[float], one: float) -> float:
+def _median_without(values: Sequence[float], value: float) -> float:
     """Return the median of sorted values but for one of them; 0 where there is no other."""
-    place, n = bisect_left(values, one), len(values) - 1
+    place, n = bisect_left(values, value), len(values) - 1
     low, high = (values[i + (i >= place)] for i in ((n - 1) // 2, n // 2)) if n else (0.0, 0.0)
     return (low + high) / 2
 
 
-def _why(one: RankWaits, usual: Mapping[str, float], cost: float, links: Mapping[str, float]) -> str:
+def _why(rank: RankWaits, usual: Mapping[str, float], cost: float, links: Mapping[str, float]) -> str:
     """Return the cause of a rank's lateness in words: where most of its time beyond the others' has gone; empty where nothing tells.
 
     Where all ranks wait for cores, who computes longer waits longer for its core, too. What is told then is whether it had more to compute,
     or had a core for less of that time.
     """
-    beyond = {field: getattr(one, field) - usual[field] for field in _CAUSES}
+    beyond = {field: getattr(rank, field) - usual[field] for field in _CAUSES}
     computed, taken = usual["computed_s"], usual["taken_s"]
     if taken > _BUSY * computed and beyond["computed_s"] + beyond["taken_s"] >= max(
         TELLING * cost, beyond["absent_s"]
     ):
-        more = one.computed_s >= _FAR * computed
-        longer = one.taken_s * computed >= _FAR * taken * one.computed_s
+        more = rank.computed_s >= _FAR * computed
+        longer = rank.taken_s * computed >= _FAR * taken * rank.computed_s
         return _UNSURE if more == longer else _CAUSES["computed_s" if more else "taken_s"]
     field = max(beyond, key=lambda name: beyond[name])
     if beyond[field] >= TELLING * cost:
         return _CAUSES[field]
-    slower = links.get(one.host, 0.0)
+    slower = links.get(rank.host, 0.0)
     return f"has a link {slower:.1f} times slower than the median" if slower >= SLOW_LINK else ""
 
 
 def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
     """Return the verdict on the rank that stands out."""
     seconds: dict[str, float] = {}
-    for place in (place for one in ranks for place in one.places):
+    for place in (place for rank in ranks for place in rank.places):
         name = _short(place.place) + (f" ({printable(place.region)})" if place.region and place.place else "")
         seconds[name] = seconds.get(name, 0.0) + place.waited_for.get(row.rank, 0.0)
     most = max(seconds, key=lambda name: seconds[name], default="")
@@ -389,14 +389,14 @@ def _named(row: StragglerRow, ranks: Sequence[RankWaits]) -> str:
 def _unnamed(ranks: Sequence[RankWaits], links: Mapping[str, float], hidden: int | None) -> str:
     """Return the verdict where no rank stands out; ``hidden``: one that would if the clocks were exact."""
     parts = {
-        "waiting for one rank or another": sum(one.waited_s for one in ranks),
-        "moving data": sum(one.moved_s for one in ranks),
-        "hpcoll's own Python": sum(one.python_s for one in ranks),
+        "waiting for one rank or another": sum(rank.waited_s for rank in ranks),
+        "moving data": sum(rank.moved_s for rank in ranks),
+        "hpcoll's own Python": sum(rank.python_s for rank in ranks),
     }
-    inside, run = sum(parts.values()), sum(one.run_s for one in ranks)
+    inside, run = sum(parts.values()), sum(rank.run_s for rank in ranks)
     most = max(parts, key=lambda name: parts[name])
     text = "no calls were compared"
-    if any(one.calls for one in ranks) and inside > 0:
+    if any(rank.calls for rank in ranks) and inside > 0:
         share = f", {_percent(inside / run)} of the run" if run else ""
         text = f"no rank stands out; {_percent(parts[most] / inside)} of the time in collectives{share}, is {most}"
     if hidden is not None:

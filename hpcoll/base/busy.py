@@ -98,9 +98,9 @@ def core_use(before: Sequence[Usage], after: Sequence[Usage], ncores: int) -> Co
         for pair in zip(after, before, strict=True)
     ]
     seconds = max(passed[0].clock, 1e-9)
-    others = (passed[0].used - sum(one.own for one in passed)) / seconds
+    others = (passed[0].used - sum(use.own for use in passed)) / seconds
     waited, stopped = (
-        max(getattr(one, field) for one in passed) / seconds for field in ("waited", "stopped")
+        max(getattr(use, field) for use in passed) / seconds for field in ("waited", "stopped")
     )
     return CoreUse(
         seconds, ncores, len(passed), others if math.isnan(others) else max(0.0, others), waited, stopped
@@ -115,10 +115,10 @@ def crowds(places: Sequence[tuple[str, frozenset[int]]]) -> list[tuple[list[int]
     """
     found: list[tuple[str, list[int], frozenset[int]]] = []
     for rank, (machine, cores) in enumerate(places):
-        shared = [one for one in found if one[0] == machine and one[2] & cores]
-        ranks = sorted([rank, *(other for one in shared for other in one[1])])
-        found = [one for one in found if one not in shared]
-        found.append((machine, ranks, cores.union(*(one[2] for one in shared))))
+        shared = [crowd for crowd in found if crowd[0] == machine and crowd[2] & cores]
+        ranks = sorted([rank, *(other for crowd in shared for other in crowd[1])])
+        found = [crowd for crowd in found if crowd not in shared]
+        found.append((machine, ranks, cores.union(*(crowd[2] for crowd in shared))))
     return sorted((ranks, cores) for _, ranks, cores in found)
 
 
@@ -129,8 +129,8 @@ def ncores_of(cores: frozenset[int], cpus: Path = CPUS) -> int:
 
 def verdict(uses: Iterable[CoreUse]) -> list[str]:
     """Return what is said once of rows that others disturbed, from the core_use of each: a sentence, or nothing where there are none."""
-    disturbed = [one for one in uses if one.disturbed]
-    worst = max(disturbed, key=lambda one: one.others, default=None)
+    disturbed = [use for use in uses if use.disturbed]
+    worst = max(disturbed, key=lambda use: use.others, default=None)
     return (
         [] if worst is None else [f"{MARK} {worst} while this was measured: its times and ratios say little"]
     )

@@ -24,8 +24,8 @@ def trusted() -> list[str]:
     Where hpcoll or Python lies in the working directory, that comes last.
     """
     found = [
-        one
-        for one in sys.path
-        if os.path.isabs(one) and not (os.path.isdir(one) and os.path.samefile(one, os.curdir))
+        folder
+        for folder in sys.path
+        if os.path.isabs(folder) and not (os.path.isdir(folder) and os.path.samefile(folder, os.curdir))
     ]
-    return [*found, *(one for one in _OWN if one not in found)]
+    return [*found, *(folder for folder in _OWN if folder not in found)]

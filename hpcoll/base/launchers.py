@@ -125,10 +125,10 @@ def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int
     >>> local_rank({"SLURM_LOCALID": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}), local_rank({}), local_rank({"SLURM_LOCALID": "x"})
     (1, None, None)
     """
-    for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
-        text = environment.get(one.local_rank, "")
+    for launcher in sorted(LAUNCHERS, key=lambda launcher: launcher.inherited):
+        text = environment.get(launcher.local_rank, "")
         if (text == "0" or is_count(text)) and (
-            nranks is None or environment.get(one.nranks) in (None, str(nranks))
+            nranks is None or environment.get(launcher.nranks) in (None, str(nranks))
         ):
             return int(text)
     return None

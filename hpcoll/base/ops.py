@@ -144,10 +144,10 @@ def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
         yield f"{value.dtype} {value.shape} {value.tobytes().hex()}"
     elif isinstance(value, tuple | list):
         yield f"{type(value).__name__} {len(value)}"
-        for one in value:
-            yield from parts_of(one, depth)
+        for part in value:
+            yield from parts_of(part, depth)
     elif isinstance(value, frozenset | set):
-        yield f"set {sorted(' '.join(parts_of(one, depth)) for one in value)}"
+        yield f"set {sorted(' '.join(parts_of(part, depth)) for part in value)}"
     else:
         named = value if hasattr(value, "__qualname__") else type(value)
         yield f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"

@@ -53,15 +53,15 @@ def is_readable(x: Array) -> bool:
 def pieces(*arrays: Array, most: int) -> Iterator[tuple[Array, ...]]:
     """Yield the elements of arrays of one shape and type in pieces, contiguous and in native byte order; in any order, but in step."""
     views = [in_order(arrays[0])] if len(arrays) == 1 else list(arrays)
-    if all(is_readable(one) and one.flags.c_contiguous for one in views):
-        flat = [one.reshape(-1) for one in views]
+    if all(is_readable(view) and view.flags.c_contiguous for view in views):
+        flat = [view.reshape(-1) for view in views]
         for start in range(0, flat[0].size, most):
             yield tuple(one[start : start + most] for one in flat)
         return
     dtype = views[0].dtype.newbyteorder("=")
-    views = [_bits(one) for one in views]
+    views = [_bits(view) for view in views]
     flags = ["readonly", "contig", "aligned", "nbo"]
-    types = [one.dtype.newbyteorder("=") for one in views]
+    types = [view.dtype.newbyteorder("=") for view in views]
     nditer: Any = np.nditer
     how = ["external_loop", "buffered", "zerosize_ok"]
     with nditer(views, how, [flags] * len(views), types, order="K", buffersize=_PIECE) as iterator:

@@ -80,14 +80,14 @@ class Halo:
         targets = []
         received = []
         sent = []
-        for one in exchanges(shape, widths, corners=block.corners):
-            steps = [one.towards[axis] for axis in block.axes]
+        for exchange in exchanges(shape, widths, corners=block.corners):
+            steps = [exchange.towards[axis] for axis in block.axes]
             if (target := _neighbour(comm, steps, 1)) != MPI.PROC_NULL:
                 targets.append(target)
-                sent.append(one.sent)
+                sent.append(exchange.sent)
             if (source := _neighbour(comm, steps, -1)) != MPI.PROC_NULL:
                 sources.append(source)
-                received.append(one.received)
+                received.append(exchange.received)
         self.nbytes = sum(self.array[part].nbytes for part in sent)
         # of Open MPI, a grid's graph would be a grid, too
         plain = (comm if isinstance(comm, Communicator) else Communicator(comm)).Split()

@@ -190,10 +190,10 @@ def placed(content: bytes, name: str) -> int | None:
     sections = _sections(content)
     places, executable, nbytes = _laid_out(sections)
     references = [
-        (places[one.info] + at, symbol, kind, addend)
-        for one in sections
-        if one.kind == _RELOCATIONS and one.info in places
-        for at, kind, symbol, addend in _entries(content, one, _RELOCATION)
+        (places[section.info] + at, symbol, kind, addend)
+        for section in sections
+        if section.kind == _RELOCATIONS and section.info in places
+        for at, kind, symbol, addend in _entries(content, section, _RELOCATION)
     ]
     if not places or any(kind != _ABSOLUTE for _, _, kind, _ in references):
         return None
@@ -223,14 +223,14 @@ def _laid_out(sections: list[_Section]) -> tuple[dict[int, int], int, int]:
     places: dict[int, int] = {}
     end, executable = 0, 0
     for writable in (0, _WRITABLE):
-        for index, one in enumerate(sections):
+        for index, section in enumerate(sections):
             if (
-                one.flags & (_IN_MEMORY | _WRITABLE) == _IN_MEMORY | writable
-                and one.nbytes
-                and one.kind != _UNWINDING
+                section.flags & (_IN_MEMORY | _WRITABLE) == _IN_MEMORY | writable
+                and section.nbytes
+                and section.kind != _UNWINDING
             ):
-                places[index] = -(-end // one.alignment) * one.alignment
-                end = places[index] + one.nbytes
+                places[index] = -(-end // section.alignment) * section.alignment
+                end = places[index] + section.nbytes
         end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
         executable = executable or end
     return places, executable, end

@@ -125,7 +125,9 @@ def _left_out() -> tuple[_Replacement, ...]:
 def _what_raises(module: Any) -> str:
     """Return functions in place of Numba's runtime that end the process: only code that raises asks for it."""
     needed = [
-        one.name for one in module.functions if one.is_declaration and one.name.startswith(("numba_", "NRT_"))
+        function.name
+        for function in module.functions
+        if function.is_declaration and function.name.startswith(("numba_", "NRT_"))
     ]
     allocates = [name for name in needed if "alloc" in name.lower()]
     assert not allocates, f"compiled code allocates: {allocates}"

@@ -168,8 +168,8 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
         def emit(context, builder, found, arguments):  # type: ignore[no-untyped-def]
             values = _members(builder, arguments[0], len(given))
             columns = [
-                _members(builder, one, nlanes) if many else [one] * nlanes
-                for one, many in zip(values, wide, strict=True)
+                _members(builder, value, nlanes) if many else [value] * nlanes
+                for value, many in zip(values, wide, strict=True)
             ]
             lanes = zip(*columns, strict=True)
             return _tuple(
@@ -177,8 +177,8 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
             )
 
         expected = [
-            types.UniTuple(one, nlanes) if many else one
-            for one, many in zip(signature.args, wide, strict=True)
+            types.UniTuple(arg, nlanes) if many else arg
+            for arg, many in zip(signature.args, wide, strict=True)
         ]
         return types.UniTuple(signature.return_type, nlanes)(
             types.StarArgTuple.from_types(tuple(expected))

@@ -51,7 +51,9 @@ def dims_create(
         )
     fixed = [range(1, nranks + 1) if d == 0 else (d,) for d in asked]
     found = [
-        one for one in _factorizations(nranks, fixed) if all(d <= n for d, n in zip(one, shape, strict=True))
+        factorization
+        for factorization in _factorizations(nranks, fixed)
+        if all(d <= n for d, n in zip(factorization, shape, strict=True))
     ]
     if not found:
         raise ArgumentError(

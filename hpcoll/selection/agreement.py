@@ -46,7 +46,7 @@ def agree(
         if config.tuning is not None and len(known) > 1:
             from hpcoll.selection.measured import measured
 
-            table, levels = measured(comm, config.tuning, [one.host for one in known])
+            table, levels = measured(comm, config.tuning, [process.host for process in known])
             config = config._replace(table=table, levels=levels)
     return config, known
 

@@ -175,17 +175,20 @@ def _cheapest(need: Need) -> Choice:
     if not found:
         raise ArgumentError(f"no algorithm of {need.collective} serves this call on {need.nranks} ranks")
     # of two alike the one that is checked
-    cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))
+    cost, name, segment = min(found, key=lambda candidate: (candidate[0], candidate[1] == NATIVE, candidate))
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
         cost, name, segment = min(
-            (one for one in found if one[0] <= model.ALIKE * cost), key=lambda one: (rounds[one[1]], one)
+            (candidate for candidate in found if candidate[0] <= model.ALIKE * cost),
+            key=lambda candidate: (rounds[candidate[1]], candidate),
         )
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
         alike = (
-            one
-            for one in found
-            if one[0] <= model.ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours
+            candidate
+            for candidate in found
+            if candidate[0] <= model.ALIKE * cost
+            and candidate[1] != NATIVE
+            and find(need.collective, candidate[1]).neighbours
         )
         cost, name, segment = min(alike, default=(cost, name, segment))
     return Choice(

@@ -48,12 +48,22 @@ def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels |
     found, misfit = tuning.fit_levels(document, here)
     if misfit is not None:
         _warn_of(name, misfit)
-    for one in found.values():
-        if one.site != here:
+    for constants in found.values():
+        if constants.site != here:
             text = "tuning file %s: constants of level %s were measured with %d ranks on %s"
-            log.info(text, name, one.level, one.site.nranks, ", ".join(host for host, _ in one.site.hosts))
+            log.info(
+                text,
+                name,
+                constants.level,
+                constants.site.nranks,
+                ", ".join(host for host, _ in constants.site.hosts),
+            )
     guessed = HOSTS if len(here.hosts) > 1 else ONE_HOST
-    return guessed._replace(**{level: one.network for level, one in found.items()}) if found else None
+    return (
+        guessed._replace(**{level: constants.network for level, constants in found.items()})
+        if found
+        else None
+    )
 
 
 def _warn_of(name: str, misfit: tuning.Misfit) -> None:

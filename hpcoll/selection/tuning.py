@@ -111,20 +111,24 @@ def fit_levels(document: Document, site: Site) -> tuple[dict[str, Constants], Mi
     The MPI library must be the same, else there is a misfit. Costs of its messages between ranks of one host say nothing about several
     hosts, and the other way round.
     """
-    alike = [one for one in document.constants if one.site.mpi == site.mpi]
+    alike = [constant for constant in document.constants if constant.site.mpi == site.mpi]
     if document.constants and not alike:
-        return {}, _misfit("mpi", [one.site for one in document.constants], site)
+        return {}, _misfit("mpi", [constant.site for constant in document.constants], site)
     hosts = dict(site.hosts)
 
-    def nearness(one: Constants) -> tuple[bool, bool]:
-        return one.site == site, any(host in hosts for host, _ in one.site.hosts)
+    def nearness(constants: Constants) -> tuple[bool, bool]:
+        return constants.site == site, any(host in hosts for host, _ in constants.site.hosts)
 
-    fitting = [one for one in alike if one.level == NODE or (len(one.site.hosts) > 1) == (len(hosts) > 1)]
-    return {one.level: one for one in sorted(fitting, key=nearness)}, None
+    fitting = [
+        constants
+        for constants in alike
+        if constants.level == NODE or (len(constants.site.hosts) > 1) == (len(hosts) > 1)
+    ]
+    return {constants.level: constants for constants in sorted(fitting, key=nearness)}, None
 
 
 def _misfit(field: str, sites: Iterable[Site], site: Site) -> Misfit:
-    found = list(dict.fromkeys(_text(getattr(one, field)) for one in sites))
+    found = list(dict.fromkeys(_text(getattr(kept, field)) for kept in sites))
     return Misfit(field, *_around_difference(" or ".join(found), _text(getattr(site, field))))
 
 
@@ -157,9 +161,9 @@ def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]
 def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple[Constants, ...]:
     """Merge constants, in order of measurement; of one site and level only the latest remain."""
     merged: dict[tuple[Site, str], Constants] = {}
-    for one in (*old, *new):
-        merged.pop((one.site, one.level), None)
-        merged[one.site, one.level] = one
+    for constant in (*old, *new):
+        merged.pop((constant.site, constant.level), None)
+        merged[constant.site, constant.level] = constant
     return tuple(merged.values())
 
 
@@ -173,8 +177,8 @@ def as_text(document: Document) -> str:
     sections = [_section_text(section) for section in document.sections]
     head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
     lines = [
-        f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | _known(one.network))}"
-        for one in document.constants
+        f"\n  {json.dumps(_site_members(constant.site) | {'level': constant.level} | _known(constant.network))}"
+        for constant in document.constants
     ]
     levels = f',\n "levels": [{",".join(lines)}\n ]' if lines else ""
     return head + ",".join(f"\n{text}" for text in sections) + f"\n ]{levels}\n}}\n"

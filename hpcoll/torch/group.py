@@ -157,20 +157,20 @@ class Group(dist.ProcessGroup):
         if tensors[0].layout != torch.strided:
             here = self._depths.here
             with here.inside:
-                for one in tensors:
-                    add_up(here.comm, one, opts.reduceOp)
+                for tensor in tensors:
+                    add_up(here.comm, tensor, opts.reduceOp)
             return Work("all_reduce", self._limit_s, tensors)
-        every = (operations.allreduce(self._me, one, opts.reduceOp) for one in tensors)
+        every = (operations.allreduce(self._me, tensor, opts.reduceOp) for tensor in tensors)
         return self._run("all_reduce", tensors, opts, *every)
 
     def reduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine tensors at the root."""
-        every = (operations.reduce(self._me, one, opts.reduceOp, opts.rootRank) for one in tensors)
+        every = (operations.reduce(self._me, tensor, opts.reduceOp, opts.rootRank) for tensor in tensors)
         return self._run("reduce", tensors, opts, *every)
 
     def broadcast(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Send the root's tensors to all ranks."""
-        every = (operations.broadcast(self._me, one, opts.rootRank) for one in tensors)
+        every = (operations.broadcast(self._me, tensor, opts.rootRank) for tensor in tensors)
         return self._run("broadcast", tensors, opts, *every)
 
     def allgather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:

@@ -126,7 +126,7 @@ def broadcast(me: Me, tensor: torch.Tensor, root: int) -> TorchOperation:
 def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True) -> TorchOperation:
     """Return an allgather with an output per rank; outputs may differ in size, alike on all ranks."""
     _check_list(me, outputs, given, "all_gather", "output")
-    sizes = [one.numel() for one in outputs]
+    sizes = [output.numel() for output in outputs]
     _check_size(me, sizes[me.rank], given, f"all_gather's output {me.rank}")
     sent = _sent(given)
     if not given.is_cuda:
@@ -186,7 +186,9 @@ def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> T
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = joined(outputs, sent=False, filled=True)
     spec = (array_of(sent), [one.numel() for one in given])
-    return TorchOperation("Ialltoallv", (spec, (array_of(flat), [one.numel() for one in outputs])), store)
+    return TorchOperation(
+        "Ialltoallv", (spec, (array_of(flat), [output.numel() for output in outputs])), store
+    )
 
 
 def alltoall_single(
@@ -209,8 +211,8 @@ def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> TorchOpe
     if me.rank != root:
         return TorchOperation("Igather", (sent, None, root))
     _check_list(me, outputs, given, "gather", "output")
-    for at, one in enumerate(outputs):
-        _check_size(me, one.numel(), given, f"gather's output {at}")
+    for at, output in enumerate(outputs):
+        _check_size(me, output.numel(), given, f"gather's output {at}")
     flat, store = joined(outputs, sent=False, filled=True)
     return TorchOperation("Igather", (sent, array_of(flat), root), store)
 
@@ -255,8 +257,8 @@ def _check_list(me: Me, tensors: Tensors, other: torch.Tensor | None, what: str,
         raise ArgumentError(
             f"rank {me.rank}: {what} needs {me.nranks} {name}s, one per rank, got {len(tensors)}"
         )
-    for one in tensors:
-        _check_types(me, one, tensors[0] if other is None else other, what)
+    for tensor in tensors:
+        _check_types(me, tensor, tensors[0] if other is None else other, what)
 
 
 def _check_types(me: Me, one: torch.Tensor, other: torch.Tensor, what: str) -> None:

@@ -122,22 +122,24 @@ def joined(
     as of `contiguous`.
     """
     if not combined:
-        tensors = [as_moved(one) for one in tensors]
+        tensors = [as_moved(tensor) for tensor in tensors]
     first = tensors[0]
-    total = sum(one.numel() for one in tensors)
+    total = sum(tensor.numel() for tensor in tensors)
     if _adjacent(tensors):
         return first.detach().new_empty(0).set_(
             first.untyped_storage(), first.storage_offset(), (total,)
         ), None
     if not filled:
         flat = _taken(first, total)
-        return torch.cat([one.detach().reshape(-1) for one in tensors], out=flat), partial(_give_back, flat)
+        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=flat), partial(
+            _give_back, flat
+        )
     flat = (
-        torch.cat([one.detach().reshape(-1) for one in tensors])
+        torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         if sent
         else first.new_empty(total, requires_grad=False)
     )
-    return flat, partial(_copy, tensors, flat.split([one.numel() for one in tensors]))
+    return flat, partial(_copy, tensors, flat.split([tensor.numel() for tensor in tensors]))
 
 
 def _taken(like: torch.Tensor, count: int) -> torch.Tensor:
@@ -161,10 +163,10 @@ def spread(
 
     Blocks lie in the tensors' own memory, or in a copy where displacements cannot say it. ``far``: displacements may exceed an int of C.
     """
-    tensors = [as_moved(one) for one in tensors]
-    counts = [one.numel() for one in tensors]
+    tensors = [as_moved(tensor) for tensor in tensors]
+    counts = [tensor.numel() for tensor in tensors]
     itemsize = tensors[0].element_size()
-    addresses = [_address(one) for one in tensors]
+    addresses = [_address(tensor) for tensor in tensors]
     base = min(addresses)
     displs = [(address - base) // itemsize for address in addresses]
     end = max(displs) + max(counts)
@@ -179,10 +181,14 @@ def _adjacent(tensors: Sequence[torch.Tensor]) -> bool:
     """Say whether each begins where the one before it ends."""
     at = tensors[0].data_ptr()
     storage = tensors[0].untyped_storage().data_ptr()
-    for one in tensors:
-        if one.data_ptr() != at or not _lies_as_it_reads(one) or one.untyped_storage().data_ptr() != storage:
+    for tensor in tensors:
+        if (
+            tensor.data_ptr() != at
+            or not _lies_as_it_reads(tensor)
+            or tensor.untyped_storage().data_ptr() != storage
+        ):
             return False
-        at += one.numel() * one.element_size()
+        at += tensor.numel() * tensor.element_size()
     return True
 
 

@@ -71,9 +71,9 @@ class Work(dist.Work):
     @classmethod
     def of_all(cls, what: str, limit_s: float, works: Sequence["Work"]) -> "Work":
         """Return the work of several, for which nobody waits by themselves."""
-        tensors = [one for work in works for one in work._tensors]
-        requests = [one for work in works for one in work._requests]
-        stores = [one for work in works for one in work._stores]
+        tensors = [tensor for work in works for tensor in work._tensors]
+        requests = [request for work in works for request in work._requests]
+        stores = [store for work in works for store in work._stores]
         depths = next((work._depths for work in works if work._depths), None)
         return cls(what, limit_s, tensors, requests, stores, depths)
 
@@ -82,7 +82,9 @@ class Work(dist.Work):
         if self._done or not self._ending.acquire(timeout=limit_s):
             return self._done
         try:
-            if not self._done and all(ended_within(one, limit_s, self._status) for one in self._requests):
+            if not self._done and all(
+                ended_within(request, limit_s, self._status) for request in self._requests
+            ):
                 self._finish()
             elif not self._done and time.monotonic() > self._end:
                 self._fail(self._given_up())
@@ -176,7 +178,7 @@ class Work(dist.Work):
     def get_future(self) -> "torch.futures.Future[Any]":
         """Return the future of its tensors, or its error; callbacks run in threads of hpcoll."""
         if self._future is None:
-            devices = list({one.device for one in self._tensors if one.is_cuda}) or None
+            devices = list({tensor.device for tensor in self._tensors if tensor.is_cuda}) or None
             self._future = (
                 Future(self._depths, 0, devices) if self._depths else torch.futures.Future(devices=devices)
             )
@@ -233,7 +235,7 @@ class _Waiter:
                 works.append(self._added.get())
             while not self._added.empty():
                 works.append(self._added.get())
-            works = [one for one in works if one is None or not one.told_within(_SLICE_S)]
+            works = [work for work in works if work is None or not work.told_within(_SLICE_S)]
 
 
 _waiter = _Waiter()

@@ -226,7 +226,9 @@ class ParameterServer:
     def _pull(self, into: Mapping[str, Any] | None, *, promise: bool) -> dict[str, Any]:
         client = self._client_for("pull")
         given = (
-            into if into is not None else {one.name: np.empty(one.shape, one.dtype) for one in self._layouts}
+            into
+            if into is not None
+            else {layout.name: np.empty(layout.shape, layout.dtype) for layout in self._layouts}
         )
         arrays, store = writable(given, self.rank)
         check_like(arrays, self._layouts, "array to pull to", self.rank)

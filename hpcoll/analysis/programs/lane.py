@@ -85,7 +85,7 @@ class Lane:
     def read(self, run: Chunk) -> Chunk:
         """Return the new place of a run of chunks."""
         cells = [self.places.get(cell, cell) for cell in cells_of(run)]
-        if any(one != (cells[0][0], cells[0][1] + i) for i, one in enumerate(cells)):
+        if any(cell != (cells[0][0], cells[0][1] + i) for i, cell in enumerate(cells)):
             raise self.error(f"{run} holds chunks of different sizes in turn")
         return Chunk(*cells[0], run.n)
 

@@ -107,14 +107,15 @@ def _draw_earlier(arguments: argparse.Namespace) -> int:
     runs = [read_run(path) for path in arguments.sources]
     if arguments.algorithms not in (None, "all"):
         names = {NATIVE, *arguments.algorithms.split(",")}
-        known = {one.algorithm for run in runs for one in run.results}
+        known = {result.algorithm for run in runs for result in run.results}
         unknown = names - {NATIVE} - known
         if unknown:
             raise ArgumentError(
                 f"algorithms of the results given with --from must be {one_of(sorted(known), min(unknown))}"
             )
         runs = [
-            run._replace(results=tuple(one for one in run.results if one.algorithm in names)) for run in runs
+            run._replace(results=tuple(result for result in run.results if result.algorithm in names))
+            for run in runs
         ]
     wrong = [run.name for run in runs if arguments.collective not in (None, run.facts[0])]
     if wrong:

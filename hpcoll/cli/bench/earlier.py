@@ -68,7 +68,7 @@ def run_of(document: Any, name: str) -> Run:
         facts, results = tuple(_facts(document)), tuple(_results(document))
     except ArgumentError as error:
         raise ArgumentError(f"{name} is not a result of hpcoll bench --format json: {error}") from None
-    if not all(one.size for one in results):
+    if not all(result.size for result in results):
         raise ArgumentError(f"{name} has messages without bytes ({facts[0]}): nothing to plot against")
     return Run(name, facts, results)
 
@@ -127,16 +127,16 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     """Draw runs: the facts that they have in common make the title, those in which they differ the legend."""
     common = [fact for fact in runs[0].facts if all(fact in run.facts for run in runs)]
     labels = [", ".join(fact for fact in run.facts if fact not in common) for run in runs]
-    results = [one for run in runs for one in run.results]
+    results = [result for run in runs for result in run.results]
     legend: dict[str, dict[str, Any]] = {}
-    if any(one.disturbed for one in results):
+    if any(result.disturbed for result in results):
         legend["disturbed: other programs used the cores"] = plot.CROSS
     for run, label, marker in zip(runs, labels, cycle(_MARKERS)) if len(runs) > 1 else ():
         text = label if labels.count(label) == 1 else f"{label} {run.name}".strip()
         legend[text] = {"linestyle": "none", "marker": marker}
-    if len({one.side for one in results}) > 1:
+    if len({result.side for result in results}) > 1:
         legend |= {side.replace("_", " "): {"linewidth": width} for side, width in WIDTHS.items()}
-    second = HIDDEN if all(HIDDEN in one.values for one in results) else BANDWIDTH
+    second = HIDDEN if all(HIDDEN in result.values for result in results) else BANDWIDTH
     panels = [
         Panel("message size", _LABELS[kind], list(curves(runs, kind)), logarithmic=kind == TIME)
         for kind in (TIME, second)
@@ -148,8 +148,8 @@ def curves(runs: Sequence[Run], kind: str) -> Iterator[Curve]:
     """Return the curves of a quantity."""
     best = fastest(runs)
     for run, marker in zip(runs, cycle(_MARKERS)):
-        for name, side in dict.fromkeys((one.algorithm, one.side) for one in run.results):
-            mine = [one for one in run.results if (one.algorithm, one.side) == (name, side)]
+        for name, side in dict.fromkeys((result.algorithm, result.side) for result in run.results):
+            mine = [result for result in run.results if (result.algorithm, result.side) == (name, side)]
             values = [one.values[kind] for one in mine]
             if kind == HIDDEN:
                 values = [min(max(100 * share, _HIDDEN_RANGE[0]), _HIDDEN_RANGE[1]) for share in values]
@@ -163,14 +163,16 @@ def curves(runs: Sequence[Run], kind: str) -> Iterator[Curve]:
 
 def fastest(runs: Sequence[Run]) -> set[str]:
     """Return ``native``, ``auto`` and the algorithms that are the fastest at some size out of place; all names when they are few."""
-    names = {one.algorithm for run in runs for one in run.results}
+    names = {result.algorithm for run in runs for result in run.results}
     if len(names) <= _FEW:
         return names
     best = {NATIVE, AUTO}
     for run in runs:
         first: dict[int, tuple[float, str]] = {}
-        for one in run.results:
-            if one.side == OUT_OF_PLACE:
-                first[one.size] = min(first.get(one.size, (1e16, "")), (one.values[TIME], one.algorithm))
+        for result in run.results:
+            if result.side == OUT_OF_PLACE:
+                first[result.size] = min(
+                    first.get(result.size, (1e16, "")), (result.values[TIME], result.algorithm)
+                )
         best |= {name for _, name in first.values()}
     return best

@@ -116,19 +116,21 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
     wrong = np.zeros(len(candidates), np.int64)
     if request.check:
         wrong[:] = _check(case, candidates)
-    for one in candidates:
-        cases.fill(case, one.buffers)
-        cases.calm(one.buffers)
-    times = measure(world, [call for one in candidates for call in one.timed], case.nbytes, request.pace)
+    for candidate in candidates:
+        cases.fill(case, candidate.buffers)
+        cases.calm(candidate.buffers)
+    times = measure(
+        world, [call for candidate in candidates for call in candidate.timed], case.nbytes, request.pace
+    )
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
         world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
     found = _sides(case, candidates, times, wrong if request.check else None)
     if request.traffic:
-        calls = {one.key: one.made.call for one in candidates}
+        calls = {candidate.key: candidate.made.call for candidate in candidates}
         found = with_traffic(request, world, case.nbytes, setting.contenders.rows, found, calls)
-    for one in candidates:
-        one.made.free()
+    for candidate in candidates:
+        candidate.made.free()
     what = (
         type_name(case.dtype),
         case.op.name if case.op else "none",
@@ -154,8 +156,8 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
     gpu, arrays = setting.contenders.gpu, setting.contenders.arrays
     make = partial(cases.make_device_buffers, gpu=gpu) if gpu else cases.make_buffers
     buffers = {
-        (one, side): make(case, side, memory=arrays.get((one, side), ()))
-        for one in memories
+        (memory, side): make(case, side, memory=arrays.get((memory, side), ()))
+        for memory in memories
         for side in case.sides
     }
     candidates: list[_Candidate] = []
@@ -184,13 +186,13 @@ def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> l
     """Return the candidates with work beside them that takes about as long as each of them."""
     world, pace = setting.world, replace(setting.request.pace, rounds=_CALIBRATION)
     alone = np.median(
-        measure(world, [one.made.call for one in candidates], case.nbytes, pace).seconds, axis=1
+        measure(world, [candidate.made.call for candidate in candidates], case.nbytes, pace).seconds, axis=1
     )
     unit = np.median(measure(world, [work(_UNIT)], case.nbytes, pace).seconds) / _UNIT
     works = [work(max(1, round(seconds / unit))) for seconds in alone]
     return [
-        one._replace(timed=(one.made.call, beside, overlapped(one.made.start, beside)))
-        for one, beside in zip(candidates, works)
+        candidate._replace(timed=(candidate.made.call, beside, overlapped(candidate.made.start, beside)))
+        for candidate, beside in zip(candidates, works)
     ]
 
 
@@ -206,10 +208,10 @@ def _ledger(contender: Contender) -> list[LedgerRow]:
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     """Count wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
     found = []
-    for one in candidates:
-        cases.fill(case, one.buffers)
-        (one.timed[-1] if len(one.timed) > 1 else one.made.call)()
-        found.append(cases.wrong_elements(case, one.buffers))
+    for candidate in candidates:
+        cases.fill(case, candidate.buffers)
+        (candidate.timed[-1] if len(candidate.timed) > 1 else candidate.made.call)()
+        found.append(cases.wrong_elements(case, candidate.buffers))
     return found
 
 
@@ -219,15 +221,22 @@ def _sides(
     """Return results by algorithm and side."""
     width = len(candidates[0].timed)
     native = {
-        one.key[1]: times.seconds[i * width] for i, one in enumerate(candidates) if one.key[0] == NATIVE
+        candidate.key[1]: times.seconds[i * width]
+        for i, candidate in enumerate(candidates)
+        if candidate.key[0] == NATIVE
     }
     factor = bus_factor(case.collective, case.nranks)
     found = {}
-    for i, one in enumerate(candidates):
+    for i, candidate in enumerate(candidates):
         mine = times.seconds[i * width : (i + 1) * width]
         nwrong = None if wrong is None else int(wrong[i])
         side = summarise(
-            mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.key[1]), batch=times.batch
+            mine[0],
+            case.nbytes,
+            factor,
+            nwrong=nwrong,
+            native=native.get(candidate.key[1]),
+            batch=times.batch,
         )
         if times.by_rank is not None:
             rounds_us = [np.round(1e6 * of, 3).tolist() for of in (mine[0], times.by_rank[:, i * width])]
@@ -235,7 +244,7 @@ def _sides(
         if width > 1:
             work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
             side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
-        found[one.key] = side
+        found[candidate.key] = side
     return found
 
 
@@ -248,7 +257,7 @@ def with_traffic(
     calls: Mapping[tuple[str, str], Callable[[], object]],
 ) -> Sides:
     """Return the results of calls of ``nbytes`` with the bytes that they move; makes each call twice more; collective."""
-    rows, moved = {one.name: one for one in contenders}, np.full(len(calls), -1, np.int64)
+    rows, moved = {contender.name: contender for contender in contenders}, np.full(len(calls), -1, np.int64)
     for i, ((name, _), call) in enumerate(calls.items()):
         for _ in range(2):  # the second one is found by the call cache, which tells what ran
             call()

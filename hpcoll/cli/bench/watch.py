@@ -47,7 +47,7 @@ class Watch:
         """Return the use, since the last look but for `LEAST_S` at least, of the cores that others disturbed most; equal on all ranks."""
         now = self._world.allgather(usage(self._cores))
         since = next(
-            (one for one in reversed(self._samples) if now[0].clock - one[0].clock >= LEAST_S),
+            (sample for sample in reversed(self._samples) if now[0].clock - sample[0].clock >= LEAST_S),
             self._samples[0],
         )
         self._samples = [*self._samples[self._samples.index(since) :], now]

@@ -37,23 +37,23 @@ def report(results: Sequence[TorchResult], nranks: int, version: str, notes: Seq
     header = ["operation", "size", *times, *(f"ratio {mode}" for mode in MODES), ""]
     rows = [
         [
-            one.operation,
-            format_nbytes(one.size),
-            *(f"{one.us[backend, mode]:.1f}" for mode in MODES for backend in (HPCOLL, GLOO)),
-            *(f"{one.ratio(mode):.2f}" for mode in MODES),
-            MARK if one.beside is not None and one.beside.disturbed else "",
+            result.operation,
+            format_nbytes(result.size),
+            *(f"{result.us[backend, mode]:.1f}" for mode in MODES for backend in (HPCOLL, GLOO)),
+            *(f"{result.ratio(mode):.2f}" for mode in MODES),
+            MARK if result.beside is not None and result.beside.disturbed else "",
         ]
-        for one in results
+        for result in results
     ]
-    for name in dict.fromkeys(one.operation for one in results):
-        rows.append(_mean(name, [one for one in results if one.operation == name]))
+    for name in dict.fromkeys(result.operation for result in results):
+        rows.append(_mean(name, [result for result in results if result.operation == name]))
     rows.append(_mean("all", results))
-    wrong = sum(one.nwrong for one in results)
+    wrong = sum(result.nwrong for result in results)
     return [
         *(f"# {text}" for text in (f"torch {version}, {counted(nranks, 'rank')}", *_METHOD, *notes)),
         *table(header, rows, _WIDTH, numbers=range(1, len(header))),
         f"# least ratio: {', '.join(_least(results, mode) for mode in MODES)}; wrong elements: {wrong}",
-        *(f"# {text}" for text in verdict(one.beside for one in results if one.beside is not None)),
+        *(f"# {text}" for text in verdict(result.beside for result in results if result.beside is not None)),
     ]
 
 
@@ -62,7 +62,7 @@ def _mean(name: str, results: Sequence[TorchResult]) -> list[str]:
         name,
         "mean",
         *[""] * 4,
-        *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES),
+        *(f"{geometric_mean(result.ratio(mode) for result in results):.2f}" for mode in MODES),
         "",
     ]
 

@@ -106,7 +106,7 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
         dist.destroy_process_group()
     if world.rank == 0:
         print("\n".join(report(results, world.size, torch.__version__, watch.notes)))
-    return 1 if any(one.nwrong for one in results) else 0
+    return 1 if any(result.nwrong for result in results) else 0
 
 
 def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MPI.Intracomm) -> TorchResult:

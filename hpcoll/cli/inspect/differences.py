@@ -93,12 +93,12 @@ def _absent(
             continue
         begun = min(by_rank[rank].begun for rank in inside)
         absent = [
-            one
-            for one in members
-            if (last[one.rank] < seq if one.rank in last else _never(one, communicator.id, begun))
+            member
+            for member in members
+            if (last[member.rank] < seq if member.rank in last else _never(member, communicator.id, begun))
         ]
         if absent:
-            yield _not_begun(flight, communicator, by_rank, sorted(absent, key=lambda one: one.rank))
+            yield _not_begun(flight, communicator, by_rank, sorted(absent, key=lambda member: member.rank))
             return
 
 

@@ -176,7 +176,9 @@ def _spread(calls: dict[int, RecordedCall]) -> float:
 def who_waits(flight: Flight, earlier: Iterable[FlightFinding]) -> Iterator[FlightFinding]:
     """Yield the roots, circles, and ranks without a record; a circle in a call that differs by an earlier finding is no news."""
     graph = graph_of(flight)
-    explained = {(one.communicator, one.lane, one.seq) for one in earlier if one.kind == DIFFERS}
+    explained = {
+        (finding.communicator, finding.lane, finding.seq) for finding in earlier if finding.kind == DIFFERS
+    }
     if graph.waits:
         yield _chains(flight, graph)
     for circle in graph.circles():

@@ -145,12 +145,12 @@ def doing(job: Job, number: int, call: tuple[str, str, int] | None = None) -> st
         return f"is {rank.state}"
     if not rank.has_page:
         return "shows nothing of itself"
-    failed = [one for one in rank.failed if call is None or one.call[0] == call[0]]
-    raised = [f"has raised {one.failed}" + (f" in {one.what}" if one.what else "") for one in failed[-1:]]
-    waits = [wait for one in job.ranks.values() for wait in one.waits if number in wait.sees]
+    failed = [wait for wait in rank.failed if call is None or wait.call[0] == call[0]]
+    raised = [f"has raised {wait.failed}" + (f" in {wait.what}" if wait.what else "") for wait in failed[-1:]]
+    waits = [wait for peer in job.ranks.values() for wait in peer.waits if number in wait.sees]
     last = max(
-        [one for one in waits if one.call == call] or waits,
-        key=lambda one: one.sees[number].since,
+        [wait for wait in waits if wait.call == call] or waits,
+        key=lambda wait: wait.sees[number].since,
         default=None,
     )
     return (

@@ -96,12 +96,12 @@ def look(proc: Path = PROC) -> Found:
 def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
     """Return a rank from its page; ValueError where that is no notice, or has numbers that no rank or process can have."""
     if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(
-        0 <= one <= MAX_RANKS for pair in who.peers.items() for one in pair
+        0 <= number <= MAX_RANKS for pair in who.peers.items() for number in pair
     ):
         raise ValueError(f"ranks and processes up to {MAX_RANKS} were expected")
     try:
         waits, failed = (
-            tuple(_wait(who.rank, one) for one in notice.get(name, ())) for name in ("waits", "failed")
+            tuple(_wait(who.rank, wait) for wait in notice.get(name, ())) for name in ("waits", "failed")
         )
         left = printable(str(notice.get("left", "")))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -109,26 +109,26 @@ def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
     return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
 
 
-def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
+def _wait(rank: int, notice: Mapping[str, Any]) -> LiveWait:
     what, comm, number = (
-        printable(str(one["what"])),
-        printable(str(one.get("on", ""))),
-        _number(one["number"]),
+        printable(str(notice["what"])),
+        printable(str(notice.get("on", ""))),
+        _number(notice["number"]),
     )
     return LiveWait(
         rank,
-        (str(one["key"]), str(_number(one["lane"])), number),
-        tuple(map(_number, one.get("for", ()))),
+        (str(notice["key"]), str(_number(notice["lane"])), number),
+        tuple(map(_number, notice.get("for", ()))),
         f"{what or 'a call'} on {comm or 'a communicator'}",
-        printable(str(one["step"])),
-        seconds(one["since"]),
+        printable(str(notice["step"])),
+        seconds(notice["since"]),
         what,
         comm,
         {
             _number(peer): Seen(seconds(last), printable(str(text)))
-            for peer, (last, text) in one.get("sees", {}).items()
+            for peer, (last, text) in notice.get("sees", {}).items()
         },
-        printable(str(one.get("kind", ""))),
+        printable(str(notice.get("kind", ""))),
     )
 
 
@@ -147,12 +147,12 @@ def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
     """
     groups: list[list[Rank]] = []
     for rank in sorted(ranks, key=lambda one: (one.who.started, one.pid)):
-        free = [group for group in groups if all(one.who.rank != rank.who.rank for one in group)]
-        related = [group for group in free if any(_related(rank, one) for one in group)]
+        free = [group for group in groups if all(member.who.rank != rank.who.rank for member in group)]
+        related = [group for group in free if any(_related(rank, member) for member in group)]
         groups = [group for group in groups if group not in related]
-        groups.append([one for group in related for one in group] + [rank])
-    for group in sorted(groups, key=lambda group: min(one.who.started for one in group)):
-        found = {one.who.rank: one for one in _unseen(group)} | {one.who.rank: one for one in group}
+        groups.append([member for group in related for member in group] + [rank])
+    for group in sorted(groups, key=lambda group: min(member.who.started for member in group)):
+        found = {one.who.rank: one for one in _unseen(group)} | {member.who.rank: member for member in group}
         yield Job(dict(sorted(found.items())))
 
 
@@ -170,14 +170,16 @@ def _related(one: Rank, other: Rank) -> bool:
 
 def _unseen(group: list[Rank]) -> Iterator[Rank]:
     """Yield ranks that others name and whose page is not seen: they have ended, or may not be looked into."""
-    known = {one.who.rank for one in group}
-    for one in group:
-        for rank, pid in one.who.peers.items():
-            if rank not in known and one.pid == one.who.pid:  # else numbers of processes are a container's
+    known = {member.who.rank for member in group}
+    for member in group:
+        for rank, pid in member.who.peers.items():
+            if (
+                rank not in known and member.pid == member.who.pid
+            ):  # else numbers of processes are a container's
                 known.add(rank)
                 who, gone = (
-                    replace(one.who, pid=pid, rank=rank, peers={}),
-                    _begun(pid) > one.who.started + _LATER_S,
+                    replace(member.who, pid=pid, rank=rank, peers={}),
+                    _begun(pid) > member.who.started + _LATER_S,
                 )
                 yield Rank(
                     pid, who, GONE if gone else state_of(pid), None if gone else cpu_s(pid), has_page=False

@@ -32,7 +32,7 @@ class Change(NamedTuple):
 def changes(then: Mapping[Key, OperationTimes], now: Mapping[Key, OperationTimes]) -> list[Change]:
     """Return all operations, those that changed most first."""
     found = [Change(key, then.get(key, _NONE), now.get(key, _NONE)) for key in dict.fromkeys([*now, *then])]
-    return sorted(found, key=lambda one: -abs(one.waited_s) - abs(one.moved_s))
+    return sorted(found, key=lambda change: -abs(change.waited_s) - abs(change.moved_s))
 
 
 def rows(found: Sequence[Change]) -> list[list[str]]:

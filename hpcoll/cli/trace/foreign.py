@@ -59,7 +59,9 @@ def slices(file: str) -> Iterator[ForeignSlice]:
 
 def _names(events: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield those events that may be names."""
-    return (one for one in events if isinstance(one, dict) and isinstance(one.get("args") or {}, dict))
+    return (
+        event for event in events if isinstance(event, dict) and isinstance(event.get("args") or {}, dict)
+    )
 
 
 def _place(event: dict[str, Any]) -> tuple[str, str]:

@@ -61,8 +61,13 @@ def _spent_elsewhere(trace: RunTrace) -> np.ndarray:
 def _whole_calls(trace: RunTrace) -> Iterator[tuple[np.ndarray, list[Context]]]:
     """Yield the calls that all ranks of a message context have made: records, a row for each call, and the contexts of the ranks."""
     numbers: dict[tuple[str, int, int], int] = {}
-    group = [numbers.setdefault((one.comm, one.lane, one.size), len(numbers)) for one in trace.contexts]
-    size, at = (np.array([getattr(one, name) for one in trace.contexts], np.int64) for name in ("size", "at"))
+    group = [
+        numbers.setdefault((context.comm, context.lane, context.size), len(numbers))
+        for context in trace.contexts
+    ]
+    size, at = (
+        np.array([getattr(context, name) for context in trace.contexts], np.int64) for name in ("size", "at")
+    )
     records = np.flatnonzero(~trace.service)
     family, ranks = np.array(group, np.int64)[trace.context[records]], at[trace.context[records]]
     order = np.lexsort((ranks, trace.call_number[records], family))
@@ -89,8 +94,8 @@ def _compare(
     ticks = np.minimum(begins - begins.min(axis=0) >> w.TICK_SHIFT, _MOST_TICKS)
     words = np.minimum(spent[calls] >> w.SPENT_SHIFT, _MOST_SPENT) << w.TICK_BITS | ticks
     arrivals, bases = words.ctypes.data + 8 * n * np.arange(nranks), np.zeros(nranks, np.int64)
-    nearest = np.array([rank for one in contexts for rank in one.sources], np.int64)
-    sources = np.cumsum([0, *(len(one.sources) for one in contexts)])
+    nearest = np.array([rank for context in contexts for rank in context.sources], np.int64)
+    sources = np.cumsum([0, *(len(context.sources) for context in contexts)])
     result = np.zeros((nranks, n, w.FOUND_NFIELDS), np.int64)
     table = np.zeros(w.NFIELDS, np.int64)
     table[w.NCALLS], table[w.END], table[w.NRANKS] = n, nranks, nranks
@@ -108,7 +113,7 @@ def _compare(
     compare(table.ctypes.data)
     hosts = trace.host_of()
     numbers = {name: number for number, name in enumerate(dict.fromkeys(hosts.values()))}
-    world = np.array([one.rank for one in contexts])
+    world = np.array([context.rank for context in contexts])
     host = np.array([numbers[hosts[rank]] for rank in world.tolist()])
     error = 1000 * np.array([trace.clock_error_us(rank) for rank in world.tolist()])
     owner = result[:, :, w.OWNER]

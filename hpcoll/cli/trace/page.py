@@ -157,7 +157,7 @@ def _tracks(trace: RunTrace) -> tuple[list[tuple[str, int, int, int]], np.ndarra
     bounds = np.flatnonzero(np.diff(whole, prepend=-1, append=-1))
     names = list(_HEIGHTS)
     slices = [(order[low], int(low), int(high)) for low, high in pairwise(bounds)]
-    return [(names[sorts[one]], int(trace.row[one]), low, high) for one, low, high in slices], order
+    return [(names[sorts[first]], int(trace.row[first]), low, high) for first, low, high in slices], order
 
 
 def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
@@ -167,13 +167,13 @@ def _stack(trace: RunTrace, slices: np.ndarray, depth: np.ndarray) -> None:
     if (start[1:] >= end[:-1]).all():
         return
     ends: list[float] = []
-    for one, begin, until in zip(slices.tolist(), start.tolist(), end.tolist()):
+    for index, begin, until in zip(slices.tolist(), start.tolist(), end.tolist()):
         at = next((i for i, last in enumerate(ends) if last <= begin), len(ends))
         if at == len(ends) and at < _DEEPEST:
             ends.append(until)
         at = min(at, _DEEPEST - 1)
         ends[at] = max(ends[at], until)
-        depth[one] = at
+        depth[index] = at
 
 
 def _columns(trace: RunTrace, waits: SliceWaits, order: np.ndarray) -> tuple[list[tuple[str, str]], str]:
@@ -222,12 +222,12 @@ def _since(times: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
     """Return ranks, and how long each waited for each, by their positions."""
-    names = sorted({one.rank for one in ranks} | {owner for one in ranks for owner in one.waited_for})
+    names = sorted({rank.rank for rank in ranks} | {owner for rank in ranks for owner in rank.waited_for})
     at = {rank: i for i, rank in enumerate(names)}
     waited = [
-        (at[one.rank], at[owner], round(seconds, 9))
-        for one in ranks
-        for owner, seconds in one.waited_for.items()
+        (at[rank.rank], at[owner], round(seconds, 9))
+        for rank in ranks
+        for owner, seconds in rank.waited_for.items()
     ]
     return {"ranks": names, "heat": waited}
 

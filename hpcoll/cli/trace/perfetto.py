@@ -40,7 +40,9 @@ def _events(trace: RunTrace, waits: SliceWaits) -> Iterator[Event]:
     turn = _turns(trace)
     args = [_arguments(kind) for kind in trace.kinds]
     columns = (trace.row, trace.category, trace.kind, trace.number, trace.start, trace.length, turn)
-    for row, category, kind, number, start, length, from_turn in zip(*(one.tolist() for one in columns)):
+    for row, category, kind, number, start, length, from_turn in zip(
+        *(column.tolist() for column in columns)
+    ):
         name, told = trace.kinds[kind].name, args[kind] | ({"call": number} if number >= 0 else {})
         if category == STEP:
             told = {"kind" if key == "type" else key: value for key, value in told.items()}
@@ -61,12 +63,12 @@ def _slice(category: str, name: str, place: Event, start: float, end: float, arg
 
 def _places(trace: RunTrace) -> list[Event]:
     """Return where each row is: a host is a process, a row one of its threads, with that of its steps below it."""
-    lanes = 1 + max((one.lane for one in trace.rows), default=0)
-    most = 1 + max((one.rank for one in trace.rows), default=0)
+    lanes = 1 + max((row.lane for row in trace.rows), default=0)
+    most = 1 + max((row.rank for row in trace.rows), default=0)
     found = []
-    for at, one in enumerate(trace.rows):
-        number = one.rank * lanes + one.lane if one.rank >= 0 else most * lanes + at
-        found.append({"pid": one.host, "tid": 2 * number})
+    for at, row in enumerate(trace.rows):
+        number = row.rank * lanes + row.lane if row.rank >= 0 else most * lanes + at
+        found.append({"pid": row.host, "tid": 2 * number})
     return found
 
 
@@ -134,7 +136,7 @@ def _waits(trace: RunTrace, waits: SliceWaits, places: list[Event]) -> Iterator[
 
 def _counters(trace: RunTrace, places: list[Event]) -> Iterator[Event]:
     """Yield the bytes of calls so far, and the calls in flight, of each rank."""
-    nbytes = np.array([max(one.nbytes, 0) for one in trace.kinds], np.int64)[trace.kind]
+    nbytes = np.array([max(kind.nbytes, 0) for kind in trace.kinds], np.int64)[trace.kind]
     ends = trace.start + trace.length
     is_call = (trace.category == CALL) | (trace.category == SERVICE)
     order = np.flatnonzero(is_call)

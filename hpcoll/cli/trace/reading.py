@@ -262,32 +262,44 @@ class _TraceReader:
             for rank, process in sorted(self._processes.items())
         }
         lanes = _Numbers()
-        lane = [1 + lanes[one.comm, one.lane] if one.lane else 0 for one in self._contexts]
+        lane = [
+            1 + lanes[message_context.comm, message_context.lane] if message_context.lane else 0
+            for message_context in self._contexts
+        ]
         main = {rank: rows[TraceRow(host[rank], rank, 0, f"rank {rank}")] for rank in sorted(host)}
         row = np.array(
             [
-                rows[TraceRow(host[one.rank], one.rank, at, f"rank {one.rank} {one.form} {at}")]
+                rows[
+                    TraceRow(
+                        host[message_context.rank],
+                        message_context.rank,
+                        at,
+                        f"rank {message_context.rank} {message_context.form} {at}",
+                    )
+                ]
                 if at
-                else main[one.rank]
-                for one, at in zip(self._contexts, lane)
+                else main[message_context.rank]
+                for message_context, at in zip(self._contexts, lane)
             ],
             np.int64,
         )
         records, context, number = self._records["calls"].columns()
         kind, waits, service = self._call_kinds(records, context, kinds)
-        main_row = np.array([main[one.rank] for one in self._contexts], np.int64)[context]
+        main_row = np.array([main[message_context.rank] for message_context in self._contexts], np.int64)[
+            context
+        ]
         waiting = np.flatnonzero((records[:, f.ITS_WAIT_BEGIN] > 0) & (np.array(lane, np.int64)[context] > 0))
         steps, step_context, _ = (
             self._records["steps"] if last >= STEP else _Records(*_FORMS["steps"])
         ).columns()
         regions, owner, _ = self._records["left"].columns()
         others = [
-            (rows[TraceRow(hosts[one.host], -1, -1, one.row)], kinds[CallKind(one.name)])
-            for one in self.foreign
+            (rows[TraceRow(hosts[event.host], -1, -1, event.row)], kinds[CallKind(event.name)])
+            for event in self.foreign
         ]
         other_row, other_kind = np.array(others, np.int64).reshape(-1, 2).T
-        starts = np.array([one.start for one in self.foreign])
-        ends = starts + [one.length for one in self.foreign]
+        starts = np.array([event.start for event in self.foreign])
+        ends = starts + [event.length for event in self.foreign]
         left = np.array([main[rank] for rank in owner.tolist()], np.int64)
         region_kind, step_kind = self._region_kinds(regions, owner, kinds), self._step_kinds(steps, kinds)
         begin, end = records[:, f.ITS_BEGIN], records[:, f.ITS_END]
@@ -317,14 +329,14 @@ class _TraceReader:
             (other_row, OTHER, other_kind, -1, -1, 1000 * starts, 1000 * ends),
         ]
         columns = [
-            np.concatenate([np.broadcast_to(one, len(part[0])) for one, part in zip(column, parts)])
+            np.concatenate([np.broadcast_to(values, len(part[0])) for values, part in zip(column, parts)])
             for column in zip(*parts)
         ]
         start = columns[5] / 1000
         length = np.maximum(columns[6] / 1000 - start, 0.0)
         chosen = np.flatnonzero(columns[1] <= last)
         found = [column[chosen] for column in (*columns[:5], start, length)]
-        places = np.array([(one.rank, one.lane) for one in rows], np.int64).reshape(-1, 2)[found[0]]
+        places = np.array([(place.rank, place.lane) for place in rows], np.int64).reshape(-1, 2)[found[0]]
         said = [process.about.get("ranks", 0) for process in self._processes.values()]
         return RunTrace(
             list(rows),
@@ -360,12 +372,12 @@ class _TraceReader:
         found = []
         firsts, which = _alike(context, records[:, 0], records[:, 1], records[:, f.ITS_NAMES])
         for at in firsts.tolist():
-            one, (word, count) = self._contexts[context[at]], records[at, :2].tolist()
-            process, names = self._processes[one.rank], int(records[at, f.ITS_NAMES])
+            message_context, (word, count) = self._contexts[context[at]], records[at, :2].tolist()
+            process, names = self._processes[message_context.rank], int(records[at, f.ITS_NAMES])
             signature = process.signatures.get(word, Signature())
             kind = CallKind(
-                f"I{signature.name.lower()}" if one.form == "in flight" else signature.name,
-                "" if signature.service else one.comm,
+                f"I{signature.name.lower()}" if message_context.form == "in flight" else signature.name,
+                "" if signature.service else message_context.comm,
                 count * signature.nbytes if signature.nbytes >= 0 and 0 <= count < _MOST_COUNT else -1,
                 count // signature.per_element if signature.per_element and count >= 0 else -1,
                 signature.type,
@@ -374,9 +386,9 @@ class _TraceReader:
                 signature.algorithm,
                 process.places.get(names >> f.PLACE_AT, ""),
                 process.regions.get(names & f.REGION_BITS, ""),
-                one.lane,
+                message_context.lane,
             )
-            waiting = kinds[kind._replace(name=f"Wait {kind.name}")] if one.lane else -1
+            waiting = kinds[kind._replace(name=f"Wait {kind.name}")] if message_context.lane else -1
             found.append((kinds[kind], waiting, signature.service))
         columns = np.array(found, np.int64).reshape(-1, 3)[which].T
         return columns[0], columns[1], columns[2] > 0
@@ -418,7 +430,7 @@ def _alike(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _context(rank: int, about: dict[str, Any]) -> Context:
     size = _whole(about["size"], MAX_RANKS)
-    sources = [_whole(one, size - 1) for one in about["sources"]]
+    sources = [_whole(source, size - 1) for source in about["sources"]]
     comm, form = (printable(str(about[name])) for name in ("comm", "form"))
     return Context(rank, comm, _whole(about["lane"]), form, _whole(about["at"], size - 1), size, sources)
 

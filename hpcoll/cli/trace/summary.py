@@ -45,7 +45,7 @@ def rank_waits(trace: RunTrace, waits: SliceWaits) -> list[RankWaits]:
     np.minimum.at(begin, at, trace.start[ours])
     np.maximum.at(end, at, trace.start[ours] + length)
     np.add.at(
-        nbytes, at[is_call], np.array([max(one.nbytes, 0) for one in trace.kinds], np.int64)[kind[is_call]]
+        nbytes, at[is_call], np.array([max(call.nbytes, 0) for call in trace.kinds], np.int64)[kind[is_call]]
     )
     waited, inside = (
         np.bincount(at, values, len(ranks)).tolist() for values in (waits.length[ours], in_call)
@@ -63,15 +63,15 @@ def rank_waits(trace: RunTrace, waits: SliceWaits) -> list[RankWaits]:
             run_s=float(end[i] - begin[i]) * S,
             calls=int(ncompared[i]),
             uncompared=int(nalone[i]),
-            held_up_by={owner: one.calls for owner, one in held[i].items()},
+            held_up_by={owner: sums.calls for owner, sums in held[i].items()},
             waited_s=waited[i] * S,
             moved_s=(inside[i] - waited[i]) * S,
             hidden_s=max(0.0, in_flight[i] - awaited[i]) * S,
             python_s=0.0,
             nbytes=int(nbytes[i]),
-            waited_for={owner: one.waited_s for owner, one in held[i].items()},
-            caused={owner: one.caused_s for owner, one in held[i].items()},
-            inherited={owner: one.inherited_s for owner, one in held[i].items()},
+            waited_for={owner: sums.waited_s for owner, sums in held[i].items()},
+            caused={owner: sums.caused_s for owner, sums in held[i].items()},
+            inherited={owner: sums.inherited_s for owner, sums in held[i].items()},
             taken_s=0.0,
             absent_s=0.0,
             computed_s=0.0,
@@ -142,7 +142,7 @@ def _places(
     )
     for i, first in enumerate(order[firsts].tolist()):
         kind = trace.kinds[trace.kind[slices[first]]]
-        waited_for = {owner: one.waited_s for owner, one in held[i].items()}
+        waited_for = {owner: sums.waited_s for owner, sums in held[i].items()}
         moved = (inside[i] - waited[i]) * S
         found[at[first]].append(
             PlaceWaits(kind.at, kind.region, int(calls[i]), waited[i] * S, moved, waited_for)

@@ -150,7 +150,7 @@ def _write(path: Path, old: Document, findings: TuneFindings) -> str:
     """Write the table, if anything in it is new; return why that failed."""
     if not findings.sections and not findings.fits:
         return f"nothing was measured in the time given, so {path} is left as it is"
-    constants = tuning.merge_constants(old.constants, [one.constants for one in findings.fits])
+    constants = tuning.merge_constants(old.constants, [fit.constants for fit in findings.fits])
     try:
         tuning.write(
             path,
@@ -230,7 +230,7 @@ class _Report:
                 "\n".join(
                     table(
                         header,
-                        [_model_row(one) for one in findings.fits],
+                        [_model_row(fit) for fit in findings.fits],
                         MODEL_WIDTH,
                         numbers=range(2, len(header)),
                     )

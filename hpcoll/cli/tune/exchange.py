@@ -132,7 +132,7 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
     """
     end = perf_counter() + seconds
     config, processes = agree(world, this_process(has_gpu=False))
-    hosts, pids = [one.host for one in processes], [one.pid for one in processes]
+    hosts, pids = [process.host for process in processes], [process.pid for process in processes]
     node = LocalRanks(world, config.shm, config.shm_ranks, pids)
     leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.local_peers)))
     node.free()
@@ -180,9 +180,9 @@ def _paired(
 ) -> Iterator[_Pair | None]:
     """Pair the two ranks of a communicator, which is freed at the end; None where there is no shared memory."""
     if level == NODE:
-        node = LocalRanks(comm, config.shm, config.shm_ranks, [one.pid for one in processes])
+        node = LocalRanks(comm, config.shm, config.shm_ranks, [process.pid for process in processes])
         reads = config.shm_copy != STAGED and not node.read_own_memory(
-            [one.word for one in processes], None, NEVER
+            [process.word for process in processes], None, NEVER
         )
         rings = node.make_rings(1)
         yield _Pair(comm, wait_policy, rings[0], reads) if rings else None

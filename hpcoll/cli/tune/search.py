@@ -263,7 +263,9 @@ def run(
                 found = found._replace(ended=quiet.why)
                 break
             ranked, wrong = cell
-            entries += [one._replace(disturbed=quiet.uses[-1].disturbed) for one in _entries(need, ranked)]
+            entries += [
+                entry._replace(disturbed=quiet.uses[-1].disturbed) for entry in _entries(need, ranked)
+            ]
             found.wrong.extend(f"{title}: {name}" for name in wrong)
             work, done = work - effort, done + 1
         else:
@@ -431,7 +433,7 @@ def rank_results(results: Sequence[Winner]) -> list[Winner]:
 
     Where a call's way through Python shows, ``native`` is slower than the library alone: to be faster than that is worth something.
     """
-    alone = min((1.0, *(one.ratio for one in results if one.candidate.algorithm == NATIVE)))
+    alone = min((1.0, *(result.ratio for result in results if result.candidate.algorithm == NATIVE)))
 
     def worth(one: Winner) -> tuple[bool, bool, float]:
         native = one.candidate.algorithm == NATIVE

@@ -96,14 +96,14 @@ def _every(
 def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     """Raise MismatchError, on all ranks alike, if their calls differ."""
     different = list[Any]()
-    for one in calls:
-        if one["call"] not in different:
-            different.append(one["call"])
+    for call in calls:
+        if call["call"] not in different:
+            different.append(call["call"])
     if all(_alike(one, other) for one in different for other in different):
         return
-    only_how = len({one["what"] for one in calls}) == 1
-    how = differing([one["how"] if only_how else None for one in calls])
-    made = [call_text(one["what"], one["where"], one["region"]) for one in calls]
+    only_how = len({call["what"] for call in calls}) == 1
+    how = differing([call["how"] if only_how else None for call in calls])
+    made = [call_text(call["what"], call["where"], call["region"]) for call in calls]
     rows = call_rows([", ".join([text, *how[rank]]) for rank, text in enumerate(made)])
     context.close("ranks did not call the same")
     text = tabled(f"ranks do not call the same on {context.resources.title}", rows)

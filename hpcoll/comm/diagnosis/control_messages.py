@@ -87,12 +87,12 @@ class ControlMessages:
 def _ended(under_way: list[Any]) -> list[Any]:
     """Take out the messages whose requests have ended, and return them; those that a rank's failure has ended are lost."""
     found = []
-    for one in list(under_way):
+    for message in list(under_way):
         try:
-            if not one[0].Test():
+            if not message[0].Test():
                 continue
-            found.append(one)
+            found.append(message)
         except MPI.Exception as error:
             log.debug("a message is lost: %s", error)
-        under_way.remove(one)
+        under_way.remove(message)
     return found

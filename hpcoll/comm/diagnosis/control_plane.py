@@ -51,7 +51,7 @@ class ControlPlane(Channel):
         super().__init__()
         self._comm = resources.comm
         self._logs = resources.team.logs
-        self._hosts = [one.host for one in resources.team.processes]
+        self._hosts = [process.host for process in resources.team.processes]
         self._messages = ControlMessages(resources.comm, control_tag())
         self._answer = answer
         # the latest on a message context, and on any
@@ -85,7 +85,7 @@ class ControlPlane(Channel):
         with CONTROL_LOCK:
             resources = self.resources.get(key)
             if resources is not None and resources.aborted_by is not None:
-                lanes = [one.log.index for one in resources.every_message_context()]
+                lanes = [message_context.log.index for message_context in resources.every_message_context()]
                 self._kept[key] = {lane: self._known(key, lane, resources.rank) for lane in lanes}
             while len(self._kept) > _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
@@ -128,8 +128,8 @@ class ControlPlane(Channel):
             late = now - self._unanswered.setdefault(rank, now) >= _AGAIN_S
             host = self._hosts[rank] if late else None
             neighbours = [one for one, its in enumerate(self._hosts) if its == host and one != rank]
-            for one in (rank, *neighbours[:_NEIGHBOURS]):
-                self._send(one, {"ask": [key, lane, rank]})
+            for neighbour in (rank, *neighbours[:_NEIGHBOURS]):
+                self._send(neighbour, {"ask": [key, lane, rank]})
 
     def is_silent(self, rank: int) -> bool:
         """Say whether a rank was asked and has not answered in time."""
@@ -160,7 +160,7 @@ class ControlPlane(Channel):
         mine = self._comm.rank
         n = len(self._hosts)
         beyond = (range(mine + distance, mine + n) for distance in distances(n))
-        found = (next((one % n for one in ranks if one % n not in self._ends), mine) for ranks in beyond)
+        found = (next((rank % n for rank in ranks if rank % n not in self._ends), mine) for ranks in beyond)
         return [rank for rank in dict.fromkeys(found) if rank != mine]
 
     def _known(self, key: str, lane: int, rank: int) -> Answers:
@@ -207,10 +207,10 @@ class ControlPlane(Channel):
     def _hear(self, source: int, what: Answer) -> None:
         self._unanswered.pop(source, None)
         for key, lane, found in what.get("known", ()):
-            for one in found:
-                heard = one | {"heard": time.monotonic()}
-                self._unanswered.pop(one["rank"], None)
-                self._answers[key, lane, one["rank"]] = self._answers[key, None, one["rank"]] = heard
+            for answer in found:
+                heard = answer | {"heard": time.monotonic()}
+                self._unanswered.pop(answer["rank"], None)
+                self._answers[key, lane, answer["rank"]] = self._answers[key, None, answer["rank"]] = heard
         if "ask" in what:
             self._send(source, {"known": [self._known(*what["ask"])]})
         if "failed" in what:
@@ -219,8 +219,8 @@ class ControlPlane(Channel):
 
     def _hear_of_ends(self, ends: Sequence[Answer]) -> None:
         """Note what is new of ranks that have ended."""
-        new = [one for one in ends if one["rank"] not in self._ends]
-        self._ends |= {one["rank"]: one for one in new}
+        new = [end for end in ends if end["rank"] not in self._ends]
+        self._ends |= {end["rank"]: end for end in new}
         self._news += new
 
     def _pass_on(self) -> None:

@@ -133,15 +133,15 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     sought = {rank for rank in ranks if rank >= 0}
     seen = set()
     # of each, what its oldest communicator knows
-    teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}
+    teams = {context.resources.team: context.resources for context in reversed(list(live_contexts))}
     for resources in teams.values():
         places = [
             (rank, place)
             for rank, place in enumerate(resources.team.world_ranks)
             if place in sought and rank != resources.rank
         ]
-        for one in resources.message_contexts[:1]:
-            known = PeerState(resources, one.log)
+        for message_context in resources.message_contexts[:1]:
+            known = PeerState(resources, message_context.log)
             known.ask([rank for rank, _ in places])
             for rank, place in places:
                 if place in seen:  # what it says in shared memory it says in all that it has

@@ -50,7 +50,7 @@ def write_record(folder: str, why: str) -> Path | None:
 
 def _record(why: str) -> dict[str, Any]:
     world = MPI.COMM_WORLD
-    contexts = sorted(live_contexts, key=lambda one: str(one.resources.key))
+    contexts = sorted(live_contexts, key=lambda context: str(context.resources.key))
     return {
         "format": FORMAT,
         "program": program_words(),
@@ -61,18 +61,20 @@ def _record(why: str) -> dict[str, Any]:
         "written": time.time(),
         "why": why,
         "doing": RANK_STATUS.doing,
-        "communicators": [_of_communicator(one.resources) for one in contexts],
+        "communicators": [_of_communicator(context.resources) for context in contexts],
     }
 
 
 def _of_communicator(resources: Resources) -> dict[str, Any]:
     calls = list[dict[str, Any]]()
     dropped = 0
-    for place, one in enumerate(resources.every_message_context()):
-        lane = f"{resources.form(one.index)} {place}".removesuffix(" 0")
-        found = _of_log(resources, one.log, lane, RANK_STATUS.waits_of(resources.key, one.index))
+    for place, message_context in enumerate(resources.every_message_context()):
+        lane = f"{resources.form(message_context.index)} {place}".removesuffix(" 0")
+        found = _of_log(
+            resources, message_context.log, lane, RANK_STATUS.waits_of(resources.key, message_context.index)
+        )
         calls += found
-        dropped += one.log.ncalls - len(found)
+        dropped += message_context.log.ncalls - len(found)
     return {
         "id": resources.key,
         "name": resources.title,
@@ -90,7 +92,7 @@ def _of_log(
     calls = []
     first, records = found.records()
     for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
-        wait = next((one for one in waits if one.number == number), None)
+        wait = next((blocked for blocked in waits if blocked.number == number), None)
         calls.append(
             Signature.unpacked(word).record(count)
             | {

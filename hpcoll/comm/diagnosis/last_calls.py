@@ -42,11 +42,11 @@ def compare(calls: CommunicatorCalls, what: str) -> None:
     if calls.closed or resources.aborted_by is not None or resources.lock[0]:
         return
     over = resources.log.end(resources.life) if resources.shares_memory else []
-    for one in resources.message_contexts if over else ():
-        places = one.log.unlike(over, idle=one.idle)
-        number = _difference(resources, one, places, over) if places else 0
+    for message_context in resources.message_contexts if over else ():
+        places = message_context.log.unlike(over, idle=message_context.idle)
+        number = _difference(resources, message_context, places, over) if places else 0
         if number:
-            _raise(calls, one.log, what if number > one.log.ncalls else "", number)
+            _raise(calls, message_context.log, what if number > message_context.log.ncalls else "", number)
 
 
 def _raise(calls: CommunicatorCalls, log: CallLog, what: str, number: int) -> NoReturn:
@@ -57,11 +57,13 @@ def _raise(calls: CommunicatorCalls, log: CallLog, what: str, number: int) -> No
     raise AssertionError
 
 
-def _difference(resources: Resources, one: MessageContext, places: list[int], over: list[bool]) -> int:
+def _difference(
+    resources: Resources, message_context: MessageContext, places: list[int], over: list[bool]
+) -> int:
     """Return the number of a call in which ranks differ; 0: they do not. ``places`` on the node and ``over`` are as of `CallLog.unlike`."""
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
-    known, (mine, ended) = PeerState(resources, one.log), one.log.begun_and_ended
+    known, (mine, ended) = PeerState(resources, message_context.log), message_context.log.begun_and_ended
     for rank in [rank for rank, place in resources.near.items() if place in places]:
         theirs = known.progress(rank)
         assert theirs is not None
@@ -70,7 +72,9 @@ def _difference(resources: Resources, one: MessageContext, places: list[int], ov
         its = known.past_call(rank, number)
         if ours is not None and its is not None and not ours.alike(its):
             return number
-        if one.idle and (theirs.ended > mine or (over[resources.near[rank]] and ended > theirs.begun)):
+        if message_context.idle and (
+            theirs.ended > mine or (over[resources.near[rank]] and ended > theirs.begun)
+        ):
             return number + 1
     return 0
 
@@ -85,9 +89,11 @@ class _Farewell:
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
         self.every = sorted(every, key=lambda one: one.resources.key)
         resources = every[0].resources
-        contexts = [(one.resources.key, it) for one in self.every for it in one.resources.message_contexts]
-        ends = well and not any(one.closed or one.resources.aborted_by for one in every)
-        keys = zlib.crc32(" ".join(one.resources.key for one in self.every).encode())
+        contexts = [
+            (context.resources.key, it) for context in self.every for it in context.resources.message_contexts
+        ]
+        ends = well and not any(context.closed or context.resources.aborted_by for context in every)
+        keys = zlib.crc32(" ".join(context.resources.key for context in self.every).encode())
         numbers = [(key, it.log.ncalls, int(it.log.fields[f.CHAIN])) for key, it in contexts]
         calls = zlib.crc32(repr(numbers).encode())
         share = 1 if resources.rank else 1 - resources.nranks
@@ -107,8 +113,11 @@ class _Farewell:
         from hpcoll.comm.diagnosis.peer_state import PeerState
 
         for calls in self.every:
-            for one in calls.resources.message_contexts:
-                known, (mine, _) = PeerState(calls.resources, one.log), one.log.begun_and_ended
+            for message_context in calls.resources.message_contexts:
+                known, (mine, _) = (
+                    PeerState(calls.resources, message_context.log),
+                    message_context.log.begun_and_ended,
+                )
                 end = time.monotonic() + _ASK_S
                 while not known.holds_for_all(known.is_known) and time.monotonic() < end:
                     calls.resources.team.channel.serve()
@@ -119,7 +128,7 @@ class _Farewell:
                 past = [known.past_call(rank, fewest) for rank in ranks]
                 more = max(begun) > fewest
                 if more or any(it and past[0] and not it.alike(past[0]) for it in past):
-                    _raise(calls, one.log, "" if mine > fewest else _END, fewest + more)
+                    _raise(calls, message_context.log, "" if mine > fewest else _END, fewest + more)
         raise MismatchError(
             f"rank {self.resources.rank}: ranks have not called the same before the end of the program"
         )
@@ -137,11 +146,11 @@ def compare_far() -> None:
     end = time.monotonic() + _OTHERS_S
     farewells = [_Farewell(every, well=well) for every in found.values()]
     try:
-        while not all(one.request.Test() for one in farewells) and time.monotonic() < end:
+        while not all(farewell.request.Test() for farewell in farewells) and time.monotonic() < end:
             time.sleep(_NAP_S / 100)
-        for one in farewells:
-            if one.differs:
-                one.tell()
+        for farewell in farewells:
+            if farewell.differs:
+                farewell.tell()
     except TransportError as error:
         # but has called MPI_Finalize
         _end_job(error, farewells[0].resources, at_once=RANK_STATUS.status().left != how_it_ends())

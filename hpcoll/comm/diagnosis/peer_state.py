@@ -131,7 +131,9 @@ class PeerState:
         status = RANK_STATUS.status()
         if rank != self.resources.rank and slots is not None:
             status = Status.from_json(slots.read(self.resources.near[rank]))
-        return replace(status, waits=tuple(replace(one, since=since_1970(one.since)) for one in status.waits))
+        return replace(
+            status, waits=tuple(replace(wait, since=since_1970(wait.since)) for wait in status.waits)
+        )
 
     def process_state(self, rank: int) -> str:
         """Return the state of a rank's process; empty where it is not known."""
@@ -151,7 +153,7 @@ class PeerState:
 
     def of(self, call: BlockedCall) -> "PeerState | None":
         """Return what is known about the message context of another call; None where this rank has none of it."""
-        for resources in (self.resources, *(one.resources for one in list(live_contexts))):
+        for resources in (self.resources, *(context.resources for context in list(live_contexts))):
             log = resources.team.logs.get(call.lane) if resources.key == call.key else None
             if log is not None:
                 return PeerState(resources, log)
@@ -175,12 +177,15 @@ class PeerState:
             found = self._latest_anywhere(rank).get("latest")
             return None if found is None else LatestCall(*found)
         calls = []
-        for log in {self.log, *(one.log for one in self.resources.every_message_context())}:
-            one = PeerState(self.resources, log).progress(rank)
-            if one is not None:
+        for log in {
+            self.log,
+            *(message_context.log for message_context in self.resources.every_message_context()),
+        }:
+            progress = PeerState(self.resources, log).progress(rank)
+            if progress is not None:
                 waits = log.index in (self.resources.log.index, self.lane)
-                calls.append(LatestCall(log.index, waits and one.begun > one.ended, *one))
-        return max(calls, key=lambda one: (one.inside, one.ended > 0, one.when), default=None)
+                calls.append(LatestCall(log.index, waits and progress.begun > progress.ended, *progress))
+        return max(calls, key=lambda call: (call.inside, call.ended > 0, call.when), default=None)
 
     def in_library(self, rank: int) -> InLibrary | None:
         """Return how far a rank is with blocking collectives of the MPI library's own; None where that is not known."""
@@ -217,7 +222,7 @@ class PeerState:
         """Return what a rank says of the call with a number, if it waits in it, or failed while it did."""
         status = self.status(rank)
         place = (self.key, self.lane, number)
-        return next((one for one in status.waits + status.failed if one.place == place), None)
+        return next((call for call in status.waits + status.failed if call.place == place), None)
 
     def has_answered(self, rank: int, number: int, since: float) -> bool:
         """Say whether a rank has said of the call with a number all that it can.
@@ -239,9 +244,11 @@ class PeerState:
 
     def failures(self) -> list[BlockedCall]:
         """Return the calls that ranks say have failed on the communicator, the first one first."""
-        said = [one for rank in self.resources.near for one in self.status(rank).failed]
+        said = [failure for rank in self.resources.near for failure in self.status(rank).failed]
         said += [self._channel.failed[self.key]] if self.key in self._channel.failed else []
-        return sorted((one for one in said if one.key == self.key), key=lambda one: one.order)
+        return sorted(
+            (failure for failure in said if failure.key == self.key), key=lambda failure: failure.order
+        )
 
     def _latest(self, rank: int) -> Answer:
         return self._channel.latest(self.key, self.lane, rank)
@@ -270,7 +277,7 @@ class PeerState:
             # as that of others is, which is read where it has little room
             "notice": json.loads(fitting(status.as_json())),
             "library": self.in_library(rank),
-            "calls": {number: [one.signature.word, *one[1:]] for number, one in past.items() if one},
+            "calls": {number: [call.signature.word, *call[1:]] for number, call in past.items() if call},
         }
 
 

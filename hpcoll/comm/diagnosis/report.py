@@ -64,8 +64,8 @@ def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
     if status.left or not _runs(known, rank):
         return None
     here = (known.key, known.lane, number)
-    calls = [one for one in reversed(status.waits) if one.place != here and not one.over]
-    return max(calls, key=lambda one: one.holds != "", default=None)
+    calls = [wait for wait in reversed(status.waits) if wait.place != here and not wait.over]
+    return max(calls, key=lambda call: call.holds != "", default=None)
 
 
 def _runs(known: PeerState, rank: int) -> bool:
@@ -113,7 +113,7 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
         )
         if not waits:
             return
-        rank = next((one for one in waits if (known.key, known.lane, number, one) not in seen), waits[0])
+        rank = next((wait for wait in waits if (known.key, known.lane, number, wait) not in seen), waits[0])
         # nobody has asked it about that communicator
         if known.key != place[0] and not known.is_known(rank, anywhere=True):
             return
@@ -140,7 +140,7 @@ def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[in
         waits = (
             call.awaits if call is not None and call.key == known.key else awaited_ranks(known, rank, number)
         )
-        found += [one for one in waits if one not in found][: _MOST - len(found)]
+        found += [wait for wait in waits if wait not in found][: _MOST - len(found)]
     return found
 
 
@@ -148,8 +148,8 @@ def first_difference(known: PeerState, number: int) -> int:
     """Return the first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
         past = (known.past_call(rank, earlier) for rank in range(known.resources.nranks))
-        found = [one for one in past if one is not None]
-        if any(not one.alike(found[0]) for one in found):
+        found = [call for call in past if call is not None]
+        if any(not call.alike(found[0]) for call in found):
             return earlier
     return number
 
@@ -159,7 +159,7 @@ def difference_text(known: PeerState, number: int) -> str:
     nranks = known.resources.nranks
     past = [known.past_call(rank, number) for rank in range(nranks)]
     only_how = (
-        len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
+        len({(call.signature._replace(algorithm=0, segment=0), call.ncounted) for call in past if call}) == 1
     )
     told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
@@ -177,7 +177,7 @@ def _as_made(known: PeerState, rank: int, number: int) -> str:
         return activity_text(known, rank, number)
     status = known.status(rank)
     text = written(found.signature.text(found.ncounted), known.resources.form(known.lane))
-    later = [one.what for one in (*status.waits, *status.failed) if one.key == known.key and one.what]
+    later = [wait.what for wait in (*status.waits, *status.failed) if wait.key == known.key and wait.what]
     return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 
 
@@ -222,9 +222,9 @@ class Observations:
     def _since(self, rank: int) -> float:
         """Return when a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
         blocking, *others = (
-            PeerState(self._resources, one.log).progress(rank)
-            for one in self._resources.every_message_context()
+            PeerState(self._resources, message_context.log).progress(rank)
+            for message_context in self._resources.every_message_context()
         )
         if blocking is not None and blocking.begun > blocking.ended:
             return time.time()
-        return max((one.when for one in (blocking, *others) if one is not None), default=0.0)
+        return max((other.when for other in (blocking, *others) if other is not None), default=0.0)

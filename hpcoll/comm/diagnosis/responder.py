@@ -26,8 +26,8 @@ _attending = threading.Lock()
 
 def serve_all() -> None:
     """Answer what ranks of other nodes ask, of whatever group."""
-    for one in list(control_planes):
-        one.serve()
+    for plane in list(control_planes):
+        plane.serve()
 
 
 class _Listener:
@@ -88,10 +88,10 @@ def leave() -> None:
     if FINALIZE_COMMS:
         return
     serve_all()
-    for one in list(control_planes):
-        one.leave(RANK_STATUS.status().left)
+    for plane in list(control_planes):
+        plane.leave(RANK_STATUS.status().left)
     end = time.monotonic() + _FAREWELL_S
-    _serve_until(lambda: all(one.all_sent() for one in list(control_planes)) or time.monotonic() > end)
+    _serve_until(lambda: all(plane.all_sent() for plane in list(control_planes)) or time.monotonic() > end)
 
 
 def _serve_until(over: Callable[[], bool]) -> None:

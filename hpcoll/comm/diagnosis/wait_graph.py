@@ -60,18 +60,18 @@ def find_deadlock(resources: Resources, call: BlockedCall) -> list[BlockedRank]:
 def deadlock_text(circle: list[BlockedRank]) -> str:
     """Return what each rank of the communicator calls, or where there are several, each that waits."""
     resources = circle[0].resources
-    if any(one.resources is not resources for one in circle):
+    if any(blocked.resources is not resources for blocked in circle):
         each = (
-            f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.resources.title}"
-            for one in circle
+            f"rank {blocked.place[0]} of MPI_COMM_WORLD in {blocked.call.what} on {blocked.resources.title}"
+            for blocked in circle
         )
         return tabled("ranks wait for each other, each in a call to which the next one has yet to come", each)
     calls = []
     known = PeerState(resources, resources.team.logs.get(circle[0].call.lane, resources.log))
     for rank in range(resources.nranks):
-        theirs = [*(one.call for one in circle if one.rank == rank), *known.status(rank).waits]
+        theirs = [*(blocked.call for blocked in circle if blocked.rank == rank), *known.status(rank).waits]
         calls.append(
-            next((one.what for one in theirs if one.key == resources.key), "")
+            next((call.what for call in theirs if call.key == resources.key), "")
             or activity_text(known, rank, 0)
         )
     return tabled(f"ranks do not call the same on {resources.title}", call_rows(calls))
@@ -128,7 +128,9 @@ def _held_from(blocked: BlockedRank, rank: int, known: PeerState) -> Iterator[Bl
             if theirs.holds in (PROCESS, COMMUNICATOR):
                 yield BlockedRank(resources, rank, theirs, blocked.alone)
         elif theirs.holds == PROCESS and (world := resources.team.world_ranks[rank]) >= 0:
-            for where in [one.resources for one in list(live_contexts) if one.resources.key == theirs.key]:
+            for where in [
+                context.resources for context in list(live_contexts) if context.resources.key == theirs.key
+            ]:
                 yield BlockedRank(where, where.team.world_ranks.index(world), theirs, False)
     library = known.in_library(rank)
     if library is not None and library.begun > library.ended:

@@ -163,7 +163,7 @@ class Watchdog:
             # of those known the lowest warns
             lowest = [0] if warn and now - self._since > warn / 2 and self._resources.nranks <= _FEW else []
             texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
-            anew = max((one for one in texts_at if one <= now), default=0.0)
+            anew = max((time_s for time_s in texts_at if time_s <= now), default=0.0)
             self._known.ask([*report.ranks_behind(self._known, call.awaits, self._number), *lowest], anew)
 
     def end(self) -> None:
@@ -229,7 +229,7 @@ class Watchdog:
         """Say whether another rank has called something else where this one waits, or before."""
         mine = self._known.past_call(self._resources.rank, self._number)
         past = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks())
-        return mine is not None and any(not one.alike(mine) for one in past if one is not None)
+        return mine is not None and any(not call.alike(mine) for call in past if call is not None)
 
     def _difference(self, lane: int, number: int) -> str:
         """Return what each rank called in a call, once they have said so."""
@@ -255,7 +255,7 @@ class Watchdog:
                 _SAY_S,
             )
             text = deadlock_text(circle)
-            for resources in {one.resources for one in circle} - {self._resources}:
+            for resources in {blocked.resources for blocked in circle} - {self._resources}:
                 broadcast_failure(resources, MismatchError, text)
             self._fail(MismatchError, text)
         if circle:  # what is seen once may have been read while it was written

@@ -168,7 +168,7 @@ class GpuCalls:
             self._resources.mixed
             or self._resources.config.cuda_path == HOST
             or algorithm == NATIVE
-            or any(one is EXACT_SUM for one in arguments)
+            or any(argument is EXACT_SUM for argument in arguments)
             or self._is_short(row, arrays)
         ):
             return None

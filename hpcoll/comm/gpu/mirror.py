@@ -111,7 +111,11 @@ class Mirror:
         return host
 
     def _region(self, array: DeviceArray) -> _Region:
-        return next(one for one in self._regions if one.first <= array.pointer < one.first + one.host.size)
+        return next(
+            region
+            for region in self._regions
+            if region.first <= array.pointer < region.first + region.host.size
+        )
 
     def __del__(self) -> None:
         if self._copy_stream is not None:
@@ -145,8 +149,10 @@ class Mirror:
         Raises:
             DeviceError: The driver failed.
         """
-        wanted = [one for one in self._regions if one.read or everything]
-        self._copy(self._follow(), [(one.host.ctypes.data, one.first, one.host.size) for one in wanted])
+        wanted = [region for region in self._regions if region.read or everything]
+        self._copy(
+            self._follow(), [(region.host.ctypes.data, region.first, region.host.size) for region in wanted]
+        )
         for packed, host in self._packed:
             packed[...] = host
 
@@ -246,7 +252,7 @@ def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:
     """Return memory for the arrays, one region for arrays that share bytes."""
     merged: list[tuple[int, int, bool]] = []
     for (first, end), read in sorted(
-        (one.span, position not in unread) for position, one in arrays.items() if one.size
+        (array.span, position not in unread) for position, array in arrays.items() if array.size
     ):
         if merged and first < merged[-1][1]:
             start, reached, before = merged.pop()

@@ -56,11 +56,11 @@ class SeenCall(NamedTuple):
     @property
     def is_short(self) -> bool:
         """Say whether all arrays are short."""
-        return all(one.nbytes < GPU_NBYTES for one in self.arrays.values())
+        return all(array.nbytes < GPU_NBYTES for array in self.arrays.values())
 
     def known_by(self, key: Key) -> Hashable:
         """Return what tells it from others: arrays, and what is not one, such as an operator, by its identity."""
-        return key, *(self.arrays.get(at) or id(one) for at, one in enumerate(self.arguments))
+        return key, *(self.arrays.get(at) or id(argument) for at, argument in enumerate(self.arguments))
 
 
 def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
@@ -123,19 +123,19 @@ def on_host(caller: Caller, seen: SeenCall) -> ShortCall | None:
     assert found is not None
     if len(arrays) == 2 and _overlap(*arrays.values()):
         return None
-    copies = {at: pinned(found, one.nbytes).view(one.typestr) for at, one in arrays.items()}
+    copies = {at: pinned(found, array.nbytes).view(array.typestr) for at, array in arrays.items()}
     in_place = len(arrays) < sum(at is not None for at in (seen.sent, seen.received))
     try:
-        for at, one in arrays.items():
-            base, reach = found.address_range(one.pointer)
-            if one.span[1] > base + reach:
+        for at, array in arrays.items():
+            base, reach = found.address_range(array.pointer)
+            if array.span[1] > base + reach:
                 return None
             if at == seen.sent or in_place:
-                found.copy(copies[at].ctypes.data, one.pointer, one.nbytes, one.stream)
-                found("cuStreamSynchronize", one.stream)
+                found.copy(copies[at].ctypes.data, array.pointer, array.nbytes, array.stream)
+                found("cuStreamSynchronize", array.stream)
     except DeviceError:
         return None
-    theirs = tuple(copies.get(at, one) for at, one in enumerate(seen.arguments))
+    theirs = tuple(copies.get(at, argument) for at, argument in enumerate(seen.arguments))
     send, recv, op, _ = FOUND_BY[seen.method](theirs, caller)
     received = (arrays[seen.received], copies[seen.received]) if seen.received in arrays else None
     return ShortCall((send, recv, op), theirs, received)
@@ -157,13 +157,13 @@ class KnownCalls:
         if known is None or routes is None:
             return None
         prepared, call, _ = known
-        if routes.exported(call, [one.span for one in seen.arrays.values()]) != call.exported:
+        if routes.exported(call, [array.span for array in seen.arrays.values()]) != call.exported:
             return None
         return prepared._replace(call=call._replace(keep=seen.arguments))
 
     def add(self, key: Key, seen: SeenCall, prepared: Prepared) -> None:
         """Let a call be found, if it is nothing but a run of its engine: no launch before it, nothing to finish. No array is kept."""
-        call, streams = prepared.call, {one.stream for one in seen.arrays.values()}
+        call, streams = prepared.call, {array.stream for array in seen.arrays.values()}
         if (
             call is None
             or call.finish is not None
@@ -175,7 +175,7 @@ class KnownCalls:
         if len(self._calls) >= _MOST_KNOWN:
             self.forget()
         # their addresses are not to be used again
-        others = tuple(one for at, one in enumerate(seen.arguments) if at not in seen.arrays)
+        others = tuple(argument for at, argument in enumerate(seen.arguments) if at not in seen.arrays)
         call = call._replace(keep=())
         self._calls[seen.known_by(key)] = (
             prepared._replace(call=None, arguments=(), describe=_anew),

@@ -116,7 +116,7 @@ class Gpus(ContextPool):
             if rank != self._resources.rank
         )
         parts = []
-        for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
+        for (is_local, route), n in sorted(found.items(), key=lambda entry: not entry[0][0]):
             why = f" ({self._why})" if route is PinnedRingRoute else ""
             parts.append(
                 (f"{n} of {len(local)} ranks of the node " if is_local else "other nodes ") + route.text + why

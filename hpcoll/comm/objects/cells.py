@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
 
     def copied(self) -> Any:
         """Return the object as others receive it."""
-        return loaded(self.pickle, [np.frombuffer(one, np.uint8).copy() for one in self.buffers])
+        return loaded(self.pickle, [np.frombuffer(buffer, np.uint8).copy() for buffer in self.buffers])
 
 
 def message_of(obj: Any, room: int) -> Outgoing:
@@ -81,7 +81,7 @@ def message(data: bytes, buffers: Sequence[Any], room: int) -> Outgoing:
     if not buffers and len(data) <= room:
         return Outgoing(len(data), data, pickle=data)
     numbers = _NUMBERS.pack(_REST, len(data), len(buffers))
-    sizes = struct.pack(f"{len(buffers)}q", *(one.nbytes for one in buffers))
+    sizes = struct.pack(f"{len(buffers)}q", *(buffer.nbytes for buffer in buffers))
     blocks: list[Any] = list(buffers)
     if len(numbers) + len(sizes) + len(data) <= room:
         numbers += sizes + data
@@ -164,7 +164,7 @@ def pickled(obj: Any) -> bytes:
 def loaded(data: Any, buffers: Sequence[np.ndarray]) -> Any:
     """Return the object of a pickle and its buffers out of band."""
     if buffers:
-        return pickle.loads(data, buffers=[one.data for one in buffers])
+        return pickle.loads(data, buffers=[buffer.data for buffer in buffers])
     use = current()
     if use.protocol is not None:
         return use.loads(data)

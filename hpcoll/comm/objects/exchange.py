@@ -356,7 +356,7 @@ class CellExchange:
         self.receive(mine, incoming, limit_s, special=special)
         if self.collective == "bcast" and self.context.rank == self.root:
             return [mine[0].copied()]
-        return [one.load() for one in incoming]
+        return [message.load() for message in incoming]
 
     def settle(self, status: int, limit_s: float | None) -> tuple[list[Outgoing], list[Incoming], bool]:
         """Wait until all cells have come; return the messages of this rank, what it receives, and whether that goes on in parts."""
@@ -373,7 +373,7 @@ class CellExchange:
         sent = self._messages or [self.data or b""]
         self._messages = []
         mine = [one if isinstance(one, Outgoing) else cells.message(one, (), self.room) for one in sent]
-        special = any(word & CELL_FLAG for word in (*(one.length for one in mine), *words))
+        special = any(word & CELL_FLAG for word in (*(message.length for message in mine), *words))
         return mine, incoming, special
 
     def receive(

@@ -34,7 +34,7 @@ def exchanged(
         pickles = [pickled(one) for one in make()]
     except Exception as error:
         problem = error
-    ours = np.array([_NONE if problem else len(one) for one in pickles], np.int64)
+    ours = np.array([_NONE if problem else len(pickle) for pickle in pickles], np.int64)
     theirs = np.zeros(comm.indegree, np.int64)
     form = method.capitalize()
     sends_all = method == "neighbor_alltoall"

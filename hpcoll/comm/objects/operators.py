@@ -44,9 +44,9 @@ _SCALARS = [
     bytes,
     bool,
     type(None),
-    *(one for dtype in _NUMPY for one in (dtype, dtype.type)),
+    *(form for dtype in _NUMPY for form in (dtype, dtype.type)),
 ]
-_KINDS = [*((id(one), PLAIN) for one in _SCALARS), (id(list), SEQUENCE), (id(tuple), SEQUENCE)]
+_KINDS = [*((id(scalar), PLAIN) for scalar in _SCALARS), (id(list), SEQUENCE), (id(tuple), SEQUENCE)]
 TYPES = np.array(_KINDS if SUPPORTED else [], np.int64)
 
 
@@ -86,7 +86,7 @@ def _of_code(code: CodeType) -> Operator:
     kinds = ANY_KIND if own == _SUM else PLAIN if _is_pure(code) else 0
     if code.co_name != "<lambda>":
         return Operator(_digest(code.co_name), kinds)
-    constants = [one for one in code.co_consts if not isinstance(one, CodeType)]
+    constants = [const for const in code.co_consts if not isinstance(const, CodeType)]
     return Operator(_digest(" ".join((own.hex(), *code.co_names, *parts_of(constants)))), kinds)
 
 
@@ -97,10 +97,10 @@ def _is_pure(code: CodeType) -> bool:
     if (
         code.co_argcount != 2
         or code.co_kwonlyargcount
-        or any(isinstance(one, frozenset | CodeType) for one in code.co_consts)
+        or any(isinstance(const, frozenset | CodeType) for const in code.co_consts)
     ):
         return False
-    return _VARYING.isdisjoint(one.opname for one in get_instructions(code))
+    return _VARYING.isdisjoint(instruction.opname for instruction in get_instructions(code))
 
 
 def _name(op: Any) -> str:

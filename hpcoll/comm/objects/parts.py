@@ -53,10 +53,12 @@ class CallParts:
         number = 0
         sends = collective != "bcast" or self.context.rank == root
         while True:
-            own = [one.blocks[number] if number < len(one.blocks) else None for one in mine if sends]
-            sent = [NOTHING if one is None else place_of(one) for one in own]
-            blocks = [] if collective == "bcast" and sends else [one.next_block() for one in incoming]
-            received = [NOTHING if one is None else place_of(one) for one in blocks]
+            own = [
+                message.blocks[number] if number < len(message.blocks) else None for message in mine if sends
+            ]
+            sent = [NOTHING if block is None else place_of(block) for block in own]
+            blocks = [] if collective == "bcast" and sends else [message.next_block() for message in incoming]
+            received = [NOTHING if block is None else place_of(block) for block in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
                 break
             self.run(collective, root, sent, received, (*mine, *blocks))

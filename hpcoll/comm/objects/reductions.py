@@ -68,13 +68,13 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
         return exchange.share(lambda: fold([*map(loads, exchange.views)], op), limit_s)
     mine, incoming, special = exchange.settle(status, limit_s)
     unlike = exchange.unlike
-    refused = mine[0].error is not None or any(one.refused for one in incoming)
+    refused = mine[0].error is not None or any(message.refused for message in incoming)
     if special and not refused and _IN_TREES and exchange.context.nranks > GATHERED_RANKS:
         return _Tree(exchange, limit_s, op, incoming).run(mine[0])
     exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
     if unlike:
-        return exchange.share(lambda: fold([one.load() for one in incoming], op), limit_s)
-    return fold([one.load() for one in incoming], op) if wanted else None
+        return exchange.share(lambda: fold([message.load() for message in incoming], op), limit_s)
+    return fold([message.load() for message in incoming], op) if wanted else None
 
 
 def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, itself: bool) -> Any:
@@ -90,7 +90,7 @@ def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, 
         unlike = exchange.unlike
         exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
         if not unlike:
-            return scanned([one.load() for one in incoming], op, rank + itself)
+            return scanned([message.load() for message in incoming], op, rank + itself)
         get = lambda rank: incoming[rank].load()  # noqa: E731
 
     def results() -> list[bytes | None]:
@@ -152,10 +152,10 @@ class _Tree:
                 self._error = error
                 self._found = None
 
-    def _loaded(self, one: Incoming) -> Any:
-        if one.refused:
-            raise remote_error(self._rank, self._exchange.method, one.source, one.refused)
-        return one.load()
+    def _loaded(self, message: Incoming) -> Any:
+        if message.refused:
+            raise remote_error(self._rank, self._exchange.method, message.source, message.refused)
+        return message.load()
 
     def _message(self) -> Outgoing:
         room = self._exchange.room
@@ -192,14 +192,14 @@ class _Tree:
             self._pair(peer, block, sends=True)
         self._error = self._error or message.error
 
-    def _receive(self, peer: int, one: Incoming | None) -> Incoming:
-        if one is None:
+    def _receive(self, peer: int, message: Incoming | None) -> Incoming:
+        if message is None:
             cell = self._cell()
             self._pair(peer, cell, sends=False)
-            one = _incoming(cell, peer)
-        while (block := one.next_block()) is not None:
+            message = _incoming(cell, peer)
+        while (block := message.next_block()) is not None:
             self._pair(peer, block, sends=False)
-        return one
+        return message
 
     def _cell(self, message: Outgoing | None = None) -> np.ndarray:
         """Return a cell of a message, or one for a message."""

@@ -82,7 +82,7 @@ class BlockedCall:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "BlockedCall":
         """Return the call of a JSON document; members that it lacks are empty."""
-        known = {one.name: found[one.name] for one in fields(cls) if one.name in found}
+        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
         return cls(**known | {name: tuple(known[name]) for name in ("awaits", "of") if name in known})
 
 
@@ -105,8 +105,8 @@ class Status:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document."""
-        waits = [one.as_json() for one in self.waits]
-        return {"waits": waits, "failed": [one.as_json() for one in self.failed], "left": self.left}
+        waits = [wait.as_json() for wait in self.waits]
+        return {"waits": waits, "failed": [call.as_json() for call in self.failed], "left": self.left}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Status":

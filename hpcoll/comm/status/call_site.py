@@ -55,7 +55,7 @@ def left_alone(context: object) -> bool:
 def holds() -> str:
     """Return what this thread holds up while it waits in a collective: the whole process, where it is the program's only thread."""
     main = threading.main_thread()
-    only = all(one is main or one.name.startswith(_OUR_THREADS) for one in threading.enumerate())
+    only = all(thread is main or thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate())
     return PROCESS if only and threading.current_thread() is main else COMMUNICATOR
 
 

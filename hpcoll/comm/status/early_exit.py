@@ -51,7 +51,7 @@ def find(ranks: Sequence[int]) -> tuple[int, str] | None:
 def ends() -> Iterator[tuple[Identity, str]]:
     """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended."""
     said = ((who, printable(str(notice.get("left", "")), LINE)) for who, notice in pages())
-    return (one for one in said if one[1])
+    return (page for page in said if page[1])
 
 
 def pages() -> Iterator[tuple[Identity, dict[str, Any]]]:

@@ -53,7 +53,7 @@ class RankStatus:
     @property
     def doing(self) -> str:
         """The call in which this process waits, or has failed, the latest one, in words."""
-        waits = [one.what for one in [*self._failed.values(), *self._waiting()] if one.what]
+        waits = [call.what for call in [*self._failed.values(), *self._waiting()] if call.what]
         return f"waits in {waits[-1]}" if waits else ""
 
     def _waiting(self) -> list[BlockedCall]:
@@ -62,7 +62,7 @@ class RankStatus:
     def waits_of(self, key: str, lane: int) -> list[BlockedCall]:
         """Return the calls that wait, or failed while they waited, on a message context."""
         calls = [*self._waiting(), *self._failed.values()]
-        return [one for one in calls if one.place[:2] == (key, lane)]
+        return [call for call in calls if call.place[:2] == (key, lane)]
 
     def wait(self, watchdog: object, call: BlockedCall, seen: dict[str, Any] | None = None) -> None:
         """Say that a call waits.
@@ -131,7 +131,7 @@ class RankStatus:
 
     def status(self) -> Status:
         """Return what this rank says of itself."""
-        waits = (replace(one, over=True) if one.key in self._failed else one for one in self._waiting())
+        waits = (replace(call, over=True) if call.key in self._failed else call for call in self._waiting())
         return Status(tuple(waits), tuple(self._failed.values()), self._left)
 
     def _write(self, *, page_alone: bool = False) -> None:
@@ -141,8 +141,8 @@ class RankStatus:
             changes = self._changes
             slots = [] if page_alone else list(self._slots)
             text = fitting(self.status().as_json()) if slots else b""
-            for one in slots:
-                one.write(text)
+            for slot in slots:
+                slot.write(text)
             if self._page is not None:
                 waits = [call.as_json() | seen for call, seen in list(self._waits.values())]
                 self._page.write(self.status().as_json() | {"waits": waits})

@@ -102,16 +102,16 @@ def shown(trace: TracebackType | None, *, on_purpose: bool) -> TracebackType | N
         places.append(trace)
         trace = trace.tb_next
     hidden, ours = list[bool](), False  # the frame before is hpcoll's, or one that it has called
-    for one in places:
-        package = _module(one.tb_frame).partition(".")[0]
+    for place in places:
+        package = _module(place.tb_frame).partition(".")[0]
         ours = package == _PACKAGE or (ours and package in _LIBRARIES)
         hidden.append(ours)
     if True not in hidden or (ours and not on_purpose):
         return places[0] if places else None
     seen: TracebackType | None = None
-    for one, ours in zip(reversed(places), reversed(hidden)):
-        if not ours and _module(one.tb_frame) not in _LAUNCHERS:
-            seen = TracebackType(seen, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for place, ours in zip(reversed(places), reversed(hidden)):
+        if not ours and _module(place.tb_frame) not in _LAUNCHERS:
+            seen = TracebackType(seen, place.tb_frame, place.tb_lasti, place.tb_lineno)
     return seen
 
 

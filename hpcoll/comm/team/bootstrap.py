@@ -317,7 +317,7 @@ class _Waiting:
         }
         here = {mine}
         for rank, found in calls.items():
-            if any(one.on == self._title and one.what.startswith(f"{self._what} at ") for one in found):
+            if any(call.on == self._title and call.what.startswith(f"{self._what} at ") for call in found):
                 here.add(rank)
         everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
         others = set(range(len(world))) - here
@@ -326,7 +326,7 @@ class _Waiting:
             f"{ranks_in_words(others)} did not" if everywhere else "other nodes' ranks are not seen",
         ]
         for rank in sorted(others & calls.keys()):
-            told += [f"rank {rank} waits in {printable(one.what, LINE)}" for one in calls[rank][-1:]]
+            told += [f"rank {rank} waits in {printable(call.what, LINE)}" for call in calls[rank][-1:]]
         return "; ".join(told)
 
 

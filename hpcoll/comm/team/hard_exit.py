@@ -71,7 +71,7 @@ def _nranks() -> int:
     """Return how many ranks this node has, as far as the launcher says, or communicators show."""
     near = {
         resources.team.world_ranks[rank]
-        for resources in (one.resources for one in list(live_contexts))
+        for resources in (context.resources for context in list(live_contexts))
         for rank in resources.near
     }
     return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)

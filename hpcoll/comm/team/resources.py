@@ -99,7 +99,7 @@ class Resources(ContextPool):
             f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
         )
         self.host = team.processes[team.rank].host
-        self.pids = [one.pid for one in team.processes]
+        self.pids = [process.pid for process in team.processes]
         self.near = (
             {rank: local for local, rank in enumerate(self.node.ranks)}
             if self.shares_memory
@@ -122,8 +122,8 @@ class Resources(ContextPool):
         self._title = title_of(comm)
         self._has_name = True
         self.counts_in_flight = not self.has_gpus  # calls on GPU arrays have message contexts of their own
-        for one in self.message_contexts:
-            one.log.serve()
+        for message_context in self.message_contexts:
+            message_context.log.serve()
         self.caller = Caller(
             self.native,
             self.rank,
@@ -147,10 +147,14 @@ class Resources(ContextPool):
 
     def form(self, index: int) -> Form:
         """Return the form in which a program calls what runs on a message context."""
-        at = [one.index for one in self.message_contexts]
+        at = [message_context.index for message_context in self.message_contexts]
         if index in at[1:]:
             return "in flight"
-        return "persistent" if index in [one.index for one in self._persistent] else "blocking"
+        return (
+            "persistent"
+            if index in [message_context.index for message_context in self._persistent]
+            else "blocking"
+        )
 
     def numbered(self, lane: int, number: int, *, after: bool = False) -> str:
         """Return `counted` in words; empty where it is not known."""
@@ -167,7 +171,14 @@ class Resources(ContextPool):
             number: Number of the call there.
             after: It has ended: of a service collective the program's call before it is told, else the one that it is for.
         """
-        place = next((place for place, one in enumerate(self.message_contexts) if one.index == lane), None)
+        place = next(
+            (
+                place
+                for place, message_context in enumerate(self.message_contexts)
+                if message_context.index == lane
+            ),
+            None,
+        )
         if place is None or self.has_gpus:
             return 0
         log = self.message_contexts[place].log
@@ -219,8 +230,8 @@ class Resources(ContextPool):
 
     def set_abort_flag(self) -> None:
         """Say on all message contexts that a call has failed."""
-        for one in self.every_message_context():
-            one.log.set_abort_flag(self.rank)
+        for message_context in self.every_message_context():
+            message_context.log.set_abort_flag(self.rank)
 
     @property
     def revoked(self) -> str:
@@ -269,11 +280,15 @@ class Resources(ContextPool):
         # without a word, so that a request that is made costs no wait for the others.
         for index in sorted(self._unused):
             self.service_collectives.end_comparison(index)
-        unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
+        unused = np.array(
+            [message_context.index in self._unused for message_context in self._persistent], np.bool_
+        )
         if self._persistent:
             unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
-        self._agreed = [one for one, everywhere in zip(self._persistent, unused) if everywhere]
-        self._unused.difference_update(one.index for one in self._agreed)
+        self._agreed = [
+            message_context for message_context, everywhere in zip(self._persistent, unused) if everywhere
+        ]
+        self._unused.difference_update(message_context.index for message_context in self._agreed)
         wanted = min(max(_AT_ONCE, 2 * len(self._agreed)), _MOST_AT_ONCE) if self._persistent else 1
         missing = wanted - len(self._agreed)
         if missing > 0:

@@ -72,22 +72,22 @@ class SharedStaging:
             return None
         try:
             with self._changing:
-                for one in self._all:
-                    one.wanted = one.idle is not None and one.gpu is gpu
-                ended = np.array([one.ended if one.wanted else _BUSY for one in self._all], np.int64)
+                for lease in self._all:
+                    lease.wanted = lease.idle is not None and lease.gpu is gpu
+                ended = np.array([lease.ended if lease.wanted else _BUSY for lease in self._all], np.int64)
             least_and_most = np.stack([ended, -ended])
             comm.Allreduce(MPI.IN_PLACE, least_and_most, MPI.MIN)
             with self._changing:
-                for one, least, most in zip(self._all, *least_and_most.tolist()):
-                    if least == -most != _BUSY and one.idle is not None:
-                        found = one.idle
-                        one.owner = owner
-                        one.idle = None
-                        return one, found
+                for lease, least, most in zip(self._all, *least_and_most.tolist()):
+                    if least == -most != _BUSY and lease.idle is not None:
+                        found = lease.idle
+                        lease.owner = owner
+                        lease.idle = None
+                        return lease, found
             return None
         finally:
-            for one in self._all:
-                one.wanted = False
+            for lease in self._all:
+                lease.wanted = False
 
     def add(self, owner: object, gpu: object) -> StagingLease:
         """Return the lease of a message context that was made for a call which begins at once; collective as `take`."""

@@ -118,15 +118,15 @@ class Team:
             except ArgumentError:
                 self.comm.Free()
                 raise
-            pids = [one.pid for one in self.processes]
+            pids = [process.pid for process in self.processes]
             self.node = LocalRanks(
                 self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share
             )
         with self._together():
             self._meet(may_part=may_part)
-        self.has_gpus = any(one.has_gpu for one in self.processes)
+        self.has_gpus = any(process.has_gpu for process in self.processes)
         self.asked_mixed = mixed
-        self.mixed = mixed or not all(one.has_gpu for one in self.processes)
+        self.mixed = mixed or not all(process.has_gpu for process in self.processes)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
             peers = [rank for rank in range(self.nranks) if rank != self.rank]
@@ -146,14 +146,14 @@ class Team:
 
     def _meet(self, *, may_part: bool) -> None:
         """Find out how these ranks exchange messages, and make the first message contexts; collective."""
-        hosts = [one.host for one in self.processes]
+        hosts = [process.host for process in self.processes]
         self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
         if self.nranks == 1:  # its calls in flight wait for nobody: the progress thread has nothing to do
             self.wait_policy = self.wait_policy._replace(eager=NEVER)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
             unreadable = self.node.read_own_memory(
-                [one.word for one in self.processes], self.config.shm_copy, measured
+                [process.word for process in self.processes], self.config.shm_copy, measured
             )
             if unreadable and self.node.rank == 0:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
@@ -205,7 +205,7 @@ class Team:
             rings = make(n, capacity or self._staging_nbytes())
             if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
-        return [self._message_context(next(self._indices), one) for one in rings or [None] * n]
+        return [self._message_context(next(self._indices), ring) for ring in rings or [None] * n]
 
     def _message_context(self, index: int, rings: Rings | None) -> MessageContext:
         """Make a message context; where the duplicates so far have no tags left, on a further one, which is made collectively."""

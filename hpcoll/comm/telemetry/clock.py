@@ -55,14 +55,14 @@ class DriftLine:
         contradicts = abs(int(self.told(sample.at)) - sample.at - sample.offset) > expected + sample.error
         if expected <= sample.error and not contradicts:
             return
-        self._kept = [] if contradicts else [one for one in self._kept if sample.at - one.at < _KEPT_NS]
+        self._kept = [] if contradicts else [kept for kept in self._kept if sample.at - kept.at < _KEPT_NS]
         self._kept.append(sample)
         self.last, self.drift, self.uncertainty = sample, 0.0, _DRIFT
-        for one in self._kept[:-1]:
-            elapsed = sample.at - one.at
-            uncertainty = (one.error + sample.error) / elapsed + _WANDER
+        for kept in self._kept[:-1]:
+            elapsed = sample.at - kept.at
+            uncertainty = (kept.error + sample.error) / elapsed + _WANDER
             if uncertainty < self.uncertainty:
-                self.drift, self.uncertainty = (sample.offset - one.offset) / elapsed, uncertainty
+                self.drift, self.uncertainty = (sample.offset - kept.offset) / elapsed, uncertainty
 
     def told(self, ns: Any) -> Any:
         """Return times of this host's clock on the other one."""
@@ -198,6 +198,6 @@ def along_tree(steps: list[Sample]) -> list[Sample]:
             above = found[node & (node - 1)]
             step = step._replace(offset=step.offset + above.offset, error=step.error + above.error)
         found.append(step)
-    moments = [one.at + one.offset for one in found]
+    moments = [sample.at + sample.offset for sample in found]
     slack = int(_DRIFT * (max(moments) - min(moments)))
-    return [one._replace(error=one.error + slack * bool(node)) for node, one in enumerate(found)]
+    return [sample._replace(error=sample.error + slack * bool(node)) for node, sample in enumerate(found)]

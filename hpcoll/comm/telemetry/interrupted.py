@@ -56,11 +56,11 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def say(number: int) -> None:
     """Print what the first rank knows, once, as a signal comes; not in a fork, which has no communicators."""
-    contexts = [one for one in list(live_contexts) if one.resources.config.summary]
+    contexts = [calls for calls in list(live_contexts) if calls.resources.config.summary]
     if not contexts:
         return
     with _saying:
-        context = min(contexts, key=lambda one: (-one.nranks, one.resources.key))
+        context = min(contexts, key=lambda calls: (-calls.nranks, calls.resources.key))
         if context.rank == 0 and not _said:
             _said.append(number)
             text = "".join(f"hpcoll: {line}".rstrip() + "\n" for line in _part(context).splitlines()).encode(
@@ -93,7 +93,7 @@ def _part(context: CommunicatorCalls) -> str:
     mine = rank_waits(context.resources)
     waits = (
         f"{duration(seconds)} for rank {rank}"
-        for rank, seconds in sorted(mine.waited_for.items(), key=lambda one: -one[1])
+        for rank, seconds in sorted(mine.waited_for.items(), key=lambda pair: -pair[1])
     )
     compared = (
         f"in {counted(mine.calls, 'call')} that were compared it waited {', '.join(waits) or 'for nobody'}"

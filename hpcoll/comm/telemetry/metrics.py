@@ -164,14 +164,14 @@ class Metrics:
 
     def _note_failures(self, contexts: Iterable[CommunicatorCalls]) -> None:
         """Count each communicator once on which a call has failed: it is closed then."""
-        for one in contexts:
-            if one.resources.settled is not None and one not in self._failed:
-                self._failed.add(one)
-                self._failures[one.resources.settled[0].__name__] += 1
+        for context in contexts:
+            if context.resources.settled is not None and context not in self._failed:
+                self._failed.add(context)
+                self._failures[context.resources.settled[0].__name__] += 1
 
     def _ledgers(self, contexts: Iterable[CommunicatorCalls]) -> _Sums:
         """Return the sums of all ledgers by what is summed, operation and algorithm; of each ledger once."""
-        live = {id(one.ledger): one.ledger for one in contexts}
+        live = {id(context.ledger): context.ledger for context in contexts}
         gone = {id(one): one for one in self._left if id(one) not in live}
         for ledger in gone.values():
             _add(self._sums, ledger)
@@ -214,13 +214,13 @@ def _of_waits() -> list[Family]:
     """Return the metrics of calls that ranks have compared."""
     every = accounts()
     totals = [
-        Family(name, told, [({}, scale * sum(int(one.sums[field]) for one in every))])
+        Family(name, told, [({}, scale * sum(int(account.sums[field]) for account in every))])
         for name, told, field, scale in _OF_WAITS
     ]
     for row, (name, told, scale) in enumerate(_BY_LATE_RANK):
         late = Counter[int]()
-        for one in every:
-            late.update(dict(zip(one.world_ranks, one.by_rank[row].tolist(), strict=True)))
+        for account in every:
+            late.update(dict(zip(account.world_ranks, account.by_rank[row].tolist(), strict=True)))
         samples = [({"late_rank": rank}, scale * value) for rank, value in sorted(late.items()) if value]
         totals.append(Family(name, told, samples))
     return totals

@@ -106,18 +106,18 @@ def _asked(
     """Return the judgement of the waits in all communicators whose ranks belong to one; ``gather`` returns every rank's object."""
     place = {rank: i for i, rank in enumerate(context.resources.team.world_ranks)}
     inside = {
-        _name(one): one
-        for one in list(live_contexts)
-        if isinstance(one, Context) and _is_usable(one) and _lies_in(one, place)
+        _name(calls): calls
+        for calls in list(live_contexts)
+        if isinstance(calls, Context) and _is_usable(calls) and _lies_in(calls, place)
     }
     told: list[set[Any]] = gather(set(inside))
     for name in sorted(inside):  # in an order that is alike on all ranks
         if all(name in told[place[rank]] for rank in name[0]):
             compare(inside[name])
-    nbytes = sum(row.nbytes for one in inside.values() for row in one.ledger.rows())
+    nbytes = sum(row.nbytes for calls in inside.values() for row in calls.ledger.rows())
     mine = rank_waits(context.resources, nbytes)
     ranks: list[RankWaits] = gather(mine._replace(python_s=around_s * mine.calls))
-    moves = sum(one.moved_s for one in ranks) >= LEAST_SHARE * sum(one.run_s for one in ranks)
+    moves = sum(rank.moved_s for rank in ranks) >= LEAST_SHARE * sum(rank.run_s for rank in ranks)
     return judge(ranks, slow_links(context.resources, gather) if moves else None)
 
 
@@ -127,7 +127,7 @@ def _name(context: Context) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
     return (
         resources.team.world_ranks,
         resources.key,
-        tuple(one.log.ncalls for one in resources.every_message_context()),
+        tuple(message_context.log.ncalls for message_context in resources.every_message_context()),
     )
 
 
@@ -144,11 +144,13 @@ def _summarise() -> None:
     if _pending or MPI.Is_finalized():
         return
     contexts = [
-        one for one in list(live_contexts) if isinstance(one, Context) and one.resources.config.summary
+        calls
+        for calls in list(live_contexts)
+        if isinstance(calls, Context) and calls.resources.config.summary
     ]
     if not contexts:
         return
-    context = min(contexts, key=lambda one: (-one.nranks, _name(one)))
+    context = min(contexts, key=lambda calls: (-calls.nranks, _name(calls)))
     why = _who_does_not_come(context)
     text = f"no summary of who came late: {why}"
     if not why:
@@ -185,7 +187,7 @@ def _who_does_not_come(context: Context) -> str:
         [
             _is_usable(context)
             and not ends_by_exception()
-            and all(one.idle for one in resources.message_contexts)
+            and all(message_context.idle for message_context in resources.message_contexts)
         ],
         np.int64,
     )

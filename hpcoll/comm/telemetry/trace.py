@@ -110,8 +110,8 @@ class Trace:
             self._safely(self._write)
 
     def _write(self, now: int = 0) -> None:
-        for one in list(live_contexts):
-            self._write_calls(one.resources, now)
+        for context in list(live_contexts):
+            self._write_calls(context.resources, now)
         self._write_regions()
 
     def _write_calls(self, resources: Resources, now: int = 0) -> None:

@@ -80,7 +80,7 @@ class KnownArray:
 def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Say whether elements follow each other without gaps, the first axis fastest."""
     steps = accumulate(shape[:-1], operator.mul, initial=itemsize)
-    return all(n == 1 or one == step for n, one, step in zip(shape, strides, steps, strict=False))
+    return all(n == 1 or stride == step for n, stride, step in zip(shape, strides, steps, strict=False))
 
 
 def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:

@@ -92,7 +92,7 @@ class CallLog:
             + library
             - self.before
             - self._nservices
-            + sum(one >= number + after for one in self._services)
+            + sum(service >= number + after for service in self._services)
         )
 
     def note_steps(self) -> None:
@@ -137,7 +137,7 @@ class CallLog:
     def _histories(self) -> list[tuple[memoryview, memoryview]]:
         """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""
         histories: Any = self.histories
-        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in histories]
+        return [(memoryview(history[0]), memoryview(history).cast("B")) for history in histories]
 
     def end(self, life: int) -> list[bool]:
         """Note that this rank makes no more calls in a life of its communicator, and return which local ranks make none."""
