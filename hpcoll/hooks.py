@@ -195,9 +195,9 @@ class _Watch:
     def stalls(self, call: StalledCall, held: bool) -> None:
         """Tell once of a call that has not ended after a second."""
         event = _inside.call if call.form == "blocking" else None
-        for operation, one in list(_in_flight.items()):
+        for operation, its_event in list(_in_flight.items()):
             if operation._stalled is call:
-                event = one
+                event = its_event
         if event and call not in _stalled and time.monotonic() - event._begun > STALLS_S:
             _stalled.add(call)
             _tell_more(event, "stalls")

@@ -271,7 +271,8 @@ class Machine:
                 f"{in_place}{what} overwrites what is still being sent to rank {reader}: {verb} into scratch"
             )
         theirs = next(
-            (self._whereabouts(one) for one in stuck if one.rank.rank == peer), f"rank {peer} has ended"
+            (self._whereabouts(machine) for machine in stuck if machine.rank.rank == peer),
+            f"rank {peer} has ended",
         )
         if op is _SEND:
             taken = self.links[rank.rank, peer, channel.link].slots

@@ -112,15 +112,15 @@ def shortest_path(
     before: dict[Node, Node | None] = {start: None}
     queue = [start]
     for node in queue:  # which gets longer
-        for one in following(node):
-            if ends(one):
-                path = [one, node]
+        for neighbour in following(node):
+            if ends(neighbour):
+                path = [neighbour, node]
                 while (earlier := before[path[-1]]) is not None:
                     path.append(earlier)
                 return path[::-1]
-            if one not in before and (most is None or len(before) < most):
-                before[one] = node
-                queue.append(one)
+            if neighbour not in before and (most is None or len(before) < most):
+                before[neighbour] = node
+                queue.append(neighbour)
     return []
 
 

@@ -250,7 +250,10 @@ def _between(
     at = {rank.rank: i for i, rank in enumerate(ranks)}
     # some may be missing
     found = [
-        (i, at[rank], number) for i, one in enumerate(ranks) for rank, number in of(one).items() if rank in at
+        (i, at[rank], number)
+        for i, waits in enumerate(ranks)
+        for rank, number in of(waits).items()
+        if rank in at
     ]
     rows, columns, numbers = zip(*found, strict=True) if found else ((), (), ())
     return np.array(rows, np.intp), np.array(columns, np.intp), np.array(numbers, np.float64)
@@ -410,20 +413,20 @@ def _unnamed(ranks: Sequence[RankWaits], links: Mapping[str, float], hidden: int
 def _places(ranks: Sequence[RankWaits]) -> tuple[StragglerPlace, ...]:
     """Return the places of all ranks, the longest wait first."""
     found: dict[tuple[str, str], list[PlaceWaits]] = {}
-    for place in (place for one in ranks for place in one.places):
+    for place in (place for waits in ranks for place in waits.places):
         found.setdefault((place.place, place.region), []).append(place)
     rows = []
     for (name, region), every in found.items():
         awaited: dict[int, float] = {}
-        for rank, seconds in (pair for one in every for pair in one.waited_for.items()):
+        for rank, seconds in (pair for waits in every for pair in waits.waited_for.items()):
             awaited[rank] = awaited.get(rank, 0.0) + seconds
         waited_s, moved_s = (
             sum(times) / len(every)
-            for times in zip(*((one.waited_s, one.moved_s) for one in every), strict=True)
+            for times in zip(*((waits.waited_s, waits.moved_s) for waits in every), strict=True)
         )
         most_for = max(awaited, key=lambda rank: awaited[rank], default=None)
         rows.append(
-            StragglerPlace(name, region, max(one.calls for one in every), waited_s, moved_s, most_for)
+            StragglerPlace(name, region, max(waits.calls for waits in every), waited_s, moved_s, most_for)
         )
     return tuple(sorted(rows, key=lambda row: (-row.waited_s, row.place, row.region)))
 

@@ -30,7 +30,7 @@ _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 def last_level_nbytes(folder: Path = CPUS / "cpu0/cache") -> int:
     """Return the bytes of the largest cache of core 0, shared or private."""
     with contextlib.suppress(OSError, ValueError):  # another system, or one that hides it
-        return max(_nbytes((one / "size").read_text()) for one in folder.glob("index*"))
+        return max(_nbytes((index / "size").read_text()) for index in folder.glob("index*"))
     return _USUAL_NBYTES
 
 
@@ -53,7 +53,7 @@ def domain_of(core: int, cpus: Path = CPUS) -> frozenset[int]:
     Where no cache is shared, the domain is the socket. It is empty where Linux shows neither.
     """
     folder = cpus / f"cpu{core}"
-    levels = {read(one / "level"): read(one / "shared_cpu_list") for one in folder.glob("cache/index*")}
+    levels = {read(index / "level"): read(index / "shared_cpu_list") for index in folder.glob("cache/index*")}
     shared = _cores(levels[max(levels, key=int)] if levels and all(map(str.isdecimal, levels)) else "")
     if shared <= _cores(read(folder / "topology/thread_siblings_list")) | {core}:
         return _cores(read(folder / "topology/core_siblings_list"))

@@ -79,7 +79,7 @@ def draw(
         figure.suptitle(printable(title, LINE))
         for axes, panel in zip(figure.subplots(1, len(panels)), panels):
             _draw_panel(axes, panel, styles)
-        samples = [Line2D([], [], color="0.4", label=text, **one) for text, one in (legend or {}).items()]
+        samples = [Line2D([], [], color="0.4", label=text, **style) for text, style in (legend or {}).items()]
         figure.legend(handles=samples, loc="outside lower center", ncols=4, frameon=False)
         write(path, figure)
 

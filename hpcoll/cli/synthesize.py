@@ -43,20 +43,20 @@ def run(arguments: argparse.Namespace) -> int:
     limits = {"max_rounds": arguments.max_rounds, "max_steps": arguments.max_steps}
     found, stopped = list[Outcome](), False
     try:
-        for one in search(task, fabric, **limits, seconds=arguments.seconds, progress=progress):
-            found.append(one)
+        for outcome in search(task, fabric, **limits, seconds=arguments.seconds, progress=progress):
+            found.append(outcome)
     except KeyboardInterrupt:
         stopped = True
     progress("")
     print_lines(_table(task, fabric, lower, found))
-    if not any(one.rounds for one in found):
+    if not any(outcome.rounds for outcome in found):
         if found or stopped:
             raise ArgumentError(
                 f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets"
             )
         print(f"\n{_none(task)} has at most {_asked_for(arguments)}: proven.")
         return 1
-    best = next(one for one in reversed(found) if one.rounds)
+    best = next(outcome for outcome in reversed(found) if outcome.rounds)
     algorithm = _proven(task, fabric, best)
     fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
     conclusion = _conclusion(task, lower, best, fewest, arguments)
@@ -101,8 +101,15 @@ def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) 
     yield f"{what}, {counted(task.chunks, 'chunk')} per {blocks}"
     yield ""
     rows = [
-        _cells(task, one.steps, sum(one.rounds), "+".join(map(str, one.rounds)), one.sent, _proof(one))
-        for one in found
+        _cells(
+            task,
+            outcome.steps,
+            sum(outcome.rounds),
+            "+".join(map(str, outcome.rounds)),
+            outcome.sent,
+            _proof(outcome),
+        )
+        for outcome in found
     ]
     rows.append(_cells(task, lower.steps, lower.rounds, "", lower.sent, "lower bounds"))
     header = ["steps", "rounds", "of the steps", "per chunk", "bytes / m", ""]
@@ -122,10 +129,10 @@ def _cells(task: Task, steps: int, rounds: int, each: str, sent: int, remark: st
     ]
 
 
-def _proof(one: Outcome) -> str:
-    if one.least < sum(one.rounds) or not one.rounds:
-        return f"at least {counted(one.least, 'round')}"
-    return "fewest" if one.fewest_sent else "fewest rounds"
+def _proof(outcome: Outcome) -> str:
+    if outcome.least < sum(outcome.rounds) or not outcome.rounds:
+        return f"at least {counted(outcome.least, 'round')}"
+    return "fewest" if outcome.fewest_sent else "fewest rounds"
 
 
 def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:

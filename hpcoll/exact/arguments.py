@@ -41,7 +41,8 @@ def sorted_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """
     try:
         axes = sorted(
-            range(ndim)[operator.index(one)] for one in ((axis,) if hasattr(axis, "__index__") else axis)
+            range(ndim)[operator.index(number)]
+            for number in ((axis,) if hasattr(axis, "__index__") else axis)
         )
     except (IndexError, TypeError):
         axes = [0, 0]

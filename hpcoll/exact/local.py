@@ -45,7 +45,7 @@ def _matrix(x: Array, axes: list[int], kept: list[int]) -> Array | None:
     strides = []
     for some in (axes, kept):
         some = [axis for axis in some if x.shape[axis] != 1]
-        if any(x.strides[one] != x.strides[other] * x.shape[other] for one, other in pairwise(some)):
+        if any(x.strides[outer] != x.strides[other] * x.shape[other] for outer, other in pairwise(some)):
             return None
         shape.append(prod(x.shape[axis] for axis in some))
         strides.append(x.strides[some[-1]] if some else x.itemsize)

@@ -147,10 +147,10 @@ def exact_dot(comm: Any, x: Any, y: Any) -> Any:
     dtype = np.dtype(float)
     try:
         pair = [exact_array(x), exact_array(y)]
-        description = " and ".join(one.dtype.name for one in pair)
+        description = " and ".join(array.dtype.name for array in pair)
         if pair[0].shape != pair[1].shape:
             problem = f"exact_dot needs parts of one shape, got {pair[0].shape} and {pair[1].shape}"
-        dtype = np.result_type(*(one.dtype for one in pair)).newbyteorder("=")
+        dtype = np.result_type(*(array.dtype for array in pair)).newbyteorder("=")
     except ArgumentError as error:
         problem = f"exact_dot: {error}"
     except TypeError:

@@ -56,7 +56,7 @@ def pieces(*arrays: Array, most: int) -> Iterator[tuple[Array, ...]]:
     if all(is_readable(view) and view.flags.c_contiguous for view in views):
         flat = [view.reshape(-1) for view in views]
         for start in range(0, flat[0].size, most):
-            yield tuple(one[start : start + most] for one in flat)
+            yield tuple(array[start : start + most] for array in flat)
         return
     dtype = views[0].dtype.newbyteorder("=")
     views = [_bits(view) for view in views]
@@ -66,7 +66,7 @@ def pieces(*arrays: Array, most: int) -> Iterator[tuple[Array, ...]]:
     how = ["external_loop", "buffered", "zerosize_ok"]
     with nditer(views, how, [flags] * len(views), types, order="K", buffersize=_PIECE) as iterator:
         for found in iterator:
-            yield tuple(one.view(dtype) for one in (found if isinstance(found, tuple) else (found,)))
+            yield tuple(array.view(dtype) for array in (found if isinstance(found, tuple) else (found,)))
 
 
 def _bits(x: Array) -> Array:

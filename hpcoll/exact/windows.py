@@ -18,8 +18,8 @@ def needed(x: Array, power: int = 1) -> DigitWindow:
         power: 1, or 2 for squares and errors of their rounding.
     """
     found = [exponents(piece) for (piece,) in pieces(x, most=MOST_ELEMENTS)]
-    least = min((one[0] for one in found), default=1)
-    greatest = max((one[1] for one in found), default=0)
+    least = min((bounds[0] for bounds in found), default=1)
+    greatest = max((bounds[1] for bounds in found), default=0)
     if least > greatest:
         return UNITS
     form = FORMATS[format_name(x.dtype)]

@@ -147,8 +147,8 @@ class _GpuWriter:
             if last and not waits and step.type == "re" and step.dst == last.dst and not self._meet(step):
                 steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.src)))
             else:
-                found = waits + [(one, place) for one in self._translated(step, block)]
-                steps.extend(one for one, _ in found)
+                found = waits + [(operation, place) for operation in self._translated(step, block)]
+                steps.extend(operation for operation, _ in found)
                 channel.places.extend(its for _, its in found)
             waits = []
             last = step if step.type == "re" and not step.hasdep and not self._meet(step) else None

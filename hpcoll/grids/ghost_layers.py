@@ -28,7 +28,7 @@ def exchanges(shape: Sequence[int], widths: Widths, *, corners: bool) -> Iterato
         # ghost layers before a block are filled by what goes upwards
         layers = [pair[0] if step > 0 else pair[1] for step, pair in zip(towards, widths) if step]
         if across and (corners or across == 1) and all(layers):
-            sent, received = zip(*(_along(*one) for one in zip(towards, shape, widths)))
+            sent, received = zip(*(_along(*along) for along in zip(towards, shape, widths)))
             yield SideExchange(towards, sent, received)
 
 

@@ -72,8 +72,8 @@ def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
 
 
 def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:
-    starts = [one.start for one in part]
-    counts = [one.stop - one.start for one in part]
+    starts = [span.start for span in part]
+    counts = [span.stop - span.start for span in part]
     order = MPI.ORDER_C if array.flags.c_contiguous else MPI.ORDER_F
     return element.Create_subarray(array.shape, counts, starts, order).Commit()
 

@@ -208,7 +208,7 @@ def placed(content: bytes, name: str) -> int | None:
         _ADDRESS.pack_into(memory, at, _address(symbols[symbol], base, places) + addend & _MASK)
     _protect(base, executable)
     _placed.append(memory)
-    return next(_address(one, base, places) for one in symbols if one.name == name)
+    return next(_address(entry, base, places) for entry in symbols if entry.name == name)
 
 
 def _sections(content: bytes) -> list[_Section]:

@@ -53,9 +53,9 @@ def object_file(
     ):
         module.link_in(llvm.parse_assembly(text))
     module.get_function(name if for_python else exported).name = name
-    for one in (*module.functions, *module.global_variables):
-        if not one.is_declaration and one.name != name:
-            one.linkage = "internal"
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name != name:
+            value.linkage = "internal"
     module.verify()
     return bytes(target_machine().emit_object(module))
 

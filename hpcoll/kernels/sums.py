@@ -31,7 +31,7 @@ def _call(
 ) -> None:
     assert format_name(x.dtype) in FORMATS
     room = np.empty(ROOM, np.int64)
-    pointers = [one.ctypes.data for one in (x, *others)]
+    pointers = [array.ctypes.data for array in (x, *others)]
     arguments = (*pointers, *sizes, words.ctypes.data, within.first, within.ndigits, room.ctypes.data)
     _function(name, format_name(x.dtype), len(arguments))(*arguments)
 

@@ -163,7 +163,7 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
 
     @intrinsic
     def call(typingctx, *given: Any):  # type: ignore[no-untyped-def]
-        wide = [isinstance(one, types.BaseTuple) for one in given]
+        wide = [isinstance(argument, types.BaseTuple) for argument in given]
 
         def emit(context, builder, found, arguments):  # type: ignore[no-untyped-def]
             values = _members(builder, arguments[0], len(given))

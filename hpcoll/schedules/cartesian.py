@@ -59,7 +59,14 @@ def dims_create(
         raise ArgumentError(
             f"dims_create needs dims like {asked} with a product of {nranks} and a point of {list(shape)} each, found none"
         )
-    return min(found, key=lambda one: (*_surface(one, shape, rounds), max(one, default=1), [-d for d in one]))
+    return min(
+        found,
+        key=lambda extents: (
+            *_surface(extents, shape, rounds),
+            max(extents, default=1),
+            [-d for d in extents],
+        ),
+    )
 
 
 def _factorizations(nranks: int, allowed: Sequence[Sequence[int]]) -> Iterator[list[int]]:

@@ -123,7 +123,7 @@ class _Pen:
     def step(self, hops: Sequence[Hop], backwards: bool) -> None:
         """Write the messages of a step."""
         items: dict[_Link, list[Hashable]] = defaultdict(list)
-        for hop in sorted(hops, key=lambda one: self.holds[one.sender][one.item]):
+        for hop in sorted(hops, key=lambda earlier: self.holds[earlier.sender][earlier.item]):
             items[hop.sender, hop.receiver].append(hop.item)
         links = sorted(items, key=lambda link: (link[1] - link[0]) % self.task.nranks)
         targets: dict[tuple[int, Hashable], Chunk] = {}

@@ -183,7 +183,7 @@ def _with_steps(
     cp: Any, task: Task, parts: Sequence[_SearchPart], steps: int, limit: int, seconds: float
 ) -> Outcome | None:
     """Search for each part of a task; parts that are alike once. None: proven to be impossible."""
-    alike = [next(i for i, one in enumerate(parts) if one.fabric.same(part.fabric)) for part in parts]
+    alike = [next(i for i, other in enumerate(parts) if other.fabric.same(part.fabric)) for part in parts]
     results: dict[int, _Result] = {}
     left = limit - sum(part.lower.rounds for part in parts)  # beyond what all need at least
     for i, times in Counter(alike).items():

@@ -139,7 +139,7 @@ class Group(dist.ProcessGroup):
         here = self._depths.here
         with here.inside:
             self._ncalls += 1
-            begun = [one.begin(here.comm, self._order, **stream) for one in every]
+            begun = [operation.begin(here.comm, self._order, **stream) for operation in every]
         requests = [request for request, _ in begun]
         stores = [store for _, store in begun if store]
         asked_s = opts.timeout.total_seconds()
@@ -320,7 +320,7 @@ class Group(dist.ProcessGroup):
 
 
 def _flat(lists: Sequence[Tensors]) -> list[torch.Tensor]:
-    return [one for each in lists for one in each]
+    return [tensor for each in lists for tensor in each]
 
 
 def _stream(tensors: Tensors) -> dict[str, int]:

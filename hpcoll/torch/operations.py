@@ -151,7 +151,7 @@ def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> Torch
 def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> TorchOperation:
     """Return a reduce-scatter with an input per rank; inputs may differ in size, alike on all ranks."""
     _check_list(me, given, output, "reduce_scatter", "input")
-    sizes = [one.numel() for one in given]
+    sizes = [tensor.numel() for tensor in given]
     _check_size(me, sizes[me.rank], output, f"reduce_scatter's input {me.rank}")
     sent, give_back = joined(given, sent=True, filled=False, combined=True)
     flat, bring = apart(*contiguous(output, filled=True, combined=True), sent)
@@ -185,7 +185,7 @@ def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> T
         )
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = joined(outputs, sent=False, filled=True)
-    spec = (array_of(sent), [one.numel() for one in given])
+    spec = (array_of(sent), [tensor.numel() for tensor in given])
     return TorchOperation(
         "Ialltoallv", (spec, (array_of(flat), [output.numel() for output in outputs])), store
     )
@@ -223,8 +223,8 @@ def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOpe
     if me.rank != root:
         return TorchOperation("Iscatter", (None, array_of(flat), root), store)
     _check_list(me, given, output, "scatter", "input")
-    for at, one in enumerate(given):
-        _check_size(me, one.numel(), output, f"scatter's input {at}")
+    for at, tensor in enumerate(given):
+        _check_size(me, tensor.numel(), output, f"scatter's input {at}")
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = apart(flat, store, sent)
     return TorchOperation("Iscatter", (array_of(sent), array_of(flat), root), store)
@@ -269,9 +269,9 @@ def _check_types(me: Me, one: torch.Tensor, other: torch.Tensor, what: str) -> N
         )
 
 
-def _check_size(me: Me, got: int, one: torch.Tensor, what: str, times: int = 1) -> None:
-    if got != times * one.numel():
-        raise ArgumentError(f"rank {me.rank}: {what} must have {times * one.numel()} elements, got {got}")
+def _check_size(me: Me, got: int, tensor: torch.Tensor, what: str, times: int = 1) -> None:
+    if got != times * tensor.numel():
+        raise ArgumentError(f"rank {me.rank}: {what} must have {times * tensor.numel()} elements, got {got}")
 
 
 def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:

@@ -33,7 +33,7 @@ _KNOWN = frozenset(
     }
 )
 # The element types that can be combined, as NumPy has them.
-COMBINED = {one: torch.empty(0, dtype=one).numpy().dtype for one in _KNOWN} | {
+COMBINED = {dtype: torch.empty(0, dtype=dtype).numpy().dtype for dtype in _KNOWN} | {
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16)
 }
 _MOST_SPARE = 64 << 20  # bytes

@@ -217,7 +217,8 @@ class GradientBuckets:
             or given.dtype.kind not in "fV"
         ):
             wanted, got = (
-                f"shape {one.shape} of {one.dtype} ({module_of(one).__name__})" for one in (here, given)
+                f"shape {array.shape} of {array.dtype} ({module_of(array).__name__})"
+                for array in (here, given)
             )
             raise ArgumentError(
                 f"rank {self._comm.rank}: the gradient of {name!r} must have {wanted}, got {got}"

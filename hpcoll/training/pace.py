@@ -40,7 +40,7 @@ class StepPace:
             self._seconds[self.overlaps].append(time.perf_counter() - self._since)
         self.overlaps = self._step % 2 == 0
         if self._step == _WARM + _TRIALS:
-            times = np.array([median(one) for one in self._seconds])
+            times = np.array([median(seconds) for seconds in self._seconds])
             self._comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
             one_after_another, in_flight = times.tolist()
             self._told = self.overlaps = in_flight < one_after_another

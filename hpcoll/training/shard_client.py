@@ -58,7 +58,7 @@ class ShardClient:
         self._worker = workers.index(rank)
         self._server = server
         self._timeout = timeout
-        self._scratch = {one: np.zeros(shard.nbytes, np.uint8) for one, shard in shards.items()}
+        self._scratch = {number: np.zeros(shard.nbytes, np.uint8) for number, shard in shards.items()}
         self._pushed = self._asked = self._met = 0
         self.traffic = ShardTraffic()
         self.bases = dict.fromkeys(shards, 0)

@@ -106,8 +106,8 @@ class Lane:
         elif difference:
             raise self.error(f"{run} holds another chunk for a while, whose size may differ")
         for cell in cells_of(found):
-            for one in (cell, self.shared.get(cell, cell)):
-                for message in self.lent.pop(one, ()):
+            for place in (cell, self.shared.get(cell, cell)):
+                for message in self.lent.pop(place, ()):
                     message.copy()
         return found
 

@@ -196,14 +196,14 @@ def in_lanes(
     """
     meaning = meaning or schedules[0].meaning
     who = [(s.rank, s.nranks, s.root, s.nchunks) for s in schedules]
-    aliases = [meaning.aliases(*one) if meaning.aliases else [] for one in who]
+    aliases = [meaning.aliases(*numbers) if meaning.aliases else [] for numbers in who]
     pairs = [mine if in_place else [] for mine in aliases]
     same = [{(Buffer.OUTPUT, o): (Buffer.INPUT, i) for i, o in (mine if shared else ())} for mine in aliases]
     schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
     budget = Budget()
     scratch = [LaneScratch(s, meaning, budget) for s in schedules]
     found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
-    parts = [[Lane(*one) for one in zip(schedules, part, scratch, same, strict=True)] for part in found]
+    parts = [[Lane(*given) for given in zip(schedules, part, scratch, same, strict=True)] for part in found]
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
         _copy_in(s, mine, lanes)
     for lanes in parts:
@@ -212,7 +212,7 @@ def in_lanes(
         [[step for steps in lane.steps for step in steps] for lane in lanes]
         for lanes in zip(*parts, strict=True)
     ]
-    return tuple(one.compact(s, c) for s, c, one in zip(schedules, channels, scratch, strict=True))
+    return tuple(slots.compact(s, c) for s, c, slots in zip(schedules, channels, scratch, strict=True))
 
 
 def _reading_input(s: Schedule, sources: dict[int, int]) -> Schedule:

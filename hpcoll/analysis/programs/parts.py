@@ -15,11 +15,11 @@ class _Sets:
     def __init__(self) -> None:
         self.above: dict[_Channel, _Channel] = {}
 
-    def first(self, one: _Channel) -> _Channel:
+    def first(self, channel: _Channel) -> _Channel:
         """Return the channel that stands for the set of another."""
-        while (above := self.above.setdefault(one, one)) != one:
-            self.above[one] = one = self.above[above]
-        return one
+        while (above := self.above.setdefault(channel, channel)) != channel:
+            self.above[channel] = channel = self.above[above]
+        return channel
 
     def join(self, one: _Channel, other: _Channel) -> None:
         """Make one set of two."""
@@ -71,7 +71,7 @@ def _dealt(schedules: Sequence[Schedule], sets: _Sets) -> list[list[list[int]]]:
         [[] for _ in schedules] for _ in range(max(1, min(MAX_PARTS, len(members))))
     ]
     loads = [0] * len(parts)
-    for first in sorted(members, key=lambda one: (-sizes[one], one)):
+    for first in sorted(members, key=lambda channel: (-sizes[channel], channel)):
         part = loads.index(min(loads))
         loads[part] += sizes[first]
         for rank, index in members[first]:

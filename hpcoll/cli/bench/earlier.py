@@ -150,11 +150,11 @@ def curves(runs: Sequence[Run], kind: str) -> Iterator[Curve]:
     for run, marker in zip(runs, cycle(_MARKERS)):
         for name, side in dict.fromkeys((result.algorithm, result.side) for result in run.results):
             mine = [result for result in run.results if (result.algorithm, result.side) == (name, side)]
-            values = [one.values[kind] for one in mine]
+            values = [result.values[kind] for result in mine]
             if kind == HIDDEN:
                 values = [min(max(100 * share, _HIDDEN_RANGE[0]), _HIDDEN_RANGE[1]) for share in values]
-            crossed = [i for i, one in enumerate(mine) if one.disturbed]
-            points = list(zip((one.size for one in mine), values))
+            crossed = [i for i, result in enumerate(mine) if result.disturbed]
+            points = list(zip((result.size for result in mine), values))
             if name in best:
                 yield Curve(name, points, WIDTHS[side], marker, crossed=crossed)
             elif side == OUT_OF_PLACE:

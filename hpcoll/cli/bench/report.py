@@ -229,7 +229,7 @@ def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
 
 def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], digits: int = 2) -> list[str]:
     found = [None if side is None else value(side) for side in (row.both if row else (None, None))]
-    return ["-" if one is None else _fitted(one, 7, digits) for one in found]
+    return ["-" if number is None else _fitted(number, 7, digits) for number in found]
 
 
 def _header(pairs: Sequence[_Columns]) -> list[str]:

@@ -127,7 +127,7 @@ def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...
     wanted: list[str] = []
     for name in text.split(","):
         if name == "all":
-            wanted += [one for one in names if one in fitting(need)]
+            wanted += [contender for contender in names if contender in fitting(need)]
         elif name == AUTO:
             wanted.append(name)
         elif name != NATIVE:

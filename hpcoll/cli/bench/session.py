@@ -176,7 +176,8 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
                 timed = made.call
                 if setting.request.sizes_of_calls == NEW:
                     timed = cycled(
-                        [contender.bind(*one) for one in cases.smaller(case, mine, _NEW_SIZES)] or [timed]
+                        [contender.bind(*smaller) for smaller in cases.smaller(case, mine, _NEW_SIZES)]
+                        or [timed]
                     )
                 candidates.append(_Candidate((contender.name, side), mine, made, (timed,)))
     return candidates, ran

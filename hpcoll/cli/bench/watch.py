@@ -53,7 +53,7 @@ class Watch:
         self._samples = [*self._samples[self._samples.index(since) :], now]
         return max(
             (self._use(ranks, since, now) for ranks, _ in self._crowds),
-            key=lambda one: (one.disturbed, one.taken),
+            key=lambda sample: (sample.disturbed, sample.taken),
         )
 
     def _use(self, ranks: list[int], since: list[Usage], now: list[Usage]) -> CoreUse:

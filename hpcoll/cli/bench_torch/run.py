@@ -134,7 +134,8 @@ def _calls(name: str, size: int, groups: dict[str, Any], world: MPI.Intracomm) -
     source, target = (torch.from_numpy(array) for array in (buffers.source, buffers.target))
     parts = [torch.empty(count) for _ in range(world.size)] if operation.lists else []
     bound = {
-        group: partial(operation.call, source, target, parts, group=one) for group, one in groups.items()
+        group: partial(operation.call, source, target, parts, group=process_group)
+        for group, process_group in groups.items()
     }
     by = {
         (backend, mode): bound[backend] if mode == BLOCKING else partial(_in_flight, bound[backend])

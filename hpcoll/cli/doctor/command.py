@@ -178,13 +178,13 @@ def _with_mpi(local: list[Finding]) -> DoctorReport:
     facts = Facts(
         MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen
     )
-    words = [one for host, one in world.allgather((facts.host, word())) if host == facts.host]
+    words = [said for host, said in world.allgather((facts.host, word())) if host == facts.host]
     gathered, domains = world.gather((facts, [*mine, *one_copy(words)], local)), world.gather(bound_to(cores))
     merged: list[Shared] = []
     if gathered is not None:
-        everyone = [one for one, _, _ in gathered]
-        hosts = [one.host for one in everyone]
-        shared = check_gpus([one.location for one in everyone], [one.gpus for one in everyone])
+        everyone = [rank for rank, _, _ in gathered]
+        hosts = [rank.host for rank in everyone]
+        shared = check_gpus([rank.location for rank in everyone], [rank.gpus for rank in everyone])
         judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
         nodes = numbered(hosts)
         placed = [[Finding(OK, "placement", describe_all(nodes, domains_of(nodes, domains or ())))]] * len(

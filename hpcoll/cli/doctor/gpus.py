@@ -193,8 +193,8 @@ def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[st
     ``seen`` are the texts of each rank's findings about its GPUs.
     """
     found: list[list[Finding]] = [[] for _ in locations]
-    for machine in dict.fromkeys(one.machine for one in locations):
-        ranks = [rank for rank, one in enumerate(locations) if one.machine == machine and seen[rank]]
+    for machine in dict.fromkeys(place.machine for place in locations):
+        ranks = [rank for rank, place in enumerate(locations) if place.machine == machine and seen[rank]]
         if not ranks:
             continue
         union = frozenset().union(*(seen[rank] for rank in ranks))

@@ -54,14 +54,14 @@ def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
     >>> find_launcher({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
     Launcher(name="Open MPI's mpirun", family='Open MPI', variable='OMPI_COMM_WORLD_SIZE', size=4, rank=1)
     """
-    for one in LAUNCHERS:
-        if all(needed in environment for needed in (one.rank, one.nranks, one.also) if needed):
+    for launcher in LAUNCHERS:
+        if all(needed in environment for needed in (launcher.rank, launcher.nranks, launcher.also) if needed):
             return Launcher(
-                one.name,
-                one.family,
-                one.nranks,
-                number_in(environment, one.nranks),
-                number_in(environment, one.rank),
+                launcher.name,
+                launcher.family,
+                launcher.nranks,
+                number_in(environment, launcher.nranks),
+                number_in(environment, launcher.rank),
             )
     return None
 

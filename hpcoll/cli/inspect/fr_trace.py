@@ -50,11 +50,11 @@ def dumps(flight: Flight) -> dict[int, dict[str, Any]]:
     """
     groups: dict[int, dict[str, Any]] = {rank: {} for rank in flight.records}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in flight.records}
-    having = {one.id: groups.keys() & set(one.ranks) for one in flight.communicators}
+    having = {group.id: groups.keys() & set(group.ranks) for group in flight.communicators}
     kept = [
-        one
-        for one in flight.communicators
-        if all(one.id in flight.records[rank].parts for rank in having[one.id])
+        group
+        for group in flight.communicators
+        if all(group.id in flight.records[rank].parts for rank in having[group.id])
     ]
     lanes = [
         (communicator, lane, calls) for communicator in kept for lane, calls in communicator.calls.items()

@@ -86,9 +86,9 @@ def summary(flight: Flight, findings: Sequence[FlightFinding]) -> str:
                 rank for ranks, _ in graph_of(flight).roots() for rank in ranks if rank in flight.records
             }
             telling = (
-                one
-                for one in alike
-                if kind == ABSENT and any(rank in roots for run in one.ranks for rank in run)
+                finding
+                for finding in alike
+                if kind == ABSENT and any(rank in roots for run in finding.ranks for rank in run)
             )
             return next(telling, alike[0]).sentence
     told = "; ".join(finding.sentence for finding in findings)

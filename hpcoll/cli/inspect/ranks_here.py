@@ -146,13 +146,15 @@ def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
     then; they are joined because each names the ranks of its communicators.
     """
     groups: list[list[Rank]] = []
-    for rank in sorted(ranks, key=lambda one: (one.who.started, one.pid)):
+    for rank in sorted(ranks, key=lambda member: (member.who.started, member.pid)):
         free = [group for group in groups if all(member.who.rank != rank.who.rank for member in group)]
         related = [group for group in free if any(_related(rank, member) for member in group)]
         groups = [group for group in groups if group not in related]
         groups.append([member for group in related for member in group] + [rank])
     for group in sorted(groups, key=lambda group: min(member.who.started for member in group)):
-        found = {one.who.rank: one for one in _unseen(group)} | {member.who.rank: member for member in group}
+        found = {member.who.rank: member for member in _unseen(group)} | {
+            member.who.rank: member for member in group
+        }
         yield Job(dict(sorted(found.items())))
 
 

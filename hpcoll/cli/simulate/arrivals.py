@@ -109,7 +109,7 @@ def _report(
     calls = counted(len(program.calls), "call")
     yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {duration(program.measured.run)}; {steps}"
     rows = [
-        [name, *(duration(float(one)) for one in (run, np.mean(steps), np.median(steps)))]
+        [name, *(duration(float(seconds)) for seconds in (run, np.mean(steps), np.median(steps)))]
         for name, (run, steps) in found.items()
     ]
     yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])

@@ -50,7 +50,9 @@ def compiled_loop() -> Any:
 def simulate(s: Simulation) -> float:
     """Return the seconds until the last event ends; -1 where a lane waits for ever."""
     words = [
-        word for one in s for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))
+        word
+        for value in s
+        for word in ((value.ctypes.data, len(value)) if isinstance(value, np.ndarray) else (value,))
     ]
     return float(compiled_loop()(*words))
 

@@ -82,7 +82,7 @@ def program_of(trace: RunTrace, region: str) -> TracedProgram:
             points[rank] += [_Point(begin, -1, MARKS, 2 * i, begin), _Point(end, 1, MARKS, 2 * i + 1, end)]
     first, last = (
         min(min(found).begin for found in points if found),
-        max(one.end for found in points for one in found),
+        max(point.end for found in points for point in found),
     )
     host = {row.rank: row.host for row in trace.rows}
     lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]

@@ -233,7 +233,7 @@ class _TraceReader:
         process = self._processes[rank]
         if "version" in about:
             if rank in self._files:
-                both = " and ".join(quoted(one) for one in dict.fromkeys((self._files[rank], file)))
+                both = " and ".join(quoted(name) for name in dict.fromkeys((self._files[rank], file)))
                 raise ArgumentError(
                     f"expected the trace of one run, got rank {rank} twice, in {both}; --against compares two runs"
                 )
@@ -343,7 +343,7 @@ class _TraceReader:
             list(hosts),
             {rank: process.about for rank, process in self._processes.items()},
             list(kinds),
-            max((one for one in said if isinstance(one, int) and one <= MAX_RANKS), default=0),
+            max((n for n in said if isinstance(n, int) and n <= MAX_RANKS), default=0),
             sum(lost for _, _, lost, what in self._lost if what == "calls"),
             [
                 (int(row[owner]), time / 1000, f"{lost} {what} before are missing")

@@ -105,10 +105,10 @@ def _by_owner(
     )
     found: list[dict[int, _Held]] = [{} for _ in range(ngroups)]
     at = order[firsts]
-    for one, owner, *held in zip(
+    for index, owner, *held in zip(
         group[at].tolist(), waits.owner[slices[at]].tolist(), counts, *(column.tolist() for column in sums)
     ):
-        found[one][owner] = _Held(*held)
+        found[index][owner] = _Held(*held)
     return found
 
 

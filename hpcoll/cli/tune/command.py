@@ -249,17 +249,17 @@ class _Report:
         return ""
 
 
-def _model_row(one: Fit) -> list[str]:
-    network = one.constants.network
+def _model_row(fit: Fit) -> list[str]:
+    network = fit.constants.network
     us = [f"{1e6 * seconds:.3g}" for seconds in (network.alpha, network.overhead)]
     speeds = [f"{1e-9 / seconds:.3g}" if seconds else "-" for seconds in (network.beta, network.gamma)]
     eager, cache = (
         "-" if nbytes == NEVER else format_nbytes(nbytes) for nbytes in (network.eager, network.cache)
     )
-    errors = [f"{100 * error:.0f} %" for error in one.errors]
-    ranks = f"{one.ranks[0]}, {one.ranks[1]}"
+    errors = [f"{100 * error:.0f} %" for error in fit.errors]
+    ranks = f"{fit.ranks[0]}, {fit.ranks[1]}"
     return [
-        one.constants.level,
+        fit.constants.level,
         ranks,
         *us,
         *speeds,

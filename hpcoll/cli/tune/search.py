@@ -193,7 +193,7 @@ class Quiet:
         for attempt in range(TRIES):
             found = measure()
             self.uses += (beside := uses(found) if uses else [self._watch.look()])
-            disturbed = [one for one in beside if one.disturbed]
+            disturbed = [use for use in beside if use.disturbed]
             if self._busy or not disturbed:
                 self.why = ""
                 return found
@@ -398,8 +398,10 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
             found += _judge([one], seconds, start - stage.clock.left())
         if len(found) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
             break
-    best = max((one.ratio for one in found), default=0.0)
-    running = [one for one in found if one.candidate.algorithm == NATIVE or BEHIND * one.ratio >= best]
+    best = max((winner.ratio for winner in found), default=0.0)
+    running = [
+        winner for winner in found if winner.candidate.algorithm == NATIVE or BEHIND * winner.ratio >= best
+    ]
     return rank_results(_run_off(stage, case, library, running, end)), wrong
 
 
@@ -409,7 +411,7 @@ def _run_off(
     """Return better times of candidates, from turns until the clock shows ``end``; the same times when that is too soon."""
     collected: list[np.ndarray] = []
     # each took its turns with the library
-    round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)
+    round_s = sum(winner.cost_s for winner in running) / 2 / (1 + SCOUT_ROUNDS)
     while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
         start = stage.clock.left()
         rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
@@ -417,12 +419,15 @@ def _run_off(
             break
         collected.append(
             _take_turns(
-                stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1)
+                stage,
+                case,
+                (library, *(winner.candidate for winner in running)),
+                Pace(rounds=rounds, warmup=1),
             )
         )
         round_s = (start - stage.clock.left()) / rounds
     return (
-        _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0)
+        _judge([winner.candidate for winner in running], np.concatenate(collected, axis=2), 0.0)
         if collected
         else running
     )
@@ -435,16 +440,16 @@ def rank_results(results: Sequence[Winner]) -> list[Winner]:
     """
     alone = min((1.0, *(result.ratio for result in results if result.candidate.algorithm == NATIVE)))
 
-    def worth(one: Winner) -> tuple[bool, bool, float]:
-        native = one.candidate.algorithm == NATIVE
-        return not native and one.ratio >= WORTH * alone, native, one.ratio
+    def worth(winner: Winner) -> tuple[bool, bool, float]:
+        native = winner.candidate.algorithm == NATIVE
+        return not native and winner.ratio >= WORTH * alone, native, winner.ratio
 
     return sorted(results, key=worth, reverse=True)
 
 
 def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: Pace) -> np.ndarray:
     """Return seconds per call, ``[candidate, side and batch, round]``, of candidates that take turns."""
-    calls = [call for one in running for call in one.calls]
+    calls = [call for winner in running for call in winner.calls]
     batches_s = BATCHES_S if case.nbytes < SMALL_NBYTES else BATCHES_S[:1]
     times = [
         measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds
@@ -459,15 +464,15 @@ def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> 
     worst = (us[0] / us).argmin(axis=1)[1:]
     alone = us[:, 0].tolist()
     return [
-        Winner(one, alone[i], alone[0], float(us[0, side] / us[i, side]), cost_s)
-        for i, (one, side) in enumerate(zip(running, worst), 1)
+        Winner(candidate, alone[i], alone[0], float(us[0, side] / us[i, side]), cost_s)
+        for i, (candidate, side) in enumerate(zip(running, worst), 1)
     ]
 
 
-def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:
+def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], candidate: Candidate) -> int:
     """Count wrong elements on all ranks; makes the first call, which also plans, and leaves buffers fit for timing."""
     wrong = 0
-    for buffers, call in zip(memory, one.calls):
+    for buffers, call in zip(memory, candidate.calls):
         fill(case, buffers)
         call()
         wrong += wrong_elements(case, buffers)

@@ -90,7 +90,7 @@ def _every(
     except TransportError as error:
         context.interrupted(method, error)
         raise
-    return [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in every]
 
 
 def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:

@@ -122,12 +122,14 @@ class ControlPlane(Channel):
             for rank in dict.fromkeys(ranks)
             if rank not in self._ends
         ]
-        due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
+        due = (
+            question for question in asked_before if now - question[0] >= question[1] or question[0] < since
+        )
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
             self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
             late = now - self._unanswered.setdefault(rank, now) >= _AGAIN_S
             host = self._hosts[rank] if late else None
-            neighbours = [one for one, its in enumerate(self._hosts) if its == host and one != rank]
+            neighbours = [peer for peer, its in enumerate(self._hosts) if its == host and peer != rank]
             for neighbour in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(neighbour, {"ask": [key, lane, rank]})
 

@@ -87,7 +87,7 @@ class _Farewell:
     """
 
     def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
-        self.every = sorted(every, key=lambda one: one.resources.key)
+        self.every = sorted(every, key=lambda context: context.resources.key)
         resources = every[0].resources
         contexts = [
             (context.resources.key, it) for context in self.every for it in context.resources.message_contexts

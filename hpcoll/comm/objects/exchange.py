@@ -149,8 +149,8 @@ class CellExchange:
         self.target = received.ctypes.data
         self.room = nbytes - CELL_HEAD_NBYTES
         self.views, self._slots = (
-            [memoryview(one)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
-            for one, n in ((received, nreceived), (self._sent, max(1, nsent)))
+            [memoryview(array)[at + CELL_HEAD_NBYTES : at + nbytes] for at in range(0, n * nbytes, nbytes)]  # type: ignore[arg-type]
+            for array, n in ((received, nreceived), (self._sent, max(1, nsent)))
         )
         self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
         self.keep = partial(cells.keeps, found=self.buffers)
@@ -173,7 +173,7 @@ class CellExchange:
 
     def _laid_out(self) -> tuple[np.ndarray, tuple[Any, ...]]:
         """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
-        given = [0, 0, 0] if DEFAULT is None else [id(one) for one in DEFAULT[:3]]
+        given = [0, 0, 0] if DEFAULT is None else [id(default) for default in DEFAULT[:3]]
         views = np.array([*map(id, self.views)], np.int64)
         keywords = ("buffer_callback",)
         fields = [
@@ -316,16 +316,16 @@ class CellExchange:
             if len(found) != nranks:
                 raise ValueError(f"expecting {nranks} items, got {len(found)}")
             if get_referents(MPI.pickle) == DEFAULT:
-                for one in found:
-                    data = dumps(one, _PROTOCOL, buffer_callback=self.keep)
+                for obj in found:
+                    data = dumps(obj, _PROTOCOL, buffer_callback=self.keep)
                     messages.append(
                         data
                         if not self.buffers and len(data) <= room
                         else cells.message(data, _emptied(self.buffers), room)
                     )
             else:
-                for one in found:
-                    message = cells.message_of(one, room)
+                for obj in found:
+                    message = cells.message_of(obj, room)
                     if message.error is not None:
                         raise message.error
                     messages.append(message)
@@ -386,7 +386,9 @@ class CellExchange:
         ends: bool = True,
     ) -> None:
         """Receive what follows the cells of a call, if any is ``special``; raise the first error. The call ends with that, or goes on."""
-        refused = any(one.error is not None for one in mine) or any(one.refused for one in incoming)
+        refused = any(outgoing.error is not None for outgoing in mine) or any(
+            came.refused for came in incoming
+        )
         if special:
             parts = self.parts(limit_s)
             if self.collective != "allgather" or not refused:  # else all ranks know
@@ -396,9 +398,9 @@ class CellExchange:
         for message in mine:
             if message.error is not None:
                 raise message.error
-        for one in incoming:
-            if one.refused:
-                raise cells.remote_error(self.context.rank, self.method, one.source, one.refused)
+        for came in incoming:
+            if came.refused:
+                raise cells.remote_error(self.context.rank, self.method, came.source, came.refused)
 
     def parts(self, limit_s: float | None) -> CallParts:
         """Return the parts of the call whose cells have come."""

@@ -31,7 +31,7 @@ def exchanged(
     problem = None
     pickles = [b""] * nsent
     try:
-        pickles = [pickled(one) for one in make()]
+        pickles = [pickled(obj) for obj in make()]
     except Exception as error:
         problem = error
     ours = np.array([_NONE if problem else len(pickle) for pickle in pickles], np.int64)

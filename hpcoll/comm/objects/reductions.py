@@ -134,8 +134,8 @@ class _Tree:
                 self._send(self._rank - step, mine if step == 1 else self._message(), headed=step > 1)
                 break
             if self._rank + step < self._nranks:
-                one = self._receive(self._rank + step, self._incoming[self._rank + 1] if step == 1 else None)
-                self._try(lambda one=one: self._op(self._found, self._loaded(one)))  # type: ignore[misc]
+                came = self._receive(self._rank + step, self._incoming[self._rank + 1] if step == 1 else None)
+                self._try(lambda one=came: self._op(self._found, self._loaded(one)))  # type: ignore[misc]
             step *= 2
         made = self._shared() if self._exchange.method == "allreduce" else self._at_root(self._exchange.root)
         self._parts.end()
@@ -166,10 +166,10 @@ class _Tree:
         message = self._message() if self._rank == 0 else None
         cell = self._cell(message)
         self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)], (cell,))
-        one = _incoming(cell, 0)
-        self._parts.exchange("bcast", 0, [message] if message is not None else [], [one])
+        came = _incoming(cell, 0)
+        self._parts.exchange("bcast", 0, [message] if message is not None else [], [came])
         if message is None:
-            self._try(lambda: self._loaded(one))
+            self._try(lambda: self._loaded(came))
         elif message.error is None:
             self._try(message.copied)
         else:
@@ -181,8 +181,8 @@ class _Tree:
         if root != 0 and self._rank == 0:
             self._send(root, self._message(), headed=True)
         if root != 0 and self._rank == root:
-            one = self._receive(0, None)
-            self._try(lambda: self._loaded(one))
+            came = self._receive(0, None)
+            self._try(lambda: self._loaded(came))
         return self._found if self._rank == root else None
 
     def _send(self, peer: int, message: Outgoing, *, headed: bool) -> None:

@@ -123,7 +123,7 @@ class ServiceCollectives:
         room = int(lengths.max())
         every = np.empty((self._nranks, room), np.uint8)
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
-        return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist())]
+        return [MPI.pickle.loads(row[:n]) for row, n in zip(every, lengths.tolist())]
 
     def gather_again(
         self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: Callable[[], str]

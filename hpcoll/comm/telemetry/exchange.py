@@ -180,7 +180,7 @@ class ArrivalExchange:
                 account.uncompared += first - 1 - log.compared
                 told = self._words["told"]
                 told[:] = (
-                    [place + 8 * (first - one) for place, one in zip(places, firsts, strict=True)],
+                    [place + 8 * (first - start) for place, start in zip(places, firsts, strict=True)],
                     bases,
                 )
                 self._compare_lane(account, lane, message_context, first, last)
@@ -188,8 +188,8 @@ class ArrivalExchange:
                 account.uncompared += last - log.compared
             log.compared = max(log.compared, last)
             places = [
-                place + 8 * max(0, end + 1 - one)
-                for place, one, end in zip(places, firsts, lasts, strict=True)
+                place + 8 * max(0, end + 1 - start)
+                for place, start, end in zip(places, firsts, lasts, strict=True)
             ]
         HOOKS.compared(self._resources)
 

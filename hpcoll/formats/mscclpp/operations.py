@@ -179,17 +179,17 @@ class PlanBlock:
             if name == "pwsf":
                 yield Action("flush", place, name=port, port=port)
 
-    def _run(self, one: _Range, part: _Part, packets: bool) -> MemoryRun:
+    def _run(self, whole: _Range, part: _Part, packets: bool) -> MemoryRun:
         """Return a run's part, in chunks of the program."""
-        if packets and one.buffer is not Buffer.SCRATCH:
+        if packets and whole.buffer is not Buffer.SCRATCH:
             raise ArgumentError(
-                f"expected packets in scratch, got some in the {one.buffer.name.lower()} buffer"
+                f"expected packets in scratch, got some in the {whole.buffer.name.lower()} buffer"
             )
-        first, n = one.first * self.factor, one.n * self.factor
+        first, n = whole.first * self.factor, whole.n * self.factor
         if part.unit >= 0:
-            return MemoryRun(one.gpu, Chunk(one.buffer, first + part.unit, 1), packets)
+            return MemoryRun(whole.gpu, Chunk(whole.buffer, first + part.unit, 1), packets)
         return MemoryRun(
-            one.gpu, Chunk(one.buffer, first + n // part.parts * part.number, n // part.parts), packets
+            whole.gpu, Chunk(whole.buffer, first + n // part.parts * part.number, n // part.parts), packets
         )
 
     def _ports(self, op: Any, dsts: list[_Range]) -> list[Direction]:

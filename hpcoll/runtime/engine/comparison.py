@@ -29,7 +29,7 @@ _KINDS = {
 }
 KINDS = np.zeros(1 << w.COLLECTIVE_BITS, np.int64)  # by number of the collective
 KINDS[: len(COLLECTIVES)] = [
-    w.NEAR if one.neighbours else _KINDS.get(name, w.ALL) for name, one in COLLECTIVES.items()
+    w.NEAR if collective.neighbours else _KINDS.get(name, w.ALL) for name, collective in COLLECTIVES.items()
 ]
 
 

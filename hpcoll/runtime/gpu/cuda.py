@@ -230,9 +230,9 @@ class Driver:
 
     def is_idle(self, stream: int) -> bool:
         """Say whether nothing is under way that later work on a stream would wait for, which for some includes the default stream's."""
-        for one in {stream, 0}:
+        for handle in {stream, 0}:
             try:
-                self("cuStreamQuery", one)
+                self("cuStreamQuery", handle)
             except DeviceError as error:
                 if error.code != NOT_READY:
                     raise

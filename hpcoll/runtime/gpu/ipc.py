@@ -115,15 +115,15 @@ class Mappings:
         table.table[local, slot, 1] = found[0]
         table.table[local, slot, 0] = generation
 
-    def _opened(self, one: _Exported) -> int:
+    def _opened(self, exported: _Exported) -> int:
         """Open memory that is open in no directory, and return its address."""
         try:
-            return one.gpu.driver.open(one.name)
+            return exported.gpu.driver.open(exported.name)
         except DeviceError as error:
             if error.code != ALREADY_MAPPED:
                 raise
-        self._close_stale(one.pid)  # what its owner has forgotten meanwhile
-        return one.gpu.driver.open(one.name)
+        self._close_stale(exported.pid)  # what its owner has forgotten meanwhile
+        return exported.gpu.driver.open(exported.name)
 
     def _close_stale(self, pid: int) -> None:
         for table in self._tables:
@@ -271,7 +271,7 @@ class Directory:
     def _forget(self, slot: int) -> None:
         self._exported[slot] = 0
         self._slots[self._ranks.rank, slot, 0] += 1
-        self._slot_of = {number: one for number, one in self._slot_of.items() if one != slot}
+        self._slot_of = {number: its_slot for number, its_slot in self._slot_of.items() if its_slot != slot}
         self._free.append(slot)
 
     def _map(self, local: int, slot: int) -> int:

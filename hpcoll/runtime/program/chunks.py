@@ -140,7 +140,8 @@ def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     for i in range(1, len(operands[0]) + 1):
         pairs = [(pieces[i - 1][1], pieces[i][1]) for pieces in operands] if i < len(operands[0]) else []
         if not pairs or any(
-            (one.buffer, one.displ + one.nbytes) != (other.buffer, other.displ) for one, other in pairs
+            (piece.buffer, piece.displ + piece.nbytes) != (other.buffer, other.displ)
+            for piece, other in pairs
         ):
             yield [pieces[start:i] for pieces in operands]
             start = i

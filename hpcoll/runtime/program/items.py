@@ -302,8 +302,10 @@ class Items:
         used = 0
         for i, item in enumerate(self.list if self._lent else ()):
             for name in item.writes:
-                lends = [one for one, before in lent.pop(name, ()) if before == used]
-                found.update(self._lent[one] for one in lends if not item.grants_reader_of(self.list[one]))
+                lends = [lender for lender, before in lent.pop(name, ()) if before == used]
+                found.update(
+                    self._lent[lender] for lender in lends if not item.grants_reader_of(self.list[lender])
+                )
             used += item.code == Code.ACK
             for name in item.reads if i in self._lent else ():
                 lent.setdefault(name, []).append((i, used))

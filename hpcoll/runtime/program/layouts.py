@@ -149,4 +149,4 @@ UNMAPPED: Maps = None, None
 
 def addresses(maps: Maps) -> tuple[int, int]:
     """Return the addresses of maps, 0 where there is none."""
-    return tuple(0 if one is None else one.address for one in maps)  # type: ignore[return-value]
+    return tuple(0 if layout is None else layout.address for layout in maps)  # type: ignore[return-value]

@@ -108,7 +108,10 @@ def memory_traffic(rows: np.ndarray, lanes: np.ndarray, in_place: Least = (None,
     """Return the bytes that a program moves, of which sizes are numbers, where peers read some in place."""
     moved = [_moved(row, in_place) for row in rows.tolist()]
     return Traffic(
-        *(sum(one[i] for first, last, _ in lanes.tolist() for one in moved[first:last]) for i in range(3))
+        *(
+            sum(traffic[i] for first, last, _ in lanes.tolist() for traffic in moved[first:last])
+            for i in range(3)
+        )
     )
 
 

@@ -111,7 +111,7 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
         puts = step.put and routes[step.peer].puts
         if step.op in (Op.COPY, Op.REDUCE):
             behind = _puts_behind(groups, i, routes) if step.op == Op.REDUCE else []
-            further = [routes[groups[one][0].peer].destination(items, operands[0]) for one in behind]
+            further = [routes[groups[index][0].peer].destination(items, operands[0]) for index in behind]
             handed.update(behind)
             items.operate(Code[step.op.name], operands, further)
             items.acknowledge()

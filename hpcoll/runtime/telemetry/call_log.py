@@ -206,7 +206,9 @@ class CallLog:
             hot, begin, end = newest // f.RECORDS_HOT, max(first, self.first_kept), min(last, newest) + 1
             found = [self._records[0, :0]]
             for block in range(begin // f.RECORDS_HOT, (end - 1) // f.RECORDS_HOT + 1):
-                at, stop = (min(max(one - block * f.RECORDS_HOT, 0), f.RECORDS_HOT) for one in (begin, end))
+                at, stop = (
+                    min(max(number - block * f.RECORDS_HOT, 0), f.RECORDS_HOT) for number in (begin, end)
+                )
                 found.append(self._records[self._block(block, hot), at:stop])
             records = np.concatenate(found)
             if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten

@@ -119,7 +119,7 @@ def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | Non
 
     ``measured``: bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
     """
-    pids = np.array([one.pid for one in words], np.int64)
+    pids = np.array([mine.pid for mine in words], np.int64)
     if copy != CMA and measured is None:
         return OwnMemory(pids, NEVER, SLOW_NBYTES)
     usually = LEAST_NBYTES if copy == CMA else max(measured or 0, LEAST_NBYTES)

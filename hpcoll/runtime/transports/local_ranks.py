@@ -87,7 +87,7 @@ class LocalRanks:
                 f"rank {self.ranks[self.rank]} not that of rank",
                 any(known.issuperset(mine) for known in list(_reading)),
             )
-            found = () if known else ((rank, refusal(one)) for rank, one in zip(self.ranks, mine))
+            found = () if known else ((rank, refusal(process)) for rank, process in zip(self.ranks, mine))
             problem = next((f"{me} {rank}: {text}" for rank, text in found if text), "")
             # others may not know, where several threads find it out
             fails = np.array([bool(problem)], np.uint8)
@@ -245,7 +245,7 @@ class LocalRanks:
             self.status_slots = StatusSlots(window.mapping.array(n * head, noted), self.rank)
         mine = window.part(self.rank)
         each = [(i * head, mine + i * part, reserved, self.own_memory) for i in range(n)]
-        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *one) for one in each]
+        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *memory) for memory in each]
 
     def free(self) -> None:
         """Free the communicator; memory that was made stays as long as an object holds it."""

@@ -307,7 +307,7 @@ def host_name() -> str:
 
 def name_of(comm: MPI.Comm) -> str:
     """Return a communicator's name, for texts; the empty string where it has none."""
-    return printable(comm, read=lambda one: one.Get_name())
+    return printable(comm, read=lambda named: named.Get_name())
 
 
 def title_of(comm: MPI.Comm) -> str:

@@ -252,14 +252,17 @@ class AddressRanges:
         self._rows: dict[int, int] = {}  # by number
         with _lock:
             _tables.add(self)
-            for one in _live:
-                self._list(one)
+            for array in _live:
+                self._list(array)
 
-    def _list(self, one: Symmetric) -> None:
-        if self._pids and self._pids <= one.pids:
-            first = one.window.address + one.offset
+    def _list(self, array: Symmetric) -> None:
+        if self._pids and self._pids <= array.pids:
+            first = array.window.address + array.offset
             self.add(
-                one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset
+                array.window.number,
+                first,
+                first + array.nbytes,
+                (array.window.number << OFFSET_BITS) + array.offset,
             )
 
     def add(self, number: int, first: int, end: int, where: int) -> None:
@@ -300,7 +303,7 @@ def symmetric_array(window: Window, pids: frozenset[int], local_rank: int, nbyte
 def sweep() -> None:
     """Let go of symmetric memory whose arrays are gone in all processes."""
     with _lock:
-        for one in [one for one in _live if one.unused()]:
+        for array in [array for array in _live if array.unused()]:
             for table in list(_tables):
-                table.remove(one.window.number)
-            _live.remove(one)
+                table.remove(array.window.number)
+            _live.remove(array)

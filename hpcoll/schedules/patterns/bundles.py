@@ -100,16 +100,19 @@ class GraphTraffic(NamedTuple):
 def graph_traffic(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> GraphTraffic:
     """Count what ranks send and receive, with a message for each edge or in bundles; ``once`` as in `bundles`."""
     found = list(_messages(graph, nodes, once, bundled))
-    near, far = ([one for one in found if (nodes[one[0]] == nodes[one[1]]) is same] for same in (True, False))
+    near, far = (
+        [bundle for bundle in found if (nodes[bundle[0]] == nodes[bundle[1]]) is same]
+        for same in (True, False)
+    )
     return GraphTraffic(
         d=graph.degree,
-        a=max(_most((one[end], 1) for one in far) for end in (0, 1)),
-        e=max(_most((one[end], 1) for one in near) for end in (0, 1)),
-        i=max(_most((one[end], one[2]) for one in near) for end in (0, 1)),
-        w=max((one[2] for one in far), default=0),
-        x=max(_most((nodes[one[end]], one[2]) for one in far) for end in (0, 1)),
-        b=_most((one[0], one[2]) for one in found),
-        y=_most((one[1], one[2]) for one in found),
+        a=max(_most((bundle[end], 1) for bundle in far) for end in (0, 1)),
+        e=max(_most((bundle[end], 1) for bundle in near) for end in (0, 1)),
+        i=max(_most((bundle[end], bundle[2]) for bundle in near) for end in (0, 1)),
+        w=max((bundle[2] for bundle in far), default=0),
+        x=max(_most((nodes[bundle[end]], bundle[2]) for bundle in far) for end in (0, 1)),
+        b=_most((bundle[0], bundle[2]) for bundle in found),
+        y=_most((bundle[1], bundle[2]) for bundle in found),
     )
 
 
