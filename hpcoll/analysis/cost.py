@@ -234,16 +234,16 @@ def best_segment(
     if len(nodes) < 2 or not (row.pipelined or row.chunked):
         return time(whole), whole
     below = int(BELOW_EAGER * eager / row.cost("largest", len(nodes), nodes=nodes))
-    found = {
+    times = {
         segment: time(segment)
         for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole))
     }
-    fastest = min(found, key=lambda segment: (found[segment], -segment))
+    fastest = min(times, key=lambda segment: (times[segment], -segment))
     eager_ones = (
-        segment for segment, cost in found.items() if segment <= below and cost <= ALIKE * found[fastest]
+        segment for segment, cost in times.items() if segment <= below and cost <= ALIKE * times[fastest]
     )
     longest = max(fastest, *eager_ones, 0)
-    return found[longest], longest
+    return times[longest], longest
 
 
 # --- arrays in GPU memory that all ranks map: kernels and copies, turns on a shared GPU, bytes

@@ -78,20 +78,20 @@ class _Sent:
         """Return the last row that sent any chunk of a run, or -1."""
         buffer, lo, n = run
         if n == 1:
-            found = self.single.get((buffer, lo), -1)
+            latest = self.single.get((buffer, lo), -1)
         elif n < len(self.single):
-            found = max(self.single.get((buffer, index), -1) for index in range(lo, lo + n))
+            latest = max(self.single.get((buffer, index), -1) for index in range(lo, lo + n))
         else:
-            found = max(
+            latest = max(
                 (row for (b, index), row in self.single.items() if b == buffer and lo <= index < lo + n),
                 default=-1,
             )
         for (b, first, length), row in reversed(self.runs):
-            if row <= found:
+            if row <= latest:
                 break
             if b == buffer and first < lo + n and lo < first + length:
                 return row
-        return found
+        return latest
 
 
 def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventRow]:
@@ -100,11 +100,11 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventR
     ``joined``: join two messages that are one run across the last chunk (or that of a stripe), and leave out copies that need not wait.
     Ranks that differ only in where their runs wrap then look alike.
     """
-    found: list[EventRow] = []
+    rows: list[EventRow] = []
     sent, last, before = _Sent(), -1, None
     for step in steps:
         op, peer, dst, srcs, _, _, _ = step
-        row = len(found)
+        row = len(rows)
         if dst is None:
             chunk, guard, amount, last = srcs[0], -1, srcs[0].n, row
         else:
@@ -115,14 +115,14 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventR
             continue
         if joined and before and peer >= 0 and _wraps(before, step, chunk, nchunks):
             row, last = row - 1, last if dst else row - 1
-            old = found.pop()
+            old = rows.pop()
             amount, guard = amount + old.amount, max(guard, old.guard)
         if dst is None:
             sent.add(chunk, row)
-        found.append(_new(EventRow, (op, peer, amount, guard)))
+        rows.append(_new(EventRow, (op, peer, amount, guard)))
         before = step
-    found.append(EventRow(END, -1, 0, last))
-    return found
+    rows.append(EventRow(END, -1, 0, last))
+    return rows
 
 
 def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
@@ -149,10 +149,10 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
     for schedule in schedules:
         nchunks, nbuilt = schedule.nchunks, nbuilt + 1
         for channel, steps in enumerate(schedule.channels):
-            found = rows_of(steps, nchunks, joined=joined)
+            its_rows = rows_of(steps, nchunks, joined=joined)
             owners.append((schedule.rank, channel))
-            lengths.append(len(found))
-            for row in found:
+            lengths.append(len(its_rows))
+            for row in its_rows:
                 columns.extend(row)
     columns.extend((END, -1, 0, -1))  # the only row of a channel that a rank does not have
     nchannels = max(channel for _, channel in owners) + 1
@@ -260,11 +260,11 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int, *, joine
 
 def _relative(schedule: Schedule, joined: bool) -> list[list[tuple[int, ...]]]:
     """Return the rows of a schedule's channels, with peers as distances."""
-    found = [rows_of(steps, schedule.nchunks, joined=joined) for steps in schedule.channels]
+    rows = [rows_of(steps, schedule.nchunks, joined=joined) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
     return [
         [(op, (peer - rank) % nranks if peer >= 0 else -1, *rest) for op, peer, *rest in part]
-        for part in found
+        for part in rows
     ]
 
 

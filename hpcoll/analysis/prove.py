@@ -117,7 +117,7 @@ def placements(nranks: int) -> list[Nodes]:
     uneven: list[int] = []
     while sum(uneven) < nranks:
         uneven.append(min(1 + 3 * len(uneven) % 5, nranks - sum(uneven)))  # 1, 4, 2, 5, 3 and again
-    found = [
+    nodes = [
         blocks(pairs),
         cyclic(threes),
         blocks(uneven),
@@ -126,7 +126,7 @@ def placements(nranks: int) -> list[Nodes]:
         blocks([1] * nranks),
         cyclic(fours),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(nodes))
 
 
 def graphs(nranks: int) -> list[Graph]:
@@ -189,16 +189,16 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule], nodes: Nodes 
         proofs.append(verify_schedules(schedules, in_place=in_place, uniform=row.uniform))
         if not proofs[0].told_apart:
             break
-    found = in_all(proofs)
+    summary = in_all(proofs)
     claims = {
-        "ordered": row.ordered > found.ordered,
-        "reproducible": row.reproducible > found.reproducible,
-        "canonical": not found.canonical and row.is_canonical(len(schedules), nodes),
+        "ordered": row.ordered > summary.ordered,
+        "reproducible": row.reproducible > summary.reproducible,
+        "canonical": not summary.canonical and row.is_canonical(len(schedules), nodes),
     }
     for claim, wrong in claims.items():
         if wrong:
             raise ScheduleError(f"{row.key} is said to be {claim}, and is not on {len(schedules)} ranks")
-    return found
+    return summary
 
 
 def _check_scratch(schedules: Sequence[Schedule]) -> None:
@@ -303,16 +303,16 @@ def _proven_elsewhere(idle: _Idle, job: _Job) -> Summary:
     try:
         pickle.dump(job, prover.stdin)
         prover.stdin.flush()
-        found: Summary | Exception = pickle.load(prover.stdout)
+        answer: Summary | Exception = pickle.load(prover.stdout)
     except (EOFError, OSError):
         raise HpcollError(
             f"process {prover.pid} has ended while it proved {job.row.key} on {job.nranks} ranks"
         ) from None
     finally:
         idle.put(prover)
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def prover() -> None:
@@ -321,12 +321,12 @@ def prover() -> None:
     gc.disable()  # schedules hold no cycles, and looking for some would take half of the time
     while True:
         try:
-            found: Summary | Exception = _prove_job(pickle.load(sys.stdin.buffer))
+            answer: Summary | Exception = _prove_job(pickle.load(sys.stdin.buffer))
         except EOFError:
             return
         except Exception as error:
-            found = error
-        pickle.dump(found, sys.stdout.buffer)
+            answer = error
+        pickle.dump(answer, sys.stdout.buffer)
         sys.stdout.flush()
 
 
@@ -338,9 +338,11 @@ def _prove_job(job: _Job) -> Summary:
         nranks, first = fewest_wrong(job.row, job.nranks, error)
         raise ScheduleError(f"{job.row.key} on {nranks} ranks: {first}") from None
     seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
-    found = in_all(proofs)
+    summary = in_all(proofs)
     canonical = sum(proof.canonical for proof in proofs)
-    return Summary(job.row.key, len(proofs), messages, seconds, found.ordered, found.reproducible, canonical)
+    return Summary(
+        job.row.key, len(proofs), messages, seconds, summary.ordered, summary.reproducible, canonical
+    )
 
 
 def _prove_instances(row: Algorithm, job: _Job) -> Iterator[Proof]:

@@ -45,12 +45,12 @@ class Tree:
 
     def preorder(self) -> list[tuple[int, int]]:
         """Return all ranks with their depths, parents first."""
-        found, stack = [], [(self.root, 0)]
+        visited, stack = [], [(self.root, 0)]
         while stack:
             rank, depth = stack.pop()
-            found.append((rank, depth))
+            visited.append((rank, depth))
             stack.extend((child, depth + 1) for child in reversed(self.children[rank]))
-        return found
+        return visited
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,11 @@ def _shapes(timeline: Timeline, nranks: int) -> Iterable[tuple[int, Shape]]:
                 messages[event.channel][event.op].append((round(event.start) + 1, (event.peer, rank)))
     for channel in sorted(messages):
         phases = sorted(messages[channel].items(), key=lambda phase: min(phase[1]))
-        found = [_shape(op, [edge for _, edge in edges], nranks) for op, edges in phases]
-        if None in found:
+        shapes = [_shape(op, [edge for _, edge in edges], nranks) for op, edges in phases]
+        if None in shapes:
             yield channel, _rounds([message for _, edges in phases for message in edges])
         else:
-            yield from ((channel, shape) for shape in _merge([shape for shape in found if shape]))
+            yield from ((channel, shape) for shape in _merge([shape for shape in shapes if shape]))
 
 
 def _shape(op: Op, edges: Sequence[Edge], nranks: int) -> Shape | None:

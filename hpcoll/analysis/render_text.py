@@ -153,13 +153,13 @@ def _timeline(drawing: Drawing, width: int) -> Iterable[str]:
 
 
 def _row(schedule: Schedule, events: Sequence[Event], nrounds: int) -> dict[int, tuple[str, str, str]]:
-    found: dict[int, list[list[str]]] = defaultdict(lambda: [[], [], []])
+    cells: dict[int, list[list[str]]] = defaultdict(lambda: [[], [], []])
     for event in events:
         kind = 0 if event.op == Op.SEND else 2 if event.op in (Op.COPY, Op.REDUCE) else 1
-        found[min(round(event.start), nrounds - 1)][kind].append(_token(schedule, event))
+        cells[min(round(event.start), nrounds - 1)][kind].append(_token(schedule, event))
     return {
         number: (" ".join(kinds[0]), " ".join(kinds[1]), " ".join(kinds[2]))
-        for number, kinds in found.items()
+        for number, kinds in cells.items()
     }
 
 
@@ -188,9 +188,9 @@ def _blocks(labels: Sequence[str], cells: _Cells, nrounds: int, width: int) -> I
 
 def _column(cells: _Cells, number: int) -> list[str]:
     """Return a round of all rows, header first, in equal width; sends, receives and local work are each aligned."""
-    found = [row.get(number, ("", "", "")) for row in cells]
-    widths = [max(len(parts[kind]) for parts in found) for kind in range(3)]
-    texts = [" ".join(f"{part:{w}}" for part, w in zip(parts, widths) if w) for parts in found]
+    entries = [row.get(number, ("", "", "")) for row in cells]
+    widths = [max(len(parts[kind]) for parts in entries) for kind in range(3)]
+    texts = [" ".join(f"{part:{w}}" for part, w in zip(parts, widths) if w) for parts in entries]
     width = max(len(str(number + 1)), *(len(text) for text in texts))
     return [f"{text:{width}}" for text in (str(number + 1), *texts)]
 

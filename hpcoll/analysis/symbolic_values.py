@@ -137,9 +137,9 @@ class RankMemory:
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
         """Return the values of cells; refuse those that nothing was written to."""
-        found = self.values[cells]
-        if NOTHING in found:
+        values = self.values[cells]
+        if NOTHING in values:
             raise ValueError(f"reads {chunk} before anything is in it")
         if self.rewritten and chunk[0] is not _SCRATCH and (chunk[0] is _INPUT) in self.rewritten[cells]:
             self.told_apart = True
-        return found
+        return values

@@ -59,13 +59,13 @@ def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> 
 
 def _events_of(schedule: Schedule, spans: list[list[float]], starts: list[int]) -> list[Event]:
     """Return the events of a rank whose channels begin at rows ``starts``."""
-    found: list[Event] = []
+    events: list[Event] = []
     for channel, (start, steps) in enumerate(zip(starts, schedule.channels)):
         for step, (sends, sent, works, worked) in zip(steps, spans[start:]):
             if step.peer >= 0:
-                found.append(Event(sends, sent, step.op, step, channel))
+                events.append(Event(sends, sent, step.op, step, channel))
             if step.op in (Op.COPY, Op.REDUCE) or worked > works:
-                found.append(
+                events.append(
                     Event(works, worked, Op.COPY if step.op == Op.COPY else Op.REDUCE, step, channel)
                 )
-    return sorted(found, key=lambda event: (event.start, event.end))
+    return sorted(events, key=lambda event: (event.start, event.end))

@@ -179,11 +179,11 @@ class Machine:
             return False
         extents, operands = rank.extents[cells], list[list[int]]()
         for src in srcs:
-            found = rank.span(src, channel.index)
-            if rank.extents[found] != extents:
-                sizes = f"{src} has {rank.extents[found]}, {dst} has {extents}"
+            span = rank.span(src, channel.index)
+            if rank.extents[span] != extents:
+                sizes = f"{src} has {rank.extents[span]}, {dst} has {extents}"
                 raise ValueError(f"source and destination differ in size: {sizes}{_HINT}")
-            operands.append(rank.read(found, src))
+            operands.append(rank.read(span, src))
         if link:
             operands.insert(0 if received_first else 1, self._receive(channel, link, extents))
         new = operands[0] if len(operands) == 1 else fold(self.values.combine, operands)
@@ -284,7 +284,7 @@ class Machine:
 
     def judge(self) -> Proof:
         """Compare every chunk of OUTPUT with what the collective wants."""
-        found: dict[Hashable, set[int]] = defaultdict(set)  # the ranks' values of each item
+        of_item: dict[Hashable, set[int]] = defaultdict(set)  # the ranks' values of each item
         ordered = canonical = True
         for rank in self.ranks:
             s = rank.schedule
@@ -304,8 +304,8 @@ class Machine:
                 if wanted[1]:
                     rank.told_apart |= bool(rank.rewritten) and not rank.rewritten[rank.bases[1] + index]
                     ordered, canonical = ordered and facts[2], canonical and facts[3]
-                    found[wanted].add(value)
-        different = [values for values in found.values() if len(values) > 1]
+                    of_item[wanted].add(value)
+        different = [values for values in of_item.values() if len(values) > 1]
         shapes = self.values.shapes() if different else []
         reproducible = self.collective.idempotent or all(
             len({shapes[value] for value in values}) == 1 for values in different

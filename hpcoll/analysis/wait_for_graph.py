@@ -52,10 +52,10 @@ class WaitForGraph:
         for rank in sorted(self.awaited):
             for peer in self.awaited[rank]:
                 waiters.setdefault(peer, []).append(rank)
-        found: dict[tuple[int, ...], list[int]] = {}
+        peers: dict[tuple[int, ...], list[int]] = {}
         for peer in sorted(waiters):
-            found.setdefault(tuple(waiters[peer]), []).append(peer)
-        return found
+            peers.setdefault(tuple(waiters[peer]), []).append(peer)
+        return peers
 
     def roots(self) -> list[tuple[list[int], set[int]]]:
         """Return awaited ranks that do not wait, each list with the ranks that wait for it, directly or through others."""
@@ -189,7 +189,7 @@ def _mutual(edges: Mapping[int, Set[int]]) -> list[set[int]]:
     for rank, peers in edges.items():
         for peer in peers:
             backward.setdefault(peer, set()).add(rank)
-    left, found = set(edges), []
+    left, groups = set(edges), []
     while ends := {rank for rank in left if not edges[rank] & left}:
         left -= ends
     for rank in sorted(left):
@@ -197,5 +197,5 @@ def _mutual(edges: Mapping[int, Set[int]]) -> list[set[int]]:
             ranks = _reached([rank], edges) & _reached([rank], backward)
             left -= ranks
             if len(ranks) > 1:
-                found.append(ranks)
-    return found
+                groups.append(ranks)
+    return groups

@@ -249,21 +249,21 @@ def _between(
     """Return positions of ranks, positions of others, and what each has of that one: there are few of all pairs."""
     at = {rank.rank: i for i, rank in enumerate(ranks)}
     # some may be missing
-    found = [
+    entries = [
         (i, at[rank], number)
         for i, waits in enumerate(ranks)
         for rank, number in of(waits).items()
         if rank in at
     ]
-    rows, columns, numbers = zip(*found, strict=True) if found else ((), (), ())
+    rows, columns, numbers = zip(*entries, strict=True) if entries else ((), (), ())
     return np.array(rows, np.intp), np.array(columns, np.intp), np.array(numbers, np.float64)
 
 
 def _joined(how: np.ufunc, n: int, columns: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return the sum, or another function, of the numbers of each of ``n`` columns; 0 of a column without any."""
-    found = np.zeros(n)
-    how.at(found, columns, numbers)
-    return found
+    joined = np.zeros(n)
+    how.at(joined, columns, numbers)
+    return joined
 
 
 def _worst(rows: Sequence[StragglerRow], costs: Sequence[float], run_s: float) -> int | None:
@@ -315,25 +315,25 @@ def _reasons(
         _circles(held),
         {field: sorted(getattr(rank, field) for rank in ranks) for field in _CAUSES},
     )
-    found = [""] * len(ranks)
+    reasons = [""] * len(ranks)
     for i in late:
         if i in circles:
-            found[i] = "was held up in other collectives, where ranks waited for each other in turns"
+            reasons[i] = "was held up in other collectives, where ranks waited for each other in turns"
         elif i in held:
-            found[i] = "was held up in other collectives" + (
+            reasons[i] = "was held up in other collectives" + (
                 f", most by rank {ranks[held[i]].rank}" if held[i] >= 0 else ""
             )
         else:
             usual = {
                 field: _median_without(values, getattr(ranks[i], field)) for field, values in ordered.items()
             }
-            found[i] = _why(ranks[i], usual, costs[i], links)
-    return found
+            reasons[i] = _why(ranks[i], usual, costs[i], links)
+    return reasons
 
 
 def _circles(held: Mapping[int, int]) -> set[int]:
     """Return the keys from which the values, as keys again, lead back to the same one."""
-    found, first_of = set[int](), dict[int, int]()
+    circles, first_of = set[int](), dict[int, int]()
     for first in held:
         way, at = list[int](), first
         while at in held and at not in first_of:
@@ -341,8 +341,8 @@ def _circles(held: Mapping[int, int]) -> set[int]:
             way.append(at)
             at = held[at]
         if first_of.get(at) == first:
-            found.update(way[way.index(at) :])
-    return found
+            circles.update(way[way.index(at) :])
+    return circles
 
 
 def _median_without(values: Sequence[float], value: float) -> float:
@@ -412,11 +412,11 @@ def _unnamed(ranks: Sequence[RankWaits], links: Mapping[str, float], hidden: int
 
 def _places(ranks: Sequence[RankWaits]) -> tuple[StragglerPlace, ...]:
     """Return the places of all ranks, the longest wait first."""
-    found: dict[tuple[str, str], list[PlaceWaits]] = {}
+    places: dict[tuple[str, str], list[PlaceWaits]] = {}
     for place in (place for waits in ranks for place in waits.places):
-        found.setdefault((place.place, place.region), []).append(place)
+        places.setdefault((place.place, place.region), []).append(place)
     rows = []
-    for (name, region), every in found.items():
+    for (name, region), every in places.items():
         awaited: dict[int, float] = {}
         for rank, seconds in (pair for waits in every for pair in waits.waited_for.items()):
             awaited[rank] = awaited.get(rank, 0.0) + seconds

@@ -25,10 +25,10 @@ def agreed(
         if text:
             raise ArgumentError(text)
     first = everyone[0][1]
-    for rank, (_, found, _) in enumerate(everyone):
-        for name in [*first, *found]:
-            expected, got = (repr(given[name]) if name in given else "none" for given in (first, found))
-            if expected != got and first.get(name) != found.get(name):
+    for rank, (_, theirs, _) in enumerate(everyone):
+        for name in [*first, *theirs]:
+            expected, got = (repr(given[name]) if name in given else "none" for given in (first, theirs))
+            if expected != got and first.get(name) != theirs.get(name):
                 raise ArgumentError(
                     f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}"
                 )

@@ -113,13 +113,13 @@ def crowds(places: Sequence[tuple[str, frozenset[int]]]) -> list[tuple[list[int]
     >>> crowds([("a", frozenset({0, 1})), ("b", frozenset({0})), ("a", frozenset({1})), ("a", frozenset({2}))])
     [([0, 2], frozenset({0, 1})), ([1], frozenset({0})), ([3], frozenset({2}))]
     """
-    found: list[tuple[str, list[int], frozenset[int]]] = []
+    groups: list[tuple[str, list[int], frozenset[int]]] = []
     for rank, (machine, cores) in enumerate(places):
-        shared = [crowd for crowd in found if crowd[0] == machine and crowd[2] & cores]
+        shared = [crowd for crowd in groups if crowd[0] == machine and crowd[2] & cores]
         ranks = sorted([rank, *(other for crowd in shared for other in crowd[1])])
-        found = [crowd for crowd in found if crowd not in shared]
-        found.append((machine, ranks, cores.union(*(crowd[2] for crowd in shared))))
-    return sorted((ranks, cores) for _, ranks, cores in found)
+        groups = [crowd for crowd in groups if crowd not in shared]
+        groups.append((machine, ranks, cores.union(*(crowd[2] for crowd in shared))))
+    return sorted((ranks, cores) for _, ranks, cores in groups)
 
 
 def ncores_of(cores: frozenset[int], cpus: Path = CPUS) -> int:

@@ -23,9 +23,9 @@ def trusted() -> list[str]:
 
     Where hpcoll or Python lies in the working directory, that comes last.
     """
-    found = [
+    folders = [
         folder
         for folder in sys.path
         if os.path.isabs(folder) and not (os.path.isdir(folder) and os.path.samefile(folder, os.curdir))
     ]
-    return [*found, *(folder for folder in _OWN if folder not in found)]
+    return [*folders, *(folder for folder in _OWN if folder not in folders)]

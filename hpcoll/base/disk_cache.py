@@ -74,15 +74,15 @@ def kept(name: str, make: Callable[[], bytes], text: str = "") -> bytes:
 
 def kept_all(makers: Mapping[str, Callable[[], bytes]]) -> list[bytes]:
     """Return the content of several files, by name, as `kept`; each process leaves for last what others are making."""
-    found = {name: _found(name) for name in makers}
-    missing = [name for name, content in found.items() if content is None]
+    contents = {name: _found(name) for name in makers}
+    missing = [name for name, content in contents.items() if content is None]
     if missing:
         with _reported(missing) as ready:
             for waits, name in product((False, True), missing):
-                if found[name] is None:
-                    found[name] = _kept(name, makers[name], waits=waits)
-                    ready.update({name} if found[name] is not None else ())
-    return [content or b"" for content in found.values()]
+                if contents[name] is None:
+                    contents[name] = _kept(name, makers[name], waits=waits)
+                    ready.update({name} if contents[name] is not None else ())
+    return [content or b"" for content in contents.values()]
 
 
 def _kept(name: str, make: Callable[[], bytes], text: str = "", *, waits: bool) -> bytes | None:
@@ -194,11 +194,11 @@ def _report(names: Sequence[str], ready: set[str], done: threading.Event, begun:
 def _place_of(name: str) -> str:
     """Return where a file is kept, in words."""
     first, *_ = places = _own_folders()
-    found = next((path for path in places if (path / name).is_file() and (path / name).stat().st_size), None)
-    if found is None:
+    file = next((path for path in places if (path / name).is_file() and (path / name).stat().st_size), None)
+    if file is None:
         return "and not kept, since no folder takes it: every process compiles"
-    return f"and kept in {found}" + (
-        f", as long as the node keeps that: {first} cannot be used" if found != first else ""
+    return f"and kept in {file}" + (
+        f", as long as the node keeps that: {first} cannot be used" if file != first else ""
     )
 
 

@@ -184,14 +184,14 @@ def opened(
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise UntrustedError(f"{path} is a link, or not of the expected kind") from None
         raise
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     reason = ""
-    if not fits(found.st_mode):
+    if not fits(status.st_mode):
         reason = "is not of the expected kind"
-    elif found.st_uid not in (0, os.geteuid()):
-        reason = f"belongs to user {found.st_uid}, and this is user {os.geteuid()}"
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        reason = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o}); chmod go-w makes it yours alone"
+    elif status.st_uid not in (0, os.geteuid()):
+        reason = f"belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = f"can be written by other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod go-w makes it yours alone"
     if reason:
         os.close(descriptor)
         raise UntrustedError(f"{path} {reason}")
@@ -250,10 +250,10 @@ def _sweep(folder: int) -> None:
 
     Of a node's ranks the first one does, so that many ranks of a job do not all list the folder.
     """
-    found = os.fstat(folder)
-    if local_rank(os.environ) or (found.st_dev, found.st_ino) in _swept:
+    status = os.fstat(folder)
+    if local_rank(os.environ) or (status.st_dev, status.st_ino) in _swept:
         return
-    _swept.add((found.st_dev, found.st_ino))
+    _swept.add((status.st_dev, status.st_ino))
     with (
         suppress(OSError),
         _closed(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)) as listed,
@@ -265,9 +265,9 @@ def _sweep(folder: int) -> None:
 
 def _remove_left(folder: int, name: str) -> None:
     with suppress(OSError), _closed(os.open(name, os.O_RDWR | _SAFE, dir_fd=folder)) as file:
-        found = os.fstat(file)
-        old = time.time() - found.st_mtime > _LEFT_AFTER_S
-        if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and _try_lock(file):
+        status = os.fstat(file)
+        old = time.time() - status.st_mtime > _LEFT_AFTER_S
+        if old and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and _try_lock(file):
             os.unlink(name, dir_fd=folder)
 
 

@@ -25,17 +25,17 @@ def read_json(file: str | Path, subject: str) -> Any:
     subject = printable(subject, LINE)
     try:
         with reading(file) as opened:
-            found = opened.read(MAX_NBYTES + 1)
+            content = opened.read(MAX_NBYTES + 1)
     except OSError as error:
         raise ArgumentError(f"cannot read {subject}: {error.strerror}") from None
-    if len(found) > MAX_NBYTES:
+    if len(content) > MAX_NBYTES:
         raise ArgumentError(f"{subject}: expected at most {format_nbytes(MAX_NBYTES)}, got more")
-    if sum(map(found.count, _MARKS)) > MAX_MARKS:
+    if sum(map(content.count, _MARKS)) > MAX_MARKS:
         raise ArgumentError(
             f"{subject}: expected at most {MAX_MARKS:,} commas, colons and brackets, got more"
         )
     try:
-        return json.loads(found.decode())
+        return json.loads(content.decode())
     except json.JSONDecodeError as error:
         raise ArgumentError(f"{subject}, line {error.lineno}: expected JSON, got {error.msg}") from None
     except (ValueError, RecursionError) as error:

@@ -70,14 +70,14 @@ def _cores(text: str) -> frozenset[int]:
 
 def cgroups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> list[Path]:
     """Return the folders of the control groups around this process, versions 1 and 2; a container may hide some."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for line in read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             base = root / controller if controllers else root
             folder = base / path.lstrip("/")
-            found += [folder, *(above for above in folder.parents if above.is_relative_to(base))]
-    return found
+            folders += [folder, *(above for above in folder.parents if above.is_relative_to(base))]
+    return folders
 
 
 def limits(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> dict[Path, int]:
@@ -92,8 +92,8 @@ def limits(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> dict[Path, int
 
 def machine_nbytes(line: str, meminfo: Path = MEMINFO) -> int:
     """Return the bytes that a line of meminfo has, such as ``MemTotal``; 0 where there is no such line."""
-    found = re.search(rf"^{line}: *(\d+) kB", read(meminfo), re.M)
-    return int(found[1]) << 10 if found else 0
+    match = re.search(rf"^{line}: *(\d+) kB", read(meminfo), re.M)
+    return int(match[1]) << 10 if match else 0
 
 
 def left_nbytes(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = MEMINFO) -> int:

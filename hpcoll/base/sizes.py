@@ -43,8 +43,8 @@ class Sizes:
             self._records.append(key)
             self.values.append(total // argument if kind == FLOOR else min(total, 0))
             self._known[key] = Size(self, self.values[-1], ((len(self.values) - 1, 1),))
-        found: Size = self._known[key]
-        return found
+        size: Size = self._known[key]
+        return size
 
     def condition(self, kind: int, terms: Terms) -> None:
         """Record a decision."""
@@ -65,12 +65,12 @@ class Sizes:
         """
         last = [(ROOM, at, size.terms) for size, at in rooms if isinstance(size, Size)]
         last += [(STORE, at, size.terms) for size, at in stores]
-        found: list[int] = []
+        words: list[int] = []
         for kind, argument, terms in (*self._records, *last):
-            found += (kind, argument, len(terms))
+            words += (kind, argument, len(terms))
             for variable, coefficient in terms:
-                found += (coefficient, variable)
-        return found
+                words += (coefficient, variable)
+        return words
 
 
 class Size:
@@ -90,8 +90,8 @@ class Size:
     def _made(self, terms: dict[int, int]) -> Number:
         if not terms.keys() - {0}:
             return terms.get(0, 0)
-        found = tuple(sorted(terms.items()))
-        return Size(self.sizes, self.sizes.total(found), found)
+        terms_in_order = tuple(sorted(terms.items()))
+        return Size(self.sizes, self.sizes.total(terms_in_order), terms_in_order)
 
     def __add__(self, other: Number) -> Number:
         return self._plus(other, 1)

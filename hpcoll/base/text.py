@@ -118,8 +118,8 @@ def meant(known: Iterable[str], got: object, prefix: str = "") -> str:
     from difflib import get_close_matches  # for refused names only
 
     names = {name.removeprefix(prefix).lower(): name for name in known}
-    found = get_close_matches(str(got)[:NAME].removeprefix(prefix).lower(), names, 1, _LIKE)
-    return f": did you mean {names[found[0]]}?" if found else ""
+    similar = get_close_matches(str(got)[:NAME].removeprefix(prefix).lower(), names, 1, _LIKE)
+    return f": did you mean {names[similar[0]]}?" if similar else ""
 
 
 def parse_nbytes(text: str | int) -> int:
@@ -214,10 +214,10 @@ def ranks_by(pairs: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
     >>> ranks_by([("a", 0), ("b", 1), ("a", 2)])
     {'a': [0, 2], 'b': [1]}
     """
-    found: dict[K, list[int]] = {}
+    ranks: dict[K, list[int]] = {}
     for key, rank in pairs:
-        found.setdefault(key, []).append(rank)
-    return found
+        ranks.setdefault(key, []).append(rank)
+    return ranks
 
 
 def runs_of(ranks: Iterable[int]) -> list[range]:
@@ -241,8 +241,8 @@ def gaps(ranks: Sequence[int], nranks: int) -> list[range]:
     >>> gaps([0, 2], 2**31 - 1)
     [range(1, 2), range(3, 2147483647)]
     """
-    found = (range(before + 1, rank) for before, rank in zip([-1, *ranks], [*ranks, nranks]))
-    return [gap for gap in found if gap]
+    between = (range(before + 1, rank) for before, rank in zip([-1, *ranks], [*ranks, nranks]))
+    return [gap for gap in between if gap]
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:

@@ -118,8 +118,10 @@ def _left_out() -> tuple[_Replacement, ...]:
         ("dispatcher", "_FunctionCompiler", "_customize_flags", _no_wrappers),
     )
     owners = [getattr(import_module(f"numba.core.{module}"), owner, None) for module, owner, _, _ in wanted]
-    found = tuple((owner, name, instead) for owner, (_, _, name, instead) in zip(owners, wanted, strict=True))
-    return found if all(owner is not None and name in vars(owner) for owner, name, _ in found) else ()
+    members = tuple(
+        (owner, name, instead) for owner, (_, _, name, instead) in zip(owners, wanted, strict=True)
+    )
+    return members if all(owner is not None and name in vars(owner) for owner, name, _ in members) else ()
 
 
 def _what_raises(module: Any) -> str:
@@ -204,7 +206,7 @@ def _argument(builder: ir.IRBuilder, i: int) -> Any:
 
 
 def _declared(made: ir.Module, result: ir.Type, name: str, *parameters: ir.Type) -> ir.Function:
-    found: ir.Function = made.globals.get(name) or ir.Function(
+    function: ir.Function = made.globals.get(name) or ir.Function(
         made, ir.FunctionType(result, parameters), name
     )
-    return found
+    return function

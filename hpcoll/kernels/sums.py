@@ -69,6 +69,6 @@ def exponents(x: np.ndarray) -> tuple[int, int]:
 
     The least is above the greatest where there is no such number.
     """
-    found = np.empty(2, np.int64)
-    _function("exponents", format_name(x.dtype), 3)(x.ctypes.data, x.size, found.ctypes.data)
-    return int(found[0]), int(found[1])
+    bounds = np.empty(2, np.int64)
+    _function("exponents", format_name(x.dtype), 3)(x.ctypes.data, x.size, bounds.ctypes.data)
+    return int(bounds[0]), int(bounds[1])

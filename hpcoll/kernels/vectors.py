@@ -32,10 +32,10 @@ def _tuple(builder: Any, elements: list[Any]) -> Any:
 
 
 def _aggregate(builder: Any, elements: Sequence[Any], kind: Any) -> Any:
-    found = ir.Constant(kind, ir.Undefined)
+    aggregate = ir.Constant(kind, ir.Undefined)
     for index, element in enumerate(elements):
-        found = builder.insert_value(found, element, index)
-    return found
+        aggregate = builder.insert_value(aggregate, element, index)
+    return aggregate
 
 
 def _elements(builder: Any, vector: Any) -> list[Any]:
@@ -115,22 +115,24 @@ def access(element: Any, nlanes: int) -> tuple[Any, Any, Any, Any]:
     def split(typingctx, value):  # type: ignore[no-untyped-def]
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             vector = ir.VectorType(context.get_value_type(part), nparts)
-            found = _elements(builder, _gather(builder, _members(builder, arguments[0], words.count), vector))
+            elements = _elements(
+                builder, _gather(builder, _members(builder, arguments[0], words.count), vector)
+            )
             if part is not element:
-                pairs = zip(found[::2], found[1::2], strict=True)
-                found = [_aggregate(builder, pair, context.get_value_type(element)) for pair in pairs]
-            return _tuple(builder, found)
+                pairs = zip(elements[::2], elements[1::2], strict=True)
+                elements = [_aggregate(builder, pair, context.get_value_type(element)) for pair in pairs]
+            return _tuple(builder, elements)
 
         return lanes(words), emit
 
     @intrinsic
     def join(typingctx, value):  # type: ignore[no-untyped-def]
         def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            found = _members(builder, arguments[0], nlanes)
+            members = _members(builder, arguments[0], nlanes)
             if part is not element:
-                found = [member for pair in found for member in _members(builder, pair, 2)]
+                members = [member for pair in members for member in _members(builder, pair, 2)]
             return _tuple(
-                builder, _elements(builder, _gather(builder, found, ir.VectorType(_WORD, words.count)))
+                builder, _elements(builder, _gather(builder, members, ir.VectorType(_WORD, words.count)))
             )
 
         return words(lanes), emit

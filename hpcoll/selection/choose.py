@@ -166,26 +166,26 @@ def _cheapest(need: Need) -> Choice:
         return Choice("direct", 1, "sizes differ between ranks")
     if need.nranks < 2:
         return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
-    found = []
+    costs = []
     for row in (row for row in _rows(need) if may_be_chosen(row, need)):
         cost, segment = _seconds(need, row)
-        found.append((cost, row.name, segment))
+        costs.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
-        found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
-    if not found:
+        costs.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
+    if not costs:
         raise ArgumentError(f"no algorithm of {need.collective} serves this call on {need.nranks} ranks")
     # of two alike the one that is checked
-    cost, name, segment = min(found, key=lambda candidate: (candidate[0], candidate[1] == NATIVE, candidate))
+    cost, name, segment = min(costs, key=lambda candidate: (candidate[0], candidate[1] == NATIVE, candidate))
     if need.gpu:  # of those alike, one with the fewest rounds
-        rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
+        rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in costs}
         cost, name, segment = min(
-            (candidate for candidate in found if candidate[0] <= model.ALIKE * cost),
+            (candidate for candidate in costs if candidate[0] <= model.ALIKE * cost),
             key=lambda candidate: (rounds[candidate[1]], candidate),
         )
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
         alike = (
             candidate
-            for candidate in found
+            for candidate in costs
             if candidate[0] <= model.ALIKE * cost
             and candidate[1] != NATIVE
             and find(need.collective, candidate[1]).neighbours
@@ -231,12 +231,12 @@ def _row(need: Need, algorithm: str) -> Algorithm:
 
 def candidates(need: Need) -> list[tuple[str, int]]:
     """Return the algorithms and segments that are worth measuring for a call, in the order that the model likes them."""
-    found = [
+    costs = [
         (modelled(need, row, segment), row.name, segment)
         for row in _rows(need)
         for segment in _segments(row, need)
     ]
-    return [(name, segment) for _, name, segment in sorted(found)]
+    return [(name, segment) for _, name, segment in sorted(costs)]
 
 
 def _segments(row: Algorithm, need: Need) -> list[int]:
@@ -326,10 +326,10 @@ class SizeRanges:
         if not segment and not self._config.segment and choice.segment >= least and most < model.NEVER - 1:
             longest = need._replace(nbytes=most)
             theirs = choose(longest, self._config, algorithm, segment)
-            found = (
+            its_segment = (
                 theirs.segment
                 if theirs.algorithm == choice.algorithm
                 else modelled_segment(longest, choice.algorithm)
             )
-            choice = choice._replace(segment=found if found < most else model.NEVER)
+            choice = choice._replace(segment=its_segment if its_segment < most else model.NEVER)
         return SizeRange(least, most, choice)

@@ -396,7 +396,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     The ArgumentError for a value that a variable does not take names both.
     """
     environment = os.environ if environment is None else environment
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     algorithms: dict[str, str] = {}
     unknown: set[str] = set()
     ours = sorted(name for name in environment if name.startswith(PREFIX))
@@ -413,5 +413,5 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
         if collective in COLLECTIVES:
             algorithms[collective] = value
         else:
-            found[variable.field] = value
-    return Config(algorithms, unknown=frozenset(unknown), registered=compared(), **found)
+            settings[variable.field] = value
+    return Config(algorithms, unknown=frozenset(unknown), registered=compared(), **settings)

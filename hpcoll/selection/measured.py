@@ -27,28 +27,28 @@ def measured(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Tabl
     Every rank raises ArgumentError when rank 0 cannot read the file or finds something wrong in it.
     """
     problem = ""
-    found: tuple[Table, Levels | None] = {}, None
+    result: tuple[Table, Levels | None] = {}, None
     if comm.Get_rank() == 0:
         try:
             document = tuning.read(Path(name))
             table, misfit = tuning.fit(document, site(hosts))
-            found = table, _levels(name, document, site(hosts))
+            result = table, _levels(name, document, site(hosts))
             if misfit is not None:
                 _warn_of(name, misfit)
         except ArgumentError as error:
             problem = str(error)
-    problem, found = comm.bcast((problem, found))
+    problem, result = comm.bcast((problem, result))
     if problem:
         raise ArgumentError(f"rank 0: {problem}")
-    return found
+    return result
 
 
 def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels | None:
     """Return the cost model's constants that a file has for a site; log where they were measured if elsewhere."""
-    found, misfit = tuning.fit_levels(document, here)
+    levels, misfit = tuning.fit_levels(document, here)
     if misfit is not None:
         _warn_of(name, misfit)
-    for constants in found.values():
+    for constants in levels.values():
         if constants.site != here:
             text = "tuning file %s: constants of level %s were measured with %d ranks on %s"
             log.info(
@@ -60,8 +60,8 @@ def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels |
             )
     guessed = HOSTS if len(here.hosts) > 1 else ONE_HOST
     return (
-        guessed._replace(**{level: constants.network for level, constants in found.items()})
-        if found
+        guessed._replace(**{level: constants.network for level, constants in levels.items()})
+        if levels
         else None
     )
 

@@ -40,14 +40,14 @@ class Topology(NamedTuple):
         return parts(self.nodes, self.domains)
 
     def __str__(self) -> str:
-        found = [describe_all(self.nodes, self.domains)]
+        words = [describe_all(self.nodes, self.domains)]
         nhosts = len(set(self.hosts))
         if nhosts != max(self.nodes) + 1:
-            found.append(f"on {nhosts} host" + "s" * (nhosts > 1))
+            words.append(f"on {nhosts} host" + "s" * (nhosts > 1))
         if any(self.gpus):
             least, most = min(self.gpus), max(self.gpus)
-            found.append(f"{most} GPUs per host" if least == most else f"{least} to {most} GPUs per host")
-        return "; ".join(found)
+            words.append(f"{most} GPUs per host" if least == most else f"{least} to {most} GPUs per host")
+        return "; ".join(words)
 
 
 class Process(NamedTuple):
@@ -68,17 +68,20 @@ def this_process(has_gpu: bool) -> Process:
 
 
 def find_topology(
-    rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()
+    rank: int,
+    processes: Sequence[Process],
+    firsts: Sequence[tuple[int, bool]],
+    per_domain: Sequence[int] = (),
 ) -> Topology:
     """Return the topology of a communicator, as ``rank`` has it.
 
-    ``found`` has for each rank the lowest rank of its node, and whether it shares memory there. ``per_domain`` has sizes of cache domains,
+    ``firsts`` has for each rank the lowest rank of its node, and whether it shares memory there. ``per_domain`` has sizes of cache domains,
     as in `dealt`, instead of those that Linux shows.
     """
     hosts, _, bound, ngpus, *_ = zip(*processes, strict=True)
-    nodes = numbered(first for first, _ in found)
+    nodes = numbered(first for first, _ in firsts)
     named = dealt(nodes, per_domain) if per_domain else list(bound)
-    sharing = [domain if shares else UNBOUND for domain, (_, shares) in zip(named, found, strict=True)]
+    sharing = [domain if shares else UNBOUND for domain, (_, shares) in zip(named, firsts, strict=True)]
     return Topology(rank, nodes, domains_of(nodes, sharing), hosts, ngpus)
 
 
@@ -106,8 +109,8 @@ def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
             len(nodes),
         )
     )
-    found = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
-    return [found[rank] for rank in range(len(nodes))]
+    dealt_to = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
+    return [dealt_to[rank] for rank in range(len(nodes))]
 
 
 @lru_cache(maxsize=1)

@@ -128,24 +128,24 @@ def fit_levels(document: Document, site: Site) -> tuple[dict[str, Constants], Mi
 
 
 def _misfit(field: str, sites: Iterable[Site], site: Site) -> Misfit:
-    found = list(dict.fromkeys(_text(getattr(kept, field)) for kept in sites))
-    return Misfit(field, *_around_difference(" or ".join(found), _text(getattr(site, field))))
+    texts = list(dict.fromkeys(_text(getattr(kept, field)) for kept in sites))
+    return Misfit(field, *_around_difference(" or ".join(texts), _text(getattr(site, field))))
 
 
 def _text(value: Any) -> str:
     return ", ".join(f"{host} ({count})" for host, count in value) if isinstance(value, tuple) else str(value)
 
 
-def _around_difference(found: str, expected: str) -> tuple[str, str]:
+def _around_difference(text: str, expected: str) -> tuple[str, str]:
     """Cut two long texts to where they differ."""
-    if max(len(found), len(expected)) <= _SHOWN:
-        return found, expected
+    if max(len(text), len(expected)) <= _SHOWN:
+        return text, expected
     same = next(
-        (i for i, (one, other) in enumerate(zip(found, expected)) if one != other),
-        min(len(found), len(expected)),
+        (i for i, (one, other) in enumerate(zip(text, expected)) if one != other),
+        min(len(text), len(expected)),
     )
     start = max(0, same - _SHOWN // 4)
-    return found[start : start + _SHOWN], expected[start : start + _SHOWN]
+    return text[start : start + _SHOWN], expected[start : start + _SHOWN]
 
 
 def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]:
@@ -234,18 +234,18 @@ def _site(content: Any, where: str) -> Site:
 def _section(content: Any, where: str) -> Section:
     site = _site(content, where)
     name, columns = member(content, "type", str, where), member(content, "collectives", dict, where)
-    found = {}
+    rows = {}
     for collective in columns:
         path = f"{where}.collectives.{collective}"
         checked(algorithms, path, collective)
         lines = member(columns, collective, list, f"{where}.collectives")
-        found[collective] = tuple(
+        rows[collective] = tuple(
             _entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines)
         )
-        sizes = [entry.nbytes for entry in found[collective]]
+        sizes = [entry.nbytes for entry in rows[collective]]
         if sizes != sorted(sizes):
             raise ArgumentError(f"field {path}: expected ascending nbytes, got {quoted(sizes)}")
-    return Section(site, name, found)
+    return Section(site, name, rows)
 
 
 def _entry(content: Any, collective: str, where: str) -> Entry:

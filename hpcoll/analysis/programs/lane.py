@@ -91,7 +91,7 @@ class Lane:
 
     def written(self, run: Chunk, kinds: Sequence[int]) -> Chunk:
         """Return the new place for a run of chunks of these kinds; messages that are under way from there are sent from a copy."""
-        found, nkinds = run, self.scratch.nkinds
+        chunk, nkinds = run, self.scratch.nkinds
         difference = (kinds[0] - run.index) % nkinds
         if any((kind - run.index - i) % nkinds != difference for i, kind in enumerate(kinds)):
             raise self.error(f"{run} holds chunks that do not follow one another")
@@ -101,15 +101,15 @@ class Lane:
                     [(index + difference) % nkinds for index in range(len(self.schedule.scratch))]
                 )
                 self.images[difference] = image.index
-            found = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
-            self.places.update(zip(cells_of(run), cells_of(found)))
+            chunk = Chunk(Buffer.SCRATCH, self.images[difference] + run.index, run.n)
+            self.places.update(zip(cells_of(run), cells_of(chunk)))
         elif difference:
             raise self.error(f"{run} holds another chunk for a while, whose size may differ")
-        for cell in cells_of(found):
+        for cell in cells_of(chunk):
             for place in (cell, self.shared.get(cell, cell)):
                 for message in self.lent.pop(place, ()):
                     message.copy()
-        return found
+        return chunk
 
     def kinds_of(self, run: Chunk) -> list[int]:
         """Return the kinds of the chunks that a run holds."""

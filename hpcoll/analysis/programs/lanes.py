@@ -202,8 +202,10 @@ def in_lanes(
     schedules = [_reading_input(s, {o: i for i, o in mine}) for s, mine in zip(schedules, pairs, strict=True)]
     budget = Budget()
     scratch = [LaneScratch(s, meaning, budget) for s in schedules]
-    found = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
-    parts = [[Lane(*given) for given in zip(schedules, part, scratch, same, strict=True)] for part in found]
+    channels_of = program_parts(schedules, [[target for _, target in mine] for mine in pairs])
+    parts = [
+        [Lane(*given) for given in zip(schedules, part, scratch, same, strict=True)] for part in channels_of
+    ]
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
         _copy_in(s, mine, lanes)
     for lanes in parts:

@@ -64,8 +64,8 @@ def _dealt(schedules: Sequence[Schedule], sets: _Sets) -> list[list[list[int]]]:
         for index in range(len(s.channels)):
             members[sets.first((s.rank, index))].append((s.rank, index))
     sizes = {
-        first: sum(len(schedules[rank].channels[index]) for rank, index in found)
-        for first, found in members.items()
+        first: sum(len(schedules[rank].channels[index]) for rank, index in channels)
+        for first, channels in members.items()
     }
     parts: list[list[list[int]]] = [
         [[] for _ in schedules] for _ in range(max(1, min(MAX_PARTS, len(members))))

@@ -111,8 +111,8 @@ class _Program(Machine):
             raise ValueError(
                 f"waits for {steps} steps of channel {index}, which has {len(other.steps) if other else 'none'}"
             )
-        found = self.kept.get((rank, index, steps))
-        if found is None:
+        kept = self.kept.get((rank, index, steps))
+        if kept is None:
             other.followers.append(channel)
             return False
         self.awaited[rank, index, steps] -= 1
@@ -121,8 +121,8 @@ class _Program(Machine):
         elif not self.awaited[rank, index, steps]:
             del self.kept[rank, index, steps]
             self.budget.free(clock.nbytes, CLOCKS)
-        np.maximum(clock, found[0], out=clock)
-        channel.depth = max(channel.depth, found[1])
+        np.maximum(clock, kept[0], out=clock)
+        channel.depth = max(channel.depth, kept[1])
         return True
 
     def _needless_at(self, channel: ChannelRun, clock: np.ndarray) -> list[tuple[int, int, int]]:

@@ -117,8 +117,8 @@ def run(world: MPI.Intracomm, what: str) -> int:
             for comm in comms[2:]:
                 _forget(comm)
             seconds, _, by_rank = measure(world, [partial(issue, comm) for comm in comms], 0, pace)
-            found = np.median(seconds, axis=1) if by_rank is None else by_rank.min(axis=2).max(axis=0)
-            us = (1e6 * found).tolist()
+            medians = np.median(seconds, axis=1) if by_rank is None else by_rank.min(axis=2).max(axis=0)
+            us = (1e6 * medians).tolist()
             ratios.append(us[0] / us[1])
             uses.append(watch.look())
             last = us[2] - us[0] if what == CALLS else ratios[-1]

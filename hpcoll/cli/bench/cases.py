@@ -114,12 +114,12 @@ def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] =
         case, side, [pinned(gpu.driver, room(case) * case.dtype.itemsize).view(case.dtype) for _ in range(2)]
     )
     images = [buffers.source] if buffers.source is buffers.target else [buffers.source, buffers.target]
-    found = (
+    arrays = (
         [gpu_array(gpu, image.size, case.dtype) for image in images]
         if not memory
         else list(map(first_elements, memory, images))
     )
-    return buffers._replace(device=Images(gpu, found[0], found[-1], buffers.source, buffers.target))
+    return buffers._replace(device=Images(gpu, arrays[0], arrays[-1], buffers.source, buffers.target))
 
 
 def fill(case: Case, buffers: Buffers) -> None:

@@ -146,14 +146,14 @@ def _on_gpu(request: BenchRequest, largest: Case, world: MPI.Intracomm, notes: l
 def _link(world: MPI.Intracomm, gpu: Gpu) -> dict[str, Any]:
     """Return the model of the GPUs and the rates at which they copy while nothing else runs; collective."""
     bus_ids = world.allgather((MPI.Get_processor_name(), gpu.driver.bus_id(gpu.ordinal)))
-    found = rates(gpu) if world.rank == 0 else {}
+    measured = rates(gpu) if world.rank == 0 else {}
     major, minor = gpu.driver.version()
     facts = {
         "name": gpu.driver.device_name(gpu.ordinal),
         "driver": f"{major}.{minor}",
         "ngpus": len(set(bus_ids)),
     }
-    return {"gpu": facts | {"ranks_per_gpu": max(map(bus_ids.count, bus_ids))} | world.bcast(found)}
+    return {"gpu": facts | {"ranks_per_gpu": max(map(bus_ids.count, bus_ids))} | world.bcast(measured)}
 
 
 def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:

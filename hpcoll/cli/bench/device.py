@@ -118,6 +118,6 @@ def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> dict[str, float]:
             best = min(best, perf_counter() - start)
         return _LINK_COPIES * nbytes / best / 1e9
 
-    found = {"to_gpu": rate(one, host), "from_gpu": rate(host, one), "copy": 2 * rate(other, one)}
+    measured = {"to_gpu": rate(one, host), "from_gpu": rate(host, one), "copy": 2 * rate(other, one)}
     gpu.driver("cuStreamDestroy_v2", stream)
-    return found
+    return measured

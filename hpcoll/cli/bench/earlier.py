@@ -80,12 +80,12 @@ def library_name(version: str) -> str:
     ('Open MPI 5.0.11', 'MPICH 5.0.2')
     """
     version = printable(version)
-    found = re.match(
+    match = re.match(
         r"(?:MPI VERSION\s*:\s*)?(.*?)(?:\s+library)?(?:\s+version)?[\s:v]*(\d+(?:\.\d+)+)",
         version,
         re.IGNORECASE,
     )
-    return f"{found[1]} {found[2]}" if found else version[:_NAME]
+    return f"{match[1]} {match[2]}" if match else version[:_NAME]
 
 
 def _facts(document: Any) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _results(document: Any) -> Iterator[Result]:
         size = integer(row, "size", where, least=0)
         for side in WIDTHS:
             if row.get(side, 0) is not None:
-                found = member(row, side, dict, where)
-                kinds = [kind for kind in _FITTING if kind != HIDDEN or found.get(HIDDEN) is not None]
-                values = {kind: number(found, kind, f"{where}.{side}", *_FITTING[kind]) for kind in kinds}
+                side_of = member(row, side, dict, where)
+                kinds = [kind for kind in _FITTING if kind != HIDDEN or side_of.get(HIDDEN) is not None]
+                values = {kind: number(side_of, kind, f"{where}.{side}", *_FITTING[kind]) for kind in kinds}
                 yield Result(name, side, size, values, row.get("disturbed") is True)
 
 

@@ -96,13 +96,13 @@ def combined(
         return parts[0].astype(dtype)
 
 
-def count_wrong(found: np.ndarray, period: np.ndarray) -> int:
-    """Count the elements of ``found`` that differ from an endless repetition of ``period``."""
-    if found.dtype == np.bool_:  # a byte that is neither 0 nor 1 is wrong, whatever NumPy makes of it
-        found, period = found.view(np.uint8), period.view(np.uint8)
-    whole = found.size // period.size * period.size
-    wrong = np.count_nonzero(found[:whole].reshape(-1, period.size) != period)
-    return int(wrong + np.count_nonzero(found[whole:] != period[: found.size - whole]))
+def count_wrong(received: np.ndarray, period: np.ndarray) -> int:
+    """Count the elements of ``received`` that differ from an endless repetition of ``period``."""
+    if received.dtype == np.bool_:  # a byte that is neither 0 nor 1 is wrong, whatever NumPy makes of it
+        received, period = received.view(np.uint8), period.view(np.uint8)
+    whole = received.size // period.size * period.size
+    wrong = np.count_nonzero(received[:whole].reshape(-1, period.size) != period)
+    return int(wrong + np.count_nonzero(received[whole:] != period[: received.size - whole]))
 
 
 def repeat(period: np.ndarray, target: np.ndarray) -> None:

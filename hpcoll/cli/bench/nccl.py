@@ -147,12 +147,12 @@ def _find() -> Any:
     places = [Path(_LIBRARY)]
     for package in _PACKAGES:
         try:
-            found = importlib.util.find_spec(package)
+            spec = importlib.util.find_spec(package)
         except ImportError:
             continue
         places += (
-            [Path(folder, "lib", _LIBRARY) for folder in (found.submodule_search_locations or ())]
-            if found
+            [Path(folder, "lib", _LIBRARY) for folder in (spec.submodule_search_locations or ())]
+            if spec
             else []
         )
     for path in places:

@@ -127,8 +127,8 @@ def summarise(
 
 def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
     """Return the mean busbw over all sizes and sides, in GB/s; 0 of nothing."""
-    found = [side.bus_bw for row in rows for side in row.sides]
-    return sum(found) / len(found) if found else 0.0
+    bandwidths = [side.bus_bw for row in rows for side in row.sides]
+    return sum(bandwidths) / len(bandwidths) if bandwidths else 0.0
 
 
 def uses_of(rows: Iterable[ResultRow]) -> list[CoreUse]:
@@ -228,8 +228,8 @@ def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
 
 
 def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], digits: int = 2) -> list[str]:
-    found = [None if side is None else value(side) for side in (row.both if row else (None, None))]
-    return ["-" if number is None else _fitted(number, 7, digits) for number in found]
+    numbers = [None if side is None else value(side) for side in (row.both if row else (None, None))]
+    return ["-" if number is None else _fitted(number, 7, digits) for number in numbers]
 
 
 def _header(pairs: Sequence[_Columns]) -> list[str]:
@@ -323,17 +323,17 @@ def _json_row(row: ResultRow) -> dict[str, Any]:
 
 def _per_iteration(row: ResultRow) -> dict[str, Any]:
     """Return the times of each iteration, where they were kept: in them the tool of nccl-tests finds slow ranks."""
-    found = {}
+    times = {}
     for name, side in zip(("out_of_place_per_iter", "in_place_per_iter"), row.both):
         if side is not None and side.times_us:
-            found[name] = {
+            times[name] = {
                 "skipped_iterations": 0,
                 **{key: getattr(side, key) for key in _PER_ITERATION},
                 "cv_pct": 100 * side.stdev_us / side.avg_us,
                 "times_us": side.times_us,
                 "per_process_max_times_us": side.rank_times_us,
             }
-    return found
+    return times
 
 
 NCCL = "nccl"

@@ -82,15 +82,15 @@ def run(
     wanted = cases_of(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
-    setting, found = (
+    setting, session = (
         _Setting(request, world, contenders),
         BenchFindings([], [*watch.notes, *contenders.notes], contenders.facts),
     )
     before = watch.look()
     if before.disturbed:
-        found.notes.append(f"{before} before this began")
+        session.notes.append(f"{before} before this began")
     if request.mode == OVERLAP:
-        found.notes.append(
+        session.notes.append(
             "hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI"
         )
     for index, case in enumerate(wanted):
@@ -99,12 +99,12 @@ def run(
         )
         rows = _run_case(case, setting)
         beside = watch.look()
-        found.rows.extend(replace(row, beside=beside) for row in rows)
+        session.rows.extend(replace(row, beside=beside) for row in rows)
         if index < len(wanted) - 1:
-            so_far(found)
+            so_far(session)
     progress("")
     contenders.free()
-    return found
+    return session
 
 
 def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
@@ -125,10 +125,10 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
         world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
-    found = _sides(case, candidates, times, wrong if request.check else None)
+    sides = _sides(case, candidates, times, wrong if request.check else None)
     if request.traffic:
         calls = {candidate.key: candidate.made.call for candidate in candidates}
-        found = with_traffic(request, world, case.nbytes, setting.contenders.rows, found, calls)
+        sides = with_traffic(request, world, case.nbytes, setting.contenders.rows, sides, calls)
     for candidate in candidates:
         candidate.made.free()
     what = (
@@ -143,8 +143,8 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
             case.nbytes,
             case.count,
             *what,
-            found.get((name, cases.OUT_OF_PLACE)),
-            found.get((name, cases.IN_PLACE)),
+            sides.get((name, cases.OUT_OF_PLACE)),
+            sides.get((name, cases.IN_PLACE)),
         )
         for name in [contender.name for contender in setting.contenders.rows]
     ]
@@ -208,12 +208,12 @@ def _ledger(contender: Contender) -> list[LedgerRow]:
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     """Count wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
-    found = []
+    wrong = []
     for candidate in candidates:
         cases.fill(case, candidate.buffers)
         (candidate.timed[-1] if len(candidate.timed) > 1 else candidate.made.call)()
-        found.append(cases.wrong_elements(case, candidate.buffers))
-    return found
+        wrong.append(cases.wrong_elements(case, candidate.buffers))
+    return wrong
 
 
 def _sides(
@@ -227,7 +227,7 @@ def _sides(
         if candidate.key[0] == NATIVE
     }
     factor = bus_factor(case.collective, case.nranks)
-    found = {}
+    sides = {}
     for i, candidate in enumerate(candidates):
         mine = times.seconds[i * width : (i + 1) * width]
         nwrong = None if wrong is None else int(wrong[i])
@@ -245,8 +245,8 @@ def _sides(
         if width > 1:
             work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
             side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
-        found[candidate.key] = side
-    return found
+        sides[candidate.key] = side
+    return sides
 
 
 def with_traffic(

@@ -102,12 +102,12 @@ class Flight:
     @cached_property
     def unfinished(self) -> dict[int, list[str]]:
         """Labels of the communicators on which a rank has calls that have not ended, by rank."""
-        found: dict[int, list[str]] = {rank: [] for rank in self.records}
+        labels: dict[int, list[str]] = {rank: [] for rank in self.records}
         for communicator in self.communicators:
             open_calls = (calls for lane in communicator.calls.values() for calls in lane.values())
             for rank in {rank for calls in open_calls for rank, call in calls.items() if call.state != ENDED}:
-                found[rank].append(communicator.label)
-        return found
+                labels[rank].append(communicator.label)
+        return labels
 
 
 def read(files: Sequence[str]) -> Flight:
@@ -151,8 +151,8 @@ def _record(content: Any, file: str) -> Record:
     nranks = integer(content, "world_size", "", most=MAX_RANKS)
     rank = integer(content, "world_rank", "", least=0, most=nranks - 1)
     parts: dict[str, Part] = {}
-    for i, found in enumerate(member(content, "communicators", list, "")):
-        part = _part(found, f"communicators[{i}]", rank, nranks)
+    for i, content_of in enumerate(member(content, "communicators", list, "")):
+        part = _part(content_of, f"communicators[{i}]", rank, nranks)
         if part.id in parts:
             raise ArgumentError(
                 f"field communicators[{i}].id: expected one that no other has, got {quoted(part.id)} again"
@@ -179,12 +179,12 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
         raise ArgumentError(
             f"field {where}.rank: expected where world rank {rank} is in {quoted(list(ranks))}, got {own}"
         )
-    found = [
+    calls = [
         _call(call, f"{where}.calls[{i}]", ranks)
         for i, call in enumerate(member(content, "calls", list, where))
     ]
     seen: set[tuple[str, int]] = set()
-    for i, call in enumerate(found):
+    for i, call in enumerate(calls):
         if (call.lane, call.seq) in seen:
             lane = f"lane {quoted(call.lane)}"
             raise ArgumentError(
@@ -192,7 +192,7 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
             )
         seen.add((call.lane, call.seq))
     id, dropped = member(content, "id", str, where), integer(content, "dropped", where, least=0)
-    return Part(id, _text(content, "name", where), ranks, dropped, tuple(found))
+    return Part(id, _text(content, "name", where), ranks, dropped, tuple(calls))
 
 
 def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
@@ -215,11 +215,11 @@ def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
 
 
 def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> tuple[int, ...]:
-    found = member(content, key, list, where)
-    for rank in found:
+    ranks = member(content, key, list, where)
+    for rank in ranks:
         if not isinstance(rank, int) or isinstance(rank, bool) or not least <= rank < nranks:
             raise refused(f"{where}.{key}", f"ranks below {nranks}", rank)
-    return tuple(found)
+    return tuple(ranks)
 
 
 def _if_any(content: Any, key: str, where: str, least: int) -> int | None:
@@ -258,15 +258,15 @@ def _merge(records: dict[int, Record]) -> tuple[RecordedCommunicator, ...]:
             for call in part.calls:
                 lanes.setdefault(call.lane, {}).setdefault(call.seq, {})[rank] = call
     parts = sorted((part for _, part in first.values()), key=lambda part: (-len(part.ranks), part.id))
-    found = []
+    merged = []
     for part, label in zip(parts, _labels(parts)):
         lanes = calls[part.id]
         ordered = {
             lane: dict(sorted(lanes[lane].items()))
             for lane in sorted(lanes, key=lambda lane: (lane != BLOCKING, lane))
         }
-        found.append(RecordedCommunicator(part.id, label, part.ranks, ordered))
-    return tuple(found)
+        merged.append(RecordedCommunicator(part.id, label, part.ranks, ordered))
+    return tuple(merged)
 
 
 def _labels(parts: Sequence[Part]) -> list[str]:

@@ -71,9 +71,9 @@ def dumps(flight: Flight) -> dict[int, dict[str, Any]]:
             for rank, call in by_rank.items():
                 if seq >= max(first.values()):
                     entries[rank].append(_entry(call, number, name, len(ranks)))
-    for found in entries.values():
-        found.sort(key=lambda entry: entry["time_created_ns"])
-        for number, entry in enumerate(found):
+    for records in entries.values():
+        records.sort(key=lambda entry: entry["time_created_ns"])
+        for number, entry in enumerate(records):
             entry["record_id"] = number
     return {
         rank: {"version": VERSION, "pg_config": groups[rank], "entries": entries[rank]}

@@ -54,8 +54,8 @@ _TELLING = (
 
 def judge(flight: Flight) -> list[FlightFinding]:
     """Return the findings in the order of the report."""
-    found = list(islice(differences(flight), MOST_FINDINGS))
-    found += who_waits(flight, found)
+    findings = list(islice(differences(flight), MOST_FINDINGS))
+    findings += who_waits(flight, findings)
     open_calls = [
         (communicator.label, rank, call)
         for communicator in flight.communicators
@@ -64,9 +64,9 @@ def judge(flight: Flight) -> list[FlightFinding]:
         for rank, call in sorted(calls.items())
         if call.state != ENDED
     ]
-    if all(finding.kind == LOST for finding in found):
-        found += _unfinished(flight, open_calls) if open_calls else _lateness(flight)
-    return found
+    if all(finding.kind == LOST for finding in findings):
+        findings += _unfinished(flight, open_calls) if open_calls else _lateness(flight)
+    return findings
 
 
 def well(findings: Sequence[FlightFinding]) -> bool:
@@ -222,7 +222,7 @@ def graph_of(flight: Flight) -> WaitForGraph:
 
 
 def _chains(flight: Flight, graph: WaitForGraph) -> FlightFinding:
-    waits, roots = [wait for found in graph.waits.values() for wait in found], graph.roots()
+    waits, roots = [wait for group in graph.waits.values() for wait in group], graph.roots()
     groups = ranks_by(((wait.text, wait.step, in_words(wait.awaits)), wait.rank) for wait in waits)
     rows = first_rows(
         [["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())]

@@ -35,39 +35,37 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
     """Show the ranks of this node, once or each second; return 1 where there are none."""
     if as_json and not once:
         raise ArgumentError("--json goes with --live --once")
-    found, then = look(), time.monotonic()
-    if not found.jobs:
+    now, then = look(), time.monotonic()
+    if not now.jobs:
         texts = ["no rank of a program with an hpcoll communicator is seen on this node"]
         texts += [
-            f"processes of other users, or protected ones, which may not be looked into: {found.closed}"
-        ] * (found.closed > 0)
-        text = "; ".join([*texts, *found.unclear[:MAX_ROWS]])
-        print_lines([json.dumps(document(found, {}), indent=1)] if as_json else wrapped(text, width=_WIDTH))
+            f"processes of other users, or protected ones, which may not be looked into: {now.closed}"
+        ] * (now.closed > 0)
+        text = "; ".join([*texts, *now.unclear[:MAX_ROWS]])
+        print_lines([json.dumps(document(now, {}), indent=1)] if as_json else wrapped(text, width=_WIDTH))
         return 1
     try:
         time.sleep(_FIRST_S)
         while True:
-            before, found = found, look()
+            before, now = now, look()
             elapsed, then = time.monotonic() - then, time.monotonic()
-            shares = _shares(before, found, elapsed)
+            shares = _shares(before, now, elapsed)
             if as_json:
-                print(json.dumps(document(found, shares), indent=1))
+                print(json.dumps(document(now, shares), indent=1))
             else:
-                _print(found, shares, once)
-            if once or not found.jobs:
+                _print(now, shares, once)
+            if once or not now.jobs:
                 return 0
             time.sleep(_EVERY_S)
     except KeyboardInterrupt:
         return 0
 
 
-def _print(found: Found, shares: Used, once: bool) -> None:
+def _print(seen: Found, shares: Used, once: bool) -> None:
     terminal = sys.stdout.isatty()
     print(_CLEAR if terminal and not once else "", end="")
     width = columns() if terminal else UNCUT
-    print_lines(
-        lines(found, shares, time.monotonic(), width) if found.jobs else ["no rank runs here any more"]
-    )
+    print_lines(lines(seen, shares, time.monotonic(), width) if seen.jobs else ["no rank runs here any more"])
     if not once:
         print(flush=True)
 
@@ -83,18 +81,18 @@ def _shares(before: Found, now: Found, elapsed: float) -> dict[int, float]:
     }
 
 
-def lines(found: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterator[str]:
+def lines(seen: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterator[str]:
     """Yield the lines to print at the monotonic time ``now``, of at most ``width`` columns."""
-    for i, job in enumerate(found.jobs):
+    for i, job in enumerate(seen.jobs):
         if i:
             yield ""
         yield from wrapped(_head(job), width=min(width, _WIDTH))
         yield from _table(job, shares, now, width)
         for text in stories(job, now):
             yield from wrapped(text, width=min(width, _WIDTH))
-    if found.unclear:
+    if seen.unclear:
         yield ""
-    for text in found.unclear[:MAX_ROWS]:
+    for text in seen.unclear[:MAX_ROWS]:
         yield from wrapped(f"not shown: {text}", width=min(width, _WIDTH))
 
 
@@ -127,10 +125,10 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
             )
             rows.append([*first, *[""] * (len(rows[0]) - len(first))])
     kept = [i for i, name in enumerate(rows[0]) if width >= _NARROW or name not in _LEFT_OUT]
-    found = grid([[row[i] for i in kept] for row in rows], width)
-    column = found[0].find(_COLUMN)
-    column = column if column >= 0 else max(map(len, found)) + 2
-    texts = [f"{line:{column}}{instead.get(i, '')}".rstrip() for i, line in enumerate(found)]
+    table = grid([[row[i] for i in kept] for row in rows], width)
+    column = table[0].find(_COLUMN)
+    column = column if column >= 0 else max(map(len, table)) + 2
+    texts = [f"{line:{column}}{instead.get(i, '')}".rstrip() for i, line in enumerate(table)]
     return [text if len(text) <= width else f"{text[: width - 1]}…" for text in texts]
 
 
@@ -186,7 +184,7 @@ def stories(job: Job, now: float) -> list[str]:
     )
 
 
-def document(found: Found, shares: Used) -> dict[str, Any]:
+def document(seen: Found, shares: Used) -> dict[str, Any]:
     """Return the same for programs, fit for JSON."""
     now, here = time.monotonic(), time.time()
     jobs = [
@@ -198,14 +196,14 @@ def document(found: Found, shares: Used) -> dict[str, Any]:
             "ranks": [_of_rank(job, rank, shares, now) for rank in job.ranks.values()],
             "stories": stories(job, now),
         }
-        for job in found.jobs
+        for job in seen.jobs
     ]
     return {
         "format": FORMAT,
         "seen": here,
         "jobs": jobs,
-        "closed": found.closed,
-        "unclear": list(found.unclear),
+        "closed": seen.closed,
+        "unclear": list(seen.unclear),
     }
 
 

@@ -132,8 +132,8 @@ def _wait(rank: int, notice: Mapping[str, Any]) -> LiveWait:
     )
 
 
-def _number(found: Any) -> int:
-    number = int(found)
+def _number(said: Any) -> int:
+    number = int(said)
     if abs(number) > MAX_INTEGER:
         raise ValueError("a number of 64 bits was expected")
     return number
@@ -152,10 +152,10 @@ def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
         groups = [group for group in groups if group not in related]
         groups.append([member for group in related for member in group] + [rank])
     for group in sorted(groups, key=lambda group: min(member.who.started for member in group)):
-        found = {member.who.rank: member for member in _unseen(group)} | {
+        by_rank = {member.who.rank: member for member in _unseen(group)} | {
             member.who.rank: member for member in group
         }
-        yield Job(dict(sorted(found.items())))
+        yield Job(dict(sorted(by_rank.items())))
 
 
 def _related(one: Rank, other: Rank) -> bool:

@@ -80,7 +80,7 @@ def _comparison(now: RunTrace, waits: SliceWaits, files: list[str]) -> Iterator[
     yield from wrapped(f"before: {facts(then)}")
     yield from wrapped(f"now: {facts(now)}")
     yield ""
-    found = compare.changes(operations(then, before), operations(now, waits))
-    yield from grid(compare.rows(found))
+    changes = compare.changes(operations(then, before), operations(now, waits))
+    yield from grid(compare.rows(changes))
     yield ""
-    yield from wrapped(compare.sentence(found))
+    yield from wrapped(compare.sentence(changes))

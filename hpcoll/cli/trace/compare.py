@@ -31,14 +31,14 @@ class Change(NamedTuple):
 
 def changes(then: Mapping[Key, OperationTimes], now: Mapping[Key, OperationTimes]) -> list[Change]:
     """Return all operations, those that changed most first."""
-    found = [Change(key, then.get(key, _NONE), now.get(key, _NONE)) for key in dict.fromkeys([*now, *then])]
-    return sorted(found, key=lambda change: -abs(change.waited_s) - abs(change.moved_s))
+    pairs = [Change(key, then.get(key, _NONE), now.get(key, _NONE)) for key in dict.fromkeys([*now, *then])]
+    return sorted(pairs, key=lambda change: -abs(change.waited_s) - abs(change.moved_s))
 
 
-def rows(found: Sequence[Change]) -> list[list[str]]:
+def rows(changed: Sequence[Change]) -> list[list[str]]:
     """Return a table, its header first."""
     table = [["call", "place", "calls", "now", "bytes", "now", "waited", "now", "moved", "now"]]
-    for (name, place), then, now in found[:_ROWS]:
+    for (name, place), then, now in changed[:_ROWS]:
         table.append(
             [
                 name,
@@ -53,17 +53,17 @@ def rows(found: Sequence[Change]) -> list[list[str]]:
                 duration(now.moved_s),
             ]
         )
-    if len(found) > _ROWS:
-        table.append([f"and {len(found) - _ROWS} more that changed less", *[""] * (len(table[0]) - 1)])
+    if len(changed) > _ROWS:
+        table.append([f"and {len(changed) - _ROWS} more that changed less", *[""] * (len(table[0]) - 1)])
     return table
 
 
-def sentence(found: Sequence[Change]) -> str:
+def sentence(changed: Sequence[Change]) -> str:
     """Say what changed most."""
-    total = sum(change.then.waited_s + change.then.moved_s for change in found)
-    if not found or not max(abs(found[0].waited_s), abs(found[0].moved_s)) > _NOTHING * total:
+    total = sum(change.then.waited_s + change.then.moved_s for change in changed)
+    if not changed or not max(abs(changed[0].waited_s), abs(changed[0].moved_s)) > _NOTHING * total:
         return "no operation took longer or shorter than before by more than 1 % of the time in all calls"
-    (name, place), then, now = first = found[0]
+    (name, place), then, now = first = changed[0]
     waiting = abs(first.waited_s) >= abs(first.moved_s)
     verb, before, after = (
         ("waited", then.waited_s, now.waited_s) if waiting else ("moved data", then.moved_s, now.moved_s)

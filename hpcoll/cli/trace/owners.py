@@ -30,17 +30,17 @@ class SliceWaits(NamedTuple):
 def find(trace: RunTrace) -> SliceWaits:
     """Return the waits of a trace's calls."""
     n = len(trace.records)
-    found, compared = np.zeros((n, w.FOUND_NFIELDS), np.int64), np.zeros(n, bool)
-    found[:, w.OWNER] = w.NOBODY
+    waits, compared = np.zeros((n, w.FOUND_NFIELDS), np.int64), np.zeros(n, bool)
+    waits[:, w.OWNER] = w.NOBODY
     spent = _spent_elsewhere(trace)
     for calls, contexts in _whole_calls(trace):
         compared[calls] = True
         step = max(1, _ROOM // len(contexts))
         for at in range(0, len(calls), step):
-            _compare(trace, calls[at : at + step].T, contexts, spent, found)
+            _compare(trace, calls[at : at + step].T, contexts, spent, waits)
     in_program = (trace.category == IN_WAIT) | ((trace.category == CALL) & (trace.lane == 0))
     ours = (trace.category == IN_WAIT) | (trace.category == CALL)
-    mine = found[trace.record] if n else np.zeros((len(trace.record), w.FOUND_NFIELDS), np.int64)
+    mine = waits[trace.record] if n else np.zeros((len(trace.record), w.FOUND_NFIELDS), np.int64)
     known = ours & compared[trace.record] if n else ours
     mine[~(known & in_program)] = 0
     length, divided, held = (mine[:, column] / 1000 for column in (w.WAITED, w.DIVIDED, w.HELD))
@@ -52,10 +52,10 @@ def _spent_elsewhere(trace: RunTrace) -> np.ndarray:
     """Return for each record what its rank had spent in other calls since its last one on the same message context."""
     order = np.lexsort((trace.call_number, trace.context))
     spent = trace.records[order, f.ITS_SPENT]
-    found = np.zeros(len(spent), np.int64)
+    elsewhere = np.zeros(len(spent), np.int64)
     same = np.diff(trace.context[order]) == 0
-    found[order[1:]] = np.where(same, np.maximum(np.diff(spent), 0), 0)
-    return found
+    elsewhere[order[1:]] = np.where(same, np.maximum(np.diff(spent), 0), 0)
+    return elsewhere
 
 
 def _whole_calls(trace: RunTrace) -> Iterator[tuple[np.ndarray, list[Context]]]:
@@ -86,7 +86,7 @@ def _whole_calls(trace: RunTrace) -> Iterator[tuple[np.ndarray, list[Context]]]:
 
 
 def _compare(
-    trace: RunTrace, calls: np.ndarray, contexts: list[Context], spent: np.ndarray, found: np.ndarray
+    trace: RunTrace, calls: np.ndarray, contexts: list[Context], spent: np.ndarray, waits: np.ndarray
 ) -> None:
     """Note who was awaited in calls, whose records are given rank by rank."""
     (nranks, n), records = calls.shape, np.ascontiguousarray(trace.records[calls])
@@ -120,4 +120,4 @@ def _compare(
     unsure = (host[owner] != host[:, None]) & (result[:, :, w.WAITED] <= error[owner] + error[:, None])
     result[unsure] = 0
     result[:, :, w.OWNER] = world[owner]
-    found[calls] = result
+    waits[calls] = result

@@ -232,19 +232,19 @@ def _heat(ranks: Sequence[RankWaits]) -> dict[str, Any]:
     return {"ranks": names, "heat": waited}
 
 
-def _sections(found: Stragglers) -> Iterator[str]:
-    if not found.rows:
+def _sections(stragglers: Stragglers) -> Iterator[str]:
+    if not stragglers.rows:
         return
-    ranks = [_RANKS, *map(_rank_cells, sorted(found.rows, key=lambda row: (-row.caused_s, row.rank)))]
+    ranks = [_RANKS, *map(_rank_cells, sorted(stragglers.rows, key=lambda row: (-row.caused_s, row.rank)))]
     yield '<div class="two">'
-    yield _section("Ranks", _table(ranks, marked="" if found.worst is None else str(found.worst)))
+    yield _section("Ranks", _table(ranks, marked="" if stragglers.worst is None else str(stragglers.worst)))
     heat = '<canvas id="heat" role="img" aria-label="who waits for whom"></canvas>'
     note = '<p class="note">A row for each rank that waits, a column for each that is awaited. <span id="heat-told"></span></p>'
     yield _section("Who waits for whom", heat + note)
     yield "</div>"
     yield _section(
         "Places",
-        _table([_PLACES, *map(_place_cells, found.places[:_MOST_PLACES])])
+        _table([_PLACES, *map(_place_cells, stragglers.places[:_MOST_PLACES])])
         + f'<p class="note">{_AVERAGE}</p>',
     )
 

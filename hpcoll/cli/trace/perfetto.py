@@ -65,11 +65,11 @@ def _places(trace: RunTrace) -> list[Event]:
     """Return where each row is: a host is a process, a row one of its threads, with that of its steps below it."""
     lanes = 1 + max((row.lane for row in trace.rows), default=0)
     most = 1 + max((row.rank for row in trace.rows), default=0)
-    found = []
+    places = []
     for at, row in enumerate(trace.rows):
         number = row.rank * lanes + row.lane if row.rank >= 0 else most * lanes + at
-        found.append({"pid": row.host, "tid": 2 * number})
-    return found
+        places.append({"pid": row.host, "tid": 2 * number})
+    return places
 
 
 def _names(trace: RunTrace, places: list[Event]) -> Iterator[Event]:

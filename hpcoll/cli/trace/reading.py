@@ -335,8 +335,8 @@ class _TraceReader:
         start = columns[5] / 1000
         length = np.maximum(columns[6] / 1000 - start, 0.0)
         chosen = np.flatnonzero(columns[1] <= last)
-        found = [column[chosen] for column in (*columns[:5], start, length)]
-        places = np.array([(place.rank, place.lane) for place in rows], np.int64).reshape(-1, 2)[found[0]]
+        slices = [column[chosen] for column in (*columns[:5], start, length)]
+        places = np.array([(place.rank, place.lane) for place in rows], np.int64).reshape(-1, 2)[slices[0]]
         said = [process.about.get("ranks", 0) for process in self._processes.values()]
         return RunTrace(
             list(rows),
@@ -354,13 +354,13 @@ class _TraceReader:
             context,
             number,
             service,
-            row=found[0],
-            category=found[1],
-            kind=found[2],
-            number=found[3],
-            record=found[4],
-            start=found[5],
-            length=found[6],
+            row=slices[0],
+            category=slices[1],
+            kind=slices[2],
+            number=slices[3],
+            record=slices[4],
+            start=slices[5],
+            length=slices[6],
             rank=places[:, 0],
             lane=places[:, 1],
         )
@@ -369,7 +369,7 @@ class _TraceReader:
         self, records: np.ndarray, context: np.ndarray, kinds: _Numbers
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the kind of each call, and of its wait, and whether it is a service."""
-        found = []
+        rows = []
         firsts, which = _alike(context, records[:, 0], records[:, 1], records[:, f.ITS_NAMES])
         for at in firsts.tolist():
             message_context, (word, count) = self._contexts[context[at]], records[at, :2].tolist()
@@ -389,8 +389,8 @@ class _TraceReader:
                 message_context.lane,
             )
             waiting = kinds[kind._replace(name=f"Wait {kind.name}")] if message_context.lane else -1
-            found.append((kinds[kind], waiting, signature.service))
-        columns = np.array(found, np.int64).reshape(-1, 3)[which].T
+            rows.append((kinds[kind], waiting, signature.service))
+        columns = np.array(rows, np.int64).reshape(-1, 3)[which].T
         return columns[0], columns[1], columns[2] > 0
 
     def _region_kinds(self, regions: np.ndarray, owner: np.ndarray, kinds: _Numbers) -> np.ndarray:

@@ -103,13 +103,13 @@ def _by_owner(
         np.add.reduceat(values[slices[order]], firsts) * S if len(order) else values[:0]
         for values in (waits.length, waits.divided, waits.inherited)
     )
-    found: list[dict[int, _Held]] = [{} for _ in range(ngroups)]
+    by_owner: list[dict[int, _Held]] = [{} for _ in range(ngroups)]
     at = order[firsts]
     for index, owner, *held in zip(
         group[at].tolist(), waits.owner[slices[at]].tolist(), counts, *(column.tolist() for column in sums)
     ):
-        found[index][owner] = _Held(*held)
-    return found
+        by_owner[index][owner] = _Held(*held)
+    return by_owner
 
 
 def _grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,9 +129,9 @@ def _places(
         at[chosen],
         np.array(trace.numbers("at", "region"))[trace.kind[ours[chosen]]],
     )
-    found: list[list[PlaceWaits]] = [[] for _ in range(nranks)]
+    places: list[list[PlaceWaits]] = [[] for _ in range(nranks)]
     if not len(slices):
-        return found
+        return places
     order, firsts = _grouped(at, place)
     group = np.empty(len(slices), np.int64)
     group[order] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
@@ -144,10 +144,10 @@ def _places(
         kind = trace.kinds[trace.kind[slices[first]]]
         waited_for = {owner: sums.waited_s for owner, sums in held[i].items()}
         moved = (inside[i] - waited[i]) * S
-        found[at[first]].append(
+        places[at[first]].append(
             PlaceWaits(kind.at, kind.region, int(calls[i]), waited[i] * S, moved, waited_for)
         )
-    return found
+    return places
 
 
 def operations(trace: RunTrace, waits: SliceWaits) -> dict[Key, OperationTimes]:
@@ -156,22 +156,22 @@ def operations(trace: RunTrace, waits: SliceWaits) -> dict[Key, OperationTimes]:
     is_call = trace.category == CALL
     calls = np.bincount(trace.kind[is_call], minlength=n)
     waited, inside = (np.bincount(trace.kind, column, n) for column in (waits.length, waits.in_call))
-    found = dict[Key, OperationTimes]()
+    times = dict[Key, OperationTimes]()
     for kind, about in enumerate(trace.kinds):
         if calls[kind] or inside[kind]:
             key = about.method, f"{about.at or about.region}"
-            old = found.get(key, OperationTimes(0, 0, 0.0, 0.0))
+            old = times.get(key, OperationTimes(0, 0, 0.0, 0.0))
             nbytes = int(calls[kind]) * max(about.nbytes, 0)
             new = int(calls[kind]), nbytes, float(waited[kind]) * S, float(inside[kind] - waited[kind]) * S
-            found[key] = OperationTimes._make(a + b for a, b in zip(old, new))
-    return found
+            times[key] = OperationTimes._make(a + b for a, b in zip(old, new))
+    return times
 
 
 def facts(trace: RunTrace) -> str:
     """Return how much is in a trace."""
     span = float((trace.start + trace.length).max() - trace.start.min()) * S
     calls, others = int((trace.category == CALL).sum()), int((trace.category == OTHER).sum())
-    ranks, hosts = (len(set(found)) for found in (trace.host_of(), trace.host_of().values()))
+    ranks, hosts = (len(set(names)) for names in (trace.host_of(), trace.host_of().values()))
     ours = (
         f"{counted(calls, 'call')} of {counted(ranks, 'rank')} on {counted(hosts, 'host')}" if calls else ""
     )

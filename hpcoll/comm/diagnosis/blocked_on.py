@@ -22,15 +22,15 @@ def awaited(engine: HostEngine, local_ranks: Sequence[int]) -> tuple[list[int], 
     rows = engine.numbers(f.ROWS, nrows, f.NCOLUMNS)
     slots = engine.numbers(f.WINDOW_SLOTS, int(engine.state[f.WINDOW]), 2).tolist()
     waiting = [(lane, row) for lane, row in slots if lane < engine.state[f.NLANES] and row < nrows]
-    found = set[int]()
+    ranks = set[int]()
     for lane, row in waiting:
         if rows[row][f.CODE] == Code.RESERVE and engine.rings is not None:
             slot = (
                 lane % int(engine.state[f.WINDOW]) + int(engine.state[f.FIRST_STAGING_SLOT])
             ) % f.STAGING_SLOTS
-            found |= {local_ranks[local] for local in engine.rings.unread(slot)}
-        found |= _peers(rows, rows[row], local_ranks)
-    return sorted(found), f"row {waiting[0][1] + 1} of {nrows}" if waiting else ""
+            ranks |= {local_ranks[local] for local in engine.rings.unread(slot)}
+        ranks |= _peers(rows, rows[row], local_ranks)
+    return sorted(ranks), f"row {waiting[0][1] + 1} of {nrows}" if waiting else ""
 
 
 def _peers(rows: np.ndarray, row: np.ndarray, local_ranks: Sequence[int]) -> set[int]:

@@ -86,13 +86,13 @@ class ControlMessages:
 
 def _ended(under_way: list[Any]) -> list[Any]:
     """Take out the messages whose requests have ended, and return them; those that a rank's failure has ended are lost."""
-    found = []
+    ended = []
     for message in list(under_way):
         try:
             if not message[0].Test():
                 continue
-            found.append(message)
+            ended.append(message)
         except MPI.Exception as error:
             log.debug("a message is lost: %s", error)
         under_way.remove(message)
-    return found
+    return ended

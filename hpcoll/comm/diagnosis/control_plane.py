@@ -98,15 +98,15 @@ class ControlPlane(Channel):
 
     def latest(self, key: str, lane: int | None, rank: int) -> Answer:
         """Return the latest answer about a rank; of one that has ended, what is told of that."""
-        found = self._answers.get((key, lane, rank), {})
+        answer = self._answers.get((key, lane, rank), {})
         end = self._ends.get(rank)
         if end is None:
-            return found
-        found = found | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf}
+            return answer
+        answer = answer | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf}
         for index, begun, ended in end["calls"]:
             if index == lane:
-                found["begun"] = begun, ended, end["when"]
-        return found
+                answer["begun"] = begun, ended, end["when"]
+        return answer
 
     def heard_of(self, key: str, lane: int) -> list[int]:
         """Return the ranks of which anything was heard; another thread may be hearing more."""
@@ -162,8 +162,8 @@ class ControlPlane(Channel):
         mine = self._comm.rank
         n = len(self._hosts)
         beyond = (range(mine + distance, mine + n) for distance in distances(n))
-        found = (next((rank % n for rank in ranks if rank % n not in self._ends), mine) for ranks in beyond)
-        return [rank for rank in dict.fromkeys(found) if rank != mine]
+        peers = (next((rank % n for rank in ranks if rank % n not in self._ends), mine) for ranks in beyond)
+        return [rank for rank in dict.fromkeys(peers) if rank != mine]
 
     def _known(self, key: str, lane: int, rank: int) -> Answers:
         """Return the answer about a rank of this node."""
@@ -208,8 +208,8 @@ class ControlPlane(Channel):
 
     def _hear(self, source: int, what: Answer) -> None:
         self._unanswered.pop(source, None)
-        for key, lane, found in what.get("known", ()):
-            for answer in found:
+        for key, lane, answers in what.get("known", ()):
+            for answer in answers:
                 heard = answer | {"heard": time.monotonic()}
                 self._unanswered.pop(answer["rank"], None)
                 self._answers[key, lane, answer["rank"]] = self._answers[key, None, answer["rank"]] = heard

@@ -70,11 +70,11 @@ def _of_communicator(resources: Resources) -> dict[str, Any]:
     dropped = 0
     for place, message_context in enumerate(resources.every_message_context()):
         lane = f"{resources.form(message_context.index)} {place}".removesuffix(" 0")
-        found = _of_log(
+        recorded = _of_log(
             resources, message_context.log, lane, RANK_STATUS.waits_of(resources.key, message_context.index)
         )
-        calls += found
-        dropped += message_context.log.ncalls - len(found)
+        calls += recorded
+        dropped += message_context.log.ncalls - len(recorded)
     return {
         "id": resources.key,
         "name": resources.title,
@@ -86,11 +86,11 @@ def _of_communicator(resources: Resources) -> dict[str, Any]:
 
 
 def _of_log(
-    resources: Resources, found: CallLog, lane: str, waits: list[BlockedCall]
+    resources: Resources, call_log: CallLog, lane: str, waits: list[BlockedCall]
 ) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
     calls = []
-    first, records = found.records()
+    first, records = call_log.records()
     for number, (word, count, begun, _, ended, names, *_) in enumerate(records.tolist(), first):
         wait = next((blocked for blocked in waits if blocked.number == number), None)
         calls.append(
@@ -98,7 +98,7 @@ def _of_log(
             | {
                 "seq": number,
                 "lane": lane,
-                "counted": resources.counted(found.index, number),
+                "counted": resources.counted(call_log.index, number),
                 "begun": since_1970(1e-9 * begun),
                 "ended": since_1970(1e-9 * ended) if ended else None,
                 "state": "ended" if ended else "waiting",

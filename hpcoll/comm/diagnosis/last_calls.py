@@ -123,7 +123,7 @@ class _Farewell:
                     calls.resources.team.channel.serve()
                     time.sleep(_NAP_S)
                 ranks = range(self.resources.nranks)
-                begun = [found.begun for found in map(known.progress, ranks) if found is not None]
+                begun = [progress.begun for progress in map(known.progress, ranks) if progress is not None]
                 fewest = min(begun)
                 past = [known.past_call(rank, fewest) for rank in ranks]
                 more = max(begun) > fewest
@@ -138,13 +138,13 @@ def compare_far() -> None:
     """Compare the last calls of teams some of whose ranks share no memory, where all ranks have come to their end, or do so soon."""
     if MPI.Is_finalized() or (knows_failures() and MPI.COMM_WORLD.Get_failed().size):
         return
-    found: dict[int, list[CommunicatorCalls]] = {}
+    teams: dict[int, list[CommunicatorCalls]] = {}
     for calls in list(live_contexts):
         if not calls.resources.one_node and calls.nranks > 1:
-            found.setdefault(id(calls.resources.team), []).append(calls)
+            teams.setdefault(id(calls.resources.team), []).append(calls)
     well = ends_by_exception() is None
     end = time.monotonic() + _OTHERS_S
-    farewells = [_Farewell(every, well=well) for every in found.values()]
+    farewells = [_Farewell(every, well=well) for every in teams.values()]
     try:
         while not all(farewell.request.Test() for farewell in farewells) and time.monotonic() < end:
             time.sleep(_NAP_S / 100)
@@ -164,11 +164,11 @@ def compare_all(*, in_mpi: bool) -> None:
     Args:
         in_mpi: MPI_Finalize has begun; else Python ends, and MPI after it.
     """
-    found = list(live_contexts)
-    if not found or ends_by_exception() or MPI.Is_finalized():
+    contexts = list(live_contexts)
+    if not contexts or ends_by_exception() or MPI.Is_finalized():
         return
     try:
-        for calls in found:
+        for calls in contexts:
             compare(calls, "MPI_Finalize" if in_mpi else _END)
     except TransportError as error:
         _end_job(error, calls.resources, at_once=in_mpi)

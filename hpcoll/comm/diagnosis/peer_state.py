@@ -174,8 +174,8 @@ class PeerState:
     def latest(self, rank: int) -> LatestCall | None:
         """Return the call in which a rank is, or that it ended last, on whatever message context; None where that is not known."""
         if rank not in self.resources.near:
-            found = self._latest_anywhere(rank).get("latest")
-            return None if found is None else LatestCall(*found)
+            answer = self._latest_anywhere(rank).get("latest")
+            return None if answer is None else LatestCall(*answer)
         calls = []
         for log in {
             self.log,
@@ -203,8 +203,8 @@ class PeerState:
     def past_call(self, rank: int, number: int) -> PastCall | None:
         """Return the call that a rank began with a number; None where it has not begun it or has forgotten it, or that is not known."""
         if rank not in self._near:
-            found = self._latest(rank).get("calls", {}).get(str(number))
-            return None if found is None else PastCall(Signature.unpacked(found[0]), *found[1:])
+            told = self._latest(rank).get("calls", {}).get(str(number))
+            return None if told is None else PastCall(Signature.unpacked(told[0]), *told[1:])
         if number < 1:
             return None
         history = self.log.histories[self._near[rank]]

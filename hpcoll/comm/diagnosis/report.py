@@ -132,24 +132,24 @@ def awaited_ranks(known: PeerState, rank: int, number: int) -> tuple[int, ...]:
 
 def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[int]:
     """Return some ranks, and those for which they wait, and so on, as far as that is known and there are few."""
-    found = list(ranks)
-    for rank in found:
-        if len(found) >= _MOST:
+    behind = list(ranks)
+    for rank in behind:
+        if len(behind) >= _MOST:
             break
         call = other_call(known, rank, number)
         waits = (
             call.awaits if call is not None and call.key == known.key else awaited_ranks(known, rank, number)
         )
-        found += [wait for wait in waits if wait not in found][: _MOST - len(found)]
-    return found
+        behind += [wait for wait in waits if wait not in behind][: _MOST - len(behind)]
+    return behind
 
 
 def first_difference(known: PeerState, number: int) -> int:
     """Return the first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
         past = (known.past_call(rank, earlier) for rank in range(known.resources.nranks))
-        found = [call for call in past if call is not None]
-        if any(not call.alike(found[0]) for call in found):
+        calls = [call for call in past if call is not None]
+        if any(not call.alike(calls[0]) for call in calls):
             return earlier
     return number
 
@@ -161,7 +161,7 @@ def difference_text(known: PeerState, number: int) -> str:
     only_how = (
         len({(call.signature._replace(algorithm=0, segment=0), call.ncounted) for call in past if call}) == 1
     )
-    told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
+    told = differing([call.signature.how(call.counted) if call and only_how else None for call in past])
     rows = call_rows([", ".join([_as_made(known, rank, number), *told[rank]]) for rank in range(nranks)])
     which = known.resources.numbered(known.lane, number)
     return tabled(f"ranks do not call the same{which and f', in {which}'} on {known.resources.title}", rows)
@@ -169,14 +169,14 @@ def difference_text(known: PeerState, number: int) -> str:
 
 def _as_made(known: PeerState, rank: int, number: int) -> str:
     """Return the call of a rank with a number, as the program wrote it; of a rank that has ended it, in which one it waits now."""
-    found = known.past_call(rank, number)
+    call = known.past_call(rank, number)
     waits = known.blocked_call(rank, number)
     if waits is not None and waits.what:
         return waits.what
-    if found is None:
+    if call is None:
         return activity_text(known, rank, number)
     status = known.status(rank)
-    text = written(found.signature.text(found.ncounted), known.resources.form(known.lane))
+    text = written(call.signature.text(call.ncounted), known.resources.form(known.lane))
     later = [wait.what for wait in (*status.waits, *status.failed) if wait.key == known.key and wait.what]
     return f"{text}, has ended it and is in {later[-1]}" if later and known.has_ended(rank, number) else text
 

@@ -47,10 +47,10 @@ class ProcessStatusPage:
         """Name the ranks of a communicator."""
         world = resources.team.world_ranks
         node = resources.node
-        found = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids) if world[rank] != MPI.UNDEFINED}
+        peers = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids) if world[rank] != MPI.UNDEFINED}
         with self._changing:
-            if self._page is not None and not found.items() <= self._peers.items():
-                self._peers |= found
+            if self._page is not None and not peers.items() <= self._peers.items():
+                self._peers |= peers
                 self._write()
 
     def forget(self) -> None:

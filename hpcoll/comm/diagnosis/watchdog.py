@@ -194,12 +194,12 @@ class Watchdog:
         if not self._known.failures():
             broadcast_failure(self._resources, kind, text, self._blocked(), self._known)
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
-        found = self._known.failures()
-        if found:
-            kind = _KINDS.get(found[0].kind, TransportError)
-            text = found[0].text
-            broadcast_failure(self._resources, kind, text, self._blocked(), self._known, first=found[0])
-            text = text or self._difference(*found[0].of)
+        failures = self._known.failures()
+        if failures:
+            kind = _KINDS.get(failures[0].kind, TransportError)
+            text = failures[0].text
+            broadcast_failure(self._resources, kind, text, self._blocked(), self._known, first=failures[0])
+            text = text or self._difference(*failures[0].of)
             self._resources.settled = kind, text  # which all calls in flight raise, too
         if kind is Revoked and may_call() and not is_revoked(self._resources.native):
             self._resources.native.Revoke()  # for calls that the library serves, where it has not heard of it

@@ -97,9 +97,9 @@ class GpuCalls:
             # it came by an interface that is not told which stream will use it
             if array.owner is buffer_of(arguments[position]):
                 known[position] = with_buffer(arguments[position], KnownArray(array))
-        found = self._for_program(row, tuple(known), arrays, asked.algorithm)
-        if found is not None:
-            return self._by_program(row, arguments, arrays, asked, *found)
+        prepared = self._for_program(row, tuple(known), arrays, asked.algorithm)
+        if prepared is not None:
+            return self._by_program(row, arguments, arrays, asked, *prepared)
         return self._by_mirror(row, arguments, tuple(known), asked)
 
     def _by_mirror(
@@ -274,16 +274,16 @@ class GpuCalls:
             ArgumentError: on every rank, where some rank has no GPU or no memory on it.
         """
         resources = self._resources
-        found = cuda.driver() if cuda.is_likely() else None
+        driver = cuda.driver() if cuda.is_likely() else None
         if not resources.service_collectives.everywhere(
-            np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}"
+            np.array([driver is not None]), Purpose.GPU, f"an array in GPU memory with {form}"
         )[0]:
             raise ArgumentError(
                 f"rank {resources.rank}: device 'cuda' needs a GPU on every rank"
-                + ("" if found else ", got none here")
+                + ("" if driver else ", got none here")
             )
-        assert found is not None
-        ordinal = found.current_ordinal()
+        assert driver is not None
+        ordinal = driver.current_ordinal()
         gpu = gpu_of(local_device(resources.native) if ordinal is None else ordinal)
         routes = None if resources.mixed or resources.config.cuda_path == HOST else self.routes(gpu)
         return array_over(

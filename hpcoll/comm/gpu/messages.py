@@ -98,15 +98,15 @@ def gpu_arrays(
     specs: tuple[Any, ...], names: tuple[str, ...], rank: int, received: int | None, stream: Any
 ) -> dict[int, DeviceArray]:
     """Return the GPU arrays among buffer arguments, by position; errors as in `serve`."""
-    handle, found = None if stream is None else stream_handle(stream, rank), {}
+    handle, arrays = None if stream is None else stream_handle(stream, rank), {}
     for position, (spec, name) in enumerate(zip(specs, names, strict=True)):
         buffer = buffer_of(spec)
         array = gpu_memory(
             buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle
         )
         if array is not None:
-            found[position] = array
-    return found
+            arrays[position] = array
+    return arrays
 
 
 def settle(arrays: dict[int, DeviceArray], stream: Any, rank: int) -> None:

@@ -33,7 +33,7 @@ class _CopyStream(NamedTuple):
 
 
 @cache
-def _idle(found: Driver, ordinal: int) -> list[_CopyStream]:
+def _idle(cuda: Driver, ordinal: int) -> list[_CopyStream]:
     """Return the copy streams of a GPU that nobody uses: threads must not share an event."""
     return []
 
@@ -126,14 +126,14 @@ class Mirror:
 
         Streams that are idle need no event, for which a shared GPU would have to turn to this process.
         """
-        found = _driver()
-        enter(found, self._ordinal)
-        copy_stream = _take(found, self._ordinal)
+        cuda = _driver()
+        enter(cuda, self._ordinal)
+        copy_stream = _take(cuda, self._ordinal)
         for stream in self._streams:
-            if found.is_idle(stream):
+            if cuda.is_idle(stream):
                 continue
-            found("cuEventRecord", copy_stream.before, stream)
-            found("cuStreamWaitEvent", copy_stream.stream, copy_stream.before, 0)
+            cuda("cuEventRecord", copy_stream.before, stream)
+            cuda("cuStreamWaitEvent", copy_stream.stream, copy_stream.before, 0)
         return copy_stream
 
     def follow(self) -> None:
@@ -165,21 +165,21 @@ class Mirror:
         array = self._received
         if array is None or not array.size:
             return
-        found, host = _driver(), self._region(array).bytes_of(array)
-        enter(found, self._ordinal)
-        copy_stream, self._copy_stream = self._copy_stream or _take(found, self._ordinal), None
+        cuda, host = _driver(), self._region(array).bytes_of(array)
+        enter(cuda, self._ordinal)
+        copy_stream, self._copy_stream = self._copy_stream or _take(cuda, self._ordinal), None
         start = host.ctypes.data
         spans = [(start, start + host.size)] if spans is None else spans
         self._copy(copy_stream, [(array.pointer + first - start, first, end - first) for first, end in spans])
 
     def _copy(self, copy_stream: _CopyStream, copies: Iterable[tuple[int, int, int]]) -> None:
         """Make copies, given as destination, source and bytes, and wait for them."""
-        found = _driver()
+        cuda = _driver()
         try:
             for destination, source, nbytes in copies:
-                found.copy(destination, source, nbytes, copy_stream.stream)
-            found("cuEventRecord", copy_stream.done, copy_stream.stream)
-            found("cuEventSynchronize", copy_stream.done)
+                cuda.copy(destination, source, nbytes, copy_stream.stream)
+            cuda("cuEventRecord", copy_stream.done, copy_stream.stream)
+            cuda("cuEventSynchronize", copy_stream.done)
         except DeviceError:
             _lost.append(self)
             raise
@@ -232,13 +232,13 @@ def on_host(array: DeviceArray) -> np.ndarray[Any, Any]:
     """Return a copy in ordinary host memory, behind the work on the array's stream; raise DeviceError when the driver fails."""
     if not array.size:
         return np.empty(array.shape, array.dtype)
-    found = _driver()
+    cuda = _driver()
     stream = stream_of(array, None, 0)
     first, end = array.span
-    enter(found, array.ordinal)
+    enter(cuda, array.ordinal)
     host = np.empty(end - first, np.uint8)
-    found.copy(host.ctypes.data, first, host.size, stream)
-    found("cuStreamSynchronize", stream)
+    cuda.copy(host.ctypes.data, first, host.size, stream)
+    cuda("cuStreamSynchronize", stream)
     return np.ndarray(array.shape, array.dtype, host, array.pointer - first, array.strides)
 
 
@@ -267,25 +267,25 @@ def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:
 
 
 def _driver() -> Driver:
-    found = driver()
-    assert found is not None  # or there would be no GPU arrays
-    return found
+    cuda = driver()
+    assert cuda is not None  # or there would be no GPU arrays
+    return cuda
 
 
-def _take(found: Driver, ordinal: int) -> _CopyStream:
+def _take(cuda: Driver, ordinal: int) -> _CopyStream:
     try:
-        return _idle(found, ordinal).pop()
+        return _idle(cuda, ordinal).pop()
     except IndexError:
-        return _CopyStream(found.stream(), found.event(), found.event())
+        return _CopyStream(cuda.stream(), cuda.event(), cuda.event())
 
 
 def finish_streams(ordinal: int, streams: set[int]) -> None:
     """Wait for the work that streams of a GPU have by now; raise DeviceError when the driver fails."""
-    found = _driver()
-    enter(found, ordinal)
-    copy_stream = _take(found, ordinal)
+    cuda = _driver()
+    enter(cuda, ordinal)
+    copy_stream = _take(cuda, ordinal)
     for stream in streams:
-        if not found.is_idle(stream):
-            found("cuEventRecord", copy_stream.done, stream)
-            found("cuEventSynchronize", copy_stream.done)
-    _idle(found, ordinal).append(copy_stream)
+        if not cuda.is_idle(stream):
+            cuda("cuEventRecord", copy_stream.done, stream)
+            cuda("cuEventSynchronize", copy_stream.done)
+    _idle(cuda, ordinal).append(copy_stream)

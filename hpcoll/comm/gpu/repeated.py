@@ -65,8 +65,8 @@ class SeenCall(NamedTuple):
 
 def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
     """Return a call of a rank; None where its arguments need a closer look. They are those of `hpcoll.comm.context.context.Context.run`."""
-    found = driver()
-    if method not in _SERVED or found is None:
+    cuda = driver()
+    if method not in _SERVED or cuda is None:
         return None
     try:
         handle = None if stream is None else stream_handle(stream, caller.rank)
@@ -74,7 +74,7 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
         arrays = dict[int, SeenArray]()
         for at in (sent, received):
             if at is not None and arguments[at] is not MPI.IN_PLACE:
-                one = _seen(found, arguments[at], handle, written=at == received)
+                one = _seen(cuda, arguments[at], handle, written=at == received)
                 if one is None:
                     return None
                 arrays[at] = one
@@ -83,7 +83,7 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
         return None
 
 
-def _seen(found: Driver, given: Any, handle: int | None, *, written: bool) -> SeenArray | None:
+def _seen(cuda: Driver, given: Any, handle: int | None, *, written: bool) -> SeenArray | None:
     interface = getattr(given, "__cuda_array_interface__", None)
     if interface is None or interface.get("strides") is not None or interface.get("mask") is not None:
         return None
@@ -92,7 +92,7 @@ def _seen(found: Driver, given: Any, handle: int | None, *, written: bool) -> Se
     if not nbytes or typestr[1] == "V" or (written and readonly):
         return None
     stream = handle or interface.get("stream") or torch_stream(given) or LEGACY_STREAM
-    return None if found.is_capturing(stream) else SeenArray(pointer, nbytes, typestr, stream)
+    return None if cuda.is_capturing(stream) else SeenArray(pointer, nbytes, typestr, stream)
 
 
 class ShortCall(NamedTuple):
@@ -111,28 +111,28 @@ class ShortCall(NamedTuple):
     def store(self) -> None:
         """Copy the result to the GPU, and wait for that; raise DeviceError when the driver fails."""
         if self.received is not None:
-            found, (array, host) = driver(), self.received
-            assert found is not None
-            found.copy(array.pointer, host.ctypes.data, array.nbytes, array.stream)
-            found("cuStreamSynchronize", array.stream)
+            cuda, (array, host) = driver(), self.received
+            assert cuda is not None
+            cuda.copy(array.pointer, host.ctypes.data, array.nbytes, array.stream)
+            cuda("cuStreamSynchronize", array.stream)
 
 
 def on_host(caller: Caller, seen: SeenCall) -> ShortCall | None:
     """Return a short call on host copies of its arrays; None where these need a closer look."""
-    found, arrays = driver(), seen.arrays
-    assert found is not None
+    cuda, arrays = driver(), seen.arrays
+    assert cuda is not None
     if len(arrays) == 2 and _overlap(*arrays.values()):
         return None
-    copies = {at: pinned(found, array.nbytes).view(array.typestr) for at, array in arrays.items()}
+    copies = {at: pinned(cuda, array.nbytes).view(array.typestr) for at, array in arrays.items()}
     in_place = len(arrays) < sum(at is not None for at in (seen.sent, seen.received))
     try:
         for at, array in arrays.items():
-            base, reach = found.address_range(array.pointer)
+            base, reach = cuda.address_range(array.pointer)
             if array.span[1] > base + reach:
                 return None
             if at == seen.sent or in_place:
-                found.copy(copies[at].ctypes.data, array.pointer, array.nbytes, array.stream)
-                found("cuStreamSynchronize", array.stream)
+                cuda.copy(copies[at].ctypes.data, array.pointer, array.nbytes, array.stream)
+                cuda("cuStreamSynchronize", array.stream)
     except DeviceError:
         return None
     theirs = tuple(copies.get(at, argument) for at, argument in enumerate(seen.arguments))

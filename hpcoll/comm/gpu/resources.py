@@ -86,11 +86,11 @@ class Gpus(ContextPool):
         mapped = len(self._readers) == comm.size - 1
         if path == IPC and len(self._readers) < ranks.nranks - 1:
             problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is ipc, but ranks of the node cannot map its memory: {self._why}"
-        found = comm.allgather((problem, mapped, self.gpu.driver.bus_id(self.gpu.ordinal)))
-        if any(text for text, *_ in found):
-            raise ArgumentError(next(text for text, *_ in found if text))
-        self.mapped = all(mapped for _, mapped, _ in found)
-        self.gpus: Nodes = numbered(bus for *_, bus in found) if self.mapped else ()
+        everyone = comm.allgather((problem, mapped, self.gpu.driver.bus_id(self.gpu.ordinal)))
+        if any(text for text, *_ in everyone):
+            raise ArgumentError(next(text for text, *_ in everyone if text))
+        self.mapped = all(mapped for _, mapped, _ in everyone)
+        self.gpus: Nodes = numbered(bus for *_, bus in everyone) if self.mapped else ()
         self._capacity = 0 if self.mapped or path == DIRECT else CAPACITY_NBYTES
 
     def _meet(self) -> None:
@@ -110,13 +110,13 @@ class Gpus(ContextPool):
         """Return the routes to the peers in words, for the log."""
         reached = self._resources.message_contexts[0].local_peers if self._path != DIRECT else {}
         routes, local = self._routes(reached, (True, True)), self._ranks.local_peers
-        found = Counter(
+        counts = Counter(
             (rank in local, type(routes[rank]))
             for rank in range(self._resources.nranks)
             if rank != self._resources.rank
         )
         parts = []
-        for (is_local, route), n in sorted(found.items(), key=lambda entry: not entry[0][0]):
+        for (is_local, route), n in sorted(counts.items(), key=lambda entry: not entry[0][0]):
             why = f" ({self._why})" if route is PinnedRingRoute else ""
             parts.append(
                 (f"{n} of {len(local)} ranks of the node " if is_local else "other nodes ") + route.text + why
@@ -146,13 +146,13 @@ class Gpus(ContextPool):
 
     def end(self) -> None:
         """Let another communicator have the message context, which must try itself where memory was refused."""
-        found = self._blocking
+        blocking = self._blocking
         if (
             self._turn is not None
-            and found is not None
-            and (found.rings is not None or not self._resources.shares_memory)
+            and blocking is not None
+            and (blocking.rings is not None or not self._resources.shares_memory)
         ):
-            self._turn.end(found)
+            self._turn.end(blocking)
 
     def _new_turn(self) -> tuple[StagingLease, MessageContext]:
         (made,) = self._new_message_contexts(1)
@@ -168,8 +168,8 @@ class Gpus(ContextPool):
     def message_context(self) -> MessageContext:
         """Make a message context for a persistent request."""
         with self._resources.alone(Purpose.GPU, "a persistent request of arrays in GPU memory"):
-            (found,) = self._new_message_contexts(1)
-        return found
+            (made,) = self._new_message_contexts(1)
+        return made
 
     def give_back(self, message_context: MessageContext) -> None:
         """Do nothing: its memory goes with it."""

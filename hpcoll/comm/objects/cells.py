@@ -53,18 +53,18 @@ def message_of(obj: Any, room: int) -> Outgoing:
     """Pickle an object, with a cell that has room for so many bytes behind its head."""
     try:
         use = current()
-        found = list[Any]()
+        buffers = list[Any]()
         if use.protocol is None:
             data = use.dumps(obj)
             data = data if type(data) is bytes else bytes(data)
         else:
-            data = use.dumps(obj, use.protocol, buffer_callback=lambda buffer: keeps(buffer, found))  # type: ignore[call-arg]
+            data = use.dumps(obj, use.protocol, buffer_callback=lambda buffer: keeps(buffer, buffers))  # type: ignore[call-arg]
     except Exception as error:
         return refusal(error, room)
-    return message(data, found, room)
+    return message(data, buffers, room)
 
 
-def keeps(buffer: Any, found: list[Any]) -> bool:
+def keeps(buffer: Any, buffers: list[Any]) -> bool:
     """Say whether a buffer is short and stays in the pickle; others are added to those found."""
     try:
         raw = buffer.raw()
@@ -72,7 +72,7 @@ def keeps(buffer: Any, found: list[Any]) -> bool:
         return True
     if raw.nbytes < _SHORT_NBYTES:
         return True
-    found.append(raw)
+    buffers.append(raw)
     return False
 
 
@@ -129,8 +129,8 @@ class Incoming:
         """Yield memory for each block that comes."""
         at = _NUMBERS.size
         sizes = np.empty(nbuffers, np.int64)
-        found = len(cell) - at
-        if found >= sizes.nbytes:
+        room = len(cell) - at
+        if room >= sizes.nbytes:
             sizes.view(np.uint8)[:] = cell[at : at + sizes.nbytes]
             at += sizes.nbytes
         else:

@@ -153,7 +153,7 @@ class CellExchange:
             for array, n in ((received, nreceived), (self._sent, max(1, nsent)))
         )
         self.buffers, self.made, self.data = list[Any](), list[Any](), None  # type: list[Any], list[Any], Any
-        self.keep = partial(cells.keeps, found=self.buffers)
+        self.keep = partial(cells.keeps, buffers=self.buffers)
         # of a call under way that takes the long way; bytes: a pickle that fits its cell
         self._messages = list[bytes | Outgoing]()
         self._sends = call.collective != "bcast" or resources.rank == root
@@ -312,11 +312,11 @@ class CellExchange:
         messages = self._messages
         messages.clear()
         try:
-            found = [None] * nranks if objects is None else list(objects)
-            if len(found) != nranks:
-                raise ValueError(f"expecting {nranks} items, got {len(found)}")
+            given = [None] * nranks if objects is None else list(objects)
+            if len(given) != nranks:
+                raise ValueError(f"expecting {nranks} items, got {len(given)}")
             if get_referents(MPI.pickle) == DEFAULT:
-                for obj in found:
+                for obj in given:
                     data = dumps(obj, _PROTOCOL, buffer_callback=self.keep)
                     messages.append(
                         data
@@ -324,7 +324,7 @@ class CellExchange:
                         else cells.message(data, _emptied(self.buffers), room)
                     )
             else:
-                for obj in found:
+                for obj in given:
                     message = cells.message_of(obj, room)
                     if message.error is not None:
                         raise message.error
@@ -409,6 +409,6 @@ class CellExchange:
 
 def _emptied(given: list[Any]) -> list[Any]:
     """Return what a list has, and empty it."""
-    found = given.copy()
+    buffers = given.copy()
     given.clear()
-    return found
+    return buffers

@@ -24,8 +24,8 @@ _DATA_AT = (BYTES_LENGTH_AT or 0) + 16 + len(_HEAD) + 8
 
 def floats(data: bytes) -> list[float]:
     """Return the list of the numbers in some bytes."""
-    found: list[float] = np.frombuffer(data).tolist()
-    return found
+    numbers: list[float] = np.frombuffer(data).tolist()
+    return numbers
 
 
 def pickled(numbers: list[Any]) -> bytes | None:

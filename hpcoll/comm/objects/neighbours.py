@@ -41,16 +41,16 @@ def exchanged(
     getattr(comm, form)(ours, theirs, timeout=timeout)
     data = np.frombuffer(b"".join(pickles), np.uint8)
     places = _places(theirs)
-    found = np.empty(sum(places[0]), np.uint8)
+    received = np.empty(sum(places[0]), np.uint8)
     sent = [data, *_places(ours), MPI.BYTE] if sends_all else [data, MPI.BYTE]
-    getattr(comm, f"{form}v")(sent, [found, *places, MPI.BYTE], timeout=timeout)
+    getattr(comm, f"{form}v")(sent, [received, *places, MPI.BYTE], timeout=timeout)
     if problem is not None:
         raise problem
     if (theirs == _NONE).any():
         raise ArgumentError(
             f"rank {comm.rank}: {method}: neighbour {int(theirs.argmin())} has no object to send"
         )
-    return [loaded(found[at : at + n].data, ()) if n else None for n, at in zip(*places)]
+    return [loaded(received[at : at + n].data, ()) if n else None for n, at in zip(*places)]
 
 
 def _places(nbytes: np.ndarray) -> tuple[list[int], list[int]]:

@@ -52,10 +52,10 @@ def _combined(
         return get(first)
     if kept is None or (first, end) not in kept:
         middle = first + (1 << (end - first - 1).bit_length() - 1) if _IN_TREES else end - 1
-        found = op(_combined(get, op, first, middle, kept), _combined(get, op, middle, end, kept))
+        both = op(_combined(get, op, first, middle, kept), _combined(get, op, middle, end, kept))
         if kept is None:
-            return found
-        kept[first, end] = pickled(found)
+            return both
+        kept[first, end] = pickled(both)
     return loaded(kept[first, end], ())
 
 
@@ -99,8 +99,8 @@ def scan(exchange: CellExchange, status: int, limit_s: float | None, op: Op, *, 
         ends = range(itself, nranks + itself)
         return [pickled(_combined(get, op, 0, end, kept)) if end else None for end in ends]
 
-    found = exchange.share(results, limit_s)[rank]
-    return None if found is None else loaded(found, ())
+    result = exchange.share(results, limit_s)[rank]
+    return None if result is None else loaded(result, ())
 
 
 class _Tree:
@@ -135,7 +135,7 @@ class _Tree:
                 break
             if self._rank + step < self._nranks:
                 came = self._receive(self._rank + step, self._incoming[self._rank + 1] if step == 1 else None)
-                self._try(lambda one=came: self._op(self._found, self._loaded(one)))  # type: ignore[misc]
+                self._try(lambda came=came: self._op(self._found, self._loaded(came)))  # type: ignore[misc]
             step *= 2
         made = self._shared() if self._exchange.method == "allreduce" else self._at_root(self._exchange.root)
         self._parts.end()

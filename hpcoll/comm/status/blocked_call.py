@@ -80,9 +80,9 @@ class BlockedCall:
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "BlockedCall":
+    def from_json(cls, told: Mapping[str, Any]) -> "BlockedCall":
         """Return the call of a JSON document; members that it lacks are empty."""
-        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+        known = {field.name: told[field.name] for field in fields(cls) if field.name in told}
         return cls(**known | {name: tuple(known[name]) for name in ("awaits", "of") if name in known})
 
 
@@ -109,9 +109,9 @@ class Status:
         return {"waits": waits, "failed": [call.as_json() for call in self.failed], "left": self.left}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Status":
+    def from_json(cls, told: Mapping[str, Any]) -> "Status":
         """Return the status of a JSON document."""
         waits, failed = (
-            tuple(map(BlockedCall.from_json, found.get(name, ()))) for name in ("waits", "failed")
+            tuple(map(BlockedCall.from_json, told.get(name, ()))) for name in ("waits", "failed")
         )
-        return cls(waits, failed, found.get("left", ""))
+        return cls(waits, failed, told.get("left", ""))

@@ -19,9 +19,9 @@ class Names:
 
     def number(self, name: object) -> int:
         """Return the number of a name, which is given one at its first use."""
-        found = self._numbers.get(name)
-        if found is not None:
-            return found
+        number = self._numbers.get(name)
+        if number is not None:
+            return number
         with self._adding:
             if name not in self._numbers:
                 self._names.append(name)

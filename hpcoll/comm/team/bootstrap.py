@@ -296,8 +296,8 @@ class _Waiting:
         if not self._ended_early and now > self._next_search:
             self._next_search = now + self._pause
             self._pause = min(2 * self._pause, _MOST_S)
-            found = early_exit.find(world)
-            self._ended_early = "" if found is None else f"rank {world.index(found[0])} {found[1]}"
+            ended = early_exit.find(world)
+            self._ended_early = "" if ended is None else f"rank {world.index(ended[0])} {ended[1]}"
         return self._ended_early
 
     def _warn(self, waited: float) -> None:
@@ -316,8 +316,8 @@ class _Waiting:
             if place in pages and rank != mine
         }
         here = {mine}
-        for rank, found in calls.items():
-            if any(call.on == self._title and call.what.startswith(f"{self._what} at ") for call in found):
+        for rank, theirs in calls.items():
+            if any(call.on == self._title and call.what.startswith(f"{self._what} at ") for call in theirs):
                 here.add(rank)
         everywhere = local_nranks(os.environ) == MPI.COMM_WORLD.size
         others = set(range(len(world))) - here

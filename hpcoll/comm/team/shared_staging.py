@@ -80,10 +80,10 @@ class SharedStaging:
             with self._changing:
                 for lease, least, most in zip(self._all, *least_and_most.tolist()):
                     if least == -most != _BUSY and lease.idle is not None:
-                        found = lease.idle
+                        idle = lease.idle
                         lease.owner = owner
                         lease.idle = None
-                        return lease, found
+                        return lease, idle
             return None
         finally:
             for lease in self._all:

@@ -171,7 +171,7 @@ class Team:
             )
         shares = self._stock[0].rings is not None
         near = self.node.nranks == self.nranks
-        found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
+        everyone = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         if (
             not self.one_node
@@ -179,8 +179,8 @@ class Team:
             and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size))
         ):
             FINALIZE_COMMS[self.number, self.world_ranks] = self.comm.Dup()
-        self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
-        self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
+        self.capacity = self._staging_nbytes() if any(theirs for _, theirs in everyone) else 0
+        self.topology = find_topology(self.rank, self.processes, everyone, self.config.domains or ())
         self.levels = levels_between(hosts, self.config.levels).on_parts(
             self.topology.nodes, self.topology.domains
         )
@@ -191,10 +191,10 @@ class Team:
 
     def message_contexts(self) -> list[MessageContext]:
         """Return the message contexts of a further communicator; collective, while this thread is `alone`."""
-        found = self._stock
+        stock = self._stock
         self._stock = []
         with self._together():
-            return found or self.new_message_contexts(CALLS_AT_ONCE)
+            return stock or self.new_message_contexts(CALLS_AT_ONCE)
 
     def new_message_contexts(self, n: int, capacity: int | None = None) -> list[MessageContext]:
         """Make ``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""

@@ -134,15 +134,15 @@ def rank_waits(resources: Resources, nbytes: int = 0, python_s: float = 0.0) -> 
             key = place_text(names >> f.PLACE_AT), region_text(names & f.REGION_BITS)
             ncalls, waited, moved = numbers
             before = places.get(key, PlaceWaits(*key, 0, 0.0, 0.0, {}))
-            found = dict(before.waited_for)
+            awaited = dict(before.waited_for)
             for rank, ns in for_rank.items():
-                found[ranks[rank]] = found.get(ranks[rank], 0.0) + _NS * ns
+                awaited[ranks[rank]] = awaited.get(ranks[rank], 0.0) + _NS * ns
             places[key] = PlaceWaits(
                 *key,
                 before.calls + ncalls,
                 before.waited_s + _NS * waited,
                 before.moved_s + _NS * moved,
-                found,
+                awaited,
             )
     run_s, on_core_s, taken_s, *in_blocking = _life[0].passed()
     ncalls, waited, moved, hidden = sums.tolist()

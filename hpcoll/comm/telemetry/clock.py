@@ -135,8 +135,8 @@ class HostClock:
     @property
     def line(self) -> tuple[int, int, float]:
         """A time of this host's clock, what is to be added to it, and how much more for each nanosecond since then."""
-        found = self._lines[self.leaders.node]
-        return found.last.at, found.last.offset, found.drift
+        line = self._lines[self.leaders.node]
+        return line.last.at, line.last.offset, line.drift
 
     @property
     def error_ns(self) -> int:
@@ -152,17 +152,17 @@ class HostClock:
 
     def _exchange(self) -> Sample:
         """Exchange messages with the nodes beside this one in the tree, and return how its parent's clock differs."""
-        found, node, distance = Sample(time.monotonic_ns(), 0, 0), self.leaders.node, 1
+        sample, node, distance = Sample(time.monotonic_ns(), 0, 0), self.leaders.node, 1
         if not may_call():
-            return found._replace(error=_FAILED)
+            return sample._replace(error=_FAILED)
         try:
             while distance < len(self._lines) and not node & distance:
                 if node + distance < len(self._lines):
                     self._answer(node + distance)
                 distance *= 2
-            return self._ask(node - distance) if node else found
+            return self._ask(node - distance) if node else sample
         except (MPI.Exception, TimeoutError):
-            return found._replace(error=_FAILED)
+            return sample._replace(error=_FAILED)
 
     def _ask(self, parent: int) -> Sample:
         """Ask the parent for its time: it told it between question and answer, so that each round trip bounds the offset on both sides."""
@@ -192,12 +192,12 @@ def along_tree(steps: list[Sample]) -> list[Sample]:
     >>> along_tree([Sample(0, 0, 0), Sample(100, -90, 2), Sample(700, -685, 3), Sample(800, -90, 1)])[3]
     Sample(at=800, offset=-775, error=4)
     """
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for node, step in enumerate(steps):
         if node:
-            above = found[node & (node - 1)]
+            above = samples[node & (node - 1)]
             step = step._replace(offset=step.offset + above.offset, error=step.error + above.error)
-        found.append(step)
-    moments = [sample.at + sample.offset for sample in found]
+        samples.append(step)
+    moments = [sample.at + sample.offset for sample in samples]
     slack = int(_DRIFT * (max(moments) - min(moments)))
-    return [sample._replace(error=sample.error + slack * bool(node)) for node, sample in enumerate(found)]
+    return [sample._replace(error=sample.error + slack * bool(node)) for node, sample in enumerate(samples)]

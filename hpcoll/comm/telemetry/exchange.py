@@ -216,8 +216,8 @@ def exchange_of(calls: CommunicatorCalls) -> ArrivalExchange:
     """Return the exchange of a communicator, which is made when it is first asked for."""
     if ArrivalExchange not in calls.kept:
         calls.kept[ArrivalExchange] = ArrivalExchange(calls)
-    found: ArrivalExchange = calls.kept[ArrivalExchange]
-    return found
+    exchange: ArrivalExchange = calls.kept[ArrivalExchange]
+    return exchange
 
 
 def _request(operation: Operation) -> MPI.Grequest:

@@ -60,12 +60,12 @@ def pairs(nnodes: int) -> list[tuple[int, int]]:
     >>> pairs(3), len(pairs(8)), len(pairs(9))
     ([(0, 1), (0, 2), (1, 2)], 28, 18)
     """
-    found = [
+    ways = [
         (i, (i + d) % nnodes, d)
         for d in (range(1, nnodes) if nnodes <= _ALL else (1, 2))
         for i in range(nnodes)
     ]
-    once = {(min(a, b), max(a, b)): d for a, b, d in reversed(found)}
+    once = {(min(a, b), max(a, b)): d for a, b, d in reversed(ways)}
     return sorted(once, key=lambda pair: (once[pair], pair[0] // once[pair] % 2, pair[0]))
 
 

@@ -61,10 +61,10 @@ class WithStragglers(WithContext):
         with context.failure_scope(_METHOD):
             if not _around_a_call:
                 _around_a_call.append(_measured(self))
-            found = _asked(context, gather, _compare, _around_a_call[0])
+            answer = _asked(context, gather, _compare, _around_a_call[0])
         if reset:
             forget(context.resources.team.world_ranks)
-        return found
+        return answer
 
 
 def _measured(comm: Any) -> float:
@@ -75,16 +75,16 @@ def _measured(comm: Any) -> float:
     log = alone._context.resources.log
     log.compare_at(sys.maxsize)
     alone.Barrier()
-    found = []
+    times = []
     for _ in range(_TIMES):
         alone.ledger.clear()
         begun = time.perf_counter()
         for _ in range(_TRIED):
             alone.Barrier()
-        found.append(time.perf_counter() - begun - sum(row.seconds for row in alone.ledger.rows()))
+        times.append(time.perf_counter() - begun - sum(row.seconds for row in alone.ledger.rows()))
     log.compared = log.ncalls  # a later communicator may go on with this log
     alone.Free()
-    return max(0.0, min(found) / _TRIED)
+    return max(0.0, min(times) / _TRIED)
 
 
 def _compare(context: Context) -> None:

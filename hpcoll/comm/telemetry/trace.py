@@ -147,12 +147,12 @@ class Trace:
 
     def _written(self, resources: Resources, lane: int, message_context: MessageContext) -> _Written:
         """Return what was written of a message context, which is introduced where it is new."""
-        found = self._contexts.get(message_context.log)
-        if found is None or found.life != resources.life:
+        written = self._contexts.get(message_context.log)
+        if written is None or written.life != resources.life:
             # by calls before hpcoll has measured its own Python
-            last = found.last if found else message_context.log.compared if resources.nranks == 1 else 0
-            found = _Written(self._ncontexts, resources.life, last, found.lost_steps if found else 0)
-            self._contexts[message_context.log], self._ncontexts = found, self._ncontexts + 1
+            last = written.last if written else message_context.log.compared if resources.nranks == 1 else 0
+            written = _Written(self._ncontexts, resources.life, last, written.lost_steps if written else 0)
+            self._contexts[message_context.log], self._ncontexts = written, self._ncontexts + 1
             graph = resources.caller.graph()
             sources = graph.sources[resources.rank] if graph is not None else ()
             about = {
@@ -163,21 +163,21 @@ class Trace:
                 "size": resources.nranks,
                 "sources": sorted({end[0] for end in sources if end is not None}),
             }
-            self._append({"context": found.number} | about)
-        return found
+            self._append({"context": written.number} | about)
+        return written
 
     def _names(self, words: np.ndarray) -> dict[str, Any]:
         """Return names that records have numbers of, and that were not written: of places, regions, and signatures."""
         changes = np.append(words[:1], words[1:][words[1:] != words[:-1]])
-        found: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         if new := set(changes.tolist()) - self._signatures:
             self._signatures |= new
-            found["signatures"] = {word: _signature(word) for word in new}
+            names["signatures"] = {word: _signature(word) for word in new}
         if (now := len(PLACES)) > self._nplaces:
             places = range(self._nplaces + 1, now + 1)
-            found["places"] = {number: place_text(number).removeprefix(self._folder) for number in places}
+            names["places"] = {number: place_text(number).removeprefix(self._folder) for number in places}
             self._nplaces = now
-        return found | self._region_names()
+        return names | self._region_names()
 
     def _region_names(self) -> dict[str, Any]:
         before, self._nregions = self._nregions, len(REGIONS)

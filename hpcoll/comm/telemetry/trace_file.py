@@ -75,14 +75,14 @@ def path_in(folder: Path, team: Team) -> Path:
     host = team.processes[team.rank].host
     if (
         len({process.host for process in team.processes}) > 1
-        and (found := _file_system(folder)) not in _COHERENT
+        and (file_system := _file_system(folder)) not in _COHERENT
     ):
         words.append(host)
         if team.rank == 0:
             log.warning(
                 "rank 0: each host writes a trace of its own into %s: on %s records of several hosts may mix",
                 folder,
-                found,
+                file_system,
             )
     return folder / (re.sub(r"[^\w.+-]", "_", "-".join(words)) + SUFFIX)
 
@@ -94,6 +94,6 @@ def _file_system(folder: Path) -> str:
         mounts = [line.partition(" - ") for line in _MOUNTS.read_text().splitlines()]
     except OSError:
         return "an unknown file system"
-    found = {head.split()[4]: tail.split()[0] for head, _, tail in mounts}
-    above = [mount for mount in found if os.path.commonpath([mount, place]) == mount]
-    return found[max(above, key=len)]
+    systems = {head.split()[4]: tail.split()[0] for head, _, tail in mounts}
+    above = [mount for mount in systems if os.path.commonpath([mount, place]) == mount]
+    return systems[max(above, key=len)]
