@@ -122,7 +122,7 @@ class Machine:
         self.links: dict[tuple[int, int, int], Link] = defaultdict(Link)  # by (sender, receiver, link)
         self.nranks, self.messages = len(schedules), 0
 
-    def run(self) -> None:
+    def run_channels(self) -> None:
         """Run every channel to its end."""
         while self.ready:
             channel = self.ready.popleft()
@@ -337,5 +337,5 @@ def verify_schedules(
     """
     check_puts(schedules)
     machine = Machine(schedules, schedules[0].meaning, in_place, uniform, slots)
-    machine.run()
+    machine.run_channels()
     return machine.judge()

@@ -58,7 +58,7 @@ class _Ports:
         ] = []  # time, number, and a channel that goes on, or a message that arrives
         self.numbers = count()
 
-    def run(self) -> None:
+    def run_channels(self) -> None:
         """Run every channel as far as it goes."""
         for channels in self.channels:
             for channel in channels:
@@ -136,7 +136,7 @@ class _Ports:
 def costs_of(schedules: Sequence[Schedule]) -> Costs:
     """Return the costs of the schedules of all ranks."""
     machine = _Ports(schedules)
-    machine.run()
+    machine.run_channels()
     return machine.costs(schedules[0].nchunks)
 
 

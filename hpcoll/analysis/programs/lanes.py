@@ -68,7 +68,7 @@ class _Run:
         self.pushed += 1
         heapq.heappush(self.heap, (time, self.pushed, channel))
 
-    def run(self) -> None:
+    def run_channels(self) -> None:
         """Run all channels to their ends."""
         while self.heap or self._make_room():
             self.now, _, channel = heapq.heappop(self.heap)
@@ -209,7 +209,7 @@ def in_lanes(
     for s, mine, *lanes in zip(schedules, pairs, *parts, strict=True):
         _copy_in(s, mine, lanes)
     for lanes in parts:
-        _Run(lanes).run()
+        _Run(lanes).run_channels()
     channels = [
         [[step for steps in lane.steps for step in steps] for lane in lanes]
         for lanes in zip(*parts, strict=True)

@@ -285,7 +285,7 @@ def verify_program(
             read of nothing, a contribution counted twice, or an OUTPUT that is not what the collective wants.
     """
     machine = _Program(schedules, collective or schedules[0].meaning, in_place, slots, where)
-    machine.run()
+    machine.run_channels()
     return machine.judge()
 
 
@@ -296,5 +296,5 @@ def needless_waits(
     any_slots = sum(len(steps) for s in schedules for steps in s.channels)
     machine = _Program(schedules, collective, in_place, any_slots, lambda rank, channel, step: "")
     machine.needless = []
-    machine.run()
+    machine.run_channels()
     return sorted(machine.needless)

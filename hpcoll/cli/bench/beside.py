@@ -94,7 +94,7 @@ def _issue(method: str, obj: Any, how: dict[str, Any], comm: Any) -> None:
     getattr(comm, method)(obj, **how)
 
 
-def run(world: MPI.Intracomm, what: str) -> int:
+def measure_beside(world: MPI.Intracomm, what: str) -> int:
     """Measure and print on rank 0; return 0. Collective."""
     watch, uses, pace = Watch(world), [], PACES[what]
     head, *columns = _HEADS[what]

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.collective in (CALLS, OBJECTS):
         from mpi4py import MPI
 
-        from hpcoll.cli.bench.beside import run as measure_beside
+        from hpcoll.cli.bench.beside import measure_beside
 
         return measure_beside(MPI.COMM_WORLD, arguments.collective)
     from hpcoll.cli.bench.run import run as measure

@@ -26,8 +26,7 @@ from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, ORDINARY, SAME
 from hpcoll.cli.bench.report import AUTO, FORMATS, NCCL, Report, as_json, document, rows_so_far, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
-from hpcoll.cli.bench.session import BenchFindings
-from hpcoll.cli.bench.session import run as measure
+from hpcoll.cli.bench.session import BenchFindings, bench
 from hpcoll.cli.bench.watch import Watch
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     start, watch = datetime.now(), Watch(world)
     with ending_all_ranks(world):
         write = _Writer(arguments, request, start, world)
-        report = write.all(measure(request, world, watch, write.progress, write.so_far))
+        report = write.all(bench(request, world, watch, write.progress, write.so_far))
         if world.rank == 0 and arguments.json is not None:
             output.write(arguments.json, as_json(report))
         if world.rank == 0 and arguments.plot is not None:

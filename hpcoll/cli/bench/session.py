@@ -67,7 +67,7 @@ class _Candidate(NamedTuple):
     timed: tuple[Call, ...]
 
 
-def run(
+def bench(
     request: BenchRequest,
     world: MPI.Intracomm,
     watch: Watch,

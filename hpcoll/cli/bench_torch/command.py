@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         raise ArgumentError("bench-torch needs PyTorch: pip install 'hpcoll[torch]'")
     from hpcoll.cli.bench.measure import Pace
-    from hpcoll.cli.bench_torch.run import run as measure
+    from hpcoll.cli.bench_torch.run import bench_torch
 
     names = [name for name in OPERATIONS if name in (arguments.operations or OPERATIONS)]
-    return measure(names, sizes, Pace(arguments.iters, budget_s=arguments.seconds))
+    return bench_torch(names, sizes, Pace(arguments.iters, budget_s=arguments.seconds))

@@ -87,7 +87,7 @@ class _Calls(NamedTuple):
     by: Mapping[tuple[str, str], Callable[[], object]]  # the call for each contender
 
 
-def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
+def bench_torch(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
     """Measure, print a table on rank 0, and return 1 on every rank if an answer was wrong anywhere."""
     world = MPI.COMM_WORLD
     with ending_all_ranks(world):

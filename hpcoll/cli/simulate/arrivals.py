@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--choose", "choose algorithms for the network, instead of those in the trace")
 
 
-def run(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
+def replay_arrivals(arguments: argparse.Namespace, *, here: Levels, there: Levels) -> int:
     """Replay, and print a table.
 
     Args:

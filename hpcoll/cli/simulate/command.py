@@ -100,7 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
     if arguments.arrivals:
         levels = _levels(arguments)
-        return arrivals.run(arguments, here=NETWORKS[NETWORK] if arguments.network else levels, there=levels)
+        return arrivals.replay_arrivals(
+            arguments, here=NETWORKS[NETWORK] if arguments.network else levels, there=levels
+        )
     if arguments.collective is None:
         raise ArgumentError("simulate needs a collective, a file or --arrivals, got none of them")
     arguments.network = arguments.network or NETWORK

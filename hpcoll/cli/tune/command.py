@@ -26,8 +26,7 @@ from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.options import option
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
-from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
-from hpcoll.cli.tune.search import run as measure
+from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep, tune
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -89,10 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
         with ending_all_ranks(world):
             watch = Watch(world)
             if old is None:
-                findings = measure(wanted, world, watch, lambda step: None)
+                findings = tune(wanted, world, watch, lambda step: None)
             else:
                 report = _Report(arguments.output, old, watch.notes)
-                findings = measure(wanted, world, watch, TuningProgress(), report.so_far)
+                findings = tune(wanted, world, watch, TuningProgress(), report.so_far)
                 problem = report.ends(findings, wanted)
     finally:
         os.environ.update({TUNING: outer} if outer is not None else {})

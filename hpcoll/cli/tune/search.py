@@ -35,7 +35,7 @@ from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.cli.bench.report import AUTO, ResultRow, total_wrong, uses_of
 from hpcoll.cli.bench.request import BenchRequest as Calls
 from hpcoll.cli.bench.request import cases_of
-from hpcoll.cli.bench.session import run as bench
+from hpcoll.cli.bench.session import bench
 from hpcoll.cli.bench.watch import Watch
 from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.communicator import Communicator
@@ -210,7 +210,7 @@ class _Stage(NamedTuple):
     clock: _Clock
 
 
-def run(
+def tune(
     request: TuneRequest,
     world: MPI.Intracomm,
     watch: Watch,

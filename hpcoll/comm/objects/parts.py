@@ -61,14 +61,14 @@ class CallParts:
             received = [NOTHING if block is None else place_of(block) for block in blocks]
             if not any(nbytes for _, nbytes in (*sent, *received)):
                 break
-            self.run(collective, root, sent, received, (*mine, *blocks))
+            self.run_part(collective, root, sent, received, (*mine, *blocks))
             number += 1
 
     def end(self) -> None:
         """Note that the call has ended on this rank."""
         self.context.resources.begin().log.end_parts(time.monotonic_ns())
 
-    def run(
+    def run_part(
         self,
         collective: str,
         root: int,

@@ -70,7 +70,7 @@ def combined(exchange: CellExchange, status: int, limit_s: float | None, op: Op,
     unlike = exchange.unlike
     refused = mine[0].error is not None or any(message.refused for message in incoming)
     if special and not refused and _IN_TREES and exchange.context.nranks > GATHERED_RANKS:
-        return _Tree(exchange, limit_s, op, incoming).run(mine[0])
+        return _Tree(exchange, limit_s, op, incoming).combine(mine[0])
     exchange.receive(mine, incoming, limit_s, special=special, ends=not unlike)
     if unlike:
         return exchange.share(lambda: fold([message.load() for message in incoming], op), limit_s)
@@ -125,7 +125,7 @@ class _Tree:
         self._error: Exception | None = None
         self._found: Any = None
 
-    def run(self, mine: Outgoing) -> Any:
+    def combine(self, mine: Outgoing) -> Any:
         """Combine this rank's object with those of all others."""
         self._try(lambda: mine.copied())
         step = 1
@@ -165,7 +165,7 @@ class _Tree:
         """Return rank 0's result on all ranks."""
         message = self._message() if self._rank == 0 else None
         cell = self._cell(message)
-        self._parts.run("bcast", 0, [place_of(cell)], [place_of(cell)], (cell,))
+        self._parts.run_part("bcast", 0, [place_of(cell)], [place_of(cell)], (cell,))
         came = _incoming(cell, 0)
         self._parts.exchange("bcast", 0, [message] if message is not None else [], [came])
         if message is None:
@@ -215,7 +215,9 @@ class _Tree:
         nothing = [NOTHING] * self._nranks
         places = nothing.copy()
         places[peer] = place_of(block)
-        self._parts.run("alltoall", 0, places if sends else nothing, nothing if sends else places, (block,))
+        self._parts.run_part(
+            "alltoall", 0, places if sends else nothing, nothing if sends else places, (block,)
+        )
 
 
 def _incoming(cell: np.ndarray, source: int) -> Incoming:
