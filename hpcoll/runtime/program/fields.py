@@ -16,27 +16,23 @@
     FLOATS,
     ON_OBJECT,
 ) = range(13)
-DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
-# the program does not hold for these counts, or needs more scratch: nothing has happened
-UNFIT, NO_ROOM = (
-    6,
-    7,
-)
+DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run, as those that follow
+UNFIT = 6  # the program does not hold for these counts: nothing has happened
+NO_ROOM = 7  # it needs more scratch: nothing has happened
 SPECIAL = 8  # done, and a cell of this rank's is flagged so: the call goes on, in parts
-UNLIKE = 10  # done, and one rank is to combine the objects that came: the call goes on, with a part of cells
 NOTED = 9  # done, and Python is to look at the log: the call took long, or it is time to compare calls
+UNLIKE = 10  # done, and one rank is to combine the objects that came: the call goes on, with a part of cells
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 MORE = -1  # bytes than were awaited
 STRETCH_NS = 30_000_000  # in which a rank sees nothing move, until it returns to Python
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
-# Columns of a program's row; `hpcoll.runtime.program.opcodes.Code` says which ones an operation has. BUFFER, DISPL, NBYTES: what is sent,
-# received, read or awaited. TO_BUFFER, TO_DISPL: where a result goes.
+# Columns of a program's row; `hpcoll.runtime.program.opcodes.Code` says which ones an operation has.
 NCOLUMNS = 8  # one cache line
-CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6
+CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6  # what is sent, received, read or awaited
 REQUEST, PEER = 1, 2  # of MPI messages
 LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages between local peers
-# of copies (the first two) and reductions
+# where a result goes, of copies (the first two) and reductions
 TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(1, 8)
 EVENT = 1
 READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
@@ -153,15 +149,15 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     _,
     OPERANDS,  # from here on room for the addresses of the widest reduction's sources
 ) = range(109)
-# Values of FORM. In a call of cells each message is one, and moves no more bytes than it has: the first word of a cell is the length behind
-# its head of CELL_HEAD_NBYTES, with a flag where it is special. A part goes on with a call that has been noted, and not every rank need
-# take part in it: a message without bytes is none.
-CELLS, PART = 1, 2
-# The second word of a cell says of which kinds its object is. PLAIN: numbers, text, and lists, tuples and dicts of these alone, which no
-# program's code loads; SEQUENCE: a list or a tuple, of anything. KINDS has ASKS where ranks combine objects, and the kinds that the
-# operator makes the same object of in every process; where all cells share one of these, each rank combines them by itself.
-PLAIN, SEQUENCE, ANY_KIND, ASKS = 1, 2, 3, 4
-CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
+# Values of FORM.
+CELLS = 1  # each message is a cell: its first word is the bytes behind its head, and no more bytes move
+PART = 2  # of a call that has been noted, in which not every rank need take part: without bytes no message
+# Kinds of the object in a cell, in its second word; where all cells share one of KINDS, each rank combines them by itself.
+PLAIN = 1  # numbers, text, and lists, tuples and dicts of these alone, which no program's code loads
+SEQUENCE = 2  # a list or a tuple, of anything
+ANY_KIND = 3
+ASKS = 4  # of KINDS: ranks combine objects
+CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40  # the flag of the first word: the cell is special
 
 # In the array of a `Rings` (int64). Addresses unless another thing is said.
 (
@@ -192,67 +188,115 @@ CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
-# error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
+# error: a peer's own memory cannot be read; with its local rank << 16, and the system's error number
 UNREADABLE = 1 << 42
 MADV_POPULATE_WRITE = 23  # of Linux
 FULL = 1 << 41  # error: the system has no more shared memory
-# Errors: a peer calls something else; a call of some rank has failed; it was given up.
-MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
-# In the array of a `CallLog` (int64). CALLS: so far; CHAIN: of all fingerprints so far, so that a call which was another on some rank shows
-# in all messages from then on; HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call
-# failed; RECORDED: address of what is known of the last calls, in this process alone; PROCESS: address of the process's words, OWN_SPENT:
-# nanoseconds spent in calls of this log; DUE: number of the call at which calls are to be compared; TOOK: nanoseconds of the latest
-# blocking call, LONG: from which on it took long. STEPS: address of the steps of its calls, where they are noted.
-CALLS, CHAIN, HISTORY, ALARM, RECORDED, PROCESS, OWN_SPENT, DUE, TOOK, LONG, STEPS, LOG_NFIELDS = range(12)
-# The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
-# when the last one has, in nanoseconds; on the message context of blocking calls also how many blocking collectives of the MPI library's
-# own hpcoll has begun and ended on the caller's communicator, and which one the last is; in which life of the message context the rank
-# makes no more calls; and one line for each of the last REMEMBERED calls, by their number: number, signature, count, what the calls before
-# it were, and what stands for all counts.
-BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD, LAST = range(7)
-NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN, ITS_COUNTED = range(5)
+MISMATCH = FULL + 1  # error: a peer calls something else
+ALARMED = FULL + 2  # error: a call of some rank has failed
+GIVEN_UP = FULL + 3  # error: the call was given up
+# In the array of a `CallLog` (int64).
+(
+    CALLS,  # so far
+    CHAIN,  # of all fingerprints so far: a call that was another on some rank shows in all messages from then on
+    HISTORY,  # address of what this rank tells of its latest calls
+    ALARM,  # address of a word that is not 0 once a call failed
+    RECORDED,  # address of what is known of the last calls, in this process alone
+    PROCESS,  # address of the process's words
+    OWN_SPENT,  # nanoseconds in calls of this log
+    DUE,  # number of the call at which calls are to be compared
+    TOOK,  # nanoseconds of the latest blocking call
+    LONG,  # nanoseconds from which on it took long
+    STEPS,  # address of the steps of its calls, where they are noted
+    LOG_NFIELDS,
+) = range(12)
+# The history of a rank's calls (int64), in shared memory where it has local peers. Its first cache line.
+(
+    BEGUN,
+    CALLS_ENDED,
+    ENDED_AT,  # nanoseconds, of the last one
+    LIBRARY_BEGUN,  # the MPI library's own blocking collectives on the caller's communicator, as the two that follow
+    LIBRARY_ENDED,
+    LIBRARY_METHOD,  # which one the last is
+    LAST,  # in which life of the message context the rank makes no more calls
+) = range(7)
+# A line for each of the last REMEMBERED calls, by their number.
+(
+    NUMBER,
+    ITS_SIGNATURE,
+    ITS_COUNT,
+    ITS_CHAIN,  # what the calls before it were
+    ITS_COUNTED,  # what stands for all counts
+) = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
-# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended. ITS_SPENT:
-# nanoseconds that this process had spent in calls of other logs when it began. ITS_NAMES: number of its region, and of its place from bit
-# PLACE_AT on (`hpcoll.comm.status.names`). Of a call in flight also when the program began to wait for it, and stopped, 0 where it
-# never did.
-ITS_BEGIN, ITS_SPENT, ITS_END, ITS_NAMES, ITS_WAIT_BEGIN, ITS_WAIT_END, RECORD_NFIELDS = range(2, 9)
+# Of a record, by the call's number; signature and count come first; times are nanoseconds, 0 where there is none.
+(
+    ITS_BEGIN,
+    ITS_SPENT,  # what this process had spent in calls of other logs when it began
+    ITS_END,
+    ITS_NAMES,  # number of its region, and of its place from bit PLACE_AT on (`hpcoll.comm.status.names`)
+    ITS_WAIT_BEGIN,  # the program began to wait for the call in flight
+    ITS_WAIT_END,
+    RECORD_NFIELDS,
+) = range(2, 9)
 PLACE_AT = 32
 REGION_BITS = (1 << PLACE_AT) - 1
-# Of the process (int64), for all its logs: number of the region in which the program is; nanoseconds in collectives so far; of those in
-# blocking ones that did not end at once, and of these on a core.
-REGION, SPENT, LINGERED, ON_CORE, PROCESS_NFIELDS = range(5)
-# in the block that is written, and how many full ones are kept behind it
-RECORDS_HOT, RECORD_BLOCKS = (
-    256,
-    20,
-)
-# Steps (int64), which are rows of programs that were run: how many were noted so far, taken by whoever reads them, and lost because there
-# was no room; of the latest call its number, start and channels; when the latest step ended. Behind that is room for STEPS_ROOM of them.
-# STEP_WHAT: the code, the segment and the peer, the last two plus 1 and 0 where there is none. Local peers are local ranks. STEP_NBYTES: -1
-# of cells.
-STEPS_NOTED, STEPS_TAKEN, STEPS_LOST, STEPS_CALL, STEPS_STARTED, STEPS_CHANNELS, STEPS_AT, FIRST_STEP = range(
-    8
-)
-STEP_CALL, STEP_BEGIN, STEP_END, STEP_WHAT, STEP_NBYTES, STEP_NFIELDS = range(6)
+# Of the process (int64), for all its logs.
+(
+    REGION,  # number of the region in which the program is
+    SPENT,  # nanoseconds in collectives so far
+    LINGERED,  # of these in blocking ones that did not end at once
+    ON_CORE,  # of LINGERED on a core
+    PROCESS_NFIELDS,
+) = range(5)
+RECORDS_HOT = 256  # in the block that is written
+RECORD_BLOCKS = 20  # full ones that are kept behind it
+# Steps (int64), which are rows of programs that were run.
+(
+    STEPS_NOTED,  # so far
+    STEPS_TAKEN,  # by whoever reads them
+    STEPS_LOST,  # because there was no room
+    STEPS_CALL,  # number of the latest call, as the two that follow
+    STEPS_STARTED,
+    STEPS_CHANNELS,
+    STEPS_AT,  # when the latest step ended
+    FIRST_STEP,  # room for STEPS_ROOM of them
+) = range(8)
+(
+    STEP_CALL,
+    STEP_BEGIN,
+    STEP_END,
+    STEP_WHAT,  # the code, and the segment and the peer, a local rank for local peers, each plus 1; 0: none
+    STEP_NBYTES,  # -1 of cells
+    STEP_NFIELDS,
+) = range(6)
 STEPS_ROOM = 1 << 16
 STEP_SEGMENT_AT, STEP_PEER_AT = 8, 36
 # Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined
-# an odd number, by which counts that differ a little give fingerprints that differ much
-SPREAD = -7046029254386353131
+SPREAD = -7046029254386353131  # odd: counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 BOUNCE_NBYTES = 16384
 
-# Tables of `hpcoll.runtime.program.layouts` (int64). A layout's: SIZE: packed bytes of an element; EXTENT: from one to the next; NPIECES
-# pieces with NLOOPS loops each, which are behind what a piece begins with. A map's: NBLOCKS blocks, with the packed position of each, its
-# displacement in memory and the address of its layout's table.
-SIZE, EXTENT, NPIECES, NLOOPS, PIECES = range(5)
-PACKED_AT, PIECE_OFFSET, PIECE_NBYTES, PIECE_NFIELDS = range(4)
-NBLOCKS, BLOCKS = range(2)
-BLOCK_AT, BLOCK_DISPL, BLOCK_LAYOUT, BLOCK_NFIELDS = range(4)
+# Tables of `hpcoll.runtime.program.layouts` (int64). A layout's.
+(
+    SIZE,  # packed bytes of an element
+    EXTENT,  # bytes from one to the next
+    NPIECES,
+    NLOOPS,  # of each piece, which are behind what it begins with
+    PIECES,
+) = range(5)
+PACKED_AT, PIECE_OFFSET, PIECE_NBYTES, PIECE_NFIELDS = range(4)  # a piece's
+NBLOCKS, BLOCKS = range(2)  # a map's
+# A block's.
+(
+    BLOCK_AT,  # packed position
+    BLOCK_DISPL,  # displacement in memory
+    BLOCK_LAYOUT,  # address of its layout's table
+    BLOCK_NFIELDS,
+) = range(4)
 
 # In a GPU engine's table (int64). Addresses of the driver's functions unless another thing is said.
 (

@@ -1,23 +1,32 @@
 """The fields of the table of collectives in flight, which threads advance (`hpcoll.runtime.engine.compiled.progress`)."""
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
-# The table (int64). HIGH: slots that may be in use. STOP: the progress thread is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads
-# that move operations themselves, so that it need not hurry. COMPLETE: address of MPI_Grequest_complete. CLOCK: room for two words.
+# The table (int64).
 (
-    HIGH,
-    STOP,
-    PARKED,
-    WAITERS,
-    COMPLETE,
+    HIGH,  # slots that may be in use
+    STOP,  # the progress thread is to end
+    PARKED,  # it waits on SEMAPHORE
+    WAITERS,  # threads that move operations themselves, so that it need not hurry
+    COMPLETE,  # address of MPI_Grequest_complete
     SEMAPHORE,
     SEM_WAIT,
     SEM_POST,
     SCHED_YIELD,
     USLEEP,
     CLOCK_GETTIME,
-    CLOCK,
+    CLOCK,  # room for two words
     CLOCK_NS,
     SLOTS,
 ) = range(14)
-# A slot. TICKETS: address of the number of operations that its message context has ended. HANDLE: of the generalized request.
-ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
+# A slot.
+(
+    ENGINE,
+    STATE,
+    OWNER,
+    TICKETS,  # address of the number of operations that its message context has ended
+    TICKET,
+    HANDLE,  # of the generalized request
+    INPUT,
+    OUTPUT,
+    SLOT,
+) = range(9)
