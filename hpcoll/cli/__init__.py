@@ -203,9 +203,9 @@ def _lacks_mpi() -> bool:
     try:
         importlib.import_module("mpi4py.MPI")
     except Exception as error:
-        found, launcher = cannot_load(error, os.environ), find_launcher(os.environ)
+        finding, launcher = cannot_load(error, os.environ), find_launcher(os.environ)
         if launcher is None or launcher.rank == 0:
-            _say(line_of(HpcollError(f"{found.subject}: {found.found}; {found.remedy}")))
+            _say(line_of(HpcollError(f"{finding.subject}: {finding.found}; {finding.remedy}")))
         return True
     return False
 

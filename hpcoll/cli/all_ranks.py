@@ -36,11 +36,11 @@ def refuse(world: MPI.Intracomm, problem: str) -> None:
 
 def on_rank_0(world: MPI.Intracomm, check: Callable[[], T]) -> T | None:
     """Return what a function returns on rank 0, and None elsewhere; where it raises ArgumentError, all ranks do. Collective."""
-    found, problem = None, ""
+    answer, problem = None, ""
     if world.rank == 0:
         try:
-            found = check()
+            answer = check()
         except ArgumentError as error:
             problem = str(error)
     refuse(world, problem)
-    return found
+    return answer

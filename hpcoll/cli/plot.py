@@ -93,8 +93,8 @@ def write(path: Path, figure: Any) -> None:
 
 def looks(names: Iterable[str]) -> dict[str, tuple[Any, str]]:
     """Return dashes and colour of each name; up to 18 names have distinct ones."""
-    found = dict.fromkeys(name for name in names if name != NATIVE)
-    return dict(zip(found, cycle(product(_DASHES, _COLOURS)))) | {NATIVE: _NATIVE}
+    others = dict.fromkeys(name for name in names if name != NATIVE)
+    return dict(zip(others, cycle(product(_DASHES, _COLOURS)))) | {NATIVE: _NATIVE}
 
 
 def _draw_panel(axes: Any, panel: Panel, styles: Mapping[str, tuple[Any, str]]) -> None:
@@ -137,11 +137,11 @@ def _label_ends(
 
 def spread(places: Sequence[float]) -> list[float]:
     """Return heights of labels, from 0 to 1: those of ascending places, moved up until they are a `GAP` apart, and down below 1."""
-    found: list[float] = []
+    heights: list[float] = []
     for place in places:
-        found.append(max(place, found[-1] + GAP) if found else place)
+        heights.append(max(place, heights[-1] + GAP) if heights else place)
     top = 1.0
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], top)
-        top = found[i] - GAP
-    return found
+    for i in reversed(range(len(heights))):
+        heights[i] = min(heights[i], top)
+        top = heights[i] - GAP
+    return heights

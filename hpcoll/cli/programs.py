@@ -111,12 +111,12 @@ def _in_hpcoll(program: FileProgram, arguments: argparse.Namespace) -> str:
     try:
         if slots_of(program) < slots_of(program, arguments.slots):
             prove_program(program)
-        found, besides = runnable(program)
+        schedules, besides = runnable(program)
     except HpcollError as error:
         return f"does not run in hpcoll: {error}"
     calls = (
         "in place and out of place"
-        if len(modes(program.collective)) > 1 or found[0].meaning.aliases is None
+        if len(modes(program.collective)) > 1 or schedules[0].meaning.aliases is None
         else "in place"
     )
     how = (

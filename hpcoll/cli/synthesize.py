@@ -41,24 +41,24 @@ def run(arguments: argparse.Namespace) -> int:
     task, fabric = _asked(arguments)
     lower = bounds(task, fabric)
     limits = {"max_rounds": arguments.max_rounds, "max_steps": arguments.max_steps}
-    found, stopped = list[Outcome](), False
+    outcomes, stopped = list[Outcome](), False
     try:
         for outcome in search(task, fabric, **limits, seconds=arguments.seconds, progress=progress):
-            found.append(outcome)
+            outcomes.append(outcome)
     except KeyboardInterrupt:
         stopped = True
     progress("")
-    print_lines(_table(task, fabric, lower, found))
-    if not any(outcome.rounds for outcome in found):
-        if found or stopped:
+    print_lines(_table(task, fabric, lower, outcomes))
+    if not any(outcome.rounds for outcome in outcomes):
+        if outcomes or stopped:
             raise ArgumentError(
                 f"nothing was found in {arguments.seconds:g} s for each number of steps, which --seconds sets"
             )
         print(f"\n{_none(task)} has at most {_asked_for(arguments)}: proven.")
         return 1
-    best = next(outcome for outcome in reversed(found) if outcome.rounds)
+    best = next(outcome for outcome in reversed(outcomes) if outcome.rounds)
     algorithm = _proven(task, fabric, best)
-    fewest = not stopped and found[-1] is best and best.least == sum(best.rounds)
+    fewest = not stopped and outcomes[-1] is best and best.least == sum(best.rounds)
     conclusion = _conclusion(task, lower, best, fewest, arguments)
     print_lines(["", *output.wrapped(conclusion, width=columns(output.WIDTH)), ""])
     drawing = draw(algorithm, task.nranks, task.root, task.nchunks)
@@ -95,7 +95,7 @@ def _asked_for(arguments: argparse.Namespace) -> str:
     return " and ".join(counted(number, noun) for number, noun in limits if number is not None)
 
 
-def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) -> Iterable[str]:
+def _table(task: Task, fabric: Fabric, lower: Bounds, outcomes: Sequence[Outcome]) -> Iterable[str]:
     blocks = "block" if task.meaning.blocks or task.collective == "allreduce" else "message"
     what = f"{task.collective} on {fabric.name}: {counted(fabric.nranks, 'rank')}, {counted(len(fabric.links), 'link')}"
     yield f"{what}, {counted(task.chunks, 'chunk')} per {blocks}"
@@ -109,7 +109,7 @@ def _table(task: Task, fabric: Fabric, lower: Bounds, found: Sequence[Outcome]) 
             outcome.sent,
             _proof(outcome),
         )
-        for outcome in found
+        for outcome in outcomes
     ]
     rows.append(_cells(task, lower.steps, lower.rounds, "", lower.sent, "lower bounds"))
     header = ["steps", "rounds", "of the steps", "per chunk", "bytes / m", ""]
@@ -139,10 +139,10 @@ def _proven(task: Task, fabric: Fabric, best: Outcome) -> Algorithm:
     """Return what was found as a row of the catalogue's kind, once it is proven; ScheduleError: it is wrong."""
     each = "+".join(map(str, best.rounds))
     summary = f"synthesized for {fabric.name}: {counted(best.steps, 'step')} of {each} rounds, {counted(task.chunks, 'chunk')}"
-    found = row(task, best.parts, NAME, summary, "the search of hpcoll synthesize")
-    proof = prove(found, task.nranks, task.root)
+    algorithm = row(task, best.parts, NAME, summary, "the search of hpcoll synthesize")
+    proof = prove(algorithm, task.nranks, task.root)
     sent = str(proof.chunks_sent / task.nchunks)
-    return found._replace(
+    return algorithm._replace(
         rounds=str(proof.rounds),
         critical=sent,
         sent=sent,

@@ -77,7 +77,7 @@ def _numbers(text: str) -> list[int]:
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:
     """Return the rows whose key, collective or name matches a pattern, and those of files; all rows if there is no pattern."""
-    found = dict.fromkeys(CATALOGUE, not patterns)
+    chosen = dict.fromkeys(CATALOGUE, not patterns)
     for pattern in patterns:
         if Path(pattern).suffix in READERS:
             matching = [row.key for row in read_file(Path(pattern))]
@@ -93,8 +93,8 @@ def _matching(patterns: Sequence[str]) -> list[Algorithm]:
                 f"no algorithm matches {quoted(pattern)}"
                 + (meant(names, pattern) or "; 'hpcoll show' lists them")
             )
-        found.update(dict.fromkeys(matching, True))
-    return [CATALOGUE[key] for key, wanted in found.items() if wanted]
+        chosen.update(dict.fromkeys(matching, True))
+    return [CATALOGUE[key] for key, wanted in chosen.items() if wanted]
 
 
 def _texts(summary: Summary) -> list[str]:

@@ -151,12 +151,12 @@ class ExactAccumulator:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         name, shape, count, window, words = state
         self.__init__(_named(name), shape)  # type: ignore[misc]
-        found = ExactSums(1 + self._is_complex, prod(self.shape), single=False)
-        found.window = DigitWindow(*window)
-        found.count = count
-        nwords = found.window.end - found.window.first + NCOUNTS
-        found.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*found.words.shape[:2], nwords)
-        self._sums.merge(found)
+        sums = ExactSums(1 + self._is_complex, prod(self.shape), single=False)
+        sums.window = DigitWindow(*window)
+        sums.count = count
+        nwords = sums.window.end - sums.window.first + NCOUNTS
+        sums.words = np.frombuffer(words, "<i8").astype(np.int64).reshape(*sums.words.shape[:2], nwords)
+        self._sums.merge(sums)
 
     def __repr__(self) -> str:
         return f"ExactAccumulator({self.dtype.name}, shape={self.shape}, count={self.count})"
@@ -172,11 +172,11 @@ def _named(name: str) -> Any:
 
 def _result_type(dtype: Any, subject: str) -> np.dtype:
     try:
-        found = np.dtype(dtype).newbyteorder("=")
+        result = np.dtype(dtype).newbyteorder("=")
     except TypeError:
         raise ArgumentTypeError(f"{subject} needs an element type, got {quoted(dtype)}") from None
-    if not is_exact_type(found) or found.kind in "biu":
+    if not is_exact_type(result) or result.kind in "biu":
         raise ArgumentTypeError(
-            f"{subject} needs a floating type up to float64, real or complex, got {found}"
+            f"{subject} needs a floating type up to float64, real or complex, got {result}"
         )
-    return found
+    return result

@@ -20,17 +20,17 @@ def exact_array(x: Any) -> Array:
     """
     try:
         on_gpu = device_array(x)
-        found: Array = np.asarray(x) if on_gpu is None else on_host(on_gpu)
+        array: Array = np.asarray(x) if on_gpu is None else on_host(on_gpu)
     except Exception as error:
         # whatever an object raises that is asked for its elements: the other ranks have to be told
         raise like(error, f"exact sums need an array that can be read: {error}") from error
     if np.ma.isMaskedArray(x):
         raise ArgumentTypeError("exact sums need an array without a mask, got a masked one")
-    if not is_exact_type(found.dtype):
+    if not is_exact_type(array.dtype):
         raise ArgumentTypeError(
-            f"exact sums need integers or floating-point numbers up to float64, got {found.dtype}"
+            f"exact sums need integers or floating-point numbers up to float64, got {array.dtype}"
         )
-    return found
+    return array
 
 
 def sorted_axes(axis: Any, ndim: int) -> tuple[int, ...]:

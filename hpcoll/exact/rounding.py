@@ -74,10 +74,10 @@ def roots(words: Array, within: DigitWindow, dtype: np.dtype) -> Array:
     results = np.empty(len(words), dtype)
     for start in range(0, len(words), _SLAB):
         part = words[start : start + _SLAB]
-        found = results[start : start + _SLAB]
-        found[:], sure = _close_roots(part, within, dtype)
+        slab = results[start : start + _SLAB]
+        slab[:], sure = _close_roots(part, within, dtype)
         if not sure.all():
-            found[~sure] = _integer_roots(part[~sure], within, dtype)
+            slab[~sure] = _integer_roots(part[~sure], within, dtype)
     return results
 
 
@@ -116,14 +116,14 @@ def _close_roots(words: Array, within: DigitWindow, dtype: np.dtype) -> tuple[Ar
         if dtype != _DOUBLE:  # a number in between might be rounded otherwise than either rounded end
             least = np.nextafter(least, -np.inf)
             most = np.nextafter(most, np.inf)
-        found = least.astype(dtype)
-        return found, usable & (found == most.astype(dtype))
+        close = least.astype(dtype)
+        return close, usable & (close == most.astype(dtype))
 
 
 def _integer_roots(words: Array, within: DigitWindow, dtype: np.dtype) -> Array:
     numbers = [as_integer(vector) << DIGIT_BITS * within.first for vector in words]
-    found = [isqrt(number) for number in numbers]
-    exact = [root | (root * root != number) for root, number in zip(found, numbers)]
+    whole = [isqrt(number) for number in numbers]
+    exact = [root | (root * root != number) for root, number in zip(whole, numbers)]
     return rounded(_from_integers(exact, words, _ROOTS.ndigits), _ROOTS.first, dtype)
 
 

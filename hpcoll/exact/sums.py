@@ -51,9 +51,9 @@ class ExactSums:
 
     def add_squares(self, x: Array, axes: tuple[int, ...]) -> None:
         """Add the sums of squares, of complex elements those of their size, over axes; as `add`."""
-        found = terms(x)
-        for i, term in enumerate(found):
-            for other in found[i:] if x.dtype.kind in "iu" else [term]:
+        parts = terms(x)
+        for i, term in enumerate(parts):
+            for other in parts[i:] if x.dtype.kind in "iu" else [term]:
                 for _ in range(1 if other is term else 2):
                     add_products_along(self.words[0], term.array, other.array, axes, self.window)
                     normalise(self.words)
@@ -112,9 +112,9 @@ class ExactSums:
     def _parts(parts: list[Array], dtype: np.dtype) -> Array:
         if len(parts) == 1:
             return parts[0].astype(dtype, copy=False)
-        found = np.empty(len(parts[0]), dtype)
-        found.real, found.imag = parts
-        return found
+        both = np.empty(len(parts[0]), dtype)
+        both.real, both.imag = parts
+        return both
 
 
 def _real(dtype: np.dtype) -> np.dtype:

@@ -65,8 +65,10 @@ def pieces(*arrays: Array, most: int) -> Iterator[tuple[Array, ...]]:
     nditer: Any = np.nditer
     how = ["external_loop", "buffered", "zerosize_ok"]
     with nditer(views, how, [flags] * len(views), types, order="K", buffersize=_PIECE) as iterator:
-        for found in iterator:
-            yield tuple(array.view(dtype) for array in (found if isinstance(found, tuple) else (found,)))
+        for buffers in iterator:
+            yield tuple(
+                array.view(dtype) for array in (buffers if isinstance(buffers, tuple) else (buffers,))
+            )
 
 
 def _bits(x: Array) -> Array:

@@ -17,9 +17,9 @@ def needed(x: Array, power: int = 1) -> DigitWindow:
         x: Real floating.
         power: 1, or 2 for squares and errors of their rounding.
     """
-    found = [exponents(piece) for (piece,) in pieces(x, most=MOST_ELEMENTS)]
-    least = min((bounds[0] for bounds in found), default=1)
-    greatest = max((bounds[1] for bounds in found), default=0)
+    windows = [exponents(piece) for (piece,) in pieces(x, most=MOST_ELEMENTS)]
+    least = min((bounds[0] for bounds in windows), default=1)
+    greatest = max((bounds[1] for bounds in windows), default=0)
     if least > greatest:
         return UNITS
     form = FORMATS[format_name(x.dtype)]
@@ -52,9 +52,9 @@ def least(words: Array, old: DigitWindow) -> tuple[Array, DigitWindow]:
     rows = wide.reshape(-1, wide.shape[-1])
     digits, signs = rows[:, : -NCOUNTS - 1], rows[:, -NCOUNTS - 1 :][:, :1]  # 0 or -1
     used = np.flatnonzero((digits != (signs & (1 << DIGIT_BITS) - 1)).any(0))
-    found = np.flatnonzero(digits.any(0))
-    if found.size:
-        low = int(found[0])
+    places = np.flatnonzero(digits.any(0))
+    if places.size:
+        low = int(places[0])
         end = int(used[-1]) + 1 if used.size else 0
         window = DigitWindow(old.first + low, old.first + end + 1)
     else:

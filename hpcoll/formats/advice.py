@@ -77,12 +77,12 @@ def _balance(program: FileProgram) -> Iterator[str]:
             by_channel[-1][s.links[number] if s.links else number] += sum(
                 step.srcs[0].n for step in steps if step.op is Op.SEND
             )
-    by_gpu = [sum(found.values()) for found in by_channel]
+    by_gpu = [sum(counts.values()) for counts in by_channel]
     mean = sum(by_gpu) / len(by_gpu)
     if max(by_gpu) > UNBALANCED * mean:
         yield f"gpu {by_gpu.index(max(by_gpu))} sends {counted(max(by_gpu), 'chunk')}, all gpus on average {mean:.4g}"
-    for gpu, found in enumerate(by_channel):
-        used = {channel: n for channel, n in found.items() if n}
+    for gpu, counts in enumerate(by_channel):
+        used = {channel: n for channel, n in counts.items() if n}
         mean = sum(used.values()) / max(1, len(used))
         if used and max(used.values()) > UNBALANCED * mean:
             busiest = max(used, key=lambda channel: used[channel])

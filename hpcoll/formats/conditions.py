@@ -171,35 +171,35 @@ def standard(path: str, conditions: Conditions, coll: str, nranks: int, nchunks:
     if root >= nranks:
         raise ArgumentError(f"{path}: expected a root below {nranks}, got {root}")
     parts = nchunks // nranks if COLLECTIVES[name].blocks else 1
-    found = meaning(name, None, parts)._replace(always_in_place=False)
+    collective = meaning(name, None, parts)._replace(always_in_place=False)
     shifts = [
         {"allgather": rank, "gather": rank, "reduce_scatter": -rank, "scatter": -rank}.get(name, 0) * parts
         for rank in range(nranks)
     ]
-    root = root if found.rooted else 0
+    root = root if collective.rooted else 0
     counts = [
-        (found.ninputs(*who), found.noutputs(*who))
+        (collective.ninputs(*who), collective.noutputs(*who))
         for rank in range(nranks)
         if (who := (rank, nranks, root, nchunks))
     ]
-    return Named(name, _shifted(found, shifts, counts), root, shifts, counts)
+    return Named(name, _shifted(collective, shifts, counts), root, shifts, counts)
 
 
-def _shifted(found: Collective, shifts: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Collective:
+def _shifted(collective: Collective, shifts: Sequence[int], sizes: Sequence[tuple[int, int]]) -> Collective:
     """Return a collective with the aliases that shifts make."""
 
     def aliases(rank: int, nranks: int, root: int, nchunks: int) -> list[tuple[int, int]]:
         (nin, nout), shift = sizes[rank], shifts[rank]
         return [(i, i + shift) for i in range(max(0, -shift), min(nin, nout - shift))]
 
-    return found._replace(aliases=aliases)
+    return collective._replace(aliases=aliases)
 
 
 def _custom(conditions: Conditions) -> Named:
     """Return the collective that conditions describe."""
     inputs, outputs = conditions.inputs, conditions.outputs
     sizes = [(len(has), len(wants)) for has, wants in zip(inputs, outputs)]
-    found = Collective(
+    collective = Collective(
         "custom",
         lambda rank, *_: len(inputs[rank]),
         lambda rank, *_: len(outputs[rank]),
@@ -212,7 +212,7 @@ def _custom(conditions: Conditions) -> Named:
     )
     return Named(
         "custom",
-        _shifted(found, conditions.shifts, sizes),
+        _shifted(collective, conditions.shifts, sizes),
         conditions.root or 0,
         list(conditions.shifts),
         sizes,

@@ -147,9 +147,9 @@ class _GpuWriter:
             if last and not waits and step.type == "re" and step.dst == last.dst and not self._meet(step):
                 steps[-1] = steps[-1]._replace(srcs=(*steps[-1].srcs, self._chunk(step.src)))
             else:
-                found = waits + [(operation, place) for operation in self._translated(step, block)]
-                steps.extend(operation for operation, _ in found)
-                channel.places.extend(its for _, its in found)
+                placed = waits + [(operation, place) for operation in self._translated(step, block)]
+                steps.extend(operation for operation, _ in placed)
+                channel.places.extend(its for _, its in placed)
             waits = []
             last = step if step.type == "re" and not step.hasdep and not self._meet(step) else None
             if step.hasdep:
@@ -167,18 +167,18 @@ class _GpuWriter:
         dst = self._chunk(step.dst) if kind in _WRITES else None
         if kind == "rrs":
             dst = self._fresh(step.src.n)
-        found = []
+        steps = []
         if kind in ("r", "rcs"):
-            found.append(Step(Op.RECV, block.recv, dst, ()))
+            steps.append(Step(Op.RECV, block.recv, dst, ()))
         elif kind in _RECEIVES and src:
-            found.append(Step(Op.RECV_REDUCE, block.recv, dst, (src,)))
+            steps.append(Step(Op.RECV_REDUCE, block.recv, dst, (src,)))
         elif kind == "re" and src and dst:
-            found.append(Step(Op.REDUCE, -1, dst, (dst, src)))
+            steps.append(Step(Op.REDUCE, -1, dst, (dst, src)))
         elif kind == "cpy" and src and src != dst:
-            found.append(Step(Op.COPY, -1, dst, (src,)))
+            steps.append(Step(Op.COPY, -1, dst, (src,)))
         if kind in _SENDS and (sent := src if kind == "s" else dst):
-            found.append(Step(Op.SEND, block.send, None, (sent,)))
-        return found
+            steps.append(Step(Op.SEND, block.send, None, (sent,)))
+        return steps
 
     def _check(self, step: XmlStep, block: XmlBlock, place: FilePlace) -> None:
         """Refuse a step that names chunks which are not there, or that has no peer."""
@@ -255,16 +255,16 @@ def _drop_idle(channels: list[_WrittenBlock]) -> None:
 
 def _idle_at_start(channels: list[_WrittenBlock]) -> list[int]:
     """Return how many steps at the start of each channel wait for nothing, or for such steps only."""
-    found, left = [0] * len(channels), list(range(len(channels)))
+    positions, left = [0] * len(channels), list(range(len(channels)))
     waiting: dict[int, list[int]] = defaultdict(list)  # channel -> those whose next step waits for it
     while left:
         index = left.pop()
-        steps, before = channels[index].steps, found[index]
-        while found[index] < len(steps) and (step := steps[found[index]]).op is Op.AFTER:
-            if step.after[1] > found[step.after[0]]:
+        steps, before = channels[index].steps, positions[index]
+        while positions[index] < len(steps) and (step := steps[positions[index]]).op is Op.AFTER:
+            if step.after[1] > positions[step.after[0]]:
                 waiting[step.after[0]].append(index)
                 break
-            found[index] += 1
-        if found[index] > before:
+            positions[index] += 1
+        if positions[index] > before:
             left += waiting.pop(index, [])
-    return found
+    return positions

@@ -110,10 +110,10 @@ def _note(gpus: Sequence[Sequence[XmlBlock]]) -> str:
 
 def _latest(places: Iterable[_At]) -> dict[int, int]:
     """Return the last step of each thread block."""
-    found: dict[int, int] = {}
+    latest: dict[int, int] = {}
     for block, at in places:
-        found[block] = max(at, found.get(block, -1))
-    return found
+        latest[block] = max(at, latest.get(block, -1))
+    return latest
 
 
 class _Gpu:

@@ -60,14 +60,14 @@ def prove_program(program: FileProgram, slots: int = 0) -> Proof:
     proofs = []
     for in_place in program.modes:
         try:
-            found = verify_program(
+            proof = verify_program(
                 program.schedules,
                 program.meaning,
                 in_place=in_place,
                 slots=slots_of(program, slots),
                 where=program.where,
             )
-            proofs.append(found)
+            proofs.append(proof)
         except ArgumentError as error:
             raise ArgumentError(f"{program.path}: {error}") from None
         except ScheduleError as error:

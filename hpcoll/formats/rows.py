@@ -68,10 +68,10 @@ def runnable(program: FileProgram) -> tuple[Sequence[Schedule], str]:
     uniform, first = program.uniform or COLLECTIVES[program.collective].blocks, None
     for make, besides in _ways(program):
         try:
-            found = make()
+            schedules = make()
             for in_place in modes(program.collective):
-                verify_schedules(found, in_place=in_place, uniform=uniform)
-            return found, besides
+                verify_schedules(schedules, in_place=in_place, uniform=uniform)
+            return schedules, besides
         except ScheduleError as error:
             first = first or error
     assert first
@@ -97,8 +97,8 @@ def _ways(program: FileProgram) -> Iterator[tuple[Callable[[], Sequence[Schedule
 
 def _on_copies(program: FileProgram) -> Sequence[Schedule]:
     """Return schedules of any call, of a program that is of calls out of place: each rank with inputs copies them first."""
-    found = []
+    copies = []
     for s, places in zip(program.schedules, program.places, strict=True):
         ninputs = program.meaning.ninputs(s.rank, s.nranks, s.root, s.nchunks)
-        found.append(on_private_input(s, places, ninputs, ())[0] if ninputs else s)
-    return in_lanes(found, program.meaning)
+        copies.append(on_private_input(s, places, ninputs, ())[0] if ninputs else s)
+    return in_lanes(copies, program.meaning)

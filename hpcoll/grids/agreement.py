@@ -86,12 +86,12 @@ def _block(array: Any, ndims: int, width: Any, corners: bool, axes: Any) -> Bloc
 
 def _axes(axes: Any, ndim: int) -> tuple[int, ...]:
     try:
-        found = tuple(range(ndim)[axis] for axis in axes)
+        numbers = tuple(range(ndim)[axis] for axis in axes)
     except (IndexError, TypeError):
-        found = (0, 0)
-    if len(set(found)) < len(found):
+        numbers = (0, 0)
+    if len(set(numbers)) < len(numbers):
         raise ArgumentError(f"axes= with different axes of an array that has {ndim}, got {axes!r}")
-    return found
+    return numbers
 
 
 def _widths(width: Any, ndims: int) -> tuple[tuple[int, int], ...]:
@@ -99,12 +99,12 @@ def _widths(width: Any, ndims: int) -> tuple[tuple[int, int], ...]:
     try:
         each = [width] * ndims if hasattr(width, "__index__") else list(width)
         pairs = [(one, one) if hasattr(one, "__index__") else tuple(one) for one in each]
-        found = tuple((low.__index__(), high.__index__()) for low, high in pairs)
+        widths = tuple((low.__index__(), high.__index__()) for low, high in pairs)
     except (AttributeError, TypeError, ValueError):
-        found = ()
-    if len(found) != ndims or any(n < 0 for pair in found for n in pair):
+        widths = ()
+    if len(widths) != ndims or any(n < 0 for pair in widths for n in pair):
         raise ArgumentError(f"a width of 0 or more, or {ndims} of them or of pairs, got {width!r}")
-    return found
+    return widths
 
 
 def _check_rows(comm: MPI.Cartcomm, blocks: Sequence[Block]) -> None:

@@ -61,9 +61,9 @@ def rim_parts(shape: Sequence[int], widths: Widths) -> list[Part]:
     """Return parts that make the owned points together with the inner part; no point is in two of them."""
     owned = owned_part(shape, widths)
     inner = inner_part(shape, widths)
-    found = []
+    parts = []
     for axis, (whole, within) in enumerate(zip(owned, inner)):
         for edge in (slice(whole.start, within.start), slice(within.stop, whole.stop)):
             if edge.start < edge.stop:
-                found.append((*inner[:axis], edge, *owned[axis + 1 :]))
-    return found
+                parts.append((*inner[:axis], edge, *owned[axis + 1 :]))
+    return parts

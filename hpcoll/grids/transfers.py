@@ -67,8 +67,8 @@ class PartsInPlace:
 
 def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
     """Return the datatype of an element, as bytes where MPI has none."""
-    found = MPI.Datatype.fromcode(dtype.char) if dtype.isbuiltin == 1 else MPI.DATATYPE_NULL
-    return found if found != MPI.DATATYPE_NULL else MPI.BYTE.Create_contiguous(dtype.itemsize)
+    element = MPI.Datatype.fromcode(dtype.char) if dtype.isbuiltin == 1 else MPI.DATATYPE_NULL
+    return element if element != MPI.DATATYPE_NULL else MPI.BYTE.Create_contiguous(dtype.itemsize)
 
 
 def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:

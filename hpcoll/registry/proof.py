@@ -35,14 +35,14 @@ def proven(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: 
     """
     try:
         every = [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)]
-        found = digest(row, every, nodes)
+        key = digest(row, every, nodes)
 
         def verdict() -> bytes:
             prove.prove_schedules(row, every, nodes)
-            return found.encode()
+            return key.encode()
 
-        disk_cache.kept(f"proof-{found}", verdict, _SAYS.format(row.key, nranks))
-        return found
+        disk_cache.kept(f"proof-{key}", verdict, _SAYS.format(row.key, nranks))
+        return key
     except ScheduleError as error:
         fewest, first = prove.fewest_wrong(row, nranks, error)
         fewer = f"; {fewest} ranks are the fewest on which it is wrong" if fewest < nranks else ""
@@ -79,21 +79,19 @@ def program_proof(program: FileProgram, content: bytes) -> Proof:
 
 def digest(row: Algorithm, every: Sequence[Schedule], nodes: Nodes = ()) -> str:
     """Return a digest of all that a proof depends on."""
-    found = hashlib.blake2b(_verifier(), digest_size=16)
+    made = hashlib.blake2b(_verifier(), digest_size=16)
     canonical = row.is_canonical(len(every), nodes)
-    found.update(repr((row.collective, row.ordered, row.reproducible, canonical, row.uniform)).encode())
+    made.update(repr((row.collective, row.ordered, row.reproducible, canonical, row.uniform)).encode())
     for one in every:
-        found.update(repr((one.nranks, one.root, one.nchunks, one.scratch, one.graph, one.links)).encode())
+        made.update(repr((one.nranks, one.root, one.nchunks, one.scratch, one.graph, one.links)).encode())
         for steps in one.channels:
             for op, peer, dst, srcs, first, put, after in steps:
                 chunks = [
                     (int(chunk.buffer), chunk.index, chunk.n) for chunk in ((dst,) if dst else ()) + srcs
                 ]
-                found.update(
-                    b"%d %d %d %d %d %a %a;" % (op, peer, dst is not None, first, put, after, chunks)
-                )
-            found.update(b"/")
-    return found.hexdigest()
+                made.update(b"%d %d %d %d %d %a %a;" % (op, peer, dst is not None, first, put, after, chunks))
+            made.update(b"/")
+    return made.hexdigest()
 
 
 @cache

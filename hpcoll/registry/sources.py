@@ -79,12 +79,12 @@ def shown(path: Path) -> str:
 def _content(path: Path) -> bytes:
     try:
         with reading(path) as file:
-            found = file.read(_MOST_NBYTES + 1)
+            text = file.read(_MOST_NBYTES + 1)
     except OSError as error:
         raise ArgumentError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
-    if len(found) > _MOST_NBYTES:
+    if len(text) > _MOST_NBYTES:
         raise ArgumentError(f"{shown(path)}: expected at most {_MOST_NBYTES >> 20} MiB")
-    return found
+    return text
 
 
 def _digest(content: bytes) -> str:

@@ -50,17 +50,17 @@ def dims_create(
             f"dims_create needs ranks and points, and dims of 0 or more, got {nranks}, {list(shape)} and {asked}"
         )
     fixed = [range(1, nranks + 1) if d == 0 else (d,) for d in asked]
-    found = [
+    fitting = [
         factorization
         for factorization in _factorizations(nranks, fixed)
         if all(d <= n for d, n in zip(factorization, shape, strict=True))
     ]
-    if not found:
+    if not fitting:
         raise ArgumentError(
             f"dims_create needs dims like {asked} with a product of {nranks} and a point of {list(shape)} each, found none"
         )
     return min(
-        found,
+        fitting,
         key=lambda extents: (
             *_surface(extents, shape, rounds),
             max(extents, default=1),

@@ -58,7 +58,7 @@ def compose(
     for step in steps:
         operands = [memory(run) for run in step.runs]
         for lo, hi in pieces(operands):
-            runs = [found[lo] if hi == lo + 1 else found[lo]._replace(n=hi - lo) for found in operands]
+            runs = [operand[lo] if hi == lo + 1 else operand[lo]._replace(n=hi - lo) for operand in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
             if step.op is not _COPY or dst != srcs[0]:
                 w.step(
@@ -76,9 +76,9 @@ def cells(run: Chunk) -> list[Chunk]:
     return [cell(run, i) for i in range(run.n)]
 
 
-def joined(found: Mapping[int, Chunk]) -> Chunk:
+def joined(chunks: Mapping[int, Chunk]) -> Chunk:
     """Return consecutive chunks as a run."""
-    return next(iter(found.values()))._replace(n=len(found))
+    return next(iter(chunks.values()))._replace(n=len(chunks))
 
 
 def _memory(
@@ -117,7 +117,7 @@ def pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
     cuts = [
         i
         for i in range(1, n)
-        if any(found[i] != (found[i - 1][0], found[i - 1][1] + 1, 1) for found in operands)
+        if any(chunks[i] != (chunks[i - 1][0], chunks[i - 1][1] + 1, 1) for chunks in operands)
     ]
     return list(pairwise([0, *cuts, n]))
 

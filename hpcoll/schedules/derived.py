@@ -96,7 +96,7 @@ class _Ports:
 
     def _step(self, channel: _Walk) -> bool:
         """Run the next step; return False where it must wait."""
-        step, rank, found = channel.steps[channel.pc], channel.rank, (channel.time, channel.depth)
+        step, rank, came = channel.steps[channel.pc], channel.rank, (channel.time, channel.depth)
         if step.op == Op.SEND:
             n = step.srcs[0].n
             self.sending[rank] = end = max(channel.time, self.sending[rank]) + n
@@ -107,14 +107,14 @@ class _Ports:
             if not self.links[link]:
                 self.waiting[link].append(channel)
                 return False
-            found = self.links[link].popleft()
+            came = self.links[link].popleft()
         elif step.op == Op.AFTER:
             other = self.channels[rank][step.after[0]]
             if other.pc < step.after[1]:
                 self.waiting[other].append(channel)
                 return False
-            found = other.after[step.after[1]]
-        channel.time, channel.depth = max(channel.time, found[0]), max(channel.depth, found[1])
+            came = other.after[step.after[1]]
+        channel.time, channel.depth = max(channel.time, came[0]), max(channel.depth, came[1])
         return True
 
     def costs(self, m: int) -> Costs:

@@ -49,11 +49,11 @@ class Graph(NamedTuple):
 
 def _by_peer(ends: Sequence[End]) -> dict[int, list[int]]:
     """Return the numbers of a rank's blocks by the rank at the other end."""
-    found: dict[int, list[int]] = {}
+    indices: dict[int, list[int]] = {}
     for index, end in enumerate(ends):
         if end is not None:
-            found.setdefault(end[0], []).append(index)
-    return found
+            indices.setdefault(end[0], []).append(index)
+    return indices
 
 
 def matched(targets: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) -> Graph | None:
@@ -97,16 +97,16 @@ def grid(dims: Sequence[int], periods: Sequence[bool]) -> Graph:
     """
     ends: list[tuple[End, ...]] = []
     for rank in range(prod(dims)):
-        found: list[End] = []
+        its_ends: list[End] = []
         for axis, (size, periodic) in enumerate(zip(dims, periods, strict=True)):
             stride = prod(dims[axis + 1 :])
             at = rank // stride % size
             for step in (-1, 1):
                 inside = periodic or 0 <= at + step < size
-                found.append(
+                its_ends.append(
                     (rank + ((at + step) % size - at) * stride, 2 * axis + (step < 0)) if inside else None
                 )
-        ends.append(tuple(found))
+        ends.append(tuple(its_ends))
     return Graph(tuple(ends), tuple(ends), max(1, 2 * len(dims)), not dims)
 
 

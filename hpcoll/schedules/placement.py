@@ -22,8 +22,8 @@ def numbered(names: Iterable[Hashable]) -> Nodes:
     >>> numbered(["b", "a", "b"])
     (0, 1, 0)
     """
-    found: dict[Hashable, int] = {}
-    return tuple(found.setdefault(name, len(found)) for name in names)
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(name, len(numbers)) for name in names)
 
 
 @lru_cache(maxsize=256)
@@ -33,10 +33,10 @@ def members(nodes: Nodes) -> tuple[tuple[int, ...], ...]:
     >>> members((0, 1, 0))
     ((0, 2), (1,))
     """
-    found: list[list[int]] = [[] for _ in range(max(nodes, default=-1) + 1)]
+    ranks: list[list[int]] = [[] for _ in range(max(nodes, default=-1) + 1)]
     for rank, node in enumerate(nodes):
-        found[node].append(rank)
-    return tuple(map(tuple, found))
+        ranks[node].append(rank)
+    return tuple(map(tuple, ranks))
 
 
 def parse_nodes(text: str, nranks: int) -> Nodes:
@@ -76,11 +76,11 @@ def cyclic(sizes: Sequence[int]) -> Nodes:
     >>> cyclic([2, 1, 2])
     (0, 1, 2, 0, 2)
     """
-    found, left, turn = list[int](), list(range(len(sizes))), 0
+    dealt, left, turn = list[int](), list(range(len(sizes))), 0
     while left := [node for node in left if sizes[node] > turn]:
-        found += left
+        dealt += left
         turn += 1
-    return numbered(found)
+    return numbered(dealt)
 
 
 def parts(nodes: Nodes, domains: Nodes) -> Nodes:
@@ -141,5 +141,5 @@ def describe_all(nodes: Nodes, domains: Nodes) -> str:
     >>> describe_all((0, 0, 0), (0, 1, 1))
     '1 node of 3 ranks; 2 cache domains of 1 to 2 ranks, by blocks'
     """
-    found = [describe(nodes)] + [describe(domains, "cache domain")] * (max(domains) > max(nodes))
-    return "; ".join(found)
+    texts = [describe(nodes)] + [describe(domains, "cache domain")] * (max(domains) > max(nodes))
+    return "; ".join(texts)

@@ -155,18 +155,18 @@ class Algorithm(NamedTuple):
         formula: str = getattr(self, field)
         if formula:
             return float(formula) if formula.isdecimal() else self.evaluate(formula, nranks, nchunks, nodes)
-        found: float = getattr(derived(schedule, self, nranks, nchunks, nodes if self.placed else ()), field)
-        return found
+        number: float = getattr(derived(schedule, self, nranks, nchunks, nodes if self.placed else ()), field)
+        return number
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
-        found = None
+        traffic = None
         if COLLECTIVES[self.collective].neighbours:
             once = self.collective == "neighbor_allgather"
-            found = graph_traffic(
+            traffic = graph_traffic(
                 self.graph or ring(nranks), nodes or tuple(range(nranks)), once, self.hierarchical
             )
-        return _evaluate(formula, nranks, nchunks, nodes if self.placed or self.sharers else (), found)
+        return _evaluate(formula, nranks, nchunks, nodes if self.placed or self.sharers else (), traffic)
 
 
 @cache

@@ -92,14 +92,14 @@ class Task:
         ranks = range(self.nranks)
         holders = self.outputs if self.meaning.reduces else self.inputs
         wanting = self.inputs if self.meaning.reduces else self.outputs
-        found = []
+        wanted = []
         for item in self.extents:
             holding = [rank for rank in ranks if item in holders[rank]]
             source = holding[0] if len(holding) == 1 else self.extents[item] // self.chunks  # type: ignore[operator]  # an allreduce's
-            found.append(
+            wanted.append(
                 Demand(item, source, frozenset(rank for rank in ranks if item in wanting[rank]) - {source})
             )
-        return [demand for demand in found if demand.targets]
+        return [demand for demand in wanted if demand.targets]
 
 
 _Link = tuple[int, int]  # sender, receiver
@@ -111,7 +111,7 @@ class _Pen:
     def __init__(self, task: Task) -> None:
         self.task, ranks = task, range(task.nranks)
         self.writers = [Writer(task.nranks, rank, task.root, task.nchunks) for rank in ranks]
-        self.holds = [dict(found) for found in task.inputs]
+        self.holds = [dict(held) for held in task.inputs]
 
     def copies(self) -> None:
         """Copy what a rank has and wants itself."""
@@ -184,7 +184,7 @@ def row(task: Task, parts: Sequence[Sequence[Hop]], name: str, summary: str, sou
         writer.extents += pen.writers[writer.rank].extents
         writer.channels[0] += pen.writers[writer.rank].channels[0]
 
-    found = Algorithm(
+    algorithm = Algorithm(
         task.collective, name, summary, source, "0", "0", "0", chunks=str(task.nchunks), parts=task.parts
     )
-    return found._replace(serves=(task.nranks,), builder=build)
+    return algorithm._replace(serves=(task.nranks,), builder=build)

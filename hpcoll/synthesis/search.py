@@ -118,10 +118,10 @@ def search(
             yield Outcome(steps * len(parts), (), (), least, False)
             return
         progress(f"{steps * len(parts)} steps: searching for {least} to {limit} rounds")
-        found = _with_steps(cp, task, parts, steps, limit, seconds)
-        if found is not None:
-            yield found
-            limit = sum(found.rounds) - 1 if found.rounds else limit
+        outcome = _with_steps(cp, task, parts, steps, limit, seconds)
+        if outcome is not None:
+            yield outcome
+            limit = sum(outcome.rounds) - 1 if outcome.rounds else limit
 
 
 def _solver() -> Any:

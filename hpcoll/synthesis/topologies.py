@@ -55,11 +55,11 @@ class Fabric(NamedTuple):
     def distances(self) -> list[list[int]]:
         """Return the fewest steps from each rank to each other; `FAR` where there is no way."""
         ranks = range(self.nranks)
-        found = [[0 if a == b else 1 if (a, b) in self.links else FAR for b in ranks] for a in ranks]
+        rows = [[0 if a == b else 1 if (a, b) in self.links else FAR for b in ranks] for a in ranks]
         for via in ranks:
-            for row in found:
-                row[:] = [min(row[b], row[via] + found[via][b]) for b in ranks]
-        return found
+            for row in rows:
+                row[:] = [min(row[b], row[via] + rows[via][b]) for b in ranks]
+        return rows
 
 
 def topology(text: str) -> Fabric:
@@ -94,7 +94,7 @@ def topology(text: str) -> Fabric:
 def _on_grid(dims: Sequence[int], periodic: bool) -> list[Edge]:
     ends = grid(dims, [periodic] * len(dims)).targets
     return sorted(
-        {(rank, end[0]) for rank, found in enumerate(ends) for end in found if end and end[0] != rank}
+        {(rank, end[0]) for rank, its_ends in enumerate(ends) for end in its_ends if end and end[0] != rank}
     )
 
 
@@ -145,7 +145,9 @@ def _checked(content: Any, name: str) -> Fabric:
 
 def _numbers(entry: Any, where: str, most: Sequence[int]) -> list[int]:
     """Return a list of integers, each from 0 to its largest."""
-    found = entry if isinstance(entry, list) else []
-    if len(found) != len(most) or not all(type(n) is int and 0 <= n <= top for n, top in zip(found, most)):
+    numbers = entry if isinstance(entry, list) else []
+    if len(numbers) != len(most) or not all(
+        type(n) is int and 0 <= n <= top for n, top in zip(numbers, most)
+    ):
         raise refused(where, f"{len(most)} integers, from 0 to {', '.join(map(str, most))}", entry)
-    return found
+    return numbers

@@ -83,8 +83,8 @@ class Depths:
     @property
     def here(self) -> Depth:
         """The depth that this thread's calls use; callbacks of other groups call like the program."""
-        found = getattr(_thread, "depth", None)
-        return found if found in self.all else self.all[0]
+        depth = getattr(_thread, "depth", None)
+        return depth if depth in self.all else self.all[0]
 
     def put(self, depth: int, *given: Any) -> None:
         """Have a callback run at some depth."""

@@ -52,10 +52,10 @@ def operator_for(op: Any, dtype: torch.dtype) -> Any:
     if kind == _RedOp.PREMUL_SUM:
         # older versions tell it when pickled only
         return premul_sum(float(op.factor if hasattr(op, "factor") else op.__getstate__()[1]))
-    found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
-    if found is None:
+    operator = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
+    if operator is None:
         raise ArgumentTypeError(f"a reduction of {dtype} needs an operator that it has, got {kind}")
-    return found
+    return operator
 
 
 class TorchOperation(NamedTuple):

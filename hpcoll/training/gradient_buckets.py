@@ -51,17 +51,17 @@ class Bucket:
 
 def cut(parameters: dict[str, Any], nbytes: int) -> list[dict[str, Any]]:
     """Divide parameters into buckets of about ``nbytes`` bytes and one element type each, the last parameter first."""
-    found: list[dict[str, Any]] = []
+    buckets: list[dict[str, Any]] = []
     latest: dict[np.dtype, tuple[dict[str, Any], int]] = {}  # bucket and bytes
     for name, array in reversed(parameters.items()):
         members, size = latest.get(array.dtype, ({}, 0))
         if not members or size + array.nbytes > nbytes:
             members = {}
             size = 0
-            found.append(members)
+            buckets.append(members)
         members[name] = array
         latest[array.dtype] = members, size + array.nbytes
-    return found
+    return buckets
 
 
 class GradientBuckets:

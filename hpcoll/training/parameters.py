@@ -61,12 +61,12 @@ def type_of(name: Any) -> np.dtype:
     if name == "bfloat16":
         return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     try:
-        found = np.dtype(name)
+        element = np.dtype(name)
     except TypeError:
-        found = np.dtype(np.uint8)
-    if found.kind != "f" and found.name != "bfloat16":
+        element = np.dtype(np.uint8)
+    if element.kind != "f" and element.name != "bfloat16":
         raise ArgumentError(f"wire must be a floating-point type, got {name!r}")
-    return found
+    return element
 
 
 # --- host arrays, of parameter servers
@@ -86,13 +86,13 @@ def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array
         raise ArgumentError(
             f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}"
         )
-    found = {}
+    hosts = {}
     for name, given in arrays.items():
         subject = f"rank {rank}: {what} of parameter {name!r}"
-        found[name] = array = _readable(given, subject, rank)
+        hosts[name] = array = _readable(given, subject, rank)
         if array.dtype.kind in _NO_NUMBERS or array.dtype.names:
             raise ArgumentError(f"{subject} needs floating-point numbers, got {array.dtype}")
-    return found
+    return hosts
 
 
 def _readable(array: Any, subject: str, rank: int) -> Array:
@@ -113,7 +113,7 @@ def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Ca
     """
     if not isinstance(arrays, Mapping):
         raise ArgumentError(f"rank {rank}: pull needs a dict of arrays by name, got {type(arrays).__name__}")
-    found = {}
+    hosts = {}
     mirrors = []
     for name, array in arrays.items():
         subject = f"rank {rank}: array for parameter {name!r}"
@@ -125,13 +125,13 @@ def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Ca
             raise ArgumentError(
                 f"{subject} needs contiguous memory that can be written, got {type(array).__name__}"
             )
-        found[name] = one
+        hosts[name] = one
 
     def store() -> None:
         for mirror in mirrors:
             mirror.store()
 
-    return found, store
+    return hosts, store
 
 
 def _as_numpy(array: Any) -> Any:
@@ -143,11 +143,11 @@ def _as_numpy(array: Any) -> Any:
 
 def _mirror(array: Any, subject: str, rank: int, *, writable: bool) -> Mirror | None:
     """Return host memory for a GPU array; None for a host array."""
-    found = gpu_memory(array, subject, writable=writable, bare=True, stream=None)
-    if found is None:
+    memory = gpu_memory(array, subject, writable=writable, bare=True, stream=None)
+    if memory is None:
         return None
-    streams = {stream_of(found, None, rank)}
-    return Mirror((array,), {0: found}, 0 if writable else None, {0} if writable else set(), streams)
+    streams = {stream_of(memory, None, rank)}
+    return Mirror((array,), {0: memory}, 0 if writable else None, {0} if writable else set(), streams)
 
 
 def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
@@ -172,17 +172,17 @@ def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Seque
     """
     everyone = agreed(comm.allgather, wrong, facts, tuple(layouts))
     expected = everyone[0]
-    for rank, found in enumerate(everyone):
-        text = difference(found, expected)
-        if text or [layout.name for layout in found] != [layout.name for layout in expected]:
+    for rank, theirs in enumerate(everyone):
+        text = difference(theirs, expected)
+        if text or [layout.name for layout in theirs] != [layout.name for layout in expected]:
             raise ArgumentError(
                 f"rank {rank}: the list of parameters, compared with rank 0's, {text or 'is in another order'}"
             )
 
 
-def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:
+def difference(theirs: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:
     """Return the first difference between lists of arrays in words, whatever their order; the empty string for none."""
-    have, need = ({layout.name: layout for layout in layouts} for layouts in (found, expected))
+    have, need = ({layout.name: layout for layout in layouts} for layouts in (theirs, expected))
     for name in [*need, *have]:
         if name not in have:
             return f"lacks parameter {name!r}"
@@ -209,32 +209,32 @@ def agreed_parameters(
 
     Arrays without names have numbers. All ranks raise ArgumentError if a rank's parameters cannot be used, or anything differs.
     """
-    found = dict[str, Any]()
+    parameters = dict[str, Any]()
     problem = ""
     try:
-        found = _parameters(given)
+        parameters = _parameters(given)
     except ArgumentError as error:
         problem = f"rank {comm.rank}: {error}"
     layouts = [
         ShardLayout(name, tuple(array.shape), f"{array.dtype} on {device_of(array)}")
-        for name, array in found.items()
+        for name, array in parameters.items()
     ]
     agree(comm, problem, dict(settings), layouts)
-    return found
+    return parameters
 
 
 def _parameters(given: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     named = given if isinstance(given, Mapping) else dict(enumerate(given))
-    found = {str(name): as_array(array) for name, array in named.items()}
-    for name, array in found.items():
-        first = next(iter(found))
+    parameters = {str(name): as_array(array) for name, array in named.items()}
+    for name, array in parameters.items():
+        first = next(iter(parameters))
         device = device_of(array)
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             raise ArgumentError(f"parameter {name!r} must have floating-point elements, got {array.dtype}")
-        if device != device_of(found[first]):
+        if device != device_of(parameters[first]):
             raise ArgumentError(
-                f"parameter {name!r} must be on {device_of(found[first])} as {first!r} is, got {device}"
+                f"parameter {name!r} must be on {device_of(parameters[first])} as {first!r} is, got {device}"
             )
-    if not found:
+    if not parameters:
         raise ArgumentError("expected parameters, got none")
-    return found
+    return parameters

@@ -303,7 +303,7 @@ def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
     ranks_of: dict[str, list[int]] = {}
     for rank, fact in enumerate(facts):
         ranks_of.setdefault(fact.host, []).append(rank)
-    found: list[list[Finding]] = [[] for _ in facts]
+    findings: list[list[Finding]] = [[] for _ in facts]
     texts = []
     for host, ranks in ranks_of.items():
         theirs = [facts[rank] for rank in ranks]
@@ -312,9 +312,9 @@ def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
         )
         texts.append(f"{host} ({counted(len(ranks), 'rank')} on {counted(cores, 'core')})")
         for rank in ranks:
-            found[rank] = _check_cores(facts[rank], theirs, cores)
+            findings[rank] = _check_cores(facts[rank], theirs, cores)
     summary = Finding(OK, "hosts", f"{counted(len(texts), 'host')}: {named(texts)}")
-    return [[summary, *more] for more in found]
+    return [[summary, *more] for more in findings]
 
 
 def _check_cores(fact: Facts, theirs: Sequence[Facts], cores: float) -> list[Finding]:

@@ -100,9 +100,9 @@ def judge(
     devices, (major, minor) = answer["devices"], answer["driver"]
     names = [device["name"] for device in devices]
     models = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    found = [Finding(OK, "CUDA", f"{models}, driver for CUDA {major}.{minor}{hidden}")]
-    found += [_describe(device) for device in devices]
-    return [*found, *_software(packages, answer["compiler"], f"cuda{max(12, major)}")]
+    findings = [Finding(OK, "CUDA", f"{models}, driver for CUDA {major}.{minor}{hidden}")]
+    findings += [_describe(device) for device in devices]
+    return [*findings, *_software(packages, answer["compiler"], f"cuda{max(12, major)}")]
 
 
 def _describe(device: Mapping[str, Any]) -> Finding:
@@ -120,23 +120,23 @@ def _describe(device: Mapping[str, Any]) -> Finding:
 
 def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Finding]:
     """Report packages that make GPU arrays, and the compiler for kernels."""
-    subject, install, found = "CUDA packages", f"pip install 'hpcoll[{extra}]'", []
+    subject, install, findings = "CUDA packages", f"pip install 'hpcoll[{extra}]'", []
     if packages:
-        found.append(Finding(OK, subject, ", ".join(f"{name} {text}" for name, text in packages.items())))
+        findings.append(Finding(OK, subject, ", ".join(f"{name} {text}" for name, text in packages.items())))
     if not any(name.startswith(("cupy", "torch")) for name in packages):
-        found.append(
+        findings.append(
             Finding(NOTE, subject, "neither CuPy nor PyTorch, which make GPU arrays, is installed", install)
         )
     if "numba-cuda" not in packages:
         return [
-            *found,
+            *findings,
             Finding(
                 WARN, subject, "numba-cuda is not installed: GPU arrays are combined on the host", install
             ),
         ]
     if problem:
         return [
-            *found,
+            *findings,
             Finding(
                 WARN,
                 "CUDA compiler",
@@ -144,20 +144,20 @@ def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Fin
                 f"{install} --force-reinstall",
             ),
         ]
-    return [*found, Finding(OK, "CUDA compiler", "numba-cuda compiles kernels")]
+    return [*findings, Finding(OK, "CUDA compiler", "numba-cuda compiles kernels")]
 
 
 def check_ucx(maps: Path = Path("/proc/self/maps")) -> list[Finding]:
     """Report the UCX that the MPI library has loaded, if any, and whether it knows GPU memory; MPI must run."""
     mapped = re.findall(r"(/\S*libucp\S*)$", read(maps), re.M)
-    found = []
+    findings = []
     for path in dict.fromkeys(mapped):
         if any(Path(path).parent.glob("ucx/libuct_cuda*")):
-            found.append(Finding(OK, "UCX", f"{path}, with modules for CUDA"))
+            findings.append(Finding(OK, "UCX", f"{path}, with modules for CUDA"))
         else:
             what = f"for messages from GPU memory to other hosts: {_AWARE}"
-            found.append(Finding(NOTE, "UCX", f"{path}, without modules for CUDA", what))
-    return found
+            findings.append(Finding(NOTE, "UCX", f"{path}, without modules for CUDA", what))
+    return findings
 
 
 def cuda_awareness(mpi: str) -> bool | None:
@@ -192,7 +192,7 @@ def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[st
 
     ``seen`` are the texts of each rank's findings about its GPUs.
     """
-    found: list[list[Finding]] = [[] for _ in locations]
+    findings: list[list[Finding]] = [[] for _ in locations]
     for machine in dict.fromkeys(place.machine for place in locations):
         ranks = [rank for rank, place in enumerate(locations) if place.machine == machine and seen[rank]]
         if not ranks:
@@ -202,16 +202,16 @@ def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[st
         for rank in ranks:
             if seen[rank] != union:
                 text = f"this rank sees {len(seen[rank])} of the {len(union)} of its machine: it cannot map the others' memory"
-                found[rank].append(Finding(WARN, "GPUs", text, _ALL))
+                findings[rank].append(Finding(WARN, "GPUs", text, _ALL))
             if apart:
                 text = "ranks of a machine are in different PID or IPC namespaces: they cannot map each other's GPU memory (CUDA IPC)"
                 what = "one container per host; or start each with --ipc=host --pid=host (docker), without --pid or --ipc (apptainer)"
-                found[rank].append(Finding(WARN, "GPUs", text, what))
+                findings[rank].append(Finding(WARN, "GPUs", text, what))
             if len(ranks) > len(union):
                 text = f"{len(ranks)} ranks of a machine share {counted(len(union), 'GPU')}: their kernels take turns"
                 what = "start as many ranks as GPUs; or nvidia-cuda-mps-control -d before, so that kernels of several ranks run at once"
-                found[rank].append(Finding(NOTE, "GPUs", text, what))
-    return found
+                findings[rank].append(Finding(NOTE, "GPUs", text, what))
+    return findings
 
 
 def main() -> None:

@@ -77,9 +77,9 @@ def system(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
     hints = {"docker": (root / ".dockerenv").exists(), "podman": (root / "run/.containerenv").exists()}
     hints |= {"apptainer": "APPTAINER_NAME" in environment or "SINGULARITY_NAME" in environment}
     hints |= {"kubernetes": "KUBERNETES_SERVICE_HOST" in environment}
-    found = [name for name, holds in hints.items() if holds]
+    kinds = [name for name, holds in hints.items() if holds]
     text = f"{platform.system()} {platform.release()} on {platform.machine()}"
-    return [Finding(OK, "system", f"{text}, in a container ({', '.join(found)})" if found else text)]
+    return [Finding(OK, "system", f"{text}, in a container ({', '.join(kinds)})" if kinds else text)]
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
@@ -125,10 +125,10 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
 
 def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Finding]:
     """Report whether this rank can read the memory of the other ranks of its host, so that long messages need not be staged."""
-    found = next(filter(None, map(refusal, words)), "")
+    problem = next(filter(None, map(refusal, words)), "")
     if len(words) < 2:
         return []
-    if not found:
+    if not problem:
         return [Finding(OK, "one copy", "ranks of a host can read each other's memory (process_vm_readv)")]
     how = (
         "sysctl kernel.yama.ptrace_scope=1"
@@ -136,7 +136,7 @@ def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Findi
         else "in a container: --cap-add=SYS_PTRACE"
     )
     what = f"long messages are staged, which costs time only where cores share no cache; to have it: {how}"
-    return [Finding(NOTE, "one copy", f"ranks of a host cannot read each other's memory: {found}", what)]
+    return [Finding(NOTE, "one copy", f"ranks of a host cannot read each other's memory: {problem}", what)]
 
 
 def memory(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = MEMINFO) -> list[Finding]:
@@ -197,8 +197,8 @@ def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
     except (OSError, ValueError, subprocess.TimeoutExpired) as failure:
         answer = {"error": f"asking it failed: {one_line(failure)}"}
     packages = {name: text for name in _CUDA_PACKAGES if (text := installed(name))}
-    found = judge(answer, any(device_files.glob("nvidia[0-9]*")), packages, os.environ)
-    return found if not answer.get("devices") else [*found, *locked_memory(NOTE, "GPUs")]
+    findings = judge(answer, any(device_files.glob("nvidia[0-9]*")), packages, os.environ)
+    return findings if not answer.get("devices") else [*findings, *locked_memory(NOTE, "GPUs")]
 
 
 def infiniband(

@@ -67,17 +67,17 @@ def replay_arrivals(arguments: argparse.Namespace, *, here: Levels, there: Level
         place = place_of(arguments.ranks_per_node, arguments.domains, len(program.nodes))
     own = ReplayNetwork(was, here, chooses=False)
     output.progress("replaying")
-    found = {"measured": program.measured, "simulated": replay(program, own.leaves, gaps_of(program))}
+    times = {"measured": program.measured, "simulated": replay(program, own.leaves, gaps_of(program))}
     leaves, before = corrected(program, own), "measured"
     if arguments.ranks_per_node or arguments.choose or arguments.network:
         leaves, before = ReplayNetwork(place, there, chooses=arguments.choose).leaves, "elsewhere"
-        found[before] = replay(program, leaves, gaps_of(program))
+        times[before] = replay(program, leaves, gaps_of(program))
     for text, ranks in on_time.items():
-        found[_punctual(text)] = replay(program, leaves, gaps_of(program, ranks))
+        times[_punctual(text)] = replay(program, leaves, gaps_of(program, ranks))
     output.progress("")
-    output.print_lines(_report(arguments, program, found, before))
+    output.print_lines(_report(arguments, program, times, before))
     if arguments.json:
-        output.write(arguments.json, json.dumps(_document(program, found), indent=1) + "\n")
+        output.write(arguments.json, json.dumps(_document(program, times), indent=1) + "\n")
     return 0
 
 
@@ -98,7 +98,7 @@ def _punctual(text: str) -> str:
 
 
 def _report(
-    arguments: argparse.Namespace, program: TracedProgram, found: dict[str, ReplayTimes], before: str
+    arguments: argparse.Namespace, program: TracedProgram, times: dict[str, ReplayTimes], before: str
 ) -> Iterator[str]:
     """Return the lines of a report; ``before``: the replay with which those of ranks on time compare."""
     steps = (
@@ -110,12 +110,12 @@ def _report(
     yield f"{counted(len(program.stops), 'rank')}, {describe(program.nodes)}: {calls} in {duration(program.measured.run)}; {steps}"
     rows = [
         [name, *(duration(float(seconds)) for seconds in (run, np.mean(steps), np.median(steps)))]
-        for name, (run, steps) in found.items()
+        for name, (run, steps) in times.items()
     ]
     yield from table(["", "run", "step", "median step"], rows, output.WIDTH, numbers=[1, 2, 3])
     if program.incomplete:
         yield f"{counted(program.incomplete, 'call')} not known of all ranks: their time counts as computing"
-    measured, simulated, there = (found[name].steps for name in ("measured", "simulated", before))
+    measured, simulated, there = (times[name].steps for name in ("measured", "simulated", before))
     off = float(np.mean(simulated) / np.mean(measured)) - 1
     yield f"where the trace was made the simulated step is {abs(off):.1%} {'longer' if off > 0 else 'shorter'} than the measured one"
     if before != "measured":
@@ -127,7 +127,7 @@ def _report(
         yield f"elsewhere {_instead(there, simulated)}, both simulated{doubt}"
     for text in arguments.on_time:
         whose = "anybody's lateness" if text == "all" else f"the lateness of rank{'s' * (',' in text)} {text}"
-        yield f"without {whose} {_instead(found[_punctual(text)].steps, there)}"
+        yield f"without {whose} {_instead(times[_punctual(text)].steps, there)}"
 
 
 def _instead(steps: np.ndarray, before: np.ndarray) -> str:
@@ -138,13 +138,14 @@ def _instead(steps: np.ndarray, before: np.ndarray) -> str:
     return f"the step takes {mean}" + f"; the median one {median}" * (len(steps) > 1)
 
 
-def _document(program: TracedProgram, found: dict[str, ReplayTimes]) -> dict[str, Any]:
+def _document(program: TracedProgram, replayed: dict[str, ReplayTimes]) -> dict[str, Any]:
     return {
         "nranks": len(program.stops),
         "placement": describe(program.nodes),
         "calls": len(program.calls),
         "incomplete": program.incomplete,
         "replays": [
-            {"name": name, "run": times.run, "steps": times.steps.tolist()} for name, times in found.items()
+            {"name": name, "run": times.run, "steps": times.steps.tolist()}
+            for name, times in replayed.items()
         ],
     }

@@ -78,7 +78,7 @@ def predict_cells(
         and not len(place.nodes) > len(set(parts(*place))) > 1
     ):
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
-    subjects, found, every = dict[int, Subject](), list[Cell](), arguments.exact or bool(request.comes)
+    subjects, cells, every = dict[int, Subject](), list[Cell](), arguments.exact or bool(request.comes)
     # compiled loops let other threads run
     pool = ThreadPoolExecutor(1 if arguments.exact else len(os.sched_getaffinity(0)))
     collects = gc.isenabled()
@@ -98,15 +98,15 @@ def predict_cells(
                 return str(error)
             futures.append(pool.submit(_cell, subjects[nchunks], request, nbytes, segment, several, end))
         for future in futures:
-            shown(f"{len(found)} of {len(sizes)} sizes")
-            found.append(future.result())
+            shown(f"{len(cells)} of {len(sizes)} sizes")
+            cells.append(future.result())
     except TimeoutError:
         return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
     finally:
         pool.shutdown(cancel_futures=True)
         if collects:
             gc.enable()
-    return found
+    return cells
 
 
 def _cell(
@@ -115,9 +115,14 @@ def _cell(
     if time.perf_counter() > end:
         raise TimeoutError
     in_flight, exact = window(len(request.place.nodes)) * what.table.nchannels, request.arguments.exact
-    found = predict(what, nbytes, request.levels, nsegments, in_flight, exact=exact, comes=request.comes)
+    predicted = predict(what, nbytes, request.levels, nsegments, in_flight, exact=exact, comes=request.comes)
     return Cell(
-        what.row.name, nbytes, min(segment, nbytes), found.seconds, found.simulated, found.extrapolated
+        what.row.name,
+        nbytes,
+        min(segment, nbytes),
+        predicted.seconds,
+        predicted.simulated,
+        predicted.extrapolated,
     )
 
 
@@ -128,15 +133,15 @@ def window(nranks: int) -> int:
 
 def comes_of(late: list[str], nranks: int) -> tuple[float, ...]:
     """Return the seconds at which each rank comes, from texts like ``3:2ms``; empty where none is late."""
-    found = [0.0] * nranks
+    late_s = [0.0] * nranks
     for text in late:
         rank, _, seconds = text.partition(":")
         if not (rank.isdecimal() and int(rank) < nranks):
             raise ArgumentError(
                 f"late must be one of {nranks} ranks and a time, like 3:2ms, got {quoted(text)}"
             )
-        found[int(rank)] = parse_seconds(seconds)
-    return tuple(found) if late else ()
+        late_s[int(rank)] = parse_seconds(seconds)
+    return tuple(late_s) if late else ()
 
 
 def place_of(nodes: str, domains: str | None, nranks: int) -> Place:

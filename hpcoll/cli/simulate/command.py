@@ -134,13 +134,13 @@ def run(arguments: argparse.Namespace) -> int:
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for number, row in enumerate(rows, 1):
-        found = refusal(row, arguments.nranks, arguments.root, place.nodes) or predict_cells(
+        cells = refusal(row, arguments.nranks, arguments.root, place.nodes) or predict_cells(
             row, request, end, partial(_progress, f"algorithm {number} of {len(rows)}, {row.name}")
         )
-        if isinstance(found, str):
-            result.left_out[row.name] = found
+        if isinstance(cells, str):
+            result.left_out[row.name] = cells
         else:
-            result.cells.extend(found)
+            result.cells.extend(cells)
     output.progress("")
     _print(request, result, time.perf_counter() - start)
     if arguments.json:
@@ -187,7 +187,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     name, *changes = (arguments.network or NETWORK).split(",")
     if name not in NETWORKS:
         raise ArgumentError(f"network must be {one_of(NETWORKS, name)}")
-    found = NETWORKS[name]
+    levels = NETWORKS[name]
     if arguments.tuning:
         from hpcoll.selection.tuning import read
 
@@ -196,7 +196,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
             raise ArgumentError(
                 f"tuning file {arguments.tuning} has no constants: hpcoll tune --model measures them"
             )
-        found = found._replace(**measured)
+        levels = levels._replace(**measured)
     changed: dict[str, dict[str, Any]] = {}
     for change in changes:
         key, _, value = change.partition("=")
@@ -213,10 +213,10 @@ def _levels(arguments: argparse.Namespace) -> Levels:
             expected = "a number from {:g} to {:g}".format(*_CONSTANTS[constant])
             raise ArgumentError(f"network constant {key} must be {expected}, got {quoted(value)}") from None
         changed.setdefault(_LEVELS[level], {})[constant] = number
-    found = found._replace(
-        **{level: getattr(found, level)._replace(**changed.get(level, {})) for level in ("node", "network")}
+    levels = levels._replace(
+        **{level: getattr(levels, level)._replace(**changed.get(level, {})) for level in ("node", "network")}
     )
-    return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
+    return levels._replace(domains=levels.across()._replace(**changed.get("domains", {})))
 
 
 def _panels(cells: list[Cell], rows: list[Algorithm], request: SimulateRequest) -> Iterator[Panel]:
@@ -236,7 +236,7 @@ def _panels(cells: list[Cell], rows: list[Algorithm], request: SimulateRequest) 
 
 def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str, list[tuple[int, float]]]:
     """Return the seconds of the smallest size by algorithm and number of ranks."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    by_name: dict[str, list[tuple[int, float]]] = {}
     arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
     per_node = arguments.ranks_per_node or "1"
     per_node = per_node if is_count(per_node.partition(":")[0]) else "1"
@@ -247,8 +247,8 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
             place = place_of(per_node, arguments.domains, nranks)
             cells = predict_cells(row, SimulateRequest(arguments, place, request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
-                found.setdefault(row.name, []).append((nranks, cells[0].seconds))
-    return found
+                by_name.setdefault(row.name, []).append((nranks, cells[0].seconds))
+    return by_name
 
 
 def _print(request: SimulateRequest, result: Result, took: float) -> None:
@@ -288,14 +288,14 @@ def _tables(columns: list[list[str]]) -> Iterator[list[str]]:
 
 def _in_words(level: Network) -> str:
     """Return the constants of a level with their units."""
-    found = [f"{name} {_us(getattr(level, name))}" for name in ("alpha", "overhead")]
-    found += [f"{name} {1e9 * getattr(level, name):.4g} ns/byte" for name in ("beta", "gamma")]
-    found += (
+    words = [f"{name} {_us(getattr(level, name))}" for name in ("alpha", "overhead")]
+    words += [f"{name} {1e9 * getattr(level, name):.4g} ns/byte" for name in ("beta", "gamma")]
+    words += (
         [f"eager to {format_nbytes(level.eager)}, else handshake {_us(level.handshake)}"]
         if level.eager < NEVER
         else ["always eager"]
     )
-    return ", ".join([*found, *[f"streams {level.streams:g}"] * (level.streams != 1)])
+    return ", ".join([*words, *[f"streams {level.streams:g}"] * (level.streams != 1)])
 
 
 def _us(seconds: float) -> str:

@@ -82,11 +82,11 @@ class ReplayNetwork:
             return find(call.collective, choice.algorithm), choice.segment
         named = CATALOGUE.get(f"{call.collective}/{call.algorithm}")
         names = [call.algorithm] if named and not unserved(named, nranks) else NATIVE_ROWS[call.collective]
-        found = [
+        costs = [
             (best_segment_of(find(call.collective, name), place, self._levels, call.nbytes), name)
             for name in names
         ]
-        (_, segment), name = min(found)
+        (_, segment), name = min(costs)
         return find(call.collective, name), segment
 
 
@@ -136,12 +136,12 @@ def replay(program: TracedProgram, leaves: Leaves, gaps: Sequence[Sequence[float
 
 def gaps_of(program: TracedProgram, on_time: Collection[int] = ()) -> list[list[float]]:
     """Return what each rank computes before each of its stops; ranks that are on time as long as the median of the others at that stop."""
-    found = {late: defaultdict[tuple[int, int], list[float]](list) for late in (True, False)}
+    by_late = {late: defaultdict[tuple[int, int], list[float]](list) for late in (True, False)}
     for rank, stops in enumerate(program.stops):
         for stop in stops:
-            found[rank in on_time][stop.what, stop.number].append(stop.gap)
+            by_late[rank in on_time][stop.what, stop.number].append(stop.gap)
     # where no others come, of those who do
-    usual = {stop: median(gaps) for stop, gaps in (found[True] | found[False]).items()}
+    usual = {stop: median(gaps) for stop, gaps in (by_late[True] | by_late[False]).items()}
     return [
         [usual[stop.what, stop.number] if rank in on_time else stop.gap for stop in stops]
         for rank, stops in enumerate(program.stops)

@@ -76,26 +76,32 @@ def program_of(trace: RunTrace, region: str) -> TracedProgram:
             "expected a trace with calls that all ranks of a communicator have made, got none"
         )
     points, steps = _points(trace, positions, nranks), _steps(trace, region, nranks)
-    nsteps = min((len(found) for found in steps if found), default=0)
-    for rank, found in enumerate(steps):
-        for i, (begin, end) in enumerate(found[:nsteps]):
+    nsteps = min((len(its_steps) for its_steps in steps if its_steps), default=0)
+    for rank, its_steps in enumerate(steps):
+        for i, (begin, end) in enumerate(its_steps[:nsteps]):
             points[rank] += [_Point(begin, -1, MARKS, 2 * i, begin), _Point(end, 1, MARKS, 2 * i + 1, end)]
     first, last = (
-        min(min(found).begin for found in points if found),
-        max(point.end for found in points for point in found),
+        min(min(its_points).begin for its_points in points if its_points),
+        max(point.end for its_points in points for point in its_points),
     )
     host = {row.rank: row.host for row in trace.rows}
-    lengths = [[end - begin for begin, end in found[:nsteps]] for found in steps if found]
+    lengths = [[end - begin for begin, end in its_steps[:nsteps]] for its_steps in steps if its_steps]
     measured = ReplayTimes(last - first, np.mean(lengths, axis=0) if nsteps else np.array([last - first]))
     nodes = numbered(host[rank] for rank in ranks.tolist())
     return TracedProgram(
-        ranks.tolist(), nodes, calls, [_stops(found, first) for found in points], nsteps, incomplete, measured
+        ranks.tolist(),
+        nodes,
+        calls,
+        [_stops(its_points, first) for its_points in points],
+        nsteps,
+        incomplete,
+        measured,
     )
 
 
 def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list[list[_Point]]:
     """Return where each rank comes to calls and waits for them."""
-    found: list[list[_Point]] = [[] for _ in range(nranks)]
+    points: list[list[_Point]] = [[] for _ in range(nranks)]
     waits = dict[tuple[int, int], float]()  # when a rank began to wait for a call in flight
     for category in (IN_WAIT, CALL):
         for i in np.flatnonzero(trace.category == category).tolist():
@@ -109,13 +115,13 @@ def _points(trace: RunTrace, positions: dict[CallKey, int], nranks: int) -> list
             end = begin + float(trace.length[i]) * _US
             if category == IN_WAIT:
                 waits[position, rank] = begin
-                found[rank].append(_Point(begin, 0, WAITS, position, end))
+                points[rank].append(_Point(begin, 0, WAITS, position, end))
             elif trace.lane[i]:  # one that waits for its turn among calls in flight begins late
                 begin = min(begin, waits.get((position, rank), begin))
-                found[rank].append(_Point(begin, 0, COMES, position, begin))
+                points[rank].append(_Point(begin, 0, COMES, position, begin))
             else:
-                found[rank].append(_Point(begin, 0, COMES | WAITS, position, end))
-    return found
+                points[rank].append(_Point(begin, 0, COMES | WAITS, position, end))
+    return points
 
 
 def _key(trace: RunTrace, i: int) -> CallKey:
@@ -170,19 +176,19 @@ def _collective(name: str) -> str:
 
 def _steps(trace: RunTrace, region: str, nranks: int) -> list[list[tuple[float, float]]]:
     """Return begin and end of each step of each rank."""
-    found: list[list[tuple[float, float]]] = [[] for _ in range(nranks)]
+    steps: list[list[tuple[float, float]]] = [[] for _ in range(nranks)]
     named = np.array([kind.name.rpartition("/")[2] == region or kind.name == region for kind in trace.kinds])
     at = np.flatnonzero((trace.category == REGION) & named[trace.kind])
     for i in at[np.argsort(trace.start[at], kind="stable")].tolist():
         begin = trace.start[i] * _US
-        found[trace.rank[i]].append((begin, begin + trace.length[i] * _US))
-    return found
+        steps[trace.rank[i]].append((begin, begin + trace.length[i] * _US))
+    return steps
 
 
 def _stops(points: list[_Point], first: float) -> list[Stop]:
     """Return the stops of a rank; ``first``: when the first rank's program begins."""
-    found, free = list[Stop](), first
+    stops, free = list[Stop](), first
     for begin, _, what, number, end in sorted(points):
-        found.append(Stop(what, number, max(0.0, begin - free)))
+        stops.append(Stop(what, number, max(0.0, begin - free)))
         free = max(free, end)
-    return found
+    return stops

@@ -138,7 +138,7 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
     node.free()
     wait_policy = SHARED_CORE if max(Counter(hosts).values()) > (os.cpu_count() or 1) else OWN_CORE
     pairs = find_pairs(hosts, leaders)
-    found: list[Curve] = []
+    measured: list[Curve] = []
     for i, (level, ranks) in enumerate(pairs.items()):
         curve = None
         if world.rank in ranks:
@@ -149,8 +149,8 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
                 )
         _sleep(world)
         curve = world.bcast(curve, root=ranks[0])
-        found += [curve] if curve else []
-    return found
+        measured += [curve] if curve else []
+    return measured
 
 
 def find_pairs(hosts: Sequence[Hashable], leaders: Sequence[int]) -> dict[str, tuple[int, int]]:
@@ -164,7 +164,7 @@ def find_pairs(hosts: Sequence[Hashable], leaders: Sequence[int]) -> dict[str, t
     near = [(leader, rank) for rank, leader in enumerate(leaders) if leader != rank]
     far = [(0, rank) for rank, host in enumerate(hosts) if host != hosts[0]]
     apart = [(0, rank) for rank, leader in enumerate(leaders) if leader != leaders[0]]
-    return {level: found[0] for level, found in zip(LEVELS, (near, far or apart)) if found}
+    return {level: pairs[0] for level, pairs in zip(LEVELS, (near, far or apart)) if pairs}
 
 
 def _sleep(world: MPI.Intracomm) -> None:
@@ -240,7 +240,7 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
 def _read_from(pair: _Pair, memory: np.ndarray) -> int:
     """Return the bytes from which on messages are faster when they are read in the sender's own memory, or `NEVER`."""
     assert pair.rings is not None
-    found, field = NEVER, slice(READ_FROM_USUALLY, READ_FROM_SLOW + 1)
+    read_from, field = NEVER, slice(READ_FROM_USUALLY, READ_FROM_SLOW + 1)
     for nbytes in reversed(READ_SIZES):
         timed, samples = _exchanges(pair, nbytes, 4, memory), []
         for _ in range(READ_SAMPLES):
@@ -251,9 +251,9 @@ def _read_from(pair: _Pair, memory: np.ndarray) -> int:
         staged, read = (float(np.median(samples[way::2])) for way in range(2))
         if pair.comm.bcast(read > READ_GAIN * staged):
             break
-        found = nbytes
+        read_from = nbytes
     pair.rings.fields[field] = NEVER
-    return found
+    return read_from
 
 
 def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Timed:

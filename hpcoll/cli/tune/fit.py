@@ -89,8 +89,8 @@ def _solve(
     columns = (
         np.stack([np.ones_like(long), nbytes * ~spilled, long, nbytes * spilled], axis=2) / times[:, None]
     )
-    found, error = _least_errors(columns)
-    alpha, beta, handshake, spilled_beta = found.T
+    solved, error = _least_errors(columns)
+    alpha, beta, handshake, spilled_beta = solved.T
     alpha[0], beta[0] = max(alpha[0], _LEAST_ALPHA), max(beta[0], _LEAST_BETA)
     with np.errstate(all="ignore"):  # NaN is not sensible
         spill = np.where(cache < NEVER, spilled_beta / beta, 1.0)
@@ -113,10 +113,10 @@ def _least_errors(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weighted = (scaled * weights).swapaxes(1, 2)
         square = weighted @ scaled
         square += 1e-12 * np.trace(square, axis1=1, axis2=2)[:, None, None] * np.eye(columns.shape[2])
-        found = np.linalg.solve(square, weighted.sum(axis=2, keepdims=True))
-        errors = np.abs(scaled @ found - 1)
+        solved = np.linalg.solve(square, weighted.sum(axis=2, keepdims=True))
+        errors = np.abs(scaled @ solved - 1)
         weights = 1 / np.maximum(errors, _NOISE)
-    return found[:, :, 0] / lengths, errors[:, :, 0].mean(axis=1)
+    return solved[:, :, 0] / lengths, errors[:, :, 0].mean(axis=1)
 
 
 def _rounded(value: float) -> float:

@@ -191,12 +191,12 @@ class Quiet:
             uses: Returns the use of the cores meanwhile; None: it is looked at afterwards.
         """
         for attempt in range(TRIES):
-            found = measure()
-            self.uses += (beside := uses(found) if uses else [self._watch.look()])
+            result = measure()
+            self.uses += (beside := uses(result) if uses else [self._watch.look()])
             disturbed = [use for use in beside if use.disturbed]
             if self._busy or not disturbed:
                 self.why = ""
-                return found
+                return result
             del self.uses[-len(beside) :]
             self.why = f"{disturbed[0]} while {what} was measured"
             if attempt < TRIES - 1 and not self.comes(f"while {what} was to be measured again"):
@@ -233,10 +233,10 @@ def tune(
         if quiet.comes("before this began")
         else None
     )
-    found = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.uses)
+    findings = TuneFindings((), [], [], fits or (), "" if fits is not None else quiet.why, quiet.uses)
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
-        if found.ended:
+        if findings.ended:
             break
         stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
         entries: list[Entry] = []
@@ -250,7 +250,7 @@ def tune(
             left = clock.left()
             # half a column would speak for sizes that it does not know
             if left <= -OVERTIME * request.seconds:
-                found.notes.append(f"{column.collective} {column.type_class}")
+                findings.notes.append(f"{column.collective} {column.type_class}")
                 break
             title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
             progress(TuneStep(title, done, total, max(0.0, left)))
@@ -260,13 +260,13 @@ def tune(
                 title, partial(_measure_cell, stage, case, need, (1 - AGAIN) * max(0.0, left) * effort / work)
             )
             if cell is None:
-                found = found._replace(ended=quiet.why)
+                findings = findings._replace(ended=quiet.why)
                 break
             ranked, wrong = cell
             entries += [
                 entry._replace(disturbed=quiet.uses[-1].disturbed) for entry in _entries(need, ranked)
             ]
-            found.wrong.extend(f"{title}: {name}" for name in wrong)
+            findings.wrong.extend(f"{title}: {name}" for name in wrong)
             work, done = work - effort, done + 1
         else:
             picked = Section(here, column.type_class, {column.collective: tuple(entries)})
@@ -277,19 +277,19 @@ def tune(
                 uses_of,
             )
             if rows is None:
-                found = found._replace(ended=quiet.why)
+                findings = findings._replace(ended=quiet.why)
             else:
                 wrong = [row.ran for row in rows if total_wrong([row])]
-                found.wrong.extend(
+                findings.wrong.extend(
                     f"{column.collective} {column.type_class} with this table: {name}" for name in wrong
                 )
                 sections.setdefault(column.type_class, {})[column.collective] = tuple(told(entries, rows))
-                found = found._replace(
+                findings = findings._replace(
                     sections=tuple(Section(here, name, parts) for name, parts in sections.items())
                 )
-                keep(found)
+                keep(findings)
         stage.comm.Free()
-    return found
+    return findings
 
 
 def _again(stage: _Stage, watch: Watch, column: Column, table: Section, pace: Pace) -> list[ResultRow]:
@@ -321,27 +321,27 @@ def told(entries: Sequence[Entry], rows: Sequence[ResultRow]) -> list[Entry]:
     """Return entries of which the first of each size has the times with which it was measured again, if that ran."""
     native = {row.size: row.sides[0].p50_us for row in rows if row.algorithm == NATIVE}
     again = {(row.size, row.ran): row for row in rows if row.algorithm == AUTO}
-    found, sizes = [], set[int]()
+    kept, sizes = [], set[int]()
     for entry in entries:
         row = None if entry.nbytes in sizes else again.get((entry.nbytes, entry.algorithm))
         sizes.add(entry.nbytes)
         if row is not None:
             us, native_us = round(row.sides[0].p50_us, 3), round(native.get(row.size, entry.native_us), 3)
             entry = entry._replace(us=us, native_us=native_us, disturbed=entry.disturbed or row.disturbed)
-        found.append(entry)
-    return found
+        kept.append(entry)
+    return kept
 
 
 def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
     """Return the columns to measure, in order."""
-    found = []
+    wanted = []
     for collective in request.collectives:
         meaning = COLLECTIVES[collective]
         op = SUM if meaning.reduces and not meaning.idempotent else None
         for dtype in request.dtypes if op else (np.dtype(np.uint8),):
             calls = Calls(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
-            found.append(Column(calls, type_class(dtype if op else None), cases_of(calls, rank, nranks)))
-    return found
+            wanted.append(Column(calls, type_class(dtype if op else None), cases_of(calls, rank, nranks)))
+    return wanted
 
 
 def _place(world: MPI.Intracomm) -> Need:
@@ -380,7 +380,7 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
     end = stage.clock.left() - share
     memory = [make_buffers(case, side) for side in case.sides]
     library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
-    found: list[Winner] = []
+    winners: list[Winner] = []
     wrong: list[str] = []
     native = [] if need.canonical else [(NATIVE, max(1, case.nbytes))]
     for algorithm, segment in [*native, *candidates(need)]:
@@ -395,12 +395,12 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
         else:
             start = stage.clock.left()
             seconds = _take_turns(stage, case, (library, one), Pace(rounds=SCOUT_ROUNDS, warmup=2))
-            found += _judge([one], seconds, start - stage.clock.left())
-        if len(found) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
+            winners += _judge([one], seconds, start - stage.clock.left())
+        if len(winners) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
             break
-    best = max((winner.ratio for winner in found), default=0.0)
+    best = max((winner.ratio for winner in winners), default=0.0)
     running = [
-        winner for winner in found if winner.candidate.algorithm == NATIVE or BEHIND * winner.ratio >= best
+        winner for winner in winners if winner.candidate.algorithm == NATIVE or BEHIND * winner.ratio >= best
     ]
     return rank_results(_run_off(stage, case, library, running, end)), wrong
 

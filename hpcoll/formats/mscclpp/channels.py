@@ -107,26 +107,26 @@ def finished(
     steps: list[tuple[Step, ...]] = []
     places: list[tuple[FilePlace, ...]] = []
     for channel, mine in zip(channels, waits):
-        found: list[tuple[Step, FilePlace]] = []
+        placed: list[tuple[Step, FilePlace]] = []
         for (item, place), wait in zip(channel.items, mine):
             if isinstance(item, Step):
-                found.append((item, place))
-            found.extend(
+                placed.append((item, place))
+            placed.extend(
                 (Step(Op.AFTER, -1, None, (), after=(index, behind[index][nitems])), place)
                 for index, nitems in wait
             )
-        steps.append(tuple(step for step, _ in found))
-        places.append(tuple(place for _, place in found))
+        steps.append(tuple(step for step, _ in placed))
+        places.append(tuple(place for _, place in placed))
     return tuple(steps), tuple(places)
 
 
 def _latest(marks: list[ChannelMark], channel: OpenChannel) -> list[tuple[int, int]]:
     """Return the last mark of each other channel: its number and its items."""
-    found: dict[int, int] = {}
+    latest: dict[int, int] = {}
     for mark in marks:
         if mark.channel is not channel and mark.nitems:
-            found[mark.channel.index] = max(mark.nitems, found.get(mark.channel.index, 0))
-    return list(found.items())
+            latest[mark.channel.index] = max(mark.nitems, latest.get(mark.channel.index, 0))
+    return list(latest.items())
 
 
 def _counted(channel: OpenChannel, waits: list[list[tuple[int, int]]]) -> list[int]:

@@ -87,9 +87,9 @@ class PlanGpu:
 
     def key(self, entry: Any, kind: str, src: str, dst: str) -> tuple[str, Hashable]:
         """Return the kind of the channels of an entry, and their key."""
-        found = one_of(KINDS, entry, kind)
-        return found, found if self.new or found == "switch" else (
-            found,
+        name = one_of(KINDS, entry, kind)
+        return name, name if self.new or name == "switch" else (
+            name,
             one_of(BUFFERS, entry, src),
             one_of(BUFFERS, entry, dst),
         )
@@ -97,20 +97,20 @@ class PlanGpu:
 
 def entries(content: Any, key: str, needed: bool = True) -> list[dict[str, Any]]:
     """Return a list of objects; where it is not needed, an empty one for none."""
-    found = member(content, key, list, "") if needed or key in content else []
-    for entry in found:
+    items = member(content, key, list, "") if needed or key in content else []
+    for entry in items:
         if not isinstance(entry, dict):
             raise refused(key, "a list of objects", entry)
-    return list(found)
+    return list(items)
 
 
 def integers(content: Any, key: str, most: int) -> list[int]:
     """Return a list of integers below ``most``."""
-    found = member(content, key, list, "")
-    for value in found:
+    numbers = member(content, key, list, "")
+    for value in numbers:
         if type(value) is not int or not 0 <= value < most:
             raise refused(key, f"integers below {most}", value)
-    return list(found)
+    return list(numbers)
 
 
 def at(known: Sequence[_T], content: Any, key: str) -> _T:

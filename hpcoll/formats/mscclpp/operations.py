@@ -215,11 +215,11 @@ class PlanBlock:
         )
         src, dst = one_of(BUFFERS, buffers, "src"), one_of(BUFFERS, buffers, "dst")
         known = self.channels[one_of(KINDS, op, "ctype"), src, dst]
-        found = []
+        named = []
         for entry in entries(op, f"{side}_cids"):
             peer = at(known, entry, "id")
-            found.append((peer, integer(entry, "off", "", 0, MAX_CHUNKS) if "off" in entry else 0, dst))
-        return found
+            named.append((peer, integer(entry, "off", "", 0, MAX_CHUNKS) if "off" in entry else 0, dst))
+        return named
 
     def _ranges(self, op: Any, side: str, kind: str) -> list[_Range]:
         """Return the sources or the destinations of a move; ``side``: src or dst."""
@@ -227,21 +227,21 @@ class PlanBlock:
         if self.gpu.new:
             return [self._range(entry, kind) for entry in entries(op, f"{side}_buff")]
         n = integer(op, "cnt", "", 1, MAX_CHUNKS)
-        found = []
+        ranges = []
         if f"{side}off" in op:
-            found.append(
+            ranges.append(
                 _Range(
                     rank, one_of(BUFFERS, op, f"{side}buff"), integer(op, f"{side}off", "", 0, MAX_CHUNKS), n
                 )
             )
         for entry in entries(op, f"{side}s", needed=False):
-            found.append(
+            ranges.append(
                 _Range(rank, one_of(BUFFERS, entry, "buff"), integer(entry, "off", "", 0, MAX_CHUNKS), n)
             )
         letter = "i" if side == "src" else "o"
         for peer, first, buffer in self._named(op, letter) if f"{letter}_cids" in op else ():
-            found.append(_Range(peer.peer, buffer, first, n, peer))
-        return found
+            ranges.append(_Range(peer.peer, buffer, first, n, peer))
+        return ranges
 
     def _range(self, entry: Any, kind: str) -> _Range:
         first, n = integer(entry, "index", "", 0, MAX_CHUNKS), integer(entry, "size", "", 1, MAX_CHUNKS)

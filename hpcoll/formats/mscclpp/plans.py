@@ -103,10 +103,10 @@ class _Plan:
         )
 
     def _in_place(self) -> bool:
-        found = self.content.get("inplace")
-        if not isinstance(found, bool):
-            raise refused("inplace", "true or false", found)
-        return found if self.conditions.in_place is None else self.conditions.in_place
+        value = self.content.get("inplace")
+        if not isinstance(value, bool):
+            raise refused("inplace", "true or false", value)
+        return value if self.conditions.in_place is None else self.conditions.in_place
 
     def _gpu(self, content: Any, rank: int, nranks: int) -> Iterator[PlanGpu]:
         self.place = f"gpu {rank}"
@@ -160,16 +160,16 @@ class _Plan:
 
     def _actions(self, gpu: PlanGpu, content: Any, shifts: list[int] | None) -> list[Action]:
         """Return the actions of a thread block; in place, chunks of INPUT that are chunks of OUTPUT are those."""
-        block, found = PlanBlock(gpu, content, self.factor, self.budget), []
+        block, actions = PlanBlock(gpu, content, self.factor, self.budget), []
         for op in self._ops(gpu, content):
             for action in block.actions(op, self.step):
                 srcs, dsts = (
                     tuple(self._run(run, shifts) for run in runs) for runs in (action.srcs, action.dsts)
                 )
-                found.append(action._replace(srcs=srcs, dsts=dsts))
+                actions.append(action._replace(srcs=srcs, dsts=dsts))
                 self.budget.spend(_STEPS, STEPS)
                 self.budget.spend(sum(run.chunk.n for run in srcs + dsts), NAMED)
-        return found
+        return actions
 
     def _run(self, run: MemoryRun, shifts: list[int] | None) -> MemoryRun:
         chunk, sizes = run.chunk, self.sizes[run.gpu]

@@ -128,12 +128,12 @@ class MpiCall:
         self._words[c.HISTORY], self._words[c.METHOD] = log.fields[HISTORY], method
         self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[c.SOURCE_AT] = self._words[c.TARGET_AT] = -1
-        found = {"source": c.SOURCE_AT, "target": c.TARGET_AT}
+        places = {"source": c.SOURCE_AT, "target": c.TARGET_AT}
         for i, name in enumerate(arguments.split()):
             if name == "count":
                 self._words[c.COUNTS_AT] |= 1 << i
-            elif values[name] in found:
-                self._words[found[values[name]]] = i
+            elif values[name] in places:
+                self._words[places[values[name]]] = i
             else:
                 self._words[c.FIRST + i] = values[name]
         self._words[c.ELEMENT_NBYTES] = nbytes

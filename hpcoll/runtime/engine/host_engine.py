@@ -230,11 +230,11 @@ class HostEngine:
             int(self.state[f.COPY_NBYTES]),
         )
         least = self._least_in_place(f.WHERE_INPUT), self._least_in_place(f.WHERE_OUTPUT)
-        found = memory_traffic(
+        moved = memory_traffic(
             self.numbers(f.ROWS, nrows, f.NCOLUMNS), self.numbers(f.LANES, nlanes, 3), least
         )
         more = copied + int(self.state[f.REREAD])
-        return Traffic(found.read + more, found.written + more, found.given)
+        return Traffic(moved.read + more, moved.written + more, moved.given)
 
     def _least_in_place(self, where: int) -> int | None:
         """Return the bytes from which on peers read messages of a buffer in place; None: never."""

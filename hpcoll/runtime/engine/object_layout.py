@@ -72,7 +72,7 @@ def _reads_items(spec: Any) -> bool:
 
 def _holders() -> dict[type[Any], Holder]:
     """Return the types whose known objects describe their memory in the expected words."""
-    found: dict[type[Any], Holder] = {}
+    holders: dict[type[Any], Holder] = {}
     samples: tuple[tuple[Any, Holder], ...] = (
         (bytearray(40), Holder(5, 2, -1, -1, 0, 0)),
         (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
@@ -85,10 +85,10 @@ def _holders() -> dict[type[Any], Holder]:
         readonly = holder.readonly_at >= 0 and words[holder.readonly_at] & 0xFFFFFFFF != 0
         checked = holder.check_at < 0 or words[holder.check_at] & holder.mask == holder.value
         if (words[holder.data_at], words[holder.nitems_at], not readonly, checked) == expected:
-            found[type(sample)] = holder
+            holders[type(sample)] = holder
     if len({_words(id(ArrayType(code)), 6)[5] for code in "bd"} | {_words(id(ArrayType("d")), 6)[5]}) != 2:
-        found.pop(ArrayType, None)  # it does not say there what its elements are
-    return found
+        holders.pop(ArrayType, None)  # it does not say there what its elements are
+    return holders
 
 
 def _bytes_length_at() -> int | None:

@@ -158,43 +158,43 @@ def _array(
 
 def _placed(array: DeviceArray) -> DeviceArray | None:
     """Return the array with its GPU; None for host memory."""
-    found = driver()
+    cuda = driver()
     if not array.size:
-        return None if found is None else array._replace(pointer=0, ordinal=found.current_ordinal() or 0)
+        return None if cuda is None else array._replace(pointer=0, ordinal=cuda.current_ordinal() or 0)
     first, end = array.span
-    kind = MemoryType.UNKNOWN if found is None else found.attribute(array.pointer, Attribute.MEMORY_TYPE)
-    if found is None or kind == MemoryType.UNKNOWN:
+    kind = MemoryType.UNKNOWN if cuda is None else cuda.attribute(array.pointer, Attribute.MEMORY_TYPE)
+    if cuda is None or kind == MemoryType.UNKNOWN:
         if not (_readable(first) and _readable(end - 1)):
             raise BufferError(f"no memory is at {first:#x}: it was freed or never allocated")
         return None
-    managed = found.attribute(array.pointer, Attribute.IS_MANAGED) != 0
+    managed = cuda.attribute(array.pointer, Attribute.IS_MANAGED) != 0
     if kind == MemoryType.HOST and not managed:
         return None
-    ordinal = found.attribute(array.pointer, Attribute.DEVICE_ORDINAL)
-    current = enter(found, ordinal)
+    ordinal = cuda.attribute(array.pointer, Attribute.DEVICE_ORDINAL)
+    current = enter(cuda, ordinal)
     if current != ordinal and not managed:
         raise BufferError(
             f"it lies on GPU {ordinal}, and this thread uses GPU {current}: use one GPU per rank, see hpcoll.local_device"
         )
-    _check_range(found, first, end)
+    _check_range(cuda, first, end)
     return array._replace(ordinal=current, managed=managed)
 
 
-def enter(found: Driver, ordinal: int) -> int:
+def enter(cuda: Driver, ordinal: int) -> int:
     """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would; return the current GPU."""
-    current = found.current_ordinal()
+    current = cuda.current_ordinal()
     if current is None:
-        found("cuCtxSetCurrent", found.primary_context(ordinal))
+        cuda("cuCtxSetCurrent", cuda.primary_context(ordinal))
         return ordinal
     return current
 
 
-def _check_range(found: Driver, first: int, end: int) -> None:
+def _check_range(cuda: Driver, first: int, end: int) -> None:
     """Refuse memory that is not allocated to its end; mapped memory consists of several ranges in a row."""
     reached = first
     while reached < end:
         try:
-            base, nbytes = found.address_range(reached)
+            base, nbytes = cuda.address_range(reached)
         except DeviceError:
             raise BufferError(
                 f"it needs {end - first} bytes at {first:#x}, of which {reached - first} are allocated"
@@ -228,8 +228,8 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
         if stream is None
         else stream_handle(stream, rank)
     )
-    found = driver()
-    if found is not None and _is_capturing(found, handle):
+    cuda = driver()
+    if cuda is not None and _is_capturing(cuda, handle):
         raise ArgumentError(
             f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective"
         )
@@ -251,13 +251,13 @@ def _handle(stream: Any) -> int:
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1].__int__())
-    found: Any = next(
+    handle: Any = next(
         (getattr(stream, name) for name in ("cuda_stream", "ptr", "handle") if hasattr(stream, name)), stream
     )
-    if isinstance(found, ctypes.c_void_p):
-        return found.value or 0
-    is_number = isinstance(found, int | float | np.number)
-    return operator.index(found) if is_number else int(found.__int__())
+    if isinstance(handle, ctypes.c_void_p):
+        return handle.value or 0
+    is_number = isinstance(handle, int | float | np.number)
+    return operator.index(handle) if is_number else int(handle.__int__())
 
 
 def torch_stream(owner: Any) -> int:
@@ -269,9 +269,9 @@ def torch_stream(owner: Any) -> int:
     return int(torch.cuda.current_stream(owner.device).cuda_stream) or LEGACY_STREAM
 
 
-def _is_capturing(found: Driver, stream: int) -> bool:
+def _is_capturing(cuda: Driver, stream: int) -> bool:
     try:
-        return found.is_capturing(stream)
+        return cuda.is_capturing(stream)
     except DeviceError as error:
         if error.code != _CAPTURE_ELSEWHERE:
             raise

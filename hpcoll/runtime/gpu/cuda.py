@@ -301,7 +301,7 @@ def driver() -> Driver | None:
     """Return the driver, or None where there is none or it has no GPU."""
     try:
         library = _library[0] if _library else ctypes.CDLL("libcuda.so.1")
-        found = Driver(library)
+        made = Driver(library)
     except (OSError, AttributeError, DeviceError):
         return None
-    return found if found.count else None
+    return made if made.count else None

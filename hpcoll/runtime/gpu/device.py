@@ -92,11 +92,11 @@ class Gpu:
 
     def function(self, kernel: Any) -> int:
         """Return the handle of a kernel of `hpcoll.kernels.device`, loaded when first asked for."""
-        found = self._functions.get(kernel.name)
-        if found is None:
+        function = self._functions.get(kernel.name)
+        if function is None:
             self.enter()
-            found = self._functions[kernel.name] = self.driver.function(kernel.ptx, kernel.name)
-        return found
+            function = self._functions[kernel.name] = self.driver.function(kernel.ptx, kernel.name)
+        return function
 
     def temporary(self, nbytes: int) -> Temporary:
         """Return memory for a call. It stays allocated within limits, so that peers need map it only once."""
@@ -135,21 +135,21 @@ class Gpu:
 
     def _free_idle(self) -> bool:
         """Free unused temporary memory, except that of slabs; say whether there was any."""
-        found = list[int]()
+        streams = list[int]()
         for idle in [idle for size, idle in self._idle.copy().items() if size > _PIECE_NBYTES]:
             with suppress(IndexError):  # other threads may take some meanwhile
                 while True:
-                    found.append(idle.pop())
-        release(self, "cuMemFree_v2", found)
-        return bool(found)
+                    streams.append(idle.pop())
+        release(self, "cuMemFree_v2", streams)
+        return bool(streams)
 
     def streams(self, message_context: int, nlanes: int) -> list[int]:
         """Return the streams of a message context, by its number, for so many lanes at once, which take them in turn."""
         self.enter()
         with self._lock:
-            found, n = self._streams.setdefault(message_context % _STREAM_SETS, []), min(nlanes, _STREAMS)
-            found += [self.driver.urgent_stream() for _ in range(n - len(found))]
-            return found[:n]
+            streams, n = self._streams.setdefault(message_context % _STREAM_SETS, []), min(nlanes, _STREAMS)
+            streams += [self.driver.urgent_stream() for _ in range(n - len(streams))]
+            return streams[:n]
 
     def launch(self, function: int, values: list[int], blocks: int, threads: int, stream: int) -> None:
         """Launch a kernel whose parameters are 8 bytes each; floating-point ones as their bits."""
@@ -195,9 +195,9 @@ class Gpu:
 @lru_cache
 def gpu_of(ordinal: int) -> Gpu:
     """Return the GPU of that number; there must be one."""
-    found = driver()
-    assert found is not None
-    return Gpu(found, ordinal)
+    cuda = driver()
+    assert cuda is not None
+    return Gpu(cuda, ordinal)
 
 
 def kernels() -> Any:

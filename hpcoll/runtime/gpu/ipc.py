@@ -107,12 +107,12 @@ class Mappings:
             return
         self._close_stale(pid)
         one = _Exported(table.gpu, pid, words[_NAME_WORDS].tobytes(), int(words[_NUMBER_WORD]))
-        found = self._open.get(one)
-        if found is None:
-            found = self._open[one] = [self._opened(one), 0]
-        found[1] += 1
+        opened = self._open.get(one)
+        if opened is None:
+            opened = self._open[one] = [self._opened(one), 0]
+        opened[1] += 1
         table.held[local, slot] = one
-        table.table[local, slot, 1] = found[0]
+        table.table[local, slot, 1] = opened[0]
         table.table[local, slot, 0] = generation
 
     def _opened(self, exported: _Exported) -> int:
@@ -133,11 +133,11 @@ class Mappings:
     def _let_go(self, table: Mapped, local: int, slot: int) -> None:
         table.table[local, slot, 0] = 0
         one = table.held.pop((local, slot))
-        found = self._open[one]
-        found[1] -= 1
-        if not found[1]:
+        opened = self._open[one]
+        opened[1] -= 1
+        if not opened[1]:
             del self._open[one]
-            release(one.gpu, "cuIpcCloseMemHandle", [found[0]])
+            release(one.gpu, "cuIpcCloseMemHandle", [opened[0]])
 
     def _collect(self) -> None:
         while self._gone and self._lock.acquire(blocking=False):
@@ -191,12 +191,12 @@ class Directory:
         why = self.problem
         comm.Barrier()
         seen = {local for local in range(self._ranks.nranks) if local != mine and self._map(local, 0)}
-        found: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
+        everyone: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
         readers = frozenset(
-            rank for rank, local in self._ranks.local_peers.items() if offered and mine in found[local][1]
+            rank for rank, local in self._ranks.local_peers.items() if offered and mine in everyone[local][1]
         )
         theirs = (
-            text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped
+            text for local, (_, mapped, text) in enumerate(everyone) if local != mine and mine not in mapped
         )
         self.problem = next(theirs, "") if offered else why
         for local in seen:
@@ -290,7 +290,7 @@ def _weakly(directory: Directory) -> Callable[[int, int], int]:
     me = weakref.ref(directory)
 
     def map_slot(local: int, slot: int) -> int:
-        found = me()
-        return 0 if found is None else found._map(local, slot)
+        mapper = me()
+        return 0 if mapper is None else mapper._map(local, slot)
 
     return map_slot

@@ -32,8 +32,8 @@ def local_device(comm: Any = None) -> int:
         DeviceError: this process sees no GPU.
         ArgumentError: nothing says which rank this is.
     """
-    found = driver()
-    if found is None:
+    cuda = driver()
+    if cuda is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = (
             "no CUDA driver or no GPU is here"
@@ -41,7 +41,7 @@ def local_device(comm: Any = None) -> int:
             else f"CUDA_VISIBLE_DEVICES is {quoted(visible)}"
         )
         raise DeviceError(f"this process sees no GPU: {why}")
-    return local_rank(comm) % found.count
+    return local_rank(comm) % cuda.count
 
 
 def local_rank(comm: Any = None) -> int:

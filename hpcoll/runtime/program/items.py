@@ -125,15 +125,15 @@ class Items:
 
     def chunks(self, run: Chunk) -> Pieces:
         """Return a run's chunks that are not empty, with names of their memory; of blocks that vary on the host, the empty ones too."""
-        found: Pieces = []
+        pieces: Pieces = []
         for index in range(run.index, run.index + run.n):
             buffer, i = run.buffer, index
             if buffer == Buffer.INPUT and i in self.aliases:
                 buffer, i = Buffer.OUTPUT, self.aliases[i]
             displ, count = (self.layout.inputs, self.layout.outputs, self.scratch)[buffer][i]
             if self.keeps_empty or count:
-                found.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
-        return found
+                pieces.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
+        return pieces
 
     def are_whole(self, pieces: Pieces) -> bool:
         """Say whether pieces are one stretch of memory."""
@@ -295,7 +295,7 @@ class Items:
 
         Their reader may itself wait there: two ranks that exchange a chunk and reduce into it would wait for each other.
         """
-        found: set[int] = set()
+        early: set[int] = set()
         lent: dict[
             Hashable, list[tuple[int, int]]
         ] = {}  # chunk -> item that lends it, and how many messages had been used before it
@@ -303,13 +303,13 @@ class Items:
         for i, item in enumerate(self.list if self._lent else ()):
             for name in item.writes:
                 lends = [lender for lender, before in lent.pop(name, ()) if before == used]
-                found.update(
+                early.update(
                     self._lent[lender] for lender in lends if not item.grants_reader_of(self.list[lender])
                 )
             used += item.code == Code.ACK
             for name in item.reads if i in self._lent else ():
                 lent.setdefault(name, []).append((i, used))
-        return frozenset(found)
+        return frozenset(early)
 
 
 def _cells(counts: Sequence[Any], unused: frozenset[int]) -> tuple[list[tuple[Any, Any]], Any]:

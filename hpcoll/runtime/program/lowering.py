@@ -84,7 +84,7 @@ class _Rows:
 
     def _kept(self) -> set[int]:
         """Return items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
-        found: set[int] = set()
+        kept: set[int] = set()
         overwritten: set[Hashable] = set()
         for i, item in reversed(list(enumerate(self.items.list))):
             callers = item.in_place == InPlace.IF_SYMMETRIC and item.spans[0].buffer in (
@@ -92,9 +92,9 @@ class _Rows:
                 Buffer.OUTPUT,
             )
             if callers and not overwritten.intersection(item.reads):
-                found.add(i)
+                kept.add(i)
             overwritten.update(item.writes)
-        return found
+        return kept
 
     def _post(self, i: int) -> None:
         """Write a receive: of the MPI library, or memory for a put."""

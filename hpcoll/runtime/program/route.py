@@ -63,12 +63,12 @@ class Route(ABC):
 
 def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) -> str:
     """Return the number of peers and the cost by the model of each route, for the log."""
-    found = Counter(type(routes[peer]) for peer in peers)
-    costs = {kind: kind.cost(levels) for kind in found}
+    counts = Counter(type(routes[peer]) for peer in peers)
+    costs = {kind: kind.cost(levels) for kind in counts}
     return (
         "; ".join(
             f"{n} {kind.text} ({1e6 * costs[kind].alpha:.3g} us, {1e-9 / costs[kind].beta:.3g} GB/s)"
-            for kind, n in found.items()
+            for kind, n in counts.items()
         )
         or "one rank"
     )
@@ -131,15 +131,15 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
 
 def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
     """Return the groups right behind a reduction that put its result into peers' memory, where its kernel can write it."""
-    found: list[int] = []
+    puts: list[int] = []
     for k in range(i + 1, len(groups)):
         step = groups[k][0]
         if not (
             step.op == Op.SEND and step.put and step.srcs == (groups[i][0].dst,) and routes[step.peer].puts
         ):
             break
-        found.append(k)
-    return found
+        puts.append(k)
+    return puts
 
 
 def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:
@@ -160,7 +160,7 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
 
     The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
     """
-    found: set[Chunk] = set()
+    carried: set[Chunk] = set()
     runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
     uses = Counter(index for run in runs for index in _indices(run))  # scratch cell -> steps that name it
     for end, reduction in enumerate(steps):
@@ -176,8 +176,8 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
             and all(uses[i] == 2 for i in _indices(run))
             for run in cells
         ):
-            found.update(cells)
-    return found
+            carried.update(cells)
+    return carried
 
 
 def _indices(run: Chunk) -> range:

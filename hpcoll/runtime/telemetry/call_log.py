@@ -107,9 +107,9 @@ class CallLog:
             return np.empty((0, f.STEP_NFIELDS), np.int64)
         noted, taken = int(self.steps[f.STEPS_NOTED]), int(self.steps[f.STEPS_TAKEN])
         room = self.steps[f.FIRST_STEP :].reshape(f.STEPS_ROOM, f.STEP_NFIELDS)
-        found: np.ndarray = room[np.arange(taken, noted) % f.STEPS_ROOM]
+        steps: np.ndarray = room[np.arange(taken, noted) % f.STEPS_ROOM]
         self.steps[f.STEPS_TAKEN] = noted
-        return found
+        return steps
 
     @property
     def lost_steps(self) -> int:
@@ -151,19 +151,19 @@ class CallLog:
             over: Local ranks that make no more, either.
             idle: Nothing of this rank's is in flight, so that all its calls have begun.
         """
-        mine, ended, found = self._own[f.BEGUN], self._own[f.CALLS_ENDED], []
+        mine, ended, ranks = self._own[f.BEGUN], self._own[f.CALLS_ENDED], []
         for rank, (first, lines) in enumerate(self._histories):
             theirs = first[f.BEGUN]
             if mine != theirs and idle and (first[f.CALLS_ENDED] > mine or (over[rank] and ended > theirs)):
-                found.append(rank)
+                ranks.append(rank)
             elif mine and theirs and rank != self._rank:
                 at = (1 + min(mine, theirs) % f.REMEMBERED) * CACHE_LINE_NBYTES
                 if (
                     lines[at : at + CACHE_LINE_NBYTES]
                     != self._histories[self._rank][1][at : at + CACHE_LINE_NBYTES]
                 ):
-                    found.append(rank)
-        return found
+                    ranks.append(rank)
+        return ranks
 
     def set_abort_flag(self, rank: int) -> None:
         """Let no call begin any more, because a rank of the communicator says that one has failed."""
@@ -204,13 +204,13 @@ class CallLog:
         while True:
             newest = self.ncalls
             hot, begin, end = newest // f.RECORDS_HOT, max(first, self.first_kept), min(last, newest) + 1
-            found = [self._records[0, :0]]
+            parts = [self._records[0, :0]]
             for block in range(begin // f.RECORDS_HOT, (end - 1) // f.RECORDS_HOT + 1):
                 at, stop = (
                     min(max(number - block * f.RECORDS_HOT, 0), f.RECORDS_HOT) for number in (begin, end)
                 )
-                found.append(self._records[self._block(block, hot), at:stop])
-            records = np.concatenate(found)
+                parts.append(self._records[self._block(block, hot), at:stop])
+            records = np.concatenate(parts)
             if self.ncalls // f.RECORDS_HOT == hot:  # else a block has been overwritten
                 return begin, records
 

@@ -126,11 +126,11 @@ def launcher() -> str:
     return os.environ.get("PMIX_NAMESPACE") or os.environ.get(JOB) or str(os.getppid())
 
 
-def seconds(found: str | float) -> float:
+def seconds(said: str | float) -> float:
     """Return a time that a page says, in seconds; ValueError: it is negative, infinite, or thousands of years off."""
-    time = float(found)
+    time = float(said)
     if not 0 <= time <= _MOST_S:  # NaN is not between them
-        raise ValueError(f"a time in seconds was expected, got {found!r:.20}")
+        raise ValueError(f"a time in seconds was expected, got {said!r:.20}")
     return time
 
 
@@ -188,8 +188,8 @@ def _text(file: Path, own: bool) -> bytes:
 def _own_pid(folder: Path) -> int:
     """Return the number by which a process knows itself, which in a container is another."""
     lines = (folder / "status").read_text().splitlines()
-    found = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
-    return int(found)
+    number = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
+    return int(number)
 
 
 class StatusSlots:
@@ -215,8 +215,8 @@ class StatusSlots:
         import json
 
         texts = (get(self._place(local_rank, int(self._turns[local_rank]))) for _ in range(_READS))
-        found: dict[str, Any] = json.loads(next(filter(None, texts), b"{}"))
-        return found
+        notice: dict[str, Any] = json.loads(next(filter(None, texts), b"{}"))
+        return notice
 
 
 def room(nbytes: int) -> int:

@@ -91,8 +91,8 @@ def word() -> ProbeWord:
 
 def refusal(theirs: ProbeWord) -> str:
     """Return why this process cannot read another one's memory; the empty string when it can."""
-    found = np.zeros(1, np.int64)
-    here, there = _Vector(found.ctypes.data, found.nbytes), _Vector(theirs.address, found.nbytes)
+    seen = np.zeros(1, np.int64)
+    here, there = _Vector(seen.ctypes.data, seen.nbytes), _Vector(theirs.address, seen.nbytes)
     try:
         read = _libc.process_vm_readv
     except AttributeError:
@@ -105,11 +105,11 @@ def refusal(theirs: ProbeWord) -> str:
         ctypes.c_ulong(0),
     )
     read.restype = ctypes.c_ssize_t
-    if read(ctypes.c_int(theirs.pid), *arguments) != found.nbytes:
+    if read(ctypes.c_int(theirs.pid), *arguments) != seen.nbytes:
         return f"process_vm_readv: {os.strerror(ctypes.get_errno())}"
     return (
         ""
-        if found[0] == theirs.value
+        if seen[0] == theirs.value
         else f"process {theirs.pid} is another one here: the ranks are in containers of their own"
     )
 

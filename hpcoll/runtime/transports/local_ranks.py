@@ -68,10 +68,10 @@ class LocalRanks:
         self.status_slots: StatusSlots | None = None
         self.own_memory: OwnMemory | None = None
         self._ahead, self._nasked = list[Rings](), 0
-        found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
-        self.ranks = [rank for rank, _ in found]
+        everyone = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
+        self.ranks = [rank for rank, _ in everyone]
         self.first = self.ranks[0]
-        self.pids = tuple(pid for _, pid in found)
+        self.pids = tuple(pid for _, pid in everyone)
         self.local_peers = {rank: local for local, rank in enumerate(self.ranks) if rank != comm.rank}
         self.ranges = AddressRanges(frozenset(self.pids))
 
@@ -87,8 +87,8 @@ class LocalRanks:
                 f"rank {self.ranks[self.rank]} not that of rank",
                 any(known.issuperset(mine) for known in list(_reading)),
             )
-            found = () if known else ((rank, refusal(process)) for rank, process in zip(self.ranks, mine))
-            problem = next((f"{me} {rank}: {text}" for rank, text in found if text), "")
+            refusals = () if known else ((rank, refusal(process)) for rank, process in zip(self.ranks, mine))
+            problem = next((f"{me} {rank}: {text}" for rank, text in refusals if text), "")
             # others may not know, where several threads find it out
             fails = np.array([bool(problem)], np.uint8)
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
@@ -180,7 +180,7 @@ class LocalRanks:
                 problem = "".join(notes)
             told[0] = failed or bool(problem)
             self.comm.Allreduce(MPI.IN_PLACE, told[:1], MPI.MAX)
-            found = [
+            problems = [
                 (rank, text)
                 for rank, text in zip(self.ranks, self.comm.allgather(problem) if told[0] else ())
                 if text
@@ -188,9 +188,9 @@ class LocalRanks:
         finally:
             if file >= 0:
                 os.close(file)
-        if found or made is None:
+        if problems or made is None:
             made = None  # the traceback must not keep it
-            rank, text = found[0]
+            rank, text = problems[0]
             raise ArgumentError(
                 f"rank {rank}: {format_nbytes(nbytes)} of shared memory cannot be had: {text}"
             )
@@ -221,8 +221,8 @@ class LocalRanks:
             if made is None:
                 return None
             self._ahead += made
-        found, self._ahead = self._ahead[:n], self._ahead[n:]
-        return found
+        rings, self._ahead = self._ahead[:n], self._ahead[n:]
+        return rings
 
     def drop_ahead(self) -> None:
         """Let go of rings that were made ahead, on all ranks alike."""

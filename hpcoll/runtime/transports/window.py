@@ -81,8 +81,8 @@ def file_identity(file: int | str) -> tuple[int, int]:
     """Return the two numbers that tell a file from all others."""
     if file == -1:
         return -1, -1
-    found = os.stat(file)
-    return found.st_dev, found.st_ino % 2**63
+    status = os.stat(file)
+    return status.st_dev, status.st_ino % 2**63
 
 
 def open_theirs(path: str, theirs: tuple[int, int]) -> int:

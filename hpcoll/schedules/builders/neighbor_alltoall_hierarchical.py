@@ -102,19 +102,19 @@ def _landed(w: Writer, mine: Iterable[Bundle]) -> dict[Block, Chunk]:
     return held
 
 
-def _packed(w: Writer, found: Sequence[Chunk]) -> Chunk:
+def _packed(w: Writer, chunks: Sequence[Chunk]) -> Chunk:
     """Return chunks as a run, copied unless they are one."""
-    run = found[0]._replace(n=len(found))
-    return run if cells(run) == found else _copied(w, found)
+    run = chunks[0]._replace(n=len(chunks))
+    return run if cells(run) == chunks else _copied(w, chunks)
 
 
 def _scratch(w: Writer, nblocks: int) -> Chunk:
     return w.scratch(*[(w.rank, 0)] * nblocks)
 
 
-def _copied(w: Writer, found: Sequence[Chunk]) -> Chunk:
-    run = _scratch(w, len(found))
-    for source, target in zip(found, cells(run), strict=True):
+def _copied(w: Writer, chunks: Sequence[Chunk]) -> Chunk:
+    run = _scratch(w, len(chunks))
+    for source, target in zip(chunks, cells(run), strict=True):
         w.copy(source, target)
     return run
 

@@ -27,11 +27,11 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
 
     def add(peer: int, turn: int) -> None:
         block = blocks[turn]
-        found = contributions[block]
-        found[peer] = w.scratch(block)
-        w.recv(peer, found[peer])
-        if len(found) == len(node.mates):
-            w.reduce(*(found[rank] for rank in sorted(found)), dst=into[block])
+        known = contributions[block]
+        known[peer] = w.scratch(block)
+        w.recv(peer, known[peer])
+        if len(known) == len(node.mates):
+            w.reduce(*(known[rank] for rank in sorted(known)), dst=into[block])
 
     node.exchange(
         lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add

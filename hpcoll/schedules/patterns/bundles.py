@@ -52,23 +52,23 @@ class Bundles(NamedTuple):
 @lru_cache(maxsize=32)
 def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
     """Return the bundles of a graph on nodes; ``once``: all blocks that a rank sends are its block 0, which is in a bundle once."""
-    found: dict[tuple[int, int], tuple[dict[int, list[Block]], dict[int, dict[Block, list[int]]]]] = {}
+    between: dict[tuple[int, int], tuple[dict[int, list[Block]], dict[int, dict[Block, list[int]]]]] = {}
     for rank, ends in enumerate(graph.targets):
         for index, end in enumerate(ends):
             if end is None or nodes[end[0]] == nodes[rank]:
                 continue
-            given, taken = found.setdefault((nodes[rank], nodes[end[0]]), ({}, {}))
+            given, taken = between.setdefault((nodes[rank], nodes[end[0]]), ({}, {}))
             block, theirs = (rank, 0 if once else index), given.setdefault(rank, [])
             if theirs[-1:] != [block]:
                 theirs.append(block)
             taken.setdefault(end[0], {}).setdefault(block, []).append(end[1])
     nnodes = max(nodes) + 1
     # so that no two nodes begin with the same one
-    pairs = sorted(found, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair))
-    senders, receivers = (_carriers([found[pair][end] for pair in pairs]) for end in (0, 1))
+    pairs = sorted(between, key=lambda pair: ((pair[1] - pair[0]) % nnodes, pair))
+    senders, receivers = (_carriers([between[pair][end] for pair in pairs]) for end in (0, 1))
     result = Bundles([[] for _ in range(nnodes)], [[] for _ in range(nnodes)])
     for (source, target), sender, receiver in zip(pairs, senders, receivers, strict=True):
-        bundle = Bundle(sender, receiver, *found[source, target])
+        bundle = Bundle(sender, receiver, *between[source, target])
         result.leaving[source].append(bundle)
         result.arriving[target].append(bundle)
     return result
@@ -76,11 +76,11 @@ def bundles(graph: Graph, nodes: Nodes, once: bool) -> Bundles:
 
 def _carriers(ranks: Iterable[Mapping[int, Collection[Block]]]) -> list[int]:
     """Return for each bundle the rank that carries it: of those with blocks in it one that carries least, and has most blocks."""
-    load, found = Counter[int](), list[int]()
+    load, carriers = Counter[int](), list[int]()
     for blocks in ranks:
-        found.append(min(blocks, key=lambda rank: (load[rank], -len(blocks[rank]), rank)))
-        load[found[-1]] += 1
-    return found
+        carriers.append(min(blocks, key=lambda rank: (load[rank], -len(blocks[rank]), rank)))
+        load[carriers[-1]] += 1
+    return carriers
 
 
 class GraphTraffic(NamedTuple):
@@ -99,9 +99,9 @@ class GraphTraffic(NamedTuple):
 @lru_cache(maxsize=256)
 def graph_traffic(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> GraphTraffic:
     """Count what ranks send and receive, with a message for each edge or in bundles; ``once`` as in `bundles`."""
-    found = list(_messages(graph, nodes, once, bundled))
+    messages = list(_messages(graph, nodes, once, bundled))
     near, far = (
-        [bundle for bundle in found if (nodes[bundle[0]] == nodes[bundle[1]]) is same]
+        [bundle for bundle in messages if (nodes[bundle[0]] == nodes[bundle[1]]) is same]
         for same in (True, False)
     )
     return GraphTraffic(
@@ -111,8 +111,8 @@ def graph_traffic(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> Grap
         i=max(_most((bundle[end], bundle[2]) for bundle in near) for end in (0, 1)),
         w=max((bundle[2] for bundle in far), default=0),
         x=max(_most((nodes[bundle[end]], bundle[2]) for bundle in far) for end in (0, 1)),
-        b=_most((bundle[0], bundle[2]) for bundle in found),
-        y=_most((bundle[1], bundle[2]) for bundle in found),
+        b=_most((bundle[0], bundle[2]) for bundle in messages),
+        y=_most((bundle[1], bundle[2]) for bundle in messages),
     )
 
 
@@ -139,7 +139,7 @@ def _messages(graph: Graph, nodes: Nodes, once: bool, bundled: bool) -> Iterator
 
 def _most(weights: Iterable[tuple[int, int]]) -> int:
     """Return the largest sum of the weights of a number."""
-    found: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
     for number, weight in weights:
-        found[number] += weight
-    return max(found.values(), default=0)
+        sums[number] += weight
+    return max(sums.values(), default=0)

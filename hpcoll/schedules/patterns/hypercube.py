@@ -36,14 +36,14 @@ def exchanges(rank: int, nranks: int) -> list[Exchange]:
         own = rank & (1 << k) - 1
         return any(not rank >> j & 1 and (rank >> j << j | own) + (1 << j) < nranks for j in rounds[k:])
 
-    found = []
+    steps = []
     for k in rounds:
         peer = rank ^ 1 << k
         if peer < nranks:
             grows = goes_on(rank, k + 1)
             sends, receives = (True, grows) if rank < peer else (goes_on(peer, k + 1), True)
-            found.append(Exchange(peer, sends, receives, grows))
-    return found
+            steps.append(Exchange(peer, sends, receives, grows))
+    return steps
 
 
 class Position(NamedTuple):
