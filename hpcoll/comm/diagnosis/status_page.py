@@ -9,10 +9,10 @@ import time
 
 from mpi4py import MPI
 
-from hpcoll.base.machine import program_words
+from hpcoll.comm.status.early_exit import identity
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
-from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher
+from hpcoll.runtime.telemetry.status_page import StatusPage
 from hpcoll.selection.config import log
 
 
@@ -59,14 +59,7 @@ class ProcessStatusPage:
 
     def _write(self) -> None:
         assert self._page is not None
-        world = MPI.COMM_WORLD
-        host = os.uname().nodename
-        program = program_words()
-        self._page.introduce(
-            Identity(
-                os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program
-            )
-        )
+        self._page.introduce(identity(self._started, self._peers))
 
 
 STATUS_PAGE = ProcessStatusPage()

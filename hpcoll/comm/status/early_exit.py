@@ -7,7 +7,7 @@ the others. Those that wait for it at a first use look for such a page.
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -24,16 +24,14 @@ def say(how: str = "") -> None:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
         page = StatusPage(stays=True)
-        world = MPI.COMM_WORLD
-        pid = os.getpid()
-        peers = {world.rank: pid}
-        program = program_words()
-        page.introduce(
-            Identity(
-                pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program
-            )
-        )
+        page.introduce(identity(time.time(), {MPI.COMM_WORLD.rank: os.getpid()}))
         page.write({"waits": [], "failed": [], "left": how or how_it_ends()})
+
+
+def identity(started: float, peers: Mapping[int, int]) -> Identity:
+    """Return the identity of this process, with a time and processes as `Identity` has them."""
+    world, host = MPI.COMM_WORLD, os.uname().nodename
+    return Identity(os.getpid(), world.rank, world.size, launcher(), host, started, peers, program_words())
 
 
 def find(ranks: Sequence[int]) -> tuple[int, str] | None:
