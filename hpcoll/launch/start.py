@@ -23,7 +23,7 @@ from hpcoll.launch.variables import Place, is_alone
 TIMEOUT = "HPCOLL_START_TIMEOUT"
 TIMEOUT_S = 1800.0  # as torch.distributed waits for a process group
 _MODULE = "mpi4py.MPI"
-REMEDY = "install one that can (pip install 'hpcoll[mpich]'), or start the program by mpirun"
+REMEDY = "install MPICH (pip install 'hpcoll[mpich]'), or start the program by mpirun"
 
 _begun: list[tuple[int, int]] = []  # rank and number of ranks of the world that was begun here
 
@@ -87,7 +87,7 @@ def begin(rank: int, nranks: int, where: Callable[[], Where], timeout: float | s
             pmi.environment(sock.detach(), rank, nranks, told["local_rank"], told["local_nranks"])
         )
         os.environ[JOB] = told["job"]
-    _initialize(MPI)
+    initialize(MPI)
     for name in (pmi.FD, pmi.RANK, pmi.NRANKS):  # they are not for child processes
         os.environ.pop(name, None)
     _begun.append((rank, nranks))
@@ -104,7 +104,7 @@ def begins_here() -> bool:
     if MPI.Is_initialized():
         return False
     if not fits(MPI):
-        _initialize(MPI)
+        initialize(MPI)
     return not MPI.Is_initialized()
 
 
@@ -151,7 +151,7 @@ class _Uninitialized:
         self._rc.initialize = self._before
 
 
-def _initialize(MPI: Any) -> None:
+def initialize(MPI: Any) -> None:
     """Begin MPI as the import of mpi4py does."""
     from mpi4py import rc
 
@@ -191,11 +191,16 @@ class _Starter(MetaPathFinder, Loader):
             self._loader.exec_module(module)
         place = self._place
         if begins and fits(module):
-            begin(place.rank, place.nranks, lambda: at(place))
+            begin_at(place)
         elif begins:
             me = f"rank {place.rank} of {place.nranks}"
             warnings.warn(f"hpcoll: {me} runs alone: {why_not(module)}", RuntimeWarning, stacklevel=2)
-            _initialize(module)
+            initialize(module)
+
+
+def begin_at(place: Place, timeout: float | None = None) -> None:
+    """Begin MPI as `begin` does, at a place that a launcher has given."""
+    begin(place.rank, place.nranks, lambda: at(place), timeout)
 
 
 def at(place: Place) -> Where:

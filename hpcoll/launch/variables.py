@@ -13,7 +13,7 @@ _LOCAL_NRANKS = "LOCAL_WORLD_SIZE"
 _AGENT = "TORCHELASTIC_USE_AGENT_STORE"  # "True": a process of torchrun's listens at the port
 _GENERATION = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 _ELASTIC = _GENERATION[0]
-_PROCESS = "_HPCOLL_RANK"  # id of the process whose rank the variables give: its children inherit them
+PROCESS = "_HPCOLL_RANK"  # id of the process whose rank the variables give: its children inherit them
 _LOOPBACK = ("localhost", "127.")
 
 
@@ -63,7 +63,7 @@ def of_this_process() -> Place | None:
     found = place(os.environ)
     if found is None or found.nranks == 1 or _is_worker():
         return None
-    if os.environ.setdefault(_PROCESS, str(os.getpid())) != str(os.getpid()):
+    if os.environ.setdefault(PROCESS, str(os.getpid())) != str(os.getpid()):
         return None
     return found
 

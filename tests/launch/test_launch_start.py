@@ -207,6 +207,14 @@ def test_import_that_comes_too_late_is_said(launch: Launch) -> None:
     )
 
 
+def test_doctor_is_one_of_the_ranks(launch: Launch) -> None:
+    """It examines all of them, and finds them well."""
+    port, words = free_port(), ["-m", "hpcoll", "doctor"]
+    ranks = [launch.rank(words, variables(rank, 2, port) | {"LOCAL_RANK": str(rank)}) for rank in range(2)]
+    said, nothing = tokens(ranks)
+    assert ("ok    launcher: torchrun or its like, 2 ranks" in said, nothing) == (True, "")
+
+
 @pytest.mark.ci
 def test_program_that_begins_mpi_itself(launch: Launch) -> None:
     """With ``mpi4py.rc.initialize`` false nothing begins at the import."""

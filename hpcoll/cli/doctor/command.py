@@ -41,6 +41,8 @@ from hpcoll.cli.doctor.launchers import (
 )
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
 from hpcoll.cli.options import option
+from hpcoll.launch.start import begin_at, fits, initialize
+from hpcoll.launch.variables import PROCESS, of_this_process
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
 
@@ -102,9 +104,16 @@ def _in_child(local: list[Finding]) -> DoctorReport:
     # the child inherits it, and whatever the launcher handed to this process
     page = os.memfd_create("hpcoll-doctor", 0)
     command = python(f"from hpcoll.cli.doctor.command import child; child({page})")
+    environment = {name: value for name, value in os.environ.items() if name != PROCESS}  # it is the rank
     try:
         done = subprocess.run(
-            command, input=json.dumps(local), text=True, close_fds=False, timeout=START_LIMIT_S, check=False
+            command,
+            input=json.dumps(local),
+            text=True,
+            close_fds=False,
+            env=environment,
+            timeout=START_LIMIT_S,
+            check=False,
         )
         how = f"ended the process with {'signal' if done.returncode < 0 else 'status'} {abs(done.returncode)}"
     except subprocess.TimeoutExpired:
@@ -140,10 +149,11 @@ def child(page: int) -> None:
         lines.write(json.dumps(loaded_library(MPI)) + "\n")
         # mpi4py's, about a launcher that does not fit: the report says more
         warnings.simplefilter("ignore", RuntimeWarning)
-        if mpi4py.rc.threads:
-            MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
+        place = of_this_process()
+        if place and fits(MPI):
+            begin_at(place, START_LIMIT_S / 2)
         else:
-            MPI.Init()
+            initialize(MPI)
         try:
             lines.write(json.dumps(_with_mpi(local)) + "\n")
         except Exception:  # the others may wait for this rank

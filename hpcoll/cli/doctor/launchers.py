@@ -10,6 +10,8 @@ from typing import NamedTuple
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, family_of, number_in
 from hpcoll.base.text import counted, printable
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line
+from hpcoll.launch.start import REMEDY
+from hpcoll.launch.variables import NRANKS
 
 SUBJECT = "launcher"
 # libmpi.so may be a script for the linker, which cannot be loaded
@@ -125,6 +127,8 @@ def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str
 
 def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
     """Say how to start programs with this library."""
+    if launcher and launcher.variable == NRANKS and library.family != MPICH:
+        return REMEDY
     own = own_mpiexec(library) or f"the mpiexec that belongs to {library.path or library.name}"
     with_mpiexec = f"use the launcher of the library that mpi4py loads: {own}"
     if launcher is None:
