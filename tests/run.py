@@ -260,7 +260,7 @@ def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
     last: list[Stage] = []
     if level == CI:
         for library in LIBRARIES[1:]:
-            beside.append(cluster(library, once, level, "hosts_trouble"))
+            beside.append(cluster(library, once, level, "hosts_[lt]*"))
             beside.append(launch(base, wanted))
             beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
         backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
