@@ -24,7 +24,7 @@ from typing import NamedTuple
 Address = tuple[str, int]
 
 LOOPBACK = "127.0.0.1"
-_HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10.0
 _CONNECT_S = 3.0
 _MOST_PENDING = 64
 _PAUSE_S = 0.1  # while the process has no descriptor or memory for another connection
@@ -104,13 +104,13 @@ class Server:
         key: 32 bytes that clients must know.
     """
 
-    def __init__(self, host: str = LOOPBACK) -> None:
+    def __init__(self, host: str = LOOPBACK, handshake_s: float = HANDSHAKE_S) -> None:
         listener = socket.create_server((host, 0), backlog=1024)
         self.address: Address = listener.getsockname()
         self.key = secrets.token_bytes(32)
         ours, its = socket.socketpair()
         threading.Thread(
-            target=_Acceptor(listener, its, self.key).run, name="hpcoll-store", daemon=True
+            target=_Acceptor(listener, its, self.key, handshake_s).run, name="hpcoll-store", daemon=True
         ).start()
         weakref.finalize(self, _stop, ours, os.getpid()).atexit = False
 
@@ -133,8 +133,9 @@ class _Pending(NamedTuple):
 class _Acceptor:
     """The thread that accepts connections; a connection that has shown the key gets a thread of its own."""
 
-    def __init__(self, listener: socket.socket, woken: socket.socket, key: bytes) -> None:
+    def __init__(self, listener: socket.socket, woken: socket.socket, key: bytes, handshake_s: float) -> None:
         self._listener, self._woken, self._key, self._table = listener, woken, key, Table()
+        self._handshake_s = handshake_s
         self._pending: dict[socket.socket, _Pending] = {}  # oldest first
         self._clients: set[socket.socket] = set()
         self._leaving = threading.Lock()
@@ -192,7 +193,7 @@ class _Acceptor:
             self._drop_oldest()
         sock.setblocking(False)
         self._pending[sock] = _Pending(
-            nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S
+            nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + self._handshake_s
         )
         with suppress(OSError):  # the client is gone, as reading will show
             sock.send(nonce)
@@ -239,7 +240,7 @@ class _Acceptor:
                 connection.close()
 
 
-def connect(address: Address, key: bytes) -> Connection:
+def connect(address: Address, key: bytes, handshake_s: float = HANDSHAKE_S) -> Connection:
     """Connect to a server and authenticate both sides.
 
     A client sends the name of a method of `Table` with its arguments, and receives the result.
@@ -249,7 +250,7 @@ def connect(address: Address, key: bytes) -> Connection:
         EOFError: the server has no room.
         AuthenticationError: one side does not know the other's key.
     """
-    end = time.monotonic() + _HANDSHAKE_S
+    end = time.monotonic() + handshake_s
     while True:
         with socket.create_connection(address, _CONNECT_S) as sock:
             try:

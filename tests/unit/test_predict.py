@@ -78,13 +78,13 @@ def test_ranks_that_differ_are_all_built() -> None:
 @pytest.mark.parametrize(
     "key", ["bcast/chain", "allreduce/tree", "allreduce/double_tree", "reduce/double_tree"]
 )
-def test_long_pipelines_go_on_at_their_pace(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_pipelines_go_on_at_their_pace(key: str) -> None:
     what = subject(CATALOGUE[key], alone(30))
-    whole = predict(what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels, exact=True)
+    call = what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels
+    whole = predict(*call, exact=True)
     assert not whole.extrapolated
     assert whole.simulated == whole.stands_for == what.table.nmessages * 1000
-    monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_MESSAGES", 200 * what.table.nmessages)
-    some = predict(what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels)
+    some = predict(*call, most_messages=200 * what.table.nmessages)
     assert some.extrapolated
     assert some.simulated < whole.simulated
     assert some.seconds == pytest.approx(whole.seconds, rel=0.15)
