@@ -38,19 +38,11 @@ def arguments(shape: tuple[int, int], *others: str) -> list[str]:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["hpcoll", "mpi4py"])
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in SHAPES for shape in SHAPES[name]])
-def test_right(
-    name: str,
-    shape: tuple[int, int],
-    plain: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """As a script; rank 0 says how it went, and what hpcoll did for it."""
-    monkeypatch.setattr("sys.argv", [name, *arguments(shape, *["--plain"] * plain)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+def test_right(name: str, shape: tuple[int, int], plain: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rank 0 says how it went, and what hpcoll did for it."""
+    status = example(name).main(arguments(shape, *["--plain"] * plain))
     text = capsys.readouterr().out
-    found = (ended.value.code, RIGHT in text, WRONG in text, "us/call" in text)
+    found = (status, RIGHT in text, WRONG in text, "us/call" in text)
     ensure(found == (0, RANK == 0, False, RANK == 0 and not plain), (found, text))
 
 
@@ -83,16 +75,10 @@ def test_exact_solution(
     ensure(status == 0 and len(prints) == (RANK == 0), (status, text))
 
 
-def train_exactly(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A short training with exact sums: batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
+def test_exact_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bits of a serial run, in batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
     pytest.importorskip("sklearn")
-    monkeypatch.setattr("sys.argv", "train_digits --exact --epochs 1 --hidden 9 --batch 61".split())
-    return example("train_digits").main()
-
-
-def test_exact_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The bits of a serial run."""
-    status = train_exactly(monkeypatch)
+    status = example("train_digits").main("--exact --epochs 1 --hidden 9 --batch 61".split())
     text = capsys.readouterr().out
     ensure(status == 0 and ("exact sums: yes" in text) == (RANK == 0), (status, text))
 
@@ -169,9 +155,12 @@ def test_wrong(name: str, broken: Any, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("name", "shape"), [("conjugate_gradient", (NRANKS, 0)), ("fft2d", (23, 4))])
-def test_refused(name: str, shape: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
-    """A grid with less than a point per rank, and one that is too coarse for the waves: on every rank, before any message."""
+def test_refused(
+    name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a script; a grid with less than a point per rank, and one too coarse for the waves: on every rank, before any message."""
+    monkeypatch.setattr("sys.argv", [name, *arguments(shape)])
     with pytest.raises(SystemExit) as ended:
-        example(name).main(arguments(shape))
+        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
     assert ended.value.code == 2
     assert "--shape" in capsys.readouterr().err
