@@ -97,8 +97,9 @@ def test_ranks_on_several_caches_are_said_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As if even ranks were bound to another cache than odd ones; then as if one were bound to none."""
-    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank % 2)
+    places = [WORLD.rank % 2]
+    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: places[-1])
     found = describe_all((0,) * NRANKS, tuple(rank % 2 for rank in range(NRANKS)))
     assert rows(report(capsys), "placement") == [(OK, found, None)]
-    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank or UNBOUND)
+    places.append(WORLD.rank or UNBOUND)
     assert rows(report(capsys), "placement") == [(OK, describe((0,) * NRANKS), None)]

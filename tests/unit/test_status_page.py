@@ -50,6 +50,8 @@ def test_a_real_process(own_page: StatusPage) -> None:
 
 def test_other_users_may_not_open_it(own_page: StatusPage) -> None:
     """The system gives files of memory alone to everybody; so it would rings where /dev/shm makes none without a name."""
+    with pytest.raises(OSError, match=r"^/none such: No such file"):
+        window.new_file("/none such")
     file, of_memory = window.new_file("/proc")
     names = ("hpcoll-live", "hpcoll")
     modes = {

@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 class Effort(NamedTuple):
-    """How often and how long is measured at most, however much time there is."""
+    """The most that is measured, however much time there is."""
 
     scout_rounds: int = 3  # turns that a candidate has at first
     max_rounds: int = 300
