@@ -9,7 +9,7 @@ from exact_numbers import TYPES, Array, finite, nearest, of_random_bits, same, s
 
 from hpcoll.kernels.digits import PRODUCTS, DigitWindow, add, as_integer, divide, normalise, rounded, window
 from hpcoll.kernels.sum_room import BLOCK
-from hpcoll.kernels.sums import add_columns, add_products, add_rows
+from hpcoll.kernels.sums import add_products
 
 MAX = float(np.finfo(np.float64).max)
 
@@ -117,25 +117,6 @@ def test_quotients_are_rounded_once() -> None:
         wanted = [math.copysign(nearest(Fraction(float(one)) / divisor, double), one) for one in x]
         found = rounded(words, window(double).first, double)
         assert np.array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("n", [1, 7, BLOCK + 1, 40000])
-def test_rows_and_columns_have_the_digits_of_their_numbers(dtype: np.dtype, n: int) -> None:
-    rng, within = np.random.default_rng(n), window(dtype)
-    for name, x in samples(rng, n, dtype):
-        words = np.zeros((1, within.nwords), np.int64)
-        add_rows(words, x[None], within)
-        normalise(words)
-        assert np.array_equal(words, digits_of(x)), name
-        x = x[: n // 7 * 7].reshape(-1, 7)
-        for add_lines, lines in ((add_columns, x), (add_rows, np.ascontiguousarray(x.T))):
-            words = np.zeros((7, within.nwords), np.int64)
-            add_lines(words, lines, within)
-            normalise(words)
-            assert all(
-                np.array_equal(one, digits_of(column)[0]) for one, column in zip(words, x.T, strict=True)
-            ), (name, add_lines)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -24,7 +24,6 @@ from exact_numbers import (
     total,
 )
 
-import hpcoll
 from hpcoll import ArgumentError, ExactAccumulator, exact_dot, exact_mean, exact_norm, exact_sum
 
 DOUBLE = np.dtype(np.float64)
@@ -292,7 +291,3 @@ def test_accumulators_of_products() -> None:
 def test_what_cannot_be_added_is_refused(call: Callable[[], Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         call()
-
-
-def test_names_are_public() -> None:
-    assert {"ExactAccumulator", "exact_dot", "exact_mean", "exact_norm", "exact_sum"} <= set(hpcoll.__all__)

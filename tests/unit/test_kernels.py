@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -13,7 +12,6 @@ from numba import njit, types
 
 from hpcoll.base import canonical, ops
 from hpcoll.base.dtypes import kind
-from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.kernels.host import kernel_address
 from hpcoll.kernels.host_bodies import BLOCK, _fold
@@ -250,16 +248,6 @@ def test_an_operator_of_the_user_is_compiled_once() -> None:
         == kernel_address(absmax, dtype)
         != kernel_address(absmax, np.dtype(np.int64))
     )
-
-
-@pytest.mark.parametrize(
-    "function",
-    [lambda a, b: a.append(b), lambda a: a, lambda a, b: repr(a).missing],
-    ids=["no-such-method", "one-argument", "no-such-attribute"],
-)
-def test_what_does_not_compile_names_operator_and_type(function: Callable[..., Any]) -> None:
-    with pytest.raises(KernelError, match=r"operator novel could not be compiled for float64: \w"):
-        kernel_address(reduce_op(function, name="novel"), np.dtype(np.float64))
 
 
 def vector_additions(nsrcs: int) -> int:
