@@ -93,7 +93,7 @@ def _tuning(files: Sequence[Path], turn: int) -> int:
 
 
 def _simulate(files: Sequence[Path], turn: int) -> int:
-    sizes = ["--nranks", "4", "--ranks-per-node", "2", "--bytes", "8,1M"]
+    sizes = "--nranks 4 --ranks-per-node 2 --bytes 8,1M".split()
     return main(
         ["simulate", "allreduce", "--algorithms", "ring,tree,hierarchical", *sizes, "--tuning", str(files[0])]
     )

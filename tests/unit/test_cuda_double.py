@@ -66,27 +66,6 @@ def test_pointers_are_known_until_freed(double: Double) -> None:
     assert driver().attribute(base, Attribute.BUFFER_ID) not in (number, 0)
 
 
-def test_kinds_of_memory(double: Double) -> None:
-    managed, pooled, pinned = double.managed(N), double.pooled(N), driver().allocate_pinned(N)
-    assert driver().attribute(managed, Attribute.IS_MANAGED) == 1
-    assert driver().attribute(managed, Attribute.MEMORY_TYPE) == MemoryType.DEVICE
-    assert driver().attribute(pooled, Attribute.MEMPOOL_HANDLE) != 0
-    assert (
-        driver().attribute(pooled, Attribute.IS_MANAGED)
-        == driver().attribute(managed, Attribute.MEMPOOL_HANDLE)
-        == 0
-    )
-    assert driver().attribute(pinned, Attribute.MEMORY_TYPE) == MemoryType.HOST
-    mine = np.zeros(N, np.uint8)
-    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
-    driver().register(mine.ctypes.data, N)
-    assert driver().attribute(mine.ctypes.data + 7, Attribute.MEMORY_TYPE) == MemoryType.HOST
-    with pytest.raises(DeviceError, match="712"):
-        driver().register(mine.ctypes.data + 100, 8)
-    driver()("cuMemHostUnregister", mine.ctypes.data)
-    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
-
-
 @pytest.mark.double(host_pointers=False, forgives=("failures",))
 def test_registered_memory_at_another_address(double: Double) -> None:
     """Kernels do not reach it at the host's, and the driver says so; memory that it allocates itself they do."""

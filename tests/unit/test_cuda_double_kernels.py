@@ -55,18 +55,12 @@ def test_kernels_of_hpcoll(double: Double) -> None:
     from hpcoll.base import ops
     from hpcoll.kernels import device
 
-    one, two = double.Array(3).fill([1, -7, 3]), double.Array(3).fill([-4, 2, 3])
-    float32 = np.dtype(np.float32)
-    cases = [
-        (ops.SUM, [-3, -5, 6]),
-        (ops.reduce_op(lambda a, b: a - b, name="abs max"), [1, -7, 3]),
-    ]
-    for op, expected in cases:
-        kernel = device.fold(op, float32, (9, 0))
-        words = (*[one.address] * 8, 1, one.address, *[two.address] * 7, 2, 3)
-        assert launch(double, kernel.name, *words, text=kernel.ptx) == 0
-        assert one.get().tolist() == expected
-    for kernel, kind in [(device.scale(float32, float32, (9, 0)), "scale"), (device.pack(8, (9, 0)), "pack")]:
+    float32, cc = np.dtype(np.float32), (9, 0)
+    for kernel, kind in [
+        (device.fold(ops.SUM, float32, cc), "fold"),
+        (device.scale(float32, float32, cc), "scale"),
+        (device.pack(8, cc), "pack"),
+    ]:
         (declared,) = kernels.entries(kernel.ptx.decode()).values()
         assert len(declared) == kernels.nparams(kind)
         assert {one[1:] for one in declared} == {"64"}
