@@ -2,12 +2,11 @@
 
 import ctypes
 import re
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_numbers import COMPLEX, INTEGERS, NUMPY, integers
+from kernel_numbers import COMPLEX, INTEGERS, by_numpy, numbers
 from numba import njit, types
 
 from hpcoll.base import canonical, ops
@@ -69,21 +68,6 @@ def fold(op: ReduceOp, dst: np.ndarray, *srcs: np.ndarray) -> np.ndarray:
     )
     kernel(dst.ctypes.data, ctypes.addressof(pointers), len(srcs), dst.size)
     return dst
-
-
-def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Integers as `integers`; floating numbers whose products are exact."""
-    if dtype.kind in "biu":
-        return integers(dtype, count, rng)
-    found = rng.integers(-8, 9, count).astype(dtype)
-    return (
-        found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
-    )
-
-
-def by_numpy(op: ReduceOp, srcs: list[np.ndarray]) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return reduce(lambda a, b: NUMPY[op.name](a, b).astype(a.dtype), srcs)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
