@@ -110,7 +110,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     """Return the events that Perfetto is given of the one trace in a folder."""
     (path,) = folder.iterdir()
     found = folder.with_name(f"{folder.name}.json")
-    assert main(["trace", str(path), "--perfetto", str(found)]) == 0
+    assert main(f"trace {path} --perfetto {found}".split()) == 0
     made: list[dict[str, Any]] = json.loads(found.read_text())
     return made
 

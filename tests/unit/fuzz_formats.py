@@ -250,7 +250,7 @@ def _judge(files: Sequence[Path], turn: int) -> int:
     """Beside the program for which they are."""
     program = files[0].with_suffix(".xml")
     program.write_text(ring_allreduce(3).text())
-    return main(["verify", str(program), "--conditions", str(files[0])])
+    return main(f"verify {program} --conditions {files[0]}".split())
 
 
 def _prove(files: Sequence[Path], turn: int) -> int:

@@ -78,17 +78,12 @@ def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.Capture
     assert "0→4" not in open_one.replace("↔", "→")
     assert ">4 c0.0" in periodic
     assert out.count("c0.1: block 1 of rank 0") == 3
-    assert (
-        main(
-            ["show", "neighbor_alltoall/hierarchical", "--grid", "2x2x2", "--svg", str(tmp_path / "cube.svg")]
-        )
-        == 0
-    )
+    assert main(f"show neighbor_alltoall/hierarchical --grid 2x2x2 --svg {tmp_path}/cube.svg".split()) == 0
     assert "neighbor_alltoall/hierarchical on 8 ranks, grid 2x2x2" in (tmp_path / "cube.svg").read_text()
 
 
 def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "allreduce/ring", "-n", "3", "--svg", str(tmp_path / "ring.svg")]) == 0
+    assert main(f"show allreduce/ring -n 3 --svg {tmp_path}/ring.svg".split()) == 0
     assert ElementTree.parse(tmp_path / "ring.svg").getroot().tag.endswith("svg")
     assert capsys.readouterr().out == ""
 
@@ -309,26 +304,10 @@ def test_a_refused_name_comes_with_the_one_that_was_meant(
 
 def test_commands_say_what_they_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("a.svg", "a.xml", "a.json")]
-    assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(files[0]), "--write", str(files[1])]) == 0
-    assert (
-        main(
-            [
-                "simulate",
-                "bcast",
-                "-n",
-                "4",
-                "--bytes",
-                "8",
-                "--algorithms",
-                "binomial",
-                "--json",
-                str(files[2]),
-            ]
-        )
-        == 0
-    )
+    assert main(f"show allreduce/ring -n 4 --svg {files[0]} --write {files[1]}".split()) == 0
+    assert main(f"simulate bcast -n 4 --bytes 8 --algorithms binomial --json {files[2]}".split()) == 0
     assert capsys.readouterr().err == "".join(f"hpcoll: wrote {file}\n" for file in files)
-    assert main(["show", "allreduce/ring", "-n", "4", "--svg", str(tmp_path / "no" / "a.svg")]) == 2
+    assert main(f"show allreduce/ring -n 4 --svg {tmp_path}/no/a.svg".split()) == 2
     assert "wrote" not in capsys.readouterr().err
 
 
@@ -346,12 +325,12 @@ def test_pictures_of_many_ranks_can_be_read_or_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "a.svg"
-    assert main(["show", "allreduce/ring", "-n", "32", "--svg", str(target)]) == 0
+    assert main(f"show allreduce/ring -n 32 --svg {target}".split()) == 0
     assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, (
         "each send has its peer and its chunk"
     )
     capsys.readouterr()
-    assert main(["show", "allreduce/ring", "-n", "128", "--svg", str(target)]) == 2
+    assert main(f"show allreduce/ring -n 128 --svg {target}".split()) == 2
     assert "too many messages one after another for a picture: draw fewer ranks" in capsys.readouterr().err
 
 

@@ -277,7 +277,7 @@ def test_commands_find_algorithms_of_files(
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(RING.format(name="shown", facts=', summary="mine"'))
-    assert main(["verify", str(file), "--max-nranks", "5"]) == 0
+    assert main(f"verify {file} --max-nranks 5".split()) == 0
     assert "1 algorithms on 1 to 5 ranks" in capsys.readouterr().out
     monkeypatch.setenv("HPCOLL_ALGORITHMS", str(file))
     assert main(["show", "allgather"]) == 0

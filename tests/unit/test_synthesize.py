@@ -126,7 +126,7 @@ def test_the_command_draws_what_it_found(
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     file = tmp_path / "pair.json"
     file.write_text(json.dumps({"nranks": 2, "links": [[0, 1, 2]], "both_ways": True}))
-    assert main(["synthesize", "allgather", "--topology", str(file), "--chunks", "2"]) == 0
+    assert main(f"synthesize allgather --topology {file} --chunks 2".split()) == 0
     out = capsys.readouterr().out
     assert "allgather on pair: 2 ranks, 2 links, 2 chunks per block" in out
     assert "No schedule has fewer rounds, or fewer steps." in out
@@ -223,7 +223,7 @@ def test_a_bad_topology_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "bad.json"
     file.write_text(json.dumps(content))
-    assert main(["synthesize", "allgather", "--topology", str(file)]) == 2
+    assert main(f"synthesize allgather --topology {file}".split()) == 2
     captured = capsys.readouterr()
     assert text in captured.err
     assert (captured.out, captured.err.count("\n")) == ("", 1)
