@@ -25,6 +25,8 @@ from hpcoll.cli.tune.search import Candidate, TuneRequest, Winner, rank_results,
 from hpcoll.selection import tuning
 from hpcoll.selection.config import NATIVE, Entry
 
+Capture = pytest.CaptureFixture[str]
+
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
 WORLD = MPI.COMM_WORLD
 QUIET, BUSY = (CoreUse(1.0, 2, 2, others, 0.0, 0.0) for others in (0.0, 0.9))
@@ -62,7 +64,7 @@ def odd(file: Path) -> Iterator[dict[str, Path]]:
     ],
 )
 def test_output_that_cannot_be_written_is_found_out_before(
-    where: str, text: str, odd: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    where: str, text: str, odd: dict[str, Path], capsys: Capture
 ) -> None:
     start = time.process_time()
     assert tune("--output", odd[where], *QUICK, *AMPLE) == 2
@@ -81,15 +83,13 @@ def test_output_that_cannot_be_written_is_found_out_before(
         (["--seconds", "1e-9"], "nothing was measured in the time given, so .* is left as it is"),
     ],
 )
-def test_errors_are_one_line_of_rank_0(
-    arguments: list[str], text: str, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, file: Path, capsys: Capture) -> None:
     assert tune("--output", file, *QUICK, *AMPLE, *arguments) == 2
     _one_line_of_rank_0(text, capsys)
     assert not file.exists()
 
 
-def _one_line_of_rank_0(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def _one_line_of_rank_0(text: str, capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == (WORLD.rank == 0)
@@ -106,7 +106,7 @@ def test_one_rank_has_nothing_to_tune() -> None:
 
 
 def test_a_wrong_answer_is_told_and_its_algorithm_not_picked(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """That of the candidate which is tried first: one call out of place, one in place."""
     brief(monkeypatch)
@@ -119,7 +119,7 @@ def test_a_wrong_answer_is_told_and_its_algorithm_not_picked(
         assert "Wrong: allreduce f4 8 B: native, segment 8: 2 wrong elements\n" in out
 
 
-def test_no_table_is_written_of_what_others_disturbed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_table_is_written_of_what_others_disturbed(file: Path, capsys: Capture) -> None:
     with others():
         codes = WORLD.allgather(main(["tune", "--output", str(file), *QUICK, "--seconds", "1"]))
     assert codes == [2] * WORLD.size
@@ -150,7 +150,7 @@ def test_what_others_disturb_is_measured_again(looks: str, found: int | None, ti
 
 
 def test_a_table_that_was_written_nevertheless_says_so(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     brief(monkeypatch)
     with others():

@@ -18,6 +18,8 @@ from hpcoll.cli import COMMANDS, main
 from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.schedules.catalogue import CATALOGUE
 
+Capture = pytest.CaptureFixture[str]
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,9 +29,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("columns", ["40", "100", "180"])
-def test_show_lists_the_catalogue(
-    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_lists_the_catalogue(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -37,21 +37,21 @@ def test_show_lists_the_catalogue(
     assert [line.split()[0] for line in lines if line.partition(" ")[0] in CATALOGUE] == [*CATALOGUE]
 
 
-def test_show_lists_one_collective(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_one_collective(capsys: Capture) -> None:
     assert main(["show", "alltoall"]) == 0
     out = capsys.readouterr().out
     assert "alltoall/bruck" in out
     assert "allreduce/ring" not in out
 
 
-def test_show_draws_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_draws_an_algorithm(capsys: Capture) -> None:
     assert main("show bcast/binomial -n 4 --root 1".split()) == 0
     out = capsys.readouterr().out
     assert out.startswith("bcast/binomial on 4 ranks, 1 chunk, 1 channel, root 1\n")
     assert "tree, sent from rank 1" in out
 
 
-def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_draws_an_algorithm_on_nodes(capsys: Capture) -> None:
     drawn = []
     for more in ([], ["--ranks-per-node", "4"], ["--ranks-per-node", "4:cyclic"]):
         assert main(["show", "allreduce/hierarchical", "-n", "8", *more]) == 0
@@ -62,7 +62,7 @@ def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) ->
     assert all(line.startswith("allreduce/hierarchical on 8 ranks, 8 chunks, 1 channel\n") for line in drawn)
 
 
-def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: Capture) -> None:
     """Its dimensions give the number of ranks. The legend says of blocks what they are there."""
     what = "show neighbor_alltoall/direct --grid 3x2".split()
     assert main(what) == main([*what, "-n", "6", "--periodic"]) == main(what[:2]) == 0
@@ -82,7 +82,7 @@ def test_show_draws_an_exchange_on_a_grid(tmp_path: Path, capsys: pytest.Capture
     assert "neighbor_alltoall/hierarchical on 8 ranks, grid 2x2x2" in (tmp_path / "cube.svg").read_text()
 
 
-def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_writes_a_picture(tmp_path: Path, capsys: Capture) -> None:
     assert main(f"show allreduce/ring -n 3 --svg {tmp_path}/ring.svg".split()) == 0
     assert ElementTree.parse(tmp_path / "ring.svg").getroot().tag.endswith("svg")
     assert capsys.readouterr().out == ""
@@ -141,9 +141,7 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_2(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, capsys: Capture) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -206,9 +204,7 @@ def test_an_error_is_one_line_and_exit_code_2(
         ),
     ],
 )
-def test_numbers_that_nothing_can_be_made_for(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_nothing_can_be_made_for(arguments: list[str], text: str, capsys: Capture) -> None:
     """Are refused before memory or time is spent on them, and not repeated at length."""
     compiled_loop()  # a new machine says that it compiles them
     capsys.readouterr()
@@ -229,9 +225,7 @@ def test_numbers_that_nothing_can_be_made_for(
         ["show", "\x1b[2J", "--\x1b]0;mine\x07"],
     ],
 )
-def test_what_is_no_number_is_not_repeated_at_length(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_number_is_not_repeated_at_length(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     error = capsys.readouterr().err
@@ -241,7 +235,7 @@ def test_what_is_no_number_is_not_repeated_at_length(
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["show", "--nonsense"]])
-def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -271,7 +265,7 @@ def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.Captu
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(
-    arguments: list[str], usage: str, text: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], usage: str, text: str, capsys: Capture
 ) -> None:
     with pytest.raises(SystemExit):
         main(arguments)
@@ -294,7 +288,7 @@ def test_a_usage_error_shows_the_usage_of_its_command(
     ],
 )
 def test_a_refused_name_comes_with_the_one_that_was_meant(
-    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], meant: str, capsys: Capture
 ) -> None:
     assert main(arguments) == 2
     said = capsys.readouterr().err
@@ -302,7 +296,7 @@ def test_a_refused_name_comes_with_the_one_that_was_meant(
     assert said.endswith(f": did you mean {meant}?\n")
 
 
-def test_commands_say_what_they_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_say_what_they_wrote(tmp_path: Path, capsys: Capture) -> None:
     files = [tmp_path / name for name in ("a.svg", "a.xml", "a.json")]
     assert main(f"show allreduce/ring -n 4 --svg {files[0]} --write {files[1]}".split()) == 0
     assert main(f"simulate bcast -n 4 --bytes 8 --algorithms binomial --json {files[2]}".split()) == 0
@@ -321,9 +315,7 @@ def test_what_is_piped_is_not_cut() -> None:
 
 
 @pytest.mark.ci
-def test_pictures_of_many_ranks_can_be_read_or_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_of_many_ranks_can_be_read_or_are_refused(tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "a.svg"
     assert main(f"show allreduce/ring -n 32 --svg {target}".split()) == 0
     assert len(re.findall(r">&gt;\d+ c\d+<", target.read_text())) == 32 * 62, (
@@ -334,14 +326,14 @@ def test_pictures_of_many_ranks_can_be_read_or_are_refused(
     assert "too many messages one after another for a picture: draw fewer ranks" in capsys.readouterr().err
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"hpcoll {hpcoll.__version__}\n"
 
 
-def test_verify_says_what_extra_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_says_what_extra_takes(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main("verify --extra 6,x".split())
     assert (
@@ -350,7 +342,7 @@ def test_verify_says_what_extra_takes(capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -410,7 +402,7 @@ def test_memory_that_there_is_not_and_an_error_of_hpcolls_own_are_no_answer_eith
     fault: Callable[[object], object],
     told: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     monkeypatch.setattr("hpcoll.cli.show.run", fault)
     assert main(["show"]) == 2
@@ -427,7 +419,7 @@ def test_show_imports_no_other_command() -> None:
     assert not loaded & {"mpi4py", "numba", "hpcoll.cli.bench.command", "hpcoll.cli.verify"}
 
 
-def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_what_holds(capsys: Capture) -> None:
     assert main("verify allreduce/ring bcast --max-nranks 4 --extra 6,9 --jobs 1".split()) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
@@ -446,9 +438,7 @@ def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
         ("verify --max-nranks 0".split(), "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
     ],
 )
-def test_verify_refuses_what_it_cannot_do(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_refuses_what_it_cannot_do(arguments: list[str], text: str, capsys: Capture) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err == f"hpcoll: error: {text}\n"
 
@@ -461,7 +451,7 @@ def test_a_table_is_cut_at_the_width() -> None:
     ]
 
 
-def test_warmup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warmup(capsys: Capture) -> None:
     assert main("warmup --types float,half --ops sum,max".split()) == 0
     assert capsys.readouterr().out.startswith("the engine and 4 kernels are in ")
     assert main("warmup --types float --ops band".split()) == 2

@@ -16,6 +16,8 @@ from hpcoll.cli.inspect.live import document, lines, stories, watch_ranks
 from hpcoll.cli.inspect.ranks_here import Found, Rank
 from hpcoll.runtime.telemetry.status_page import Identity
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
@@ -194,7 +196,7 @@ def test_ranks_elsewhere(machine: Machine) -> None:
     )
 
 
-def test_who_may_not_be_asked(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_may_not_be_asked(machine: Machine, capsys: Capture) -> None:
     """Another user's process is counted where nothing else is found."""
     machine.process(100, page(0))
     machine.closed = True
@@ -215,14 +217,12 @@ def test_who_may_not_be_asked(machine: Machine, capsys: pytest.CaptureFixture[st
         (["--live", "--json"], "--json goes with --live --once"),
     ],
 )
-def test_options_that_do_not_go_together(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_do_not_go_together(arguments: list[str], text: str, capsys: Capture) -> None:
     assert main(["inspect", *arguments]) == 2
     assert text in capsys.readouterr().err
 
 
-def test_json(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(machine: Machine, capsys: Capture) -> None:
     machine.rank(0, call([1], sees=SEES), nranks=2)
     machine.rank(1, nranks=2)
     assert watch_ranks(once=True, as_json=True, looks=machine.look) == 0
@@ -232,13 +232,13 @@ def test_json(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert job["ranks"][1]["doing"] == f"{AFTER_40} on MPI_COMM_WORLD"
 
 
-def test_json_where_nobody_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_where_nobody_is_seen(capsys: Capture) -> None:
     assert watch_ranks(once=True, as_json=True, looks=lambda: Found((), 2, ("process 100: x",))) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["jobs"], told["closed"], told["unclear"]) == ([], 2, ["process 100: x"])
 
 
-def test_it_ends_with_the_ranks(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_ends_with_the_ranks(machine: Machine, capsys: Capture) -> None:
     """And with Ctrl-C; what is no terminal is not cleared."""
     machine.rank(0, nranks=1)
     looks = iter([machine.look(), machine.look(), Found(())])
