@@ -218,7 +218,7 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
     plot.write(path, figure)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Train in all ways, and return the exit status."""
     parser = Parser(description="Allreduce and parameter servers on the digits data set of scikit-learn.")
     parser.add_argument("--epochs", type=int, default=20)
@@ -242,7 +242,7 @@ def main() -> int:
         metavar="FILE",
         help="draw accuracy against epochs and seconds: .svg, .png or .pdf",
     )
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.widths = [64, options.hidden, options.hidden, 10]
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     if comm.rank == 0 and options.plot:

@@ -283,7 +283,7 @@ class Parser(argparse.ArgumentParser):
             MPI.COMM_WORLD.Barrier()
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     names = (*hpcoll.algorithms("allreduce"), "native")
     parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
@@ -301,12 +301,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all ranks")
     parser.add_argument("--hidden", type=int, default=128, help="width of the two hidden layers")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Train, prove the result, and return the exit status."""
-    options = parse_options()
+    options = parse_options(arguments)
     if options.exact:
         threadpool_limits(1)  # threads of BLAS divide the sums of a matrix product among them
     comm = hpcoll.Communicator(MPI.COMM_WORLD)

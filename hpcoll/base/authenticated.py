@@ -23,7 +23,7 @@ Address = (
 )  # host and port, or the name of a socket of this host that begins with a zero byte
 
 LOOPBACK = "127.0.0.1"
-_HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10.0
 _CONNECT_S = 3.0
 _MOST_PENDING = 64
 _PAUSE_S = 0.1  # while the process has no descriptor or memory for another connection
@@ -67,8 +67,10 @@ class Acceptor:
         woken: socket.socket,
         key: bytes,
         serve: Callable[[socket.socket, "Acceptor"], None],
+        handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self._listener, self._woken, self._key, self._serve = listener, woken, key, serve
+        self._handshake_s = handshake_s
         self._pending: dict[socket.socket, _Pending] = {}  # oldest first
         self._clients: set[socket.socket] = set()
         self._leaving = threading.Lock()
@@ -129,7 +131,7 @@ class Acceptor:
             self._drop_oldest()
         sock.setblocking(False)
         self._pending[sock] = _Pending(
-            nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S
+            nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + self._handshake_s
         )
         with suppress(OSError):  # the client is gone, as reading will show
             sock.send(nonce)
@@ -180,7 +182,7 @@ class Acceptor:
             yield
 
 
-def connect(address: Address, key: bytes) -> socket.socket:
+def connect(address: Address, key: bytes, handshake_s: float = HANDSHAKE_S) -> socket.socket:
     """Connect to an acceptor and authenticate both sides.
 
     Raises:
@@ -188,7 +190,7 @@ def connect(address: Address, key: bytes) -> socket.socket:
         EOFError: the other side has no room.
         AuthenticationError: one side does not know the other's key.
     """
-    end = time.monotonic() + _HANDSHAKE_S
+    end = time.monotonic() + handshake_s
     while True:
         sock = _connected(address)
         try:

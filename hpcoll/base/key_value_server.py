@@ -10,7 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from hpcoll.base import authenticated
-from hpcoll.base.authenticated import LOOPBACK, Acceptor, Address
+from hpcoll.base.authenticated import HANDSHAKE_S, LOOPBACK, Acceptor, Address
 
 
 class Table:
@@ -97,13 +97,13 @@ class Server:
         table: The keys and values.
     """
 
-    def __init__(self, host: str = LOOPBACK) -> None:
+    def __init__(self, host: str = LOOPBACK, handshake_s: float = HANDSHAKE_S) -> None:
         listener = authenticated.listen((host, 0))
         self.address: tuple[str, int] = listener.getsockname()
         self.key = secrets.token_bytes(32)
         self.table = Table()
         ours, its = socket.socketpair()
-        acceptor = Acceptor(listener, its, self.key, self.table.serve)
+        acceptor = Acceptor(listener, its, self.key, self.table.serve, handshake_s)
         threading.Thread(target=_run, args=(acceptor, self.table), name="hpcoll-store", daemon=True).start()
         weakref.finalize(self, _stop, ours, os.getpid()).atexit = False
 
@@ -122,9 +122,9 @@ def _stop(waking: socket.socket, pid: int) -> None:
             waking.send(b"\0")
 
 
-def connect(address: Address, key: bytes) -> Connection:
+def connect(address: Address, key: bytes, handshake_s: float = HANDSHAKE_S) -> Connection:
     """Connect to a server, as `authenticated.connect`.
 
     A client sends the name of a method of `Table` with its arguments, and receives the result.
     """
-    return Connection(authenticated.connect(address, key).detach())
+    return Connection(authenticated.connect(address, key, handshake_s).detach())

@@ -1,6 +1,6 @@
 """The machine as Linux describes it: last-level caches, cores that share them, memory that control groups leave, and processes.
 
-Files and folders of caches and memory are parameters, so that tests can bring their own. The words for how a process ended stand here, too.
+Files and folders are parameters, so that tests can bring their own. The words for how a process ended stand here, too.
 """
 
 import contextlib
@@ -140,10 +140,10 @@ def node_identity() -> str:
     return " ".join([os.uname().nodename, *location(), str(memory)])
 
 
-def state_of(pid: int) -> str:
+def state_of(pid: int, proc: Path = PROC) -> str:
     """Return the state of a process; a zombie is gone."""
     try:
-        return _STATES.get(stat_fields(pid)[0], RUNNING)
+        return _STATES.get(stat_fields(pid, proc)[0], RUNNING)
     except (FileNotFoundError, ProcessLookupError):
         return GONE
     except OSError:
@@ -167,16 +167,16 @@ def how_it_ends() -> str:
     return "has ended its program" if error is None else printable(ENDED_BY + error_text(error), 1000)
 
 
-def cpu_s(pid: int) -> float | None:
+def cpu_s(pid: int, proc: Path = PROC) -> float | None:
     """Return the CPU seconds that a process has used, all threads together; None where Linux does not say."""
     try:
-        user, system = map(int, stat_fields(pid)[11:13])
+        user, system = map(int, stat_fields(pid, proc)[11:13])
         return (user + system) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return None
 
 
-def stat_fields(pid: int) -> list[str]:
+def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
     """Return the fields of a process's file ``stat`` that stand behind its name."""
-    with open(PROC / str(pid) / "stat") as file:
+    with open(proc / str(pid) / "stat") as file:
         return file.read().rpartition(")")[2].split()

@@ -1,6 +1,9 @@
 """Questions about a process for tests of symmetric memory: what it has mapped, and whether messages were staged."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +61,15 @@ def staged_nbytes(comm: hpcoll.Communicator) -> int:
 def barrier() -> None:
     """Among all ranks, by the MPI library."""
     MPI.COMM_WORLD.Barrier()
+
+
+@contextmanager
+def limited(what: int, soft: int, mine: bool = True) -> Iterator[None]:
+    """A limit of the system, for ranks of which it is to be."""
+    old = resource.getrlimit(what)
+    if mine:
+        resource.setrlimit(what, (soft, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, old)

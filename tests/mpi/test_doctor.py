@@ -12,12 +12,14 @@ from hpcoll.cli.doctor.findings import FAIL, OK, WARN
 from hpcoll.schedules.placement import describe, describe_all
 from hpcoll.selection.topology import UNBOUND
 
+Capture = pytest.CaptureFixture[str]
+
 WORLD = MPI.COMM_WORLD
 NRANKS = WORLD.size
 pytestmark = pytest.mark.once
 
 
-def report(capsys: pytest.CaptureFixture[str]) -> Any:
+def report(capsys: Capture) -> Any:
     """Return what rank 0 printed, on all ranks; its exit code says whether something does not work."""
     code = main(["doctor", "--format", "json"])
     out = capsys.readouterr().out
@@ -42,7 +44,7 @@ def cores_here() -> int:
 
 
 @pytest.mark.mpi(min_size=1)
-def test_ranks_that_agree_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_agree_are_one_line(capsys: Capture) -> None:
     document = report(capsys)
     for subject in (
         "MPI library",
@@ -64,9 +66,7 @@ def test_ranks_that_agree_are_one_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_rank_that_differs_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_that_differs_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     if WORLD.rank == 1:
         monkeypatch.setenv("HPCOLL_ALLREDUSE", "ring")
     document = report(capsys)
@@ -76,7 +76,7 @@ def test_a_rank_that_differs_is_named(
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_that_are_bound_to_one_core(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_are_bound_to_one_core(capsys: Capture) -> None:
     if os.cpu_count() == 1:
         pytest.skip("a machine of one core")
     before = os.sched_getaffinity(0)
@@ -93,12 +93,11 @@ def test_ranks_that_are_bound_to_one_core(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_on_several_caches_are_said_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_on_several_caches_are_said_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """As if even ranks were bound to another cache than odd ones; then as if one were bound to none."""
-    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank % 2)
+    places = [WORLD.rank % 2]
+    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: places[-1])
     found = describe_all((0,) * NRANKS, tuple(rank % 2 for rank in range(NRANKS)))
     assert rows(report(capsys), "placement") == [(OK, found, None)]
-    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank or UNBOUND)
+    places.append(WORLD.rank or UNBOUND)
     assert rows(report(capsys), "placement") == [(OK, describe((0,) * NRANKS), None)]

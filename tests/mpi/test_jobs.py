@@ -11,6 +11,8 @@ import pytest
 from mpi4py import MPI
 from reference import ensure
 
+Capture = pytest.CaptureFixture[str]
+
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -38,24 +40,16 @@ def arguments(shape: tuple[int, int], *others: str) -> list[str]:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["hpcoll", "mpi4py"])
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in SHAPES for shape in SHAPES[name]])
-def test_right(
-    name: str,
-    shape: tuple[int, int],
-    plain: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """As a script; rank 0 says how it went, and what hpcoll did for it."""
-    monkeypatch.setattr("sys.argv", [name, *arguments(shape, *["--plain"] * plain)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+def test_right(name: str, shape: tuple[int, int], plain: bool, capsys: Capture) -> None:
+    """Rank 0 says how it went, and what hpcoll did for it."""
+    status = example(name).main(arguments(shape, *["--plain"] * plain))
     text = capsys.readouterr().out
-    found = (ended.value.code, RIGHT in text, WRONG in text, "us/call" in text)
+    found = (status, RIGHT in text, WRONG in text, "us/call" in text)
     ensure(found == (0, RANK == 0, False, RANK == 0 and not plain), (found, text))
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compared(name: str, capsys: Capture) -> None:
     """Both libraries get a line with two times."""
     status = example(name).main(arguments((17, 13), "--compare", "2"))
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if " ms " in line)
@@ -71,9 +65,7 @@ def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["", "ring", "native"])
-def test_exact_solution(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exact_solution(algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """The bits of one rank, whatever the number of ranks and the algorithm."""
     if algorithm:
         monkeypatch.setenv("HPCOLL_ALLREDUCE", algorithm)
@@ -83,21 +75,15 @@ def test_exact_solution(
     ensure(status == 0 and len(prints) == (RANK == 0), (status, text))
 
 
-def train_exactly(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A short training with exact sums: batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
+def test_exact_training(capsys: Capture) -> None:
+    """The bits of a serial run, in batches of eight micro-batches, and a last one with fewer, the last of them smaller."""
     pytest.importorskip("sklearn")
-    monkeypatch.setattr("sys.argv", "train_digits --exact --epochs 1 --hidden 9 --batch 61".split())
-    return example("train_digits").main()
-
-
-def test_exact_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The bits of a serial run."""
-    status = train_exactly(monkeypatch)
+    status = example("train_digits").main("--exact --epochs 1 --hidden 9 --batch 61".split())
     text = capsys.readouterr().out
     ensure(status == 0 and ("exact sums: yes" in text) == (RANK == 0), (status, text))
 
 
-def test_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_heat(tmp_path: Path, capsys: Capture) -> None:
     """Each way of exchange gives the bits of the serial run, and has a line with two times; the field is drawn."""
     shape, picture = (NRANKS + 1, NRANKS, 2 * NRANKS + 3), tmp_path / "heat.svg"
     status = example("heat3d").main(
@@ -110,7 +96,7 @@ def test_heat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ensure(status == 0 and good, (status, text))
 
 
-def test_heat_that_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_heat_that_stays(capsys: Capture) -> None:
     """One way does not exchange: it is named, and every rank ends with status 1."""
     module = example("heat3d")
     module.Messages.exchange = lambda self: None
@@ -157,7 +143,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("name", "broken"), BROKEN)
-def test_wrong(name: str, broken: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong(name: str, broken: Any, capsys: Capture) -> None:
     """Every rank ends with status 1."""
     if broken is without_exchange and NRANKS == 1:
         pytest.skip("one block has no neighbours")
@@ -169,9 +155,10 @@ def test_wrong(name: str, broken: Any, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("name", "shape"), [("conjugate_gradient", (NRANKS, 0)), ("fft2d", (23, 4))])
-def test_refused(name: str, shape: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
-    """A grid with less than a point per rank, and one that is too coarse for the waves: on every rank, before any message."""
+def test_refused(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """As a script; a grid with less than a point per rank, and one too coarse for the waves: on every rank, before any message."""
+    monkeypatch.setattr("sys.argv", [name, *arguments(shape)])
     with pytest.raises(SystemExit) as ended:
-        example(name).main(arguments(shape))
+        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
     assert ended.value.code == 2
     assert "--shape" in capsys.readouterr().err

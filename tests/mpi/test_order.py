@@ -28,23 +28,13 @@ import hpcoll
 from hpcoll.selection.config import NATIVE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/same_bits"))
-from right_bits import lean
+from right_bits import canonical, lean
 
 pytestmark = pytest.mark.mpi
 WORLD = MPI.COMM_WORLD
 METHODS = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
 FORMS = ("blocking", "in flight", "persistent")
 Combine = Callable[[Array, Array], Array]
-
-
-def expression(combine: Combine, values: list[Array]) -> Array:
-    """The canonical expression, here once more: the largest power of two of them below their number, then the others."""
-    if len(values) == 1:
-        return values[0]
-    left = 1
-    while 2 * left < len(values):
-        left *= 2
-    return combine(expression(combine, values[:left]), expression(combine, values[left:]))
 
 
 def added(one: Array, other: Array) -> Array:
@@ -86,7 +76,7 @@ class Case:
             every = [one[: sum(counts)] for one in every]
         used = {"Scan": every[: me + 1], "Exscan": every[:me]}.get(method, every)
         receives = bool(used) and (method != "Reduce" or me == root)
-        total = expression(combine, used) if receives else None
+        total = canonical(used, combine) if receives else None
         if total is not None and method.startswith("Reduce_scatter"):
             total = total[sum(counts[:me]) : sum(counts[: me + 1])]
         in_place = in_place and (method != "Reduce" or me == root)
@@ -265,7 +255,7 @@ def test_gpu_arrays(dtype: Any, double: Any) -> None:
     comm, wrong = fresh(), list[Any]()
     for count in (9, 40_000 * comm.size):
         every = wide(comm.size, count, dtype)
-        total = expression(added, [one.astype(np.float32) for one in every]).astype(dtype)
+        total = canonical([one.astype(np.float32) for one in every], added).astype(dtype)
         for form in FORMS:
             send, recv = double.Array(count, dtype).fill(every[comm.rank]), double.Array(count, dtype).fill(0)
             called(comm, form, "Allreduce", (send, recv), order="rank")

@@ -1,6 +1,6 @@
 """The parameter server: equal to a serial run, within its bound, never half an update; GPU arrays, and the job."""
 
-import runpy
+import importlib
 import time
 from pathlib import Path
 from typing import Any
@@ -197,17 +197,13 @@ def test_gpu_arrays_go_through_host_memory(double: Double) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("dedicated", [0, pytest.param(1, marks=NEEDS_TWO)])
 def test_job(dedicated: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a script: its own checks hold, and every way learns."""
+    """Its own checks hold, and every way learns."""
     pytest.importorskip("sklearn")
-    jobs = Path(__file__).parents[2] / "jobs"
-    monkeypatch.syspath_prepend(str(jobs))
-    monkeypatch.setattr(
-        "sys.argv", ["parameter_server", "--epochs", "3", "--hidden", "32", "--dedicated", str(dedicated)]
-    )
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(jobs / "parameter_server.py"), run_name="__main__")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "jobs"))
+    job = importlib.import_module("parameter_server")
+    status = job.main(f"--epochs 3 --hidden 32 --dedicated {dedicated}".split())
     rows = {
         row[0]: float(row[3].rstrip("%")) for row in map(str.split, capsys.readouterr().out.splitlines()[1:5])
     }
-    good = ended.value.code == 0 and (RANK > 0 or (len(rows) == 4 and min(rows.values()) > 70))
-    ensure(good, (ended.value.code, rows))
+    good = status == 0 and (RANK > 0 or (len(rows) == 4 and min(rows.values()) > 70))
+    ensure(good, (status, rows))

@@ -1,11 +1,10 @@
 """Symmetric memory that cannot be had: the same error on every rank, nothing left behind, and ordinary memory where none is shared."""
 
-import contextlib
 import logging
 import os
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from internals import resources
 from launching import command, finished
-from mapped_memory import holdings, shares
+from mapped_memory import holdings, limited, shares
 from mpi4py import MPI
 from reference import agreed, communicator, ensure, ensure_none, fresh, unless
 
@@ -120,18 +119,6 @@ def test_ranks_differ(name: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def limited(what: int, soft: int) -> Iterator[None]:
-    """A limit of the system for the last rank only."""
-    old = resource.getrlimit(what)
-    if communicator().rank == LAST:
-        resource.setrlimit(what, (soft, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, old)
-
-
 def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * window.PAGE
 
@@ -150,7 +137,7 @@ def test_only_one_rank_has_no_room(method: str) -> None:
         pytest.skip("needs all ranks on nodes with others")
     comm.empty(3)
     before = holdings()
-    with limited(resource.RLIMIT_AS, address_space() + (64 << 20)):
+    with limited(resource.RLIMIT_AS, address_space() + (64 << 20), comm.rank == LAST):
         text = error_of(lambda: CALLS[method](comm))
     ensure(text.startswith(f"rank {LAST}: ") and "[Errno 12] Cannot allocate memory" in text, text)
     comm.empty(3)
@@ -171,18 +158,17 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
     ensure_none([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else [])
 
 
-def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_files_can_be_made() -> None:
     """Communicators made then use MPI messages; those that share memory refuse to make more."""
     comm = communicator()
-    monkeypatch.setattr(window, "FOLDER", "/dev/shm/none such")
-    text = error_of(lambda: comm.empty(1000))
-    copy = fresh()
-    x = copy.zeros(1000)
-    monkeypatch.undo()
+    with limited(resource.RLIMIT_FSIZE, 0):
+        text = error_of(lambda: comm.empty(1000))
+        copy = fresh()
+        x = copy.zeros(1000)
     assert not shares(copy)
     if shares(comm):
-        assert "/dev/shm/none such: No such file or directory" in text
-        assert "/dev/shm/none such: No such file or directory" in resources(copy).node.refused
+        assert "File too large" in text
+        assert "File too large" in resources(copy).node.refused
     x[:] = 1
     copy.Allreduce(MPI.IN_PLACE, x)
     ensure((x == comm.size).all(), x)

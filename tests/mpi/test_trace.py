@@ -110,7 +110,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     """Return the events that Perfetto is given of the one trace in a folder."""
     (path,) = folder.iterdir()
     found = folder.with_name(f"{folder.name}.json")
-    assert main(["trace", str(path), "--perfetto", str(found)]) == 0
+    assert main(f"trace {path} --perfetto {found}".split()) == 0
     made: list[dict[str, Any]] = json.loads(found.read_text())
     return made
 
@@ -209,7 +209,7 @@ def test_what_is_written(tmp_path: Path) -> None:
         ]
         assert [one["name"] for one in of(found, "call", tids[f"rank {rank} in flight 1"])] == ["Ibcast"]
         regions = of(found, "region", tid)
-        assert sorted(one["name"] for one in regions) == ["step", "step/halo", "step/halo", "step/halo"]
+        assert sorted(one["name"] for one in regions) == "step step/halo step/halo step/halo".split()
         named = [one for one in calls if one["args"].get("region") == "step/halo"]
         assert len(named) == 3
         assert all(inside(one, [outer for outer in regions if outer["name"] == "step/halo"]) for one in named)

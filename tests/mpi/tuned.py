@@ -34,10 +34,7 @@ def tune(*arguments: Any) -> int:
 
 def brief(patch: pytest.MonkeyPatch, *, scouts: int = 1, rounds: int = 1) -> None:
     """Let candidates have few turns, so that a run ends long before its time is over."""
-    patch.setattr(search, "SCOUT_ROUNDS", scouts)
-    patch.setattr(search, "MAX_ROUNDS", rounds)
-    patch.setattr(search, "AGAIN_S", 0.0)
-    patch.setattr(search, "MODEL_S", 0.1)
+    patch.setattr(search, "EFFORT", search.Effort(scouts, rounds, again_s=0.0, model_s=0.1))
 
 
 def patiently(attempt: Callable[[int], bool]) -> None:

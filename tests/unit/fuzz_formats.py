@@ -93,7 +93,7 @@ def _tuning(files: Sequence[Path], turn: int) -> int:
 
 
 def _simulate(files: Sequence[Path], turn: int) -> int:
-    sizes = ["--nranks", "4", "--ranks-per-node", "2", "--bytes", "8,1M"]
+    sizes = "--nranks 4 --ranks-per-node 2 --bytes 8,1M".split()
     return main(
         ["simulate", "allreduce", "--algorithms", "ring,tree,hierarchical", *sizes, "--tuning", str(files[0])]
     )
@@ -250,7 +250,7 @@ def _judge(files: Sequence[Path], turn: int) -> int:
     """Beside the program for which they are."""
     program = files[0].with_suffix(".xml")
     program.write_text(ring_allreduce(3).text())
-    return main(["verify", str(program), "--conditions", str(files[0])])
+    return main(f"verify {program} --conditions {files[0]}".split())
 
 
 def _prove(files: Sequence[Path], turn: int) -> int:

@@ -1,6 +1,7 @@
 """A machine made by hand, as `hpcoll inspect --live` sees it: processes, and the status pages of those that are ranks."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcoll.cli.inspect.live import lines
-from hpcoll.cli.inspect.ranks_here import look
+from hpcoll.cli.inspect.ranks_here import Found, look
 from hpcoll.runtime.telemetry.status_page import LINK, Identity, StatusPage
 
 NOW = 1000.0
@@ -45,39 +46,41 @@ class Machine:
     """A folder like /proc, with processes and their pages; what processes are numbered as is what this test's system does not have."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.states: dict[int, str] = {}
-        self.begun: dict[int, float] = {}
-        self._links: dict[str, str] = {}
+        self.folder, self.closed = folder, False
         self._readlink = os.readlink
-        read = "hpcoll.runtime.telemetry.status_page.os.readlink"
-        monkeypatch.setattr(read, lambda path: self._links.get(str(path)) or self._readlink(path))
-        monkeypatch.setattr(
-            "hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone")
-        )
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))
-        monkeypatch.setattr(
-            "hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None
-        )
+        monkeypatch.setattr("hpcoll.runtime.telemetry.status_page.os.readlink", self._link)
 
-    def process(self, pid: int, page: bytes | None, own_pid: int | None = None) -> Path:
+    def _link(self, path: Path) -> str:
+        """The link of an open file; those of pages, which only the system can make."""
+        if self.closed:
+            raise PermissionError(13, "no", str(path))
+        return self._readlink(path) if path.is_symlink() else LINK
+
+    def stat(self, pid: int, state: str = "S", begun: float = 0.0) -> Path:
+        """A process, or its new state; the folder of its files."""
+        folder, hz = self.folder / str(pid), os.sysconf("SC_CLK_TCK")
+        (folder / "fd").mkdir(parents=True, exist_ok=True)
+        ticks = int((begun - time.time() + time.clock_gettime(time.CLOCK_BOOTTIME)) * hz)
+        (folder / "stat").write_text(f"{pid} (python) {state} {'0 ' * 10}{hz} {hz // 2} {'0 ' * 6}{ticks}")
+        return folder
+
+    def process(self, pid: int, page: bytes, own_pid: int | None = None) -> Path:
         """Return one process; the file of its page."""
-        self.states[pid] = "running"
-        files = self.folder / str(pid) / "fd"
-        files.mkdir(parents=True)
-        (files.parent / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{own_pid or pid}\n")
-        (files / "0").symlink_to("/dev/null")
-        if page is not None:
-            (files / "7").write_bytes(page)
-            self._links[str(files / "7")] = LINK
-        return files / "7"
+        folder = self.stat(pid)
+        (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{own_pid or pid}\n")
+        (folder / "fd/0").symlink_to("/dev/null")
+        (folder / "fd/7").write_bytes(page)
+        return folder / "fd/7"
 
     def rank(self, rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, **more: Any) -> None:
         pid = pid or 100 + rank
         self.process(pid, page(rank, *waits, nranks=nranks, pid=pid, **more))
 
+    def look(self) -> Found:
+        return look(self.folder)
+
     def text(self, width: int = 120) -> str:
-        return "\n".join(lines(look(self.folder), {}, NOW, width))
+        return "\n".join(lines(self.look(), {}, NOW, width))
 
 
 def said(machine: Machine, width: int = 120) -> str:

@@ -3,14 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 from lowering_cases import Case, add_floats, elements, operator_of, wanted
 from reference_calls import SCRATCH, Call, Operator
 from reference_engine import World
 from reference_memory import Memory
 from reference_streams import PINNED_AT, GpuWorld
 
-from hpcoll.runtime.program import lowering
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -55,20 +53,19 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
 
 
 def programs_of(case: Case, itemsize: int) -> list[Program]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
-        return [
-            lower(
-                s,
-                case.segments(s),
-                itemsize,
-                case.window,
-                in_place=case.in_place[s.rank],
-                routes=case.routes(s.rank),
-                on_gpu=bool(case.reach),
-            )
-            for s in case.schedules()
-        ]
+    return [
+        lower(
+            s,
+            case.segments(s),
+            itemsize,
+            case.window,
+            in_place=case.in_place[s.rank],
+            routes=case.routes(s.rank),
+            on_gpu=bool(case.reach),
+            most_nbytes=case.most_nbytes,
+        )
+        for s in case.schedules()
+    ]
 
 
 def play(

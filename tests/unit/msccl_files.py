@@ -48,7 +48,7 @@ class XmlProgram:
     ) -> tuple[int, int]:
         """Append a step that waits for ``after``, a thread block and its step, and return its own such pair."""
         steps = self.gpus[gpu][block]
-        names = ["s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"]
+        names = "s type srcbuf srcoff dstbuf dstoff cnt depid deps hasdep".split()
         values = (len(steps), kind, *src, *dst, cnt, *after, 0)
         ElementTree.SubElement(steps, "step", dict(zip(names, map(str, values))))
         if after[0] >= 0:

@@ -60,19 +60,7 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm) -> None:
 def test_late_ranks_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """A barrier by dissemination takes its rounds once the last rank has come, 2 us each."""
     assert (
-        main(
-            [
-                "simulate",
-                "barrier",
-                "-n",
-                "8",
-                "--bytes",
-                "8",
-                "--late=3:0.001",
-                "--late=5:2ms",
-                "--algorithms=dissemination",
-            ]
-        )
+        main("simulate barrier -n 8 --bytes 8 --late=3:0.001 --late=5:2ms --algorithms=dissemination".split())
         == 0
     )
     out = capsys.readouterr().out

@@ -1,12 +1,10 @@
 """The benchmark's arithmetic and formats: what needs no MPI."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hpcoll.base.busy import CoreUse
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.bench.messages import (
@@ -160,28 +158,6 @@ def test_json_members() -> None:
         "out_of_place"
     ].keys()
     assert (document["version"], result["actual_iterations"], result["experiment_name"]) == (3, 3, "ring")
-
-
-def test_what_others_disturbed_is_marked_in_every_format() -> None:
-    quiet, busy = (
-        replace(row(size=size), beside=CoreUse(1.0, 2, 2, others, 0.3, 0.0))
-        for size, others in ((8, 0.0), (64, 0.9))
-    )
-    sentence = "* other programs used 0.9 of 2 cores while this was measured: its times and ratios say little"
-    lines = as_nccl(report(quiet, busy)).splitlines()
-    assert [line.split()[-2:] for line in lines if not line.startswith("#")] == [
-        ["2.98", "ring"],
-        ["ring", "*"],
-    ]
-    assert f"# {sentence}" in lines
-    document = json.loads(as_json(report(quiet, busy, row(size=512))))
-    assert [(result["disturbed"], result["others"]) for result in document["results"]] == [
-        (False, 0.0),
-        (True, 0.9),
-        (False, None),
-    ]
-    assert document["notes"] == ["a note", sentence]
-    assert "*" not in as_nccl(report(quiet))
 
 
 def test_every_format_takes_an_empty_report() -> None:

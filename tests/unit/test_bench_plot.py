@@ -266,14 +266,14 @@ sys.exit(code)
     ("flags", "text"),
     [
         (["--from", "o.json"], "--from needs --plot FILE"),
-        (["--plot", "a.png", "--from", "none.json"], "cannot read none.json: No such file"),
-        (["--plot", "a.png", "--from", "text"], "text, line 1: expected JSON"),
-        (["--plot", "a.gif", "--from", "o.json"], "plot file must end in"),
+        ("--plot a.png --from none.json".split(), "cannot read none.json: No such file"),
+        ("--plot a.png --from text".split(), "text, line 1: expected JSON"),
+        ("--plot a.gif --from o.json".split(), "plot file must end in"),
         (
-            ["--plot", "a.png", "--from", "o.json", "--algorithms", "tree,ring"],
+            "--plot a.png --from o.json --algorithms tree,ring".split(),
             "algorithms of the results given with --from must be one",
         ),
-        (["bcast", "--plot", "a.png", "--from", "o.json"], "o.json is not of bcast"),
+        ("bcast --plot a.png --from o.json".split(), "o.json is not of bcast"),
         (["--plot", "a.png"], "bench needs a collective: allreduce"),
     ],
 )

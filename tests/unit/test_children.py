@@ -113,16 +113,14 @@ def test_every_python(release: str, planted: Path) -> None:
 def test_what_a_program_has_put_on_its_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = trusted()
-    monkeypatch.setattr(
-        sys,
-        "path",
-        ["", "relative", str(tmp_path), str(tmp_path / ".." / tmp_path.name), "/its/own", *sys.path],
-    )
+    for one in ("/its/own", tmp_path / ".." / tmp_path.name, tmp_path, "relative", ""):
+        monkeypatch.syspath_prepend(one)
     assert trusted() == ["/its/own", *before]
 
 
 def test_hpcoll_in_the_working_directory_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(children.__file__).parents[2]
     monkeypatch.chdir(root)
-    monkeypatch.setattr(sys, "path", [str(root), "/other"])
-    assert trusted()[:2] == ["/other", str(root)]
+    for one in ("/other", root):
+        monkeypatch.syspath_prepend(one)
+    assert (trusted()[0], trusted()[-1]) == ("/other", str(root))

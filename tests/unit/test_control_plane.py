@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,27 +65,24 @@ class Comm:
 
 
 @pytest.fixture(autouse=True)
-def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_mpi(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(control_plane, "may_call", lambda: True)
     monkeypatch.setattr(control_plane, "control_tag", lambda: 7)
-    monkeypatch.setattr(control_plane, "control_planes", [])
     monkeypatch.setattr(
         control_messages,
         "MPI",
         SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception),
     )
+    yield
+    control_plane.control_planes.clear()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    one = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(
-        control_plane, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now)
-    )
-    return one
+def clock() -> SimpleNamespace:
+    return SimpleNamespace(now=1000.0)
 
 
-def ranks(n: int) -> list[Any]:
+def ranks(n: int, clock: SimpleNamespace) -> list[Any]:
     """Resources of each of them, on a host of its own, with a control plane and the log of one message context."""
     boxes: list[deque[tuple[int, bytes]]] = [deque() for _ in range(n)]
     found = []
@@ -110,7 +108,7 @@ def ranks(n: int) -> list[Any]:
             processes=[SimpleNamespace(host=str(one)) for one in range(n)],
             world_ranks=range(n),
         )
-        on.team.channel = ControlPlane(on, answer_about)
+        on.team.channel = ControlPlane(on, answer_about, lambda: clock.now)
         on.team.channel.resources = {KEY: on}
         found.append(on)
     return found
@@ -131,7 +129,7 @@ def begin(on: Any, begun: int, ended: int) -> None:
 @pytest.mark.parametrize("nranks", [2, 9, 100])
 def test_all_hear_that_a_rank_has_ended(nranks: int, clock: SimpleNamespace) -> None:
     """How, and how far it was, so that who waits for it in a later call can tell."""
-    job = ranks(nranks)
+    job = ranks(nranks, clock)
     begin(job[1], 4, 3)
     job[1].team.channel.leave("was ended by ValueError: mine")
     others = [on for on in job if on.rank != 1]
@@ -148,7 +146,7 @@ def test_all_hear_that_a_rank_has_ended(nranks: int, clock: SimpleNamespace) -> 
 
 def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespace) -> None:
     """Those whom a rank would tell may have ended before it: it tells the next ones."""
-    job, order = ranks(60), list(range(60))
+    job, order = ranks(60, clock), list(range(60))
     random.Random(3).shuffle(order)
     for rank in order[:57]:
         job[rank].team.channel.leave("has ended its program")
@@ -161,7 +159,7 @@ def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespac
 
 def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
     """All ranks end, a few at a time: each sends some messages, however many of the others have ended."""
-    job = ranks(100)
+    job = ranks(100, clock)
     for first in range(0, 100, 10):
         clock.now += 0.01
         for on in job[first : first + 10]:
@@ -174,7 +172,7 @@ def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
 
 def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: SimpleNamespace) -> None:
     """It has freed that communicator: nobody can say that it is behind."""
-    job = ranks(2)
+    job = ranks(2, clock)
     job[1].team.logs.clear()
     job[1].team.channel.leave("has ended its program")
     settled(job[:1], clock)
@@ -185,7 +183,7 @@ def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: Simp
 
 def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
     """However many there are, and whatever place it has among them."""
-    on, asked = ranks(300)[0], set[int]()
+    on, asked = ranks(300, clock)[0], set[int]()
     on.team.channel._send = lambda rank, what: asked.add(what["ask"][2])
     for _ in range(30):
         clock.now += 0.05
@@ -197,7 +195,7 @@ def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
 
 def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     """At once, though it has been asked so often that its next turn is far, and what is told is what it answers then."""
-    job = ranks(2)
+    job = ranks(2, clock)
     known = PeerState(job[0], job[0].log)
     for _ in range(40):
         clock.now += 0.1

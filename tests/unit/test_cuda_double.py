@@ -5,15 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import cuda_double
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import N, driver, filled, recorded
+from driver_cases import N, driver, filled
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.runtime.gpu.cuda import Attribute, DeviceAttribute, IpcHandle, MemoryType
@@ -68,27 +66,6 @@ def test_pointers_are_known_until_freed(double: Double) -> None:
     assert driver().attribute(base, Attribute.BUFFER_ID) not in (number, 0)
 
 
-def test_kinds_of_memory(double: Double) -> None:
-    managed, pooled, pinned = double.managed(N), double.pooled(N), driver().allocate_pinned(N)
-    assert driver().attribute(managed, Attribute.IS_MANAGED) == 1
-    assert driver().attribute(managed, Attribute.MEMORY_TYPE) == MemoryType.DEVICE
-    assert driver().attribute(pooled, Attribute.MEMPOOL_HANDLE) != 0
-    assert (
-        driver().attribute(pooled, Attribute.IS_MANAGED)
-        == driver().attribute(managed, Attribute.MEMPOOL_HANDLE)
-        == 0
-    )
-    assert driver().attribute(pinned, Attribute.MEMORY_TYPE) == MemoryType.HOST
-    mine = np.zeros(N, np.uint8)
-    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
-    driver().register(mine.ctypes.data, N)
-    assert driver().attribute(mine.ctypes.data + 7, Attribute.MEMORY_TYPE) == MemoryType.HOST
-    with pytest.raises(DeviceError, match="712"):
-        driver().register(mine.ctypes.data + 100, 8)
-    driver()("cuMemHostUnregister", mine.ctypes.data)
-    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
-
-
 @pytest.mark.double(host_pointers=False, forgives=("failures",))
 def test_registered_memory_at_another_address(double: Double) -> None:
     """Kernels do not reach it at the host's, and the driver says so; memory that it allocates itself they do."""
@@ -125,30 +102,6 @@ def test_gpus_are_told_apart() -> None:
     double.uninstall()
 
 
-def test_threads_have_no_context_of_their_own(double: Double) -> None:
-    found: list[Any] = []
-
-    def work() -> None:
-        found.append(driver().current_ordinal())
-        found.append(double.library.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), N))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [None, 201]
-
-
-def test_compiled_threads_call_through_addresses(double: Double) -> None:
-    one, stream = filled(double, 1), driver().stream()
-    driver()("cuMemsetD8Async", one, 5, N, stream)
-    event, thread, libc = recorded(stream), ctypes.c_ulong(), ctypes.CDLL(None)
-    # its signature is that of a thread's function
-    synchronize = ctypes.c_void_p(driver().address("cuEventSynchronize"))
-    assert libc.pthread_create(ctypes.byref(thread), None, synchronize, ctypes.c_void_p(event)) == 0
-    assert libc.pthread_join(thread, None) == 0
-    assert double.array(one, N).min() == 5
-
-
 PEER = """if True:
     import sys, time, cuda_double
     from hpcoll.runtime.gpu import cuda
@@ -177,12 +130,6 @@ def peer(handle: bytes, gpu: int = 0) -> tuple[str, int]:
     code = PEER.replace("sys.exit(str(error.code))", "print(error.code); sys.exit(1)")
     with child(code, handle.hex(), str(gpu)) as process:
         return process.communicate()[0].strip(), process.returncode
-
-
-def test_processes_share_memory(double: Double) -> None:
-    base = filled(double, 1)
-    assert peer(driver().export(base)) == (f"2 {N} {N}", 0)
-    assert double.array(base, N).sum() == N + 4 * 7
 
 
 def test_memory_that_cannot_be_opened(double: Double) -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import mmap
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,15 +18,6 @@ from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 pytestmark = pytest.mark.double(ngpus=2, forgives=("races", "failures"))
-
-
-@pytest.fixture
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cuda, "_library", [SimpleNamespace()])
-    cuda.driver.cache_clear()
-    yield
-    monkeypatch.undo()
-    cuda.driver.cache_clear()
 
 
 def refused(text: str, buffer: Any) -> None:

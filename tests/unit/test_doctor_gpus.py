@@ -29,7 +29,7 @@ def test_a_driver_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_process_that_cannot_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))
     (finding,) = probes.cuda(tmp_path)
     assert (finding.level, finding.found.partition(",")[0]) == (
         WARN,
@@ -189,12 +189,6 @@ def test_where_a_process_runs(tmp_path: Path) -> None:
     assert here.processes.startswith("pid:[")
     assert here.objects.startswith("ipc:[")
     assert location(tmp_path) == ProcessLocation("", "", "")
-
-
-def test_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.resource, "getrlimit", lambda what: (8192, 8192))
-    (finding,) = probes.locked_memory(NOTE, "GPUs")
-    assert (finding.level, finding.found) == (NOTE, "at most 8 KiB")
 
 
 @pytest.mark.gpu

@@ -3,7 +3,6 @@
 import math
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,12 @@ def test_values_that_would_drive_a_terminal() -> None:
     assert max(map(len, text.splitlines())) < 1000
 
 
-def test_a_distribution_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probes.installed("no-such-distribution") == ""
-    monkeypatch.setattr(sys, "path", [])
-    found = probes.software()
-    assert [finding.level for finding in found] == [OK, *[FAIL] * 5]
-    assert found[2].found == "numba is not installed"
+def test_a_distribution_that_is_missing() -> None:
+    (found,) = probes.software()
+    assert (found.level, "numba " in found.found, "mpi4py " in found.found) == (OK, True, True)
+    found, missing = probes.software(["numpy", "no-such-distribution"])
+    assert (found.level, missing.level) == (OK, FAIL)
+    assert missing.found == "no-such-distribution is not installed"
 
 
 def test_containers(tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ def test_containers(tmp_path: Path) -> None:
     )
 
 
-def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory(tmp_path: Path) -> None:
     assert probes.shared_memory(tmp_path)[0].level == OK
     assert not any(tmp_path.iterdir())
     (tmp_path / "file").touch()
@@ -81,10 +80,8 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (finding.level, finding.found.startswith(f"{folder} cannot be used: ")) == (WARN, True)
     state = os.statvfs(tmp_path)
     size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
-    monkeypatch.setattr(probes, "SMALL_SHM_NBYTES", (size + free) // 2)
-    assert probes.shared_memory(tmp_path)[0].level == WARN
-    monkeypatch.setattr(probes, "SMALL_SHM_NBYTES", size)
-    (finding,) = probes.shared_memory(tmp_path)
+    assert probes.shared_memory(tmp_path, (size + free) // 2)[0].level == WARN
+    (finding,) = probes.shared_memory(tmp_path, size)
     assert finding.level == NOTE
     assert "--shm-size" in finding.remedy
 
@@ -180,6 +177,7 @@ def test_network_devices(tmp_path: Path, memlock: Any) -> None:
     assert (third.level, third.found) == (NOTE, "mlx5_2 port 1: RoCE, 40 Gb/sec (4X QDR), DOWN, Disabled")
     assert "ip link set" in third.remedy
     assert (locked.level, locked.found) == (WARN, "at most 8 KiB")
+    assert probes.locked_memory(NOTE, "GPUs")[0][:3] == (NOTE, *locked[1:3])
 
 
 def test_network_devices_of_which_none_works(tmp_path: Path) -> None:
@@ -199,9 +197,8 @@ def test_network_devices_of_which_none_works(tmp_path: Path) -> None:
     assert probes.infiniband(tmp_path / "none") == [Finding(OK, "InfiniBand", "no InfiniBand or RoCE device")]
 
 
-def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = tmp_path / f"hpcoll-{os.geteuid()}"
+def test_locks(node_folder: Path) -> None:
+    folder = node_folder / f"hpcoll-{os.geteuid()}"
     assert probes.locks() == [Finding(OK, "compile locks", f"{folder} is writable, and yours alone")]
     folder.chmod(0o777)
     (found,) = probes.locks()

@@ -91,7 +91,7 @@ def test_a_ring_sends_on_what_it_receives() -> None:
     """A step that receives, reduces and sends on keeps data in registers: of four ranks, three of each kind but the last."""
     text = msccl_text(program(CATALOGUE["allreduce/ring"], 4)).text
     types = re.findall(r'type="(\w+)"', text[: text.index("</gpu>")])
-    assert types == ["s", "rrcs", "rrcs", "rrcs", "rcs", "rcs", "r"]
+    assert types == "s rrcs rrcs rrcs rcs rcs r".split()
 
 
 def test_signals_are_put_in_one_lane_for_xml(tmp_path: Path) -> None:
@@ -186,41 +186,25 @@ def test_goal_orders_thread_blocks(tmp_path: Path) -> None:
 def test_show_writes_by_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command writes each format, says what RCCL refuses, and names the suffixes that it knows."""
     for suffix, begin in (("xml", "<algo name="), ("goal", "num_ranks 4")):
-        assert (
-            main(
-                [
-                    "show",
-                    "allreduce/ring",
-                    "-n",
-                    "4",
-                    "--bytes",
-                    "64K",
-                    "--write",
-                    str(tmp_path / f"a.{suffix}"),
-                ]
-            )
-            == 0
-        )
+        assert main(f"show allreduce/ring -n 4 --bytes 64K --write {tmp_path}/a.{suffix}".split()) == 0
         assert (tmp_path / f"a.{suffix}").read_text().startswith(begin)
     assert "send 16384b to" in (tmp_path / "a.goal").read_text()
-    assert main(["show", "allreduce/ring", "-n", "64", "--write", str(tmp_path / "a.xml")]) == 0
+    assert main(f"show allreduce/ring -n 64 --write {tmp_path}/a.xml".split()) == 0
     assert "RCCL's reader refuses it: 127 steps" in capsys.readouterr().out
-    assert main(["show", "allreduce/ring", "-n", "4", "--write", str(tmp_path / "a.txt")]) == 2
+    assert main(f"show allreduce/ring -n 4 --write {tmp_path}/a.txt".split()) == 2
     assert "ends in .xml, .goal, got '.txt'" in capsys.readouterr().err
-    assert (
-        main(["show", "allreduce/ring", "-n", "4", "--calc", "nan", "--write", str(tmp_path / "b.goal")]) == 2
-    )
+    assert main(f"show allreduce/ring -n 4 --calc nan --write {tmp_path}/b.goal".split()) == 2
     assert "a time from 0 to 1e+09 for each, got 1048576 and nan" in capsys.readouterr().err
 
 
 def test_commands_read_what_show_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """XML is proven and drawn, and becomes another format; JSON that an earlier hpcoll wrote is refused in a line that says so."""
     path, other = tmp_path / "ring.xml", tmp_path / "other.json"
-    assert main(["show", "allreduce/ring", "-n", "3", "--write", str(path)]) == 0
+    assert main(f"show allreduce/ring -n 3 --write {path}".split()) == 0
     assert main(["verify", str(path)]) == 0
     assert main(["show", str(path)]) == 0
     assert ">1 sends to rank 1" in capsys.readouterr().out
-    assert main(["show", str(path), "--write", str(tmp_path / "ring.goal")]) == 0
+    assert main(f"show {path} --write {tmp_path}/ring.goal".split()) == 0
     assert (tmp_path / "ring.goal").read_text().startswith("num_ranks 3")
     other.write_text('{"hpcoll_schedule": 1}')
     assert main(["verify", str(other)]) == 2

@@ -120,11 +120,11 @@ def test_what_was_measured_is_a_table_also_where_a_benchmark_was_cut_off(tmp_pat
     assert lines == [
         "==== allreduce on 2 ranks: microseconds, medians".split(),
         "bytes native auto auto@ipc native / auto".split(),
-        ["1,024", "300.0", "200.0", "1.50"],
-        ["4,096", "5,000.0", "100.0", "70.0", "50.00"],
+        "1,024 300.0 200.0 1.50".split(),
+        "4,096 5,000.0 100.0 70.0 50.00".split(),
         "==== bcast on 2 ranks: microseconds, medians".split(),
         "bytes native auto native / auto".split(),
-        ["8", "3.0", "2.0", "1.50"],
+        "8 3.0 2.0 1.50".split(),
     ]
     assert list(tmp_path.iterdir()) == []
 

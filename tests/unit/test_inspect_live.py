@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from live_machine import AFTER_40, BARRIER, NOW, SEES, Machine, call, page, said
 
 from hpcoll.cli import main
 from hpcoll.cli.inspect import live
-from hpcoll.cli.inspect.live import document, lines, stories
-from hpcoll.cli.inspect.ranks_here import Found, Rank, look
+from hpcoll.cli.inspect.live import document, lines, stories, watch_ranks
+from hpcoll.cli.inspect.ranks_here import Found, Rank
 from hpcoll.runtime.telemetry.status_page import Identity
+
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def test_a_rank_that_is_stopped(machine: Machine) -> None:
     machine.rank(0, call([1]))
     machine.rank(1, call([2]))
     machine.rank(2)
-    machine.states[101] = "stopped"
+    machine.stat(101, "T")
     assert "rank 0 waits for rank 1; rank 1 is stopped" in said(machine)
 
 
@@ -98,7 +101,7 @@ def test_across_calls(machine: Machine) -> None:
     machine.rank(0, call([1]))
     machine.rank(1, call([2], what=BARRIER, key="1.0.9", number=3, on="rows", since=NOW - 60))
     machine.rank(2)
-    (job,) = look(machine.folder).jobs
+    (job,) = machine.look().jobs
     barrier, allreduce = stories(job, NOW)
     assert (
         barrier
@@ -152,7 +155,7 @@ def test_a_circle_ends(machine: Machine) -> None:
     machine.rank(0, call([1]))
     machine.rank(1, call([2], what=BARRIER, key="1.0.9", number=3))
     machine.rank(2, call([1]))
-    (job,) = look(machine.folder).jobs
+    (job,) = machine.look().jobs
     allreduce, _ = stories(job, NOW)
     assert allreduce.endswith(
         "train.py:12 on MPI_COMM_WORLD, for rank 2; rank 2 waits for rank 1; ranks 1 and 2 wait for each other"
@@ -178,9 +181,9 @@ def test_a_rank_that_is_gone(machine: Machine, state: str, left: str, text: str)
 def test_another_process_has_its_number(machine: Machine, later: float, text: str) -> None:
     """A process that began when the job had long begun is not the rank of it that had this number."""
     machine.rank(0, call([1]), nranks=2, peers={0: 100, 1: 101}, started=50.0)
-    machine.states[101], machine.begun[101] = "running", 50.0 + later
+    machine.stat(101, begun=50.0 + later)
     assert said(machine).endswith(f"rank 1 {text}")
-    shares = document(look(machine.folder), {100: 0.5})["jobs"][0]["ranks"]
+    shares = document(machine.look(), {100: 0.5})["jobs"][0]["ranks"]
     assert [one["state"] for one in shares] == ["running", "gone" if later > 10 else "running"]
 
 
@@ -193,18 +196,11 @@ def test_ranks_elsewhere(machine: Machine) -> None:
     )
 
 
-def test_who_may_not_be_asked(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_not_be_asked(machine: Machine, capsys: Capture) -> None:
     """Another user's process is counted where nothing else is found."""
     machine.process(100, page(0))
-
-    def refuse(path: str) -> str:
-        raise PermissionError(13, "no", path)
-
-    monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.os.readlink", refuse)
-    monkeypatch.setattr(live, "look", lambda: look(machine.folder))
-    assert main(["inspect", "--live", "--once"]) == 1
+    machine.closed = True
+    assert watch_ranks(once=True, as_json=False, looks=machine.look) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith(
         "no rank of a program with an hpcoll communicator is seen on this node; processes of other users"
@@ -221,53 +217,43 @@ def test_who_may_not_be_asked(
         (["--live", "--json"], "--json goes with --live --once"),
     ],
 )
-def test_options_that_do_not_go_together(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_do_not_go_together(arguments: list[str], text: str, capsys: Capture) -> None:
     assert main(["inspect", *arguments]) == 2
     assert text in capsys.readouterr().err
 
 
-def test_json(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(machine: Machine, capsys: Capture) -> None:
     machine.rank(0, call([1], sees=SEES), nranks=2)
     machine.rank(1, nranks=2)
-    monkeypatch.setattr(live, "look", lambda: look(machine.folder))
-    assert main(["inspect", "--live", "--once", "--json"]) == 0
+    assert watch_ranks(once=True, as_json=True, looks=machine.look) == 0
     (job,) = json.loads(capsys.readouterr().out)["jobs"]
     assert [(one["rank"], one["pid"], one["core"]) for one in job["ranks"]] == [(0, 100, 0.0), (1, 101, 0.0)]
     assert job["ranks"][0]["waits"][0]["awaits"] == [1]
     assert job["ranks"][1]["doing"] == f"{AFTER_40} on MPI_COMM_WORLD"
 
 
-def test_json_where_nobody_is_seen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(live, "look", lambda: Found((), 2, ("process 100: x",)))
-    assert main(["inspect", "--live", "--once", "--json"]) == 1
+def test_json_where_nobody_is_seen(capsys: Capture) -> None:
+    assert watch_ranks(once=True, as_json=True, looks=lambda: Found((), 2, ("process 100: x",))) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["jobs"], told["closed"], told["unclear"]) == ([], 2, ["process 100: x"])
 
 
-def test_it_ends_with_the_ranks(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_ends_with_the_ranks(machine: Machine, capsys: Capture) -> None:
     """And with Ctrl-C; what is no terminal is not cleared."""
     machine.rank(0, nranks=1)
-    looks = iter([look(machine.folder), look(machine.folder), Found(())])
-    monkeypatch.setattr(live, "look", lambda: next(looks))
-    monkeypatch.setattr(live.time, "sleep", lambda _: None)
-    assert main(["inspect", "--live"]) == 0
+    looks = iter([machine.look(), machine.look(), Found(())])
+    assert watch_ranks(once=False, as_json=False, looks=lambda: next(looks)) == 0
     out = capsys.readouterr().out
     assert out.count("train.py --x: 1 rank on node1") == 1
     assert out.endswith("no rank runs here any more\n\n")
     assert "\033" not in out
-    looks = iter([look(machine.folder)])
 
-    def interrupt(_: float) -> None:
+    def interrupted() -> Iterator[Found]:
+        yield machine.look()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(live.time, "sleep", interrupt)
-    assert main(["inspect", "--live"]) == 0
+    looks = interrupted()
+    assert watch_ranks(once=False, as_json=False, looks=lambda: next(looks)) == 0
 
 
 def test_shares_of_a_core() -> None:

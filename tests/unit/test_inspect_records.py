@@ -13,6 +13,8 @@ from hpcoll.base.json_fields import MAX_MARKS
 from hpcoll.base.text import MAX_RANKS
 from hpcoll.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 def broken(**changed: Any) -> list[Any]:
     good = world([call(1)], [call(1)])
@@ -71,7 +73,7 @@ def broken(**changed: Any) -> list[Any]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[Any], text: str
+    tmp_path: Path, capsys: Capture, records: list[Any], text: str
 ) -> None:
     assert main(["inspect", *write(tmp_path, records)]) == 2
     captured = capsys.readouterr()
@@ -81,7 +83,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert text in captured.err
 
 
-def test_a_world_of_very_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_world_of_very_many_ranks(tmp_path: Path, capsys: Capture) -> None:
     """Those without a record are told as ranges, whatever one record claims that there are."""
     waits = [call(1, "waiting", awaits=[1, 2, 7, 8, 9])]
     files = write(
@@ -101,9 +103,7 @@ def test_a_world_of_very_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("depth", [*range(880, 1000, 8), 100_000])
 @pytest.mark.parametrize("key", ["world_rank", "program", "communicators", "why"])
-def test_values_that_are_nested_deeply(
-    key: str, depth: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_that_are_nested_deeply(key: str, depth: int, tmp_path: Path, capsys: Capture) -> None:
     """At each depth that can be read, the error can be written, too."""
     text = json.dumps(record(0, 1) | {key: "deep"}).replace('"deep"', "[" * depth + "]" * depth)
     assert main(["inspect", *write(tmp_path, [text])]) == 2
@@ -112,7 +112,7 @@ def test_values_that_are_nested_deeply(
     assert len(error) < len(str(tmp_path)) + 250
 
 
-def test_texts_that_would_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_that_would_drive_a_terminal(tmp_path: Path, capsys: Capture) -> None:
     """Wherever they stand in a record, and in the name of a file."""
     evil = "\x1b]0;mine\x07\x1b[2J\u202e\x9b31m\x7f"
     texts = dict.fromkeys(("collective", "element", "op", "algorithm", "step", "caller", "lane"), evil)
@@ -125,7 +125,7 @@ def test_texts_that_would_drive_a_terminal(tmp_path: Path, capsys: pytest.Captur
     assert "?]0;mine??[2J??31m?" in said
 
 
-def test_files_that_are_too_large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_too_large(tmp_path: Path, capsys: Capture) -> None:
     """Are not read to their end, nor made objects of."""
     large, many = tmp_path / "large", tmp_path / "many"
     with large.open("wb") as file:
@@ -139,14 +139,14 @@ def test_files_that_are_too_large(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_calls_that_await_very_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calls_that_await_very_many_ranks(tmp_path: Path, capsys: Capture) -> None:
     ranks = list(range(1000))
     calls = [call(i, "waiting", awaits=ranks) for i in range(1100)]
     assert main(["inspect", *write(tmp_path, [record(0, 1000, part(0, ranks, calls))])]) == 2
     assert "expected calls that await at most 1048576 ranks together, got 1100000" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there(capsys: Capture) -> None:
     assert main(["inspect", "/nowhere/0.json"]) == 2
     assert (
         capsys.readouterr().err == "hpcoll: error: cannot read /nowhere/0.json: No such file or directory\n"

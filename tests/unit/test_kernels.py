@@ -2,18 +2,15 @@
 
 import ctypes
 import re
-from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from kernel_numbers import COMPLEX, INTEGERS, NUMPY, integers
+from kernel_numbers import COMPLEX, INTEGERS, by_numpy, numbers
 from numba import njit, types
 
 from hpcoll.base import canonical, ops
 from hpcoll.base.dtypes import kind
-from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.kernels.host import kernel_address
 from hpcoll.kernels.host_bodies import BLOCK, _fold
@@ -37,13 +34,6 @@ SHORT = {
 LATER = {(ops.SUM, name) for name in ("uint64", "float32", "complex64", "complex128")} | {
     (ops.MAX, "float64")
 }
-every_integer = pytest.mark.parametrize(
-    "dtype",
-    [
-        pytest.param(one, id=str(one), marks=() if one.name == "int32" else pytest.mark.full)
-        for one in INTEGERS
-    ],
-)
 every_float = pytest.mark.parametrize(
     "dtype",
     [
@@ -80,21 +70,6 @@ def fold(op: ReduceOp, dst: np.ndarray, *srcs: np.ndarray) -> np.ndarray:
     return dst
 
 
-def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Integers as `integers`; floating numbers whose products are exact."""
-    if dtype.kind in "biu":
-        return integers(dtype, count, rng)
-    found = rng.integers(-8, 9, count).astype(dtype)
-    return (
-        found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
-    )
-
-
-def by_numpy(op: ReduceOp, srcs: list[np.ndarray]) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return reduce(lambda a, b: NUMPY[op.name](a, b).astype(a.dtype), srcs)
-
-
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.tobytes() == b.tobytes()
 
@@ -124,11 +99,6 @@ def test_the_destination_may_be_any_source(op: ReduceOp, dtype: np.dtype) -> Non
             srcs = [numbers(dtype, BLOCK + 5, rng) for _ in range(nsrcs)]
             expected = by_numpy(op, srcs)
             assert np.array_equal(fold(op, srcs[position], *srcs), expected)
-
-
-def test_every_operator_has_every_element_type_of_its_kinds() -> None:
-    assert {op.name for op, _ in PAIRS} == set(BUILTIN)
-    assert len(PAIRS) == 12 + 12 + 10 + 10 + 3 * 9 + 3 * 8
 
 
 @every_float
@@ -171,26 +141,6 @@ def test_swapped_operands_give_the_same_bits(op: ReduceOp, dtype: np.dtype) -> N
     assert same_bits(one[numeric], other[numeric])
     if op in (ops.MIN, ops.MAX):
         assert not np.signbit(one[one == 0]).any(), "zeros of both signs give +0.0"
-
-
-@every_integer
-def test_integers_wrap_around(dtype: np.dtype) -> None:
-    limits = np.iinfo(dtype)
-    top, one = np.full(3, limits.max, dtype), np.ones(3, dtype)
-    assert fold(ops.SUM, np.empty(3, dtype), top, one).tolist() == [limits.min] * 3
-    assert fold(ops.SUM, np.empty(3, dtype), top, one, top, one).tolist() == [0] * 3
-    assert fold(ops.PROD, np.empty(3, dtype), top, top).tolist() == [1] * 3
-
-
-@every_integer
-def test_logical_operators_give_0_or_1(dtype: np.dtype) -> None:
-    a, b, c = (
-        np.array(values, dtype) for values in ([0, 0, 4, 4, 2, 7], [0, 5, 0, 3, 1, 7], [9, 0, 9, 9, 0, 7])
-    )
-    assert fold(ops.LAND, np.empty_like(a), a, b).tolist() == [0, 0, 0, 1, 1, 1]
-    assert fold(ops.LOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 1, 1, 1]
-    assert fold(ops.LXOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 0, 0, 0]
-    assert fold(ops.LXOR, np.empty_like(a), a, b, c).tolist() == [1, 1, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("position", [None, 0, 1, -1], ids=["apart", "first", "second", "last"])
@@ -250,16 +200,6 @@ def test_an_operator_of_the_user_is_compiled_once() -> None:
         == kernel_address(absmax, dtype)
         != kernel_address(absmax, np.dtype(np.int64))
     )
-
-
-@pytest.mark.parametrize(
-    "function",
-    [lambda a, b: a.append(b), lambda a: a, lambda a, b: repr(a).missing],
-    ids=["no-such-method", "one-argument", "no-such-attribute"],
-)
-def test_what_does_not_compile_names_operator_and_type(function: Callable[..., Any]) -> None:
-    with pytest.raises(KernelError, match=r"operator novel could not be compiled for float64: \w"):
-        kernel_address(reduce_op(function, name="novel"), np.dtype(np.float64))
 
 
 def vector_additions(nsrcs: int) -> int:

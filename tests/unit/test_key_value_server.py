@@ -152,8 +152,8 @@ def test_nothing_is_unpickled_before_the_key(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("said", ["nothing", "a byte at a time", "all but a byte"])
-def test_handshake_has_a_deadline(said: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticated, "_HANDSHAKE_S", 0.3)
+def test_handshake_has_a_deadline(said: str) -> None:
+    server = Server(handshake_s=0.3)
     with socket.create_connection(server.address) as stranger:
         begun, nbytes = time.monotonic(), 63 if said == "all but a byte" else 0
         stranger.sendall(bytes(nbytes))
@@ -165,10 +165,9 @@ def test_handshake_has_a_deadline(said: str, server: Server, monkeypatch: pytest
         assert nbytes < 64  # after which it would be refused
 
 
-def test_client_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticated, "_HANDSHAKE_S", 0.2)
+def test_client_does_not_wait_for_ever() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
-        connect(silent.getsockname(), b"")
+        connect(silent.getsockname(), b"", 0.2)
 
 
 def test_oldest_connection_makes_room(server: Server) -> None:

@@ -15,7 +15,7 @@ from slowness import slowed
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.base.launchers import LAUNCHERS
-from hpcoll.runtime.gpu import cuda, cuda_aware
+from hpcoll.runtime.gpu import cuda_aware
 from hpcoll.runtime.gpu.device import gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device, local_rank
 
@@ -132,16 +132,14 @@ def test_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, gpus: Any) -> None:
         ("9", "CUDA_VISIBLE_DEVICES is '9'"),
     ],
 )
+@pytest.mark.usefixtures("no_driver")
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch, visible: str | None, why: str) -> None:
-    monkeypatch.setattr(cuda, "_library", [SimpleNamespace()])
-    cuda.driver.cache_clear()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setitem(os.environ, "CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(DeviceError) as caught:
         local_device()
     assert str(caught.value) == f"this process sees no GPU: {why}"
-    cuda.driver.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm, schedule
 
+Capture = pytest.CaptureFixture[str]
+
 NETWORK = Network(alpha=2e-6, beta=1 / 12.5e9, gamma=1e-11, overhead=0.7e-6)
 LEVELS = Levels(NETWORK._replace(alpha=0.5e-6, beta=2e-11, overhead=0.2e-6), NETWORK)
 SYMMETRIC = (
@@ -78,13 +80,13 @@ def test_ranks_that_differ_are_all_built() -> None:
 @pytest.mark.parametrize(
     "key", ["bcast/chain", "allreduce/tree", "allreduce/double_tree", "reduce/double_tree"]
 )
-def test_long_pipelines_go_on_at_their_pace(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_pipelines_go_on_at_their_pace(key: str) -> None:
     what = subject(CATALOGUE[key], alone(30))
-    whole = predict(what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels, exact=True)
+    call = what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels
+    whole = predict(*call, exact=True)
     assert not whole.extrapolated
     assert whole.simulated == whole.stands_for == what.table.nmessages * 1000
-    monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_MESSAGES", 200 * what.table.nmessages)
-    some = predict(what, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * what.table.nchannels)
+    some = predict(*call, most_messages=200 * what.table.nmessages)
     assert some.extrapolated
     assert some.simulated < whole.simulated
     assert some.seconds == pytest.approx(whole.seconds, rel=0.15)
@@ -139,7 +141,7 @@ def test_known_figures_at_24756_ranks(name: str, short_ms: float, long_ms: float
         assert predict(what, nbytes, NETWORKS["fast"]).seconds == pytest.approx(ms * 1e-3, rel=0.05), nbytes
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "found.json"
     what = "simulate bcast -n 12 --bytes 8:1M:3 --ranks-per-node 3 --network fast,alpha=3e-6,node.beta=1e-11".split()
     assert main([*what, "--json", str(out)]) == 0
@@ -158,7 +160,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
-def test_neighbours_on_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_neighbours_on_a_grid(tmp_path: Path, capsys: Capture) -> None:
     """Bundles pay between hosts for short blocks, not for long ones. A ring is where no grid is."""
     out = tmp_path / "found.json"
     what = "simulate neighbor_alltoall --ranks-per-node 8:cyclic --network ethernet --bytes 48,48M".split()
@@ -230,7 +232,7 @@ def test_the_picture_says_what_was_simulated(placement: list[str], tmp_path: Pat
         (["--algorithms", "rings"], "allreduce algorithm must be one of"),
     ],
 )
-def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(arguments: list[str], message: str, capsys: Capture) -> None:
     assert main(["simulate", "allreduce", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -244,7 +246,7 @@ def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixtu
     ],
 )
 def test_files_that_cannot_be_written_are_refused(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
@@ -261,7 +263,7 @@ def test_a_root_is_like_no_other_rank() -> None:
     )
 
 
-def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_fit_120_columns_however_many_sizes_and_algorithms(capsys: Capture) -> None:
     assert (
         main("simulate allreduce -n 16 --ranks-per-node 4 --bytes 8:64M:24 --network ethernet".split()) == 0
     )

@@ -42,7 +42,7 @@ def test_nesting() -> None:
             found.append(here())
         with HALO:
             found.append(here())
-    assert found == 2 * ["step", "step/halo", "step/halo/halo", "step/halo", "step", "halo"]
+    assert found == 2 * "step step/halo step/halo/halo step/halo step halo".split()
 
 
 def test_an_error_leaves_regions() -> None:

@@ -100,8 +100,9 @@ def say(pages: StatusSlots, rank: int, *waits: BlockedCall) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_state, "RANK_STATUS", RankStatus())
+def no_mpi() -> None:
+    """A process that has said nothing."""
+    peer_state.RANK_STATUS.forget()
 
 
 @pytest.fixture

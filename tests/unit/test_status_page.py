@@ -48,10 +48,11 @@ def test_a_real_process(own_page: StatusPage) -> None:
     assert [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()] == []
 
 
-def test_other_users_may_not_open_it(own_page: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_may_not_open_it(own_page: StatusPage) -> None:
     """The system gives files of memory alone to everybody; so it would rings where /dev/shm makes none without a name."""
-    monkeypatch.setattr(window, "FOLDER", "/proc")
-    file, of_memory = window.new_file()
+    with pytest.raises(OSError, match=r"^/none such: No such file"):
+        window.new_file("/none such")
+    file, of_memory = window.new_file("/proc")
     names = ("hpcoll-live", "hpcoll")
     modes = {
         name: os.stat(f"/proc/self/fd/{one}").st_mode & 0o777

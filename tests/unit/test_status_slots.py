@@ -11,7 +11,6 @@ import pytest
 
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.status import rank_status as module
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.rank_status import RankStatus
 from hpcoll.comm.team.channel import Channel
@@ -89,21 +88,17 @@ def test_a_fork_while_another_thread_writes() -> None:
     assert rank_status.status().waits == (CALL,)
 
 
-def at(when: float, monkeypatch: pytest.MonkeyPatch) -> RankStatus:
-    """A rank whose clock shows some time."""
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: when))
-    return RankStatus()
-
-
-def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_differ() -> None:
     """Who passes a failure on tells it as it was told, whatever time it is there, and what itself called."""
-    first = at(1000.0, monkeypatch).fail("MismatchError", "", replace(CALL, lane=2, number=9))
-    later = at(1000.5, monkeypatch).fail("PeerFailed", "rank 3 has left", CALL)
+    first = RankStatus().fail("MismatchError", "", replace(CALL, lane=2, number=9))
+    later = RankStatus().fail("PeerFailed", "rank 3 has left", CALL)
     assert first is not None
     assert later is not None
-    behind = at(400.0, monkeypatch).fail("MismatchError", "", replace(CALL, number=0, what="its own"), first)
+    assert 0 < later.at - first.at < 60
+    first = replace(first, at=later.at - 0.5)
+    behind = RankStatus().fail("MismatchError", "", replace(CALL, number=0, what="its own"), first)
     assert behind is not None
-    assert behind.order == (1000.0, "", (2, 9), "MismatchError")
+    assert behind.order == (first.at, "", (2, 9), "MismatchError")
     assert (behind.number, behind.what) == (0, "its own")
     assert max([later, behind, first], key=lambda one: one.order) == later
     assert all(min([later, one], key=lambda one: one.order).of == (2, 9) for one in (first, behind))

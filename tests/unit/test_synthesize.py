@@ -15,6 +15,8 @@ from hpcoll.synthesis.hops import SERVED, Hop, Task, row
 from hpcoll.synthesis.search import Outcome, bounds, search
 from hpcoll.synthesis.topologies import Fabric, topology
 
+Capture = pytest.CaptureFixture[str]
+
 
 def found(collective: str, where: str | Fabric, chunks: int = 1, **limits: int) -> list[tuple[int, int, int]]:
     """Steps, rounds and chunks sent of each schedule found; all are proven, and proven to have the fewest rounds."""
@@ -95,7 +97,7 @@ def test_links_of_a_group_share_its_bandwidth() -> None:
     assert found("bcast", topology("full:4")._replace(groups=ports)) == [(1, 3, 3), (2, 2, 3)]
 
 
-def test_fewer_rounds_are_proven_impossible(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_rounds_are_proven_impossible(capsys: Capture) -> None:
     """By bounds, and by search: of 8 rounds in 2 steps no bound says that a DGX-1 needs 9."""
     task, dgx1 = Task("allgather", 8, 0, 6), topology("dgx1")
     assert bounds(task, dgx1) == (2, 7, 336)
@@ -120,13 +122,13 @@ def test_ranks_take_turns_where_slots_are_few(collective: str, messages: int) ->
 
 
 def test_the_command_draws_what_it_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     file = tmp_path / "pair.json"
     file.write_text(json.dumps({"nranks": 2, "links": [[0, 1, 2]], "both_ways": True}))
-    assert main(["synthesize", "allgather", "--topology", str(file), "--chunks", "2"]) == 0
+    assert main(f"synthesize allgather --topology {file} --chunks 2".split()) == 0
     out = capsys.readouterr().out
     assert "allgather on pair: 2 ranks, 2 links, 2 chunks per block" in out
     assert "No schedule has fewer rounds, or fewer steps." in out
@@ -134,9 +136,7 @@ def test_the_command_draws_what_it_found(
     assert "c0.1: chunk 1 of block 0" in out
 
 
-def test_what_is_written_is_proven_when_it_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_written_is_proven_when_it_is_read(tmp_path: Path, capsys: Capture) -> None:
     """In both formats. A wrong suffix is refused before the search."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
     what = "synthesize allreduce --topology grid:2x2 --chunks 2 --write".split()
@@ -155,7 +155,7 @@ def test_what_is_written_is_proven_when_it_is_read(
 
 
 def test_ctrl_c_ends_the_search_and_keeps_what_was_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """With 4 chunks to 2 others in a row: stopped after the first of three numbers of steps."""
     pytest.importorskip("ortools.sat.python.cp_model", reason="the search needs OR-tools")
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_the_search_and_keeps_what_was_found(
 
 
 def test_without_or_tools_the_error_says_how_to_install_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "ortools"]:
         monkeypatch.delitem(sys.modules, name)
@@ -219,11 +219,11 @@ LINKS = [[0, 1, 1], [1, 2, 1], [2, 0, 1]]
     ],
 )
 def test_a_bad_topology_is_refused_in_one_line(
-    content: object, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: object, text: str, tmp_path: Path, capsys: Capture
 ) -> None:
     file = tmp_path / "bad.json"
     file.write_text(json.dumps(content))
-    assert main(["synthesize", "allgather", "--topology", str(file)]) == 2
+    assert main(f"synthesize allgather --topology {file}".split()) == 2
     captured = capsys.readouterr()
     assert text in captured.err
     assert (captured.out, captured.err.count("\n")) == ("", 1)
@@ -256,9 +256,7 @@ def test_a_bad_topology_is_refused_in_one_line(
         ),
     ],
 )
-def test_a_bad_argument_is_refused_in_one_line(
-    more: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_argument_is_refused_in_one_line(more: list[str], text: str, capsys: Capture) -> None:
     assert main(["synthesize", "allgather", *more]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"hpcoll: error: {text}")

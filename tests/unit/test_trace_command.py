@@ -25,6 +25,8 @@ from hpcoll.cli.trace.summary import operations, rank_waits
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.telemetry.trace_blocks import MAGIC
 
+Capture = pytest.CaptureFixture[str]
+
 EVIL = "</script><script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">&$title"
 Text = Callable[..., str]
 
@@ -41,7 +43,7 @@ def file(tmp_path: Path) -> Callable[[str | bytes, str], str]:
     return write
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+def printed(capsys: Capture, *arguments: str, code: int = 0) -> str:
     """What the command prints, to stderr where it fails."""
     assert main(["trace", *arguments]) == code
     out, err = capsys.readouterr()
@@ -109,7 +111,7 @@ def test_clocks_that_differ_by_less_than_their_error_blame_nobody(file: Text) ->
     assert found_us == [{3: 210}, {}, {3: 70}, {}]
 
 
-def test_what_a_killed_run_leaves_is_read(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_killed_run_leaves_is_read(file: Text, capsys: Capture) -> None:
     """The last block is cut anywhere; a rank that was killed first has left a block that is cut before that of another one."""
     ranks = [cases.events(3).of_rank(rank) for rank in range(4)]
     whole = b"".join(ranks)
@@ -119,7 +121,7 @@ def test_what_a_killed_run_leaves_is_read(file: Text, capsys: pytest.CaptureFixt
         assert "of 4 ranks on 2 hosts" in printed(capsys, file(b"".join([ranks[0][:-cut], *ranks[1:]])))
 
 
-def test_the_order_of_blocks_and_files_is_no_matter(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_order_of_blocks_and_files_is_no_matter(file: Text, capsys: Capture) -> None:
     ranks = [cases.events(5).of_rank(rank) for rank in range(4)]
     expected = printed(capsys, file(b"".join(ranks)))
     assert printed(capsys, file(b"".join(ranks[i] for i in (2, 0, 3, 1)))) == expected
@@ -127,7 +129,7 @@ def test_the_order_of_blocks_and_files_is_no_matter(file: Text, capsys: pytest.C
     assert printed(capsys, *halves) == expected
 
 
-def test_ranks_that_a_trace_claims_take_no_room(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_a_trace_claims_take_no_room(file: Text, capsys: Capture) -> None:
     """Neither a run of so many ranks, nor a rank, a lane, or a communicator of so high a number."""
     most = 2**31 - 1
     whole = cases.many_ranks(2, steps=2).content()
@@ -183,9 +185,7 @@ DEEP = "[" * 100_000
         (b'{"rank":0,"version":"0"}', "expected the trace of one run, got rank 0 twice"),
     ],
 )
-def test_what_is_bad_is_refused_by_file_and_byte(
-    file: Text, capsys: pytest.CaptureFixture[str], bad: bytes, said: str
-) -> None:
+def test_what_is_bad_is_refused_by_file_and_byte(file: Text, capsys: Capture, bad: bytes, said: str) -> None:
     before = cases.events(1).of_rank(0)
     name = file(before + MAGIC + struct.pack("<II", len(bad), 0) + bad)
     error = printed(capsys, name, code=2)
@@ -193,7 +193,7 @@ def test_what_is_bad_is_refused_by_file_and_byte(
     assert len(error) < 4500
 
 
-def test_files_that_are_none_are_refused(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_none_are_refused(file: Text, capsys: Capture) -> None:
     assert "got no slices" in printed(capsys, file(b"[]"), code=2)
     assert "expected JSON" in printed(capsys, file(b""), code=2)
     assert "cannot read" in printed(capsys, file(b"") + "-none", code=2)
@@ -219,7 +219,7 @@ def test_any_change_of_a_byte_is_read_or_refused(file: Text) -> None:
             continue
 
 
-def test_traces_of_other_tools_have_their_slices(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traces_of_other_tools_have_their_slices(file: Text, capsys: Capture) -> None:
     """A document with traceEvents in several lines, as profilers write it; slices by two events, and what is missing is said."""
     events: list[dict[str, Any]] = [
         {
@@ -244,7 +244,7 @@ def test_traces_of_other_tools_have_their_slices(file: Text, capsys: pytest.Capt
     assert "event 1: expected finite times" in printed(capsys, file(json.dumps(events)), code=2)
 
 
-def test_two_runs_compared(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_compared(file: Text, capsys: Capture) -> None:
     now, before = (file(cases.events(10, late_us=late).content(), f"{late}.trace") for late in (300, 100))
     text = printed(capsys, now, "--against", before)
     assert "Allreduce train.py:88 40 40 40 MiB 40 MiB 3.14 ms 9.14 ms 1.6 ms 1.6 ms" in text
@@ -256,13 +256,13 @@ def test_two_runs_compared(file: Text, capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-def html(file: Text, capsys: pytest.CaptureFixture[str], text: bytes, name: str = "run.trace") -> Path:
+def html(file: Text, capsys: Capture, text: bytes, name: str = "run.trace") -> Path:
     path = Path(file("", "page.html"))
     printed(capsys, file(text, name), "--html", str(path))
     return path
 
 
-def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: Capture) -> None:
     page = html(file, capsys, cases.events(20).content()).read_text()
     for rank in range(cases.RANKS):
         assert f"<td>{rank}</td><td>node{rank // 2}</td>" in page
@@ -271,7 +271,7 @@ def test_the_page_has_all_ranks_and_needs_no_network(file: Text, capsys: pytest.
     assert len(page) < 60_000
 
 
-def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_on_the_page_alone(file: Text, capsys: Capture) -> None:
     """Steps count as no calls and no waits, whether read or left out; on the page they are one track below the calls of their rank."""
     run = cases.events(20)
     plain, begin = printed(capsys, file(run.content())), 1_000_000
@@ -288,7 +288,7 @@ def test_steps_are_on_the_page_alone(file: Text, capsys: pytest.CaptureFixture[s
     assert '"wait for 1"' in made
 
 
-def test_the_page_escapes_what_files_say(file: Text, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_escapes_what_files_say(file: Text, capsys: Capture) -> None:
     """Names of communicators, places, hosts and files are texts, not markup: no tag of theirs is in the page."""
     run = cases.Run(2, comm=EVIL)
     for rank in run.ranks:
@@ -306,9 +306,7 @@ NEEDS_CHROMIUM = pytest.mark.skipif(not shutil.which("chromium"), reason="chromi
 
 
 @NEEDS_CHROMIUM
-def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(
-    file: Text, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(file: Text, capsys: Capture) -> None:
     """The page says how many slices it has drawn once it has, and keeps its title."""
     path = html(file, capsys, cases.events(20, comm=EVIL).content())
     flags = [
@@ -328,9 +326,7 @@ def test_a_browser_draws_the_page_and_runs_no_script_of_the_trace(
 
 
 @NEEDS_CHROMIUM
-def test_the_mouse_zooms_moves_and_points(
-    file: Text, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_mouse_zooms_moves_and_points(file: Text, capsys: Capture, tmp_path: Path) -> None:
     """At one place of the screen lies the Allreduce, none after zooming in at the right, and the Allreduce again after drags."""
     path = html(file, capsys, cases.events(1).content())
     with Browser(path.as_uri(), tmp_path / "profile", slowed(60)) as page:

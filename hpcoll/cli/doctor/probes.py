@@ -31,6 +31,7 @@ SMALL_SHM_NBYTES = 64 << 20  # a container's default
 SMALL_MEMORY_NBYTES = 1 << 30
 LOW_MEMLOCK_NBYTES = 1 << 30
 _CUDA_LIMIT_S = 60
+_NEEDED = ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")
 _CUDA_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "numba-cuda")
 _REINSTALL = "pip install --force-reinstall hpcoll"
 
@@ -51,9 +52,9 @@ def examine(rank: int) -> list[Finding]:
     return mine if rank else [*mine, *tuning_file(os.environ)]
 
 
-def software() -> list[Finding]:
+def software(needed: Sequence[str] = _NEEDED) -> list[Finding]:
     """Report the versions of Python and of the packages that hpcoll needs."""
-    found = {name: installed(name) for name in ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")}
+    found = {name: installed(name) for name in needed}
     versions = {"hpcoll": hpcoll.__version__, "Python": platform.python_version(), **found}
     text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
     missing = [
@@ -82,7 +83,7 @@ def system(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
     return [Finding(OK, "system", f"{text}, in a container ({', '.join(kinds)})" if kinds else text)]
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
+def shared_memory(folder: Path = Path("/dev/shm"), small_nbytes: int = SMALL_SHM_NBYTES) -> list[Finding]:
     """Report whether shared memory, through which the ranks of one host exchange data, is there, writable and large enough."""
     subject = "shared memory"
     try:
@@ -102,7 +103,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
         ]
     size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
     text = f"{folder} is writable, {format_nbytes(size)}, {100 * free // max(size, 1)} % free"
-    if size <= SMALL_SHM_NBYTES:
+    if size <= small_nbytes:
         return [
             Finding(
                 NOTE,
@@ -111,7 +112,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
                 "this is a container's default: start it with --shm-size=1g or more, or --ipc=host",
             )
         ]
-    if free <= SMALL_SHM_NBYTES:
+    if free <= small_nbytes:
         return [
             Finding(
                 WARN,

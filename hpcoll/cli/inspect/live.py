@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,11 @@ _NARROW, _LEFT_OUT = (
 Used = Mapping[int, float]  # shares of a core by process
 
 
-def watch_ranks(*, once: bool, as_json: bool) -> int:
-    """Show the ranks of this node, once or each second; return 1 where there are none."""
+def watch_ranks(*, once: bool, as_json: bool, looks: Callable[[], Found] = look) -> int:
+    """Show the ranks that are found on this node, once or each second; return 1 where there are none."""
     if as_json and not once:
         raise ArgumentError("--json goes with --live --once")
-    now, then = look(), time.monotonic()
+    now, then = looks(), time.monotonic()
     if not now.jobs:
         texts = ["no rank of a program with an hpcoll communicator is seen on this node"]
         texts += [
@@ -47,7 +47,7 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
     try:
         time.sleep(_FIRST_S)
         while True:
-            before, now = now, look()
+            before, now = now, looks()
             elapsed, then = time.monotonic() - then, time.monotonic()
             shares = _shares(before, now, elapsed)
             if as_json:

@@ -83,17 +83,17 @@ def look(proc: Path = PROC) -> Found:
         try:
             page = page_of(folder)
             if page is not None:
-                ranks.append(_rank(int(folder.name), *page))
+                ranks.append(_rank(int(folder.name), *page, proc))
         except PermissionError:
             closed += 1
         except OSError:
             continue  # it has just ended
         except ValueError as error:
             unclear.append(printable(f"process {folder.name}: {error}"))
-    return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
+    return Found(tuple(_jobs(ranks, proc)), closed, tuple(unclear))
 
 
-def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
+def _rank(pid: int, who: Identity, notice: Mapping[str, Any], proc: Path) -> Rank:
     """Return a rank from its page; ValueError where that is no notice, or has numbers that no rank or process can have."""
     if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(
         0 <= number <= MAX_RANKS for pair in who.peers.items() for number in pair
@@ -106,7 +106,7 @@ def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
         left = printable(str(notice.get("left", "")))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its notice: {type(error).__name__}: {error}") from None
-    return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
+    return Rank(pid, who, state_of(pid, proc), cpu_s(pid, proc), waits, failed, left)
 
 
 def _wait(rank: int, notice: Mapping[str, Any]) -> LiveWait:
@@ -139,7 +139,7 @@ def _number(said: Any) -> int:
     return number
 
 
-def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
+def _jobs(ranks: Iterable[Rank], proc: Path) -> Iterator[Job]:
     """Yield ranks by jobs: ranks of one launcher, and ranks of which one names the other.
 
     A launcher may be known only by the process that has started a rank. With a script around each rank, every rank has its own
@@ -152,7 +152,7 @@ def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
         groups = [group for group in groups if group not in related]
         groups.append([member for group in related for member in group] + [rank])
     for group in sorted(groups, key=lambda group: min(member.who.started for member in group)):
-        by_rank = {member.who.rank: member for member in _unseen(group)} | {
+        by_rank = {member.who.rank: member for member in _unseen(group, proc)} | {
             member.who.rank: member for member in group
         }
         yield Job(dict(sorted(by_rank.items())))
@@ -170,7 +170,7 @@ def _related(one: Rank, other: Rank) -> bool:
     return named == {True} and (known or mine.launcher == theirs.launcher)
 
 
-def _unseen(group: list[Rank]) -> Iterator[Rank]:
+def _unseen(group: list[Rank], proc: Path) -> Iterator[Rank]:
     """Yield ranks that others name and whose page is not seen: they have ended, or may not be looked into."""
     known = {member.who.rank for member in group}
     for member in group:
@@ -179,19 +179,17 @@ def _unseen(group: list[Rank]) -> Iterator[Rank]:
                 rank not in known and member.pid == member.who.pid
             ):  # else numbers of processes are a container's
                 known.add(rank)
-                who, gone = (
-                    replace(member.who, pid=pid, rank=rank, peers={}),
-                    _begun(pid) > member.who.started + _LATER_S,
-                )
-                yield Rank(
-                    pid, who, GONE if gone else state_of(pid), None if gone else cpu_s(pid), has_page=False
-                )
+                who = replace(member.who, pid=pid, rank=rank, peers={})
+                if _begun(pid, proc) > member.who.started + _LATER_S:
+                    yield Rank(pid, who, GONE, has_page=False)
+                else:
+                    yield Rank(pid, who, state_of(pid, proc), cpu_s(pid, proc), has_page=False)
 
 
-def _begun(pid: int) -> float:
+def _begun(pid: int, proc: Path = PROC) -> float:
     """Return when a process began, in seconds since 1970, or 0: a process younger than its job has a dead rank's number."""
     try:
-        ticks = int(stat_fields(pid)[19])
+        ticks = int(stat_fields(pid, proc)[19])
     except (OSError, IndexError, ValueError):
         return 0.0
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

@@ -139,16 +139,17 @@ def predict(
     *,
     exact: bool = False,
     comes: Sequence[float] = (),
+    most_messages: int = MAX_MESSAGES,
 ) -> Prediction:
     """Simulate a collective on a message of ``nbytes``, in segments that follow one another, with ``window`` lanes in flight.
 
     ``exact``: simulate all segments; ArgumentError where these are too many. ``comes``: seconds at which each rank comes to the call; of a
-    subject that has all ranks. The prediction counts from the last of them.
+    subject that has all ranks. The prediction counts from the last of them. ``most_messages``: of longer pipelines the first segments.
     """
     table = subject.table
     per_segment = table.nmessages
     stands_for = per_segment * segments * table.nranks // table.nbuilt
-    most = max(1, MAX_MESSAGES // max(1, per_segment))
+    most = max(1, most_messages // max(1, per_segment))
     some = max(4, min(most, 8 * window))
 
     def seconds(count: int) -> float:

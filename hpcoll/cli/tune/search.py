@@ -47,7 +47,6 @@ from hpcoll.selection.measured import site
 from hpcoll.selection.tuning import FORMAT, Document, Section, write
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
-SCOUT_ROUNDS = 3
 # short calls are timed both nearly alone and back to back, where the ranks get out of step
 BATCHES_S = (
     BATCH_S,
@@ -56,18 +55,9 @@ BATCHES_S = (
 WORTH = 1.03  # times the library's speed, from which on hpcoll's algorithms count as faster
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
-MAX_ROUNDS = 300
-# seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
-MODEL_S, MODELLING = (
-    5.0,
-    0.1,
-)
+MODELLING = 0.1  # share of the whole time for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
-# of a column's time, and seconds for each size at most: to measure what was picked once more
-AGAIN, AGAIN_S = (
-    0.15,
-    1.0,
-)
+AGAIN = 0.15  # of a column's time: to measure what was picked once more
 # measurements of what others disturb; of the whole time: for waits until they have gone
 TRIES, PATIENCE = (
     3,
@@ -75,6 +65,18 @@ TRIES, PATIENCE = (
 )
 
 T = TypeVar("T")
+
+
+class Effort(NamedTuple):
+    """The most that is measured, however much time there is."""
+
+    scout_rounds: int = 3  # turns that a candidate has at first
+    max_rounds: int = 300
+    again_s: float = 1.0  # seconds for each size to measure what was picked once more
+    model_s: float = 5.0  # seconds for the model's constants
+
+
+EFFORT = Effort()
 
 
 @dataclass(frozen=True)
@@ -162,19 +164,19 @@ class Quiet:
         why: What others did; empty where the limits sufficed.
     """
 
-    def __init__(self, world: MPI.Intracomm, watch: Watch, request: TuneRequest) -> None:
-        self._world, self._watch, self._busy = world, watch, request.busy
+    def __init__(self, watch: Watch, request: TuneRequest, pause_s: float = LEAST_S) -> None:
+        self._watch, self._busy, self._pause_s = watch, request.busy, pause_s
         self._patience = PATIENCE * request.seconds
         self.uses, self.why = list[CoreUse](), ""
 
     def comes(self, what: str) -> bool:
         """Wait until others leave the cores alone; say whether they do."""
         while not self._busy:
-            time.sleep(LEAST_S)
+            time.sleep(self._pause_s)
             use = self._watch.look()
             if not use.disturbed:
                 break
-            self._patience -= LEAST_S
+            self._patience -= self._pause_s
             if self._patience <= 0:
                 self.why = f"{use} {what}"
                 return False
@@ -221,13 +223,13 @@ def tune(
 
     ``progress`` is called before each cell, ``keep`` after each column with the findings so far: a run may be stopped from outside.
     """
-    quiet, clock = Quiet(world, watch, request), _Clock(world, request.seconds)
+    quiet, clock = Quiet(watch, request), _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
     wanted = columns(request, world.Get_rank(), world.Get_size())
     place = _place(world)
     work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
     done, total = 0, sum(len(column.cases) for column in wanted)
-    model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
+    model_s = min(EFFORT.model_s, MODELLING * request.seconds) if wanted else request.seconds
     fits = (
         quiet.measured("the model", lambda: fit_levels(world, model_s))
         if quiet.comes("before this began")
@@ -270,7 +272,7 @@ def tune(
             work, done = work - effort, done + 1
         else:
             picked = Section(here, column.type_class, {column.collective: tuple(entries)})
-            pace = Pace(budget_s=min(AGAIN_S, again_s / len(column.cases)))
+            pace = Pace(budget_s=min(EFFORT.again_s, again_s / len(column.cases)))
             rows = quiet.measured(
                 f"{column.collective} {column.type_class}",
                 partial(_again, stage, watch, column, picked, pace),
@@ -394,7 +396,7 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
             wrong.append(f"{algorithm}, segment {segment}: {count} wrong elements")
         else:
             start = stage.clock.left()
-            seconds = _take_turns(stage, case, (library, one), Pace(rounds=SCOUT_ROUNDS, warmup=2))
+            seconds = _take_turns(stage, case, (library, one), Pace(rounds=EFFORT.scout_rounds, warmup=2))
             winners += _judge([one], seconds, start - stage.clock.left())
         if len(winners) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
             break
@@ -411,11 +413,11 @@ def _run_off(
     """Return better times of candidates, from turns until the clock shows ``end``; the same times when that is too soon."""
     collected: list[np.ndarray] = []
     # each took its turns with the library
-    round_s = sum(winner.cost_s for winner in running) / 2 / (1 + SCOUT_ROUNDS)
-    while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
+    round_s = sum(winner.cost_s for winner in running) / 2 / (1 + EFFORT.scout_rounds)
+    while running and sum(seconds.shape[-1] for seconds in collected) < EFFORT.max_rounds:
         start = stage.clock.left()
-        rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
-        if rounds <= SCOUT_ROUNDS:
+        rounds = int(min(EFFORT.max_rounds, (start - end) / 2 / round_s))  # half, and see how long it takes
+        if rounds <= EFFORT.scout_rounds:
             break
         collected.append(
             _take_turns(

@@ -42,13 +42,20 @@ class ControlPlane(Channel):
     Args:
         resources: Resources of one of its communicators.
         answer: Returns the answer about a rank of this node on a message context, by its index; None where nothing is known.
+        now: Returns the time in seconds.
 
     Attributes:
         resources: Resources of all its communicators, by key.
     """
 
-    def __init__(self, resources: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        answer: Callable[[Resources, int, int], Answer | None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
+        self._now = now
         self._comm = resources.comm
         self._logs = resources.team.logs
         self._hosts = [process.host for process in resources.team.processes]
@@ -115,7 +122,7 @@ class ControlPlane(Channel):
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
         """Ask far ranks, and the neighbours of those that are late with an answer."""
-        now = time.monotonic()
+        now = self._now()
         never = (0.0, _AGAIN_S)
         asked_before = [
             (*self._asked.get((key, lane, rank), never), rank)
@@ -136,7 +143,7 @@ class ControlPlane(Channel):
     def is_silent(self, rank: int) -> bool:
         """Say whether a rank was asked and has not answered in time."""
         asked = self._unanswered.get(rank) if self.answers_always and rank not in self._ends else None
-        return asked is not None and time.monotonic() - asked > _SILENT_S
+        return asked is not None and self._now() - asked > _SILENT_S
 
     def broadcast_failure(self, call: BlockedCall) -> None:
         """Tell some ranks of a call that has failed, who tell the others, and how far this rank is."""
@@ -203,14 +210,14 @@ class ControlPlane(Channel):
                     self._comm.Ack_failed()
         finally:
             self._serving = False
-        if self._news and time.monotonic() - self._told_at >= _NEWS_S:
+        if self._news and self._now() - self._told_at >= _NEWS_S:
             self._pass_on()
 
     def _hear(self, source: int, what: Answer) -> None:
         self._unanswered.pop(source, None)
         for key, lane, answers in what.get("known", ()):
             for answer in answers:
-                heard = answer | {"heard": time.monotonic()}
+                heard = answer | {"heard": self._now()}
                 self._unanswered.pop(answer["rank"], None)
                 self._answers[key, lane, answer["rank"]] = self._answers[key, None, answer["rank"]] = heard
         if "ask" in what:
@@ -229,7 +236,7 @@ class ControlPlane(Channel):
         """Tell others what is new of ranks that have ended; where many end at once, many are told of in one go."""
         news = self._news
         self._news = []
-        self._told_at = time.monotonic()
+        self._told_at = self._now()
         for rank in self._relays() if news else ():
             self._send(rank, {"ended": news})
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.runtime.program import call_fields
 from hpcoll.runtime.program import call_fields as c
 
 _C_CONTIGUOUS = 2  # flag of a memoryview
@@ -37,7 +38,7 @@ def _words(address: int, n: int) -> tuple[int, ...]:
     return tuple(memoryview(memory).cast("q"))
 
 
-def _supported() -> bool:
+def is_supported(c: Any = call_fields) -> bool:
     """Say whether known arrays, lists, tuples, NumPy scalars and handles lie in memory as compiled code expects."""
     if (
         os.uname().machine not in _MACHINES
@@ -57,10 +58,13 @@ def _supported() -> bool:
         if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
             return False
     scalar = np.int64(1 << 40)
-    return all(map(_reads_items, ([scalar, 7], (scalar, 7)))) and _words(id(scalar), 3)[c.SCALAR] == scalar
+    return (
+        all(_reads_items(spec, c) for spec in ([scalar, 7], (scalar, 7)))
+        and _words(id(scalar), 3)[c.SCALAR] == scalar
+    )
 
 
-def _reads_items(spec: Any) -> bool:
+def _reads_items(spec: Any, c: Any) -> bool:
     fields = _words(id(spec), 4)
     items = fields[c.ITEMS] if isinstance(spec, list) else id(spec) + 8 * c.FIRST_ITEM
     return (
@@ -131,6 +135,6 @@ def unit_of(thing: Any) -> int:
 HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators
 HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
 HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
-SUPPORTED = _supported()
+SUPPORTED = is_supported()
 BYTES_LENGTH_AT = _bytes_length_at()
 FLOATS_SUPPORTED = _reads_floats()

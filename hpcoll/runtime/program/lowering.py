@@ -26,8 +26,8 @@ _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane w
 class _Rows:
     """Second half: items in order, receives posted ahead, waits where memory is used again."""
 
-    def __init__(self, items: Items) -> None:
-        self.items = items
+    def __init__(self, items: Items, most_nbytes: int) -> None:
+        self.items, self.most_nbytes = items, most_nbytes
         self.rows: list[Row] = []
         self.owners: dict[int, Item] = {}  # row -> what it is for
         self.sources: list[tuple[int, int]] = []
@@ -168,8 +168,9 @@ class _Rows:
         item = self.items.list[i]
         buffer, displ = self._at(item.spans[0])
         whole = item.spans[0].nbytes
-        for lo in (0,) if whole <= MAX_MESSAGE_NBYTES else range(0, whole, MAX_MESSAGE_NBYTES):
-            nbytes = whole if whole <= MAX_MESSAGE_NBYTES else min(MAX_MESSAGE_NBYTES, whole - lo)
+        most = self.most_nbytes
+        for lo in (0,) if whole <= most else range(0, whole, most):
+            nbytes = whole if whole <= most else min(most, whole - lo)
             self.owners[len(self.rows)] = item
             self.rows.append((item.code, self.nrequests, item.peer, buffer, displ + lo, nbytes))
             self.requests.setdefault(i, []).append((self.nrequests, nbytes if item.code == Code.RECV else 0))
@@ -218,6 +219,7 @@ def lower(
     routes: Mapping[int, Route],
     mapped: Collection[int] = (),
     on_gpu: bool = False,
+    most_nbytes: int = MAX_MESSAGE_NBYTES,
 ) -> Program:
     """Write one rank's program; where sizes are symbolic (`hpcoll.base.sizes`), so is the program.
 
@@ -230,6 +232,7 @@ def lower(
         routes: To each peer, by its rank.
         mapped: Buffers whose bytes lie in memory as a map of the call says (`hpcoll.runtime.program.layouts`).
         on_gpu: The arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
+        most_nbytes: Bytes of a message of the MPI library, above which it is split.
     """
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = schedule.meaning.aliases
@@ -247,7 +250,7 @@ def lower(
             tables[id(layout)] = []
             for steps in schedule.channels:
                 make = partial(kind, schedule, layout, itemsize, aliases, mapped)
-                lane = _Rows(_items(make, steps, routes))
+                lane = _Rows(_items(make, steps, routes), most_nbytes)
                 lane_needs = lane.emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]

@@ -73,16 +73,16 @@ class Library(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def library() -> Library:
+def library(status_nbytes: int = STATUS_NBYTES) -> Library:
     """Return the loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI.
 
     Raises:
         TransportError: its statuses or handles are longer than the room for them, or mpi4py keeps handles elsewhere.
     """
     sizes = MPI._sizeof(MPI.Status), MPI._sizeof(MPI.REQUEST_NULL)
-    if sizes[0] > STATUS_NBYTES or sizes[1] not in (4, 8):
+    if sizes[0] > status_nbytes or sizes[1] not in (4, 8):
         raise TransportError(
-            f"this MPI library's statuses and requests need {sizes} bytes, at most {STATUS_NBYTES} and 8 are expected"
+            f"this MPI library's statuses and requests need {sizes} bytes, at most {status_nbytes} and 8 are expected"
         )
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
     kept = ctypes.string_at(MPI._addressof(MPI.BYTE), MPI._sizeof(MPI.BYTE))
@@ -133,13 +133,12 @@ class Tags(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def tags_at_once(nslots: int) -> tuple[int, Tags]:
-    """Return the number of message contexts, of so many window slots, that have tags, and the first's; the last three tags stay free."""
-    ncontexts = min(_MOST_CONTEXTS, clock_tag() // nslots)
+def tags_at_once(nslots: int, last: int | None = None) -> tuple[int, Tags]:
+    """Return the number of message contexts, of so many window slots, that have tags, and the first's; the ``last`` three stay free."""
+    end = clock_tag() if last is None else last - 2
+    ncontexts = min(_MOST_CONTEXTS, end // nslots)
     step = ncontexts * nslots
-    checks = next(
-        (n for n in range(clock_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1
-    )
+    checks = next((n for n in range(end // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
     return ncontexts, Tags(0, step, checks)
 
 

@@ -67,13 +67,13 @@ _mapped: dict[int, int] = {}  # address -> bytes
 _held: dict[int, int] = {}  # number -> id of its holder
 
 
-def new_file() -> tuple[int, bool]:
+def new_file(folder: str = FOLDER) -> tuple[int, bool]:
     """Return the descriptor of a new file without a name, and whether it is of memory alone; an OSError names the folder."""
     try:
-        return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), False
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), False
     except OSError as error:
         if error.errno not in _NONE_NAMELESS:
-            raise OSError(f"{FOLDER}: {error.strerror}") from None
+            raise OSError(f"{folder}: {error.strerror}") from None
     return memory_file("hpcoll"), True
 
 
