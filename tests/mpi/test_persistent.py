@@ -3,6 +3,7 @@
 import gc
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,19 @@ def test_nothing_is_left(how: str) -> None:
     after = *held(), len(board.free)
     comm.Free()
     ensure(after == before, (before, after))
+
+
+def test_arrays_of_the_first_request_go() -> None:
+    """What later requests are found by holds no array of the program's."""
+    comm = communicator()
+    arrays = [np.ones(3), np.zeros(3)]
+    gone = [weakref.ref(array) for array in arrays]
+    request = comm.Allreduce_init(*arrays)
+    request.Start()
+    request.Wait()
+    request.Free()
+    del request, arrays
+    ensure(gone[0]() is gone[1]() is None, "an array stays")
 
 
 def test_a_library_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,7 +354,7 @@ def _made_persistent(
                 arguments,
                 (send, recv),
                 call,
-                CachedCall(planned.engine, (plan, call)),
+                CachedCall(planned.engine, (plan, call._replace(keep=()))),
             )
     request, compared = (
         PersistentRequest() if region is None else TaggedRequest.of(region),

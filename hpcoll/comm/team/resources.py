@@ -30,7 +30,7 @@ from hpcoll.runtime.transports.mpi import (
 )
 
 _AT_ONCE = 4  # message contexts for persistent requests
-_MOST_AT_ONCE = 16  # where requests come and go
+_WORTH = 256  # of such requests, after which twice as many cost less than the words they save; then once more
 
 
 class ContextPool:
@@ -111,6 +111,7 @@ class Resources(ContextPool):
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
+        self._taken = 0
         self._unused = set[int]()
         self._title = ""
         self._has_name = False
@@ -259,6 +260,7 @@ class Resources(ContextPool):
     def message_context(self) -> MessageContext:
         """Return a message context that all ranks take in one order."""
         self.agree()
+        self._taken += 1
         return self._agreed.pop(0)
 
     def agree(self) -> None:
@@ -267,14 +269,14 @@ class Resources(ContextPool):
             return
         # Those that were given back on all ranks, and some more where these are few: all ranks then take them in one order
         # without a word, so that a request that is made costs no wait for the others.
-        for index in sorted(self._unused):
-            self.service_collectives.end_comparison(index)
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:
             unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
+        for index in sorted(self._unused):  # all ranks have begun these comparisons by now
+            self.service_collectives.end_comparison(index)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
-        wanted = min(max(_AT_ONCE, 2 * len(self._agreed)), _MOST_AT_ONCE) if self._persistent else 1
+        wanted = _AT_ONCE << min(self._taken // _WORTH, 2) if self._persistent else 1
         missing = wanted - len(self._agreed)
         if missing > 0:
             with self.alone(Purpose.PERSISTENT):
