@@ -219,7 +219,9 @@ class ServiceCollectives:
         engine = self._build(Choice(algorithm, _WHOLE, ""), (), Account(), call, message_context)
         message_context.bind_scratch(engine, engine.scratch_nbytes)
         engine.bind_lock(np.zeros(1, np.int64))
-        engine.state[LINGERS] = 1  # nobody needs its end before the first start
+        wait_policy = engine.wait_policy
+        # nobody needs its end before the first start: no yields
+        engine.state[LINGERS] = min(wait_policy.lingers, wait_policy.stays)
         self._comparers[message_context.index] = engine, call
         return engine, call
 
