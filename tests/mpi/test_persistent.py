@@ -234,7 +234,7 @@ def test_arrays_of_the_first_request_go() -> None:
 
 def test_a_library_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open MPI 4.1: nothing that hpcoll can do is left to it, however long the message is, and it cannot be asked for by name."""
-    monkeypatch.setattr("hpcoll.comm.context.start.has_persistent_collectives", lambda: False)
+    monkeypatch.setattr("hpcoll.comm.context.context.has_persistent_collectives", lambda: False)
     comm = communicator()
     cases = every(comm, 40_000, roots=[0])  # of which the library's Scan would be chosen
     requests = [prepare(comm, case) for case in cases]

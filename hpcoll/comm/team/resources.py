@@ -13,7 +13,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.arguments.neighbours import graph_of, plain
 from hpcoll.comm.plans.ledger import Ledger
-from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.plans.plan import ContextPool, MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
@@ -31,29 +31,6 @@ from hpcoll.runtime.transports.mpi import (
 
 _AT_ONCE = 4  # message contexts for persistent requests
 _WORTH = 256  # of such requests, after which twice as many cost less than the words they save; then once more
-
-
-class ContextPool:
-    """A pool of message contexts for the calls of one communicator: `Resources` on host memory, others on GPU memory."""
-
-    def begin(self) -> MessageContext:
-        """Return the message context of a blocking call that begins; collective."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Take it back when the call has ended; not where it failed."""
-
-    def in_flight(self, turn: int) -> MessageContext:
-        """Return the message context of a non-blocking call, by the turn that is its; collective."""
-        raise NotImplementedError
-
-    def message_context(self) -> MessageContext:
-        """Return a message context for a persistent request, the same on all ranks; collective."""
-        raise NotImplementedError
-
-    def give_back(self, message_context: MessageContext) -> None:
-        """Take the message context of a persistent request that is gone on this rank."""
-        raise NotImplementedError
 
 
 class Resources(ContextPool):
