@@ -168,7 +168,7 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
     row, algorithm, turn = METHODS[method], asked.algorithm, context.issued % IN_FLIGHT
     meant = row.meant(given, context.rank)
     arguments = retain_datatypes(meant)
-    asked = asked._replace(arguments=arguments, turn=turn)
+    asked = BeginningCall(method, arguments, "in flight", turn, *asked[4:])
     context.check(asked)
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = name_of(algorithm, row.collective) or "direct"
@@ -177,7 +177,8 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
                 f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}"
             )
     with context.failure_scope(method):
-        prepared = context.prepare(asked._replace(algorithm=algorithm))
+        alike = algorithm is asked.algorithm
+        prepared = context.prepare(asked if alike else asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
     moves = can_be_helped() or asked.algorithm is not None
     if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
