@@ -3,6 +3,7 @@
 import gc
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,9 +219,22 @@ def test_nothing_is_left(how: str) -> None:
     ensure(after == before, (before, after))
 
 
+def test_arrays_of_the_first_request_go() -> None:
+    """What later requests are found by holds no array of the program's."""
+    comm = communicator()
+    arrays = [np.ones(3), np.zeros(3)]
+    gone = [weakref.ref(array) for array in arrays]
+    request = comm.Allreduce_init(*arrays)
+    request.Start()
+    request.Wait()
+    request.Free()
+    del request, arrays
+    ensure(gone[0]() is gone[1]() is None, "an array stays")
+
+
 def test_a_library_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open MPI 4.1: nothing that hpcoll can do is left to it, however long the message is, and it cannot be asked for by name."""
-    monkeypatch.setattr("hpcoll.comm.context.start.has_persistent_collectives", lambda: False)
+    monkeypatch.setattr("hpcoll.comm.context.context.has_persistent_collectives", lambda: False)
     comm = communicator()
     cases = every(comm, 40_000, roots=[0])  # of which the library's Scan would be chosen
     requests = [prepare(comm, case) for case in cases]

@@ -9,8 +9,8 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, typed_sides, whose_sizes
 from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import compiled
-from hpcoll.comm.planning.planner import Planner, Prepared
-from hpcoll.comm.plans.plan import Plan
+from hpcoll.comm.planning.planner import Planner
+from hpcoll.comm.plans.plan import Plan, Prepared
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes, nparts
 from hpcoll.runtime.engine.call_cache import MAX_COUNT, CachedCall, CallTable, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, TYPED, UNKNOWN

@@ -17,9 +17,9 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
-from hpcoll.comm.planning.planner import CallOptions, Planner, Prepared
+from hpcoll.comm.planning.planner import Planner
 from hpcoll.comm.plans.ledger import Ledger
-from hpcoll.comm.plans.plan import Plan
+from hpcoll.comm.plans.plan import Plan, Prepared
 from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.status.call_site import left_alone
@@ -31,6 +31,7 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE, NOTED
+from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.selection.config import EVERY_CALL, NATIVE
 
 if TYPE_CHECKING:
@@ -163,10 +164,8 @@ class Context(CommunicatorCalls):
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
-        table, (method, _, algorithm, segment, order) = (
-            self.tables.table(key) if buffers else None,
-            call_cache.whole(key),
-        )
+        table = self.tables.table(key) if buffers else None
+        method, root, algorithm, segment, order = call_cache.whole(key)
         if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
         if status == MISS:
@@ -186,13 +185,11 @@ class Context(CommunicatorCalls):
                 self.check()
             raise other_thread(self.rank)
         if status == MISS:
-            self._run_prepared(
-                key,
-                arguments,
-                CallOptions(algorithm, segment, stream, order, limit_s=limit_s),
-                table,
-                *buffers,
+            limit_s = self.limit_s if limit_s is None else limit_s
+            asked = BeginningCall(
+                method, arguments, "blocking", 0, root, limit_s, order, algorithm, segment, stream
             )
+            self._run_prepared(key, asked, table, *buffers)
             return
         assert table is not None
         if isinstance(table.latest.by, MpiCall):
@@ -230,27 +227,25 @@ class Context(CommunicatorCalls):
             short.store()
         return True
 
-    def prepare(self, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> Prepared:
+    def prepare(self, asked: BeginningCall) -> Prepared:
         """Describe a call and find how it runs.
-
-        Args:
-            method: mpi4py's name of the blocking method.
-            arguments: Positional arguments of the program.
-            asked: The caller's keywords.
 
         Raises:
             ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
             DeviceError: the GPU failed.
         """
+        method, arguments, form, *_ = asked
         row = METHODS[method]
         arrays = row.gpu_arrays(arguments, self.rank)
         if arrays:
             return self.gpu.prepare(row, arguments, arrays, asked)
         describe = partial(self.planner.describe, row, arguments, asked)
         call = describe()
-        # the library's request cannot serve them
+        # the library's request cannot serve them, or there is none
         others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus
-        if call is not None and (others_have_gpus or not asked.native):
+        if call is not None and (
+            others_have_gpus or (form == "persistent" and not has_persistent_collectives())
+        ):
             call = call._replace(native=False)
         plan = self.planner.plan(
             call, method, arguments, asked.algorithm, asked.segment, waits=not asked.in_flight
@@ -260,16 +255,14 @@ class Context(CommunicatorCalls):
     def _run_prepared(
         self,
         key: call_cache.Key,
-        arguments: tuple[Any, ...],
-        asked: CallOptions,
+        asked: BeginningCall,
         table: call_cache.CallTable | None,
         *buffers: Any,
     ) -> None:
-        method, root, *_ = call_cache.whole(key)
-        limit_s = self.limit_s if asked.limit_s is None else asked.limit_s
-        self.check(BeginningCall(method, arguments, root=root, limit_s=limit_s, order=asked.order))
+        method, arguments, *_ = asked
+        self.check(asked)
         with self.failure_scope(method):
-            prepared = self.prepare(method, arguments, asked)
+            prepared = self.prepare(asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = native_calls.run(self, method, prepared)

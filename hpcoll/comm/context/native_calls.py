@@ -8,7 +8,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS, Method
 from hpcoll.comm.arguments.native import as_native
-from hpcoll.comm.planning.planner import Prepared, refusal
+from hpcoll.comm.planning.planner import refusal
+from hpcoll.comm.plans.plan import Prepared
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.runtime.transports.mpi import Revoked, tells_of_failure

@@ -1,9 +1,8 @@
 """Calls that return before they have ended: non-blocking ones, and persistent requests."""
 
 import operator
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -11,7 +10,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call, Time, limit_of, order_of
 from hpcoll.comm.arguments.datatypes import retain_datatypes
-from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller, Method
+from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.arguments.native import as_native, only_native
 from hpcoll.comm.arguments.neighbours import plain
 from hpcoll.comm.arguments.reductions import every_count
@@ -19,8 +18,7 @@ from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.native_calls import arguments_of
-from hpcoll.comm.planning.planner import CallOptions, Prepared
-from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.plan import MessageContext, Prepared
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import collect, hurry
@@ -36,7 +34,6 @@ from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.runtime.telemetry.call_log import EVERY
-from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, name_of, read_config
 
@@ -63,8 +60,10 @@ def issue(
     limit_s = None if timeout is None else limit_of(timeout, (comm if context is None else context).rank)
     order = None if order is None else order_of(order, (comm if context is None else context).rank)
     if context is None:
-        asked = CallOptions(algorithm, segment, stream, order, True, limit_s)
-        if existing_context(comm) is None and (request := _first(comm, method, arguments, asked)) is not None:
+        asked = BeginningCall(
+            method, arguments, "in flight", 0, None, limit_s, order, algorithm, segment, stream
+        )
+        if existing_context(comm) is None and (request := _first(comm, asked)) is not None:
             return request
         context = comm._context
     if context.starting:
@@ -83,9 +82,7 @@ def issue(
             if not issued % EVERY:
                 _tell(context)
             return _to_self(None, _NOBODY)  # a request that is complete
-        return _go_on(
-            context, method, arguments, key, status, (algorithm, segment, stream, order, True, limit_s)
-        )
+        return _go_on(context, method, arguments, key, status, (limit_s, order, algorithm, segment, stream))
     finally:
         context.starting = False
 
@@ -110,7 +107,7 @@ def _go_on(
     status: int | None,
     asked: tuple[Any, ...],
 ) -> MPI.Request:
-    """Return the request of a call that did not end in its first turns, or had none; ``asked`` has the fields of `CallOptions`."""
+    """Return the request of a call that did not end in its first turns, or had none; ``asked`` has fields of `BeginningCall`."""
     turn, meant = (
         context.issued % IN_FLIGHT,
         METHODS[method].meant(arguments, context.rank) if status == MISS else arguments,
@@ -131,8 +128,8 @@ def _go_on(
         context.resources.counts_in_flight = False
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
-    request = None if status == MISS else _under_way(context, table, method, status, arguments, asked[-1])
-    return request or _prepared(context, method, arguments, CallOptions(*asked))
+    request = None if status == MISS else _under_way(context, table, method, status, arguments, asked[0])
+    return request or _prepared(context, BeginningCall(method, arguments, "in flight", turn, None, *asked))
 
 
 def _under_way(
@@ -164,15 +161,15 @@ def _under_way(
     return request
 
 
-def _prepared(
-    context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None
-) -> MPI.Request:
+def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) -> MPI.Request:
     """Return the request of a call after describing and planning it; ``make`` makes the request, whoever serves the call."""
     collect()
+    method, given, *_ = asked
     row, algorithm, turn = METHODS[method], asked.algorithm, context.issued % IN_FLIGHT
     meant = row.meant(given, context.rank)
     arguments = retain_datatypes(meant)
-    context.check(BeginningCall(method, arguments, "in flight", turn, order=asked.order))
+    asked = BeginningCall(method, arguments, "in flight", turn, *asked[4:])
+    context.check(asked)
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = name_of(algorithm, row.collective) or "direct"
         if algorithm not in ("direct", NATIVE):
@@ -180,7 +177,8 @@ def _prepared(
                 f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}"
             )
     with context.failure_scope(method):
-        prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
+        alike = algorithm is asked.algorithm
+        prepared = context.prepare(asked if alike else asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
     moves = can_be_helped() or asked.algorithm is not None
     if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
@@ -223,18 +221,17 @@ def _prepared(
     return request
 
 
-def _first(
-    comm: WithContext, method: str, arguments: tuple[Any, ...], asked: CallOptions
-) -> MPI.Request | None:
+def _first(comm: WithContext, asked: BeginningCall) -> MPI.Request | None:
     """Return the request of a call on a communicator that has no context yet; None where it has one by now.
 
     Only all ranks together can make a context, and no call in flight may wait for that. So a thread does meanwhile. Where the MPI library
     lets no thread call it, the library's own collective serves; None where that cannot.
     """
+    method, given, *_ = asked
     row, native = METHODS[method], plain(comm)
     if native == MPI.COMM_NULL:
         return None
-    arguments = row.meant(arguments, native.rank)
+    arguments = row.meant(given, native.rank)
     if row.gpu_arrays(arguments, native.rank):
         return None
     # to describe it asks the others
@@ -245,12 +242,12 @@ def _first(
         else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
     )
     if can_be_helped():
-        given = retain_datatypes(arguments)
+        first = asked._replace(arguments=retain_datatypes(arguments))
 
         def begin_first(make: Make) -> None:
             context = existing_context(comm)
             assert context is not None
-            _prepared(context, method, given, asked, make)
+            _prepared(context, first, make)
 
         starts = vars(comm).setdefault("_starts", PendingStarts())
         return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)
@@ -280,17 +277,6 @@ _IN_MPI = {
 _BYTE = np.dtype(np.uint8)
 
 
-class _Planned(NamedTuple):
-    """The parts of a persistent request, as `PersistentRequest._bind` takes them."""
-
-    plan: Plan
-    message_context: MessageContext
-    engine: HostEngine
-    call: Call
-    describe: Callable[[], Call | None] | None
-    give_back: Callable[[], None]
-
-
 def make_persistent(
     context: Context,
     method: str,
@@ -309,23 +295,24 @@ def make_persistent(
     try:
         order = None if order is None else order_of(order, context.rank)
         limit_s = None if timeout is None else limit_of(timeout, context.rank)
-        asked = CallOptions(algorithm, segment, stream, order, True, limit_s, has_persistent_collectives())
-        return _made_persistent(context, method, arguments, asked, None if tag is None else regions[tag])
+        meant = METHODS[method].meant(arguments, context.rank)
+        asked = BeginningCall(
+            method, meant, "persistent", 0, None, limit_s, order, algorithm, segment, stream
+        )
+        return _made_persistent(context, asked, None if tag is None else regions[tag])
     finally:
         context.starting = False
 
 
-def _made_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], asked: CallOptions, region: Region | None
-) -> MPI.Prequest:
+def _made_persistent(context: Context, asked: BeginningCall, region: Region | None) -> MPI.Prequest:
     from hpcoll.comm.requests.persistent_request import (
         LibraryPersistentRequest,
         PersistentRequest,
         TaggedRequest,
     )
 
-    arguments = METHODS[method].meant(arguments, context.rank)
-    context.check(BeginningCall(method, arguments, "persistent", order=asked.order))
+    method, arguments, *_ = asked
+    context.check(asked)
     with context.failure_scope(f"{method}_init"):
         context.resources.agree()
     given = _counted(context, method, arguments)
@@ -333,10 +320,10 @@ def _made_persistent(
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, asked.algorithm, asked.segment, asked.order))
     if run_cached(table.address, send, recv, op) == BUSY:
-        planned = _planned_before(context, table, METHODS[method], arguments, asked)
+        prepared, message_context, engine = _planned_before(context, table, asked, arguments)
     else:
         with context.failure_scope(method):
-            prepared = context.prepare(method, arguments, asked)
+            prepared = context.prepare(asked._replace(arguments=arguments))
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
@@ -345,7 +332,9 @@ def _made_persistent(
             return LibraryPersistentRequest.of(
                 made, partial(plan.account.note, ledger_nbytes(call, context.nranks))
             )
-        planned = _plan_first(context, prepared, call)
+        with context.failure_scope(plan.named(call.count)):
+            message_context = prepared.context_pool.message_context()
+            engine = plan.take(message_context, call)
         if may_enter(table, call, plan, send):
             enter(
                 context.planner,
@@ -354,53 +343,35 @@ def _made_persistent(
                 arguments,
                 (send, recv),
                 call,
-                CachedCall(planned.engine, (plan, call)),
+                CachedCall(engine, (plan, call._replace(keep=()))),
             )
-    request, compared = (
-        PersistentRequest() if region is None else TaggedRequest.of(region),
-        context.resources.service_collectives,
-    )
-    with context.failure_scope(planned.plan.named(planned.call.count)):
-        at_once = planned.call.exported is not None  # its message context goes with it
-        compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)
-        request._bind(
-            context, *planned, partial(compared.end_comparison, planned.message_context.index), asked.limit_s
-        )
+    request = PersistentRequest() if region is None else TaggedRequest.of(region)
+    compared, call = context.resources.service_collectives, prepared.call
+    assert call is not None
+    with context.failure_scope(prepared.plan.named(call.count)):
+        at_once = call.exported is not None  # its message context goes with it
+        compared.begin_comparison(message_context, engine, at_once=at_once)
+        compare = partial(compared.end_comparison, message_context.index)
+        request._bind(context, prepared, message_context, engine, compare, asked.limit_s)
     return request
 
 
 def _planned_before(
-    context: Context, table: CallTable, row: Method, arguments: tuple[Any, ...], asked: CallOptions
-) -> _Planned:
-    """Return the parts for a call that the table has found."""
+    context: Context, table: CallTable, asked: BeginningCall, arguments: tuple[Any, ...]
+) -> tuple[Prepared, MessageContext, HostEngine]:
+    """Return the parts of the request of a call that the table has found."""
     plan, call = table.latest.plan
     (source, target, counts), kept = table.waiting, table.take_kept()
+    describe = partial(context.planner.describe, METHODS[asked.method], arguments, asked)
     message_context = context.resources.message_context()
     with context.failure_scope(plan.named(call.count)):
         engine = plan.take_made(message_context, counts, call.maps)
         if engine is None:
-            described = context.planner.describe(row, arguments, asked)
+            described = describe()
             assert described is not None
             engine = plan.take(message_context, described)
     call = call._replace(send=source, recv=target, count=engine.elements, keep=(*arguments, *kept))
-    return _Planned(
-        plan, message_context, engine, call, None, partial(context.resources.give_back, message_context)
-    )
-
-
-def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
-    with context.failure_scope(prepared.plan.named(call.count)):
-        message_context = prepared.context_pool.message_context()
-        engine = prepared.plan.take(message_context, call)
-    describe = None if call.as_given else prepared.describe
-    return _Planned(
-        prepared.plan,
-        message_context,
-        engine,
-        call,
-        describe,
-        partial(prepared.context_pool.give_back, message_context),
-    )
+    return Prepared(call, plan, arguments, describe, context.resources), message_context, engine
 
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

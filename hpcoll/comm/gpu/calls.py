@@ -21,8 +21,10 @@ from hpcoll.comm.gpu.mirror import Mirror, mirror_of
 from hpcoll.comm.gpu.repeated import GPU_NBYTES, KnownCalls, SeenCall, look
 from hpcoll.comm.gpu.resources import GpuEngines, Gpus
 from hpcoll.comm.gpu.staging import Launch, Lifted
-from hpcoll.comm.planning.planner import CallOptions, Planner, Prepared
+from hpcoll.comm.planning.planner import Planner
+from hpcoll.comm.plans.plan import Prepared
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
@@ -82,7 +84,7 @@ class GpuCalls:
         self._known.forget()
 
     def prepare(
-        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: BeginningCall
     ) -> Prepared:
         """Describe a call on GPU arrays and find how it runs; errors as of `hpcoll.comm.context.context.Context.prepare`.
 
@@ -90,7 +92,7 @@ class GpuCalls:
             row: Method that the program calls.
             arguments: Positional arguments of the program.
             arrays: The GPU arrays among the arguments, by position.
-            asked: The caller's keywords.
+            asked: The call, with the caller's keywords.
         """
         known = list(arguments)
         for position, array in arrays.items():
@@ -103,7 +105,7 @@ class GpuCalls:
         return self._by_mirror(row, arguments, tuple(known), asked)
 
     def _by_mirror(
-        self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions
+        self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: BeginningCall
     ) -> Prepared:
         mirror = mirror_of(row.name, known, asked.stream, self._resources.rank)
         assert mirror is not None
@@ -126,7 +128,7 @@ class GpuCalls:
         row: Method,
         arguments: tuple[Any, ...],
         arrays: Arrays,
-        asked: CallOptions,
+        asked: BeginningCall,
         on_gpu: "_OnGpu",
         call: Call,
     ) -> Prepared:
@@ -221,7 +223,9 @@ class GpuCalls:
 
         return _OnGpu(gpu, describe, fills, received)
 
-    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
+    def _describe_mirrored(
+        self, row: Method, arguments: tuple[Any, ...], asked: BeginningCall
+    ) -> Call | None:
         """Describe a call anew, with the streams and the data of now."""
         mirror = mirror_of(row.name, arguments, asked.stream, self._resources.rank)
         assert mirror is not None

@@ -16,7 +16,7 @@ from hpcoll.base.errors import DeviceError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.gpu.resources import Gpus
-from hpcoll.comm.planning.planner import Prepared
+from hpcoll.comm.plans.plan import Prepared
 from hpcoll.runtime.engine.call_cache import Key
 from hpcoll.runtime.gpu.arrays import LEGACY_STREAM, stream_handle, torch_stream
 from hpcoll.runtime.gpu.cuda import Driver, driver

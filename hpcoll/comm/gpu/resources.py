@@ -10,10 +10,10 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.engine_builder import EngineBuilder
-from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.plans.plan import ContextPool, MessageContext
 from hpcoll.comm.plans.segmentation import lane_nbytes
 from hpcoll.comm.plans.signature import Purpose
-from hpcoll.comm.team.resources import ContextPool, Resources
+from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.shared_staging import StagingLease
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine.gpu_engine import GpuEngine

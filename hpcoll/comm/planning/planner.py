@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
 from hpcoll.comm.plans.signature import PARTLY_KNOWN, Purpose
-from hpcoll.comm.team.resources import ContextPool, Resources
+from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.schedules.catalogue import PACKAGE, find
@@ -35,40 +36,6 @@ from hpcoll.selection.config import HOST, NATIVE, log, name_of, positive_segment
 
 _MAX_PLANS = 1024
 _ORDERED = "order='rank'"  # for the log and the ledger
-
-
-class CallOptions(NamedTuple):
-    """The keywords of a call, whether it is to return before it has ended, and whether the library could serve it."""
-
-    algorithm: str | Algorithm | None
-    segment: Any
-    stream: Any
-    order: str | None = None
-    in_flight: bool = False
-    limit_s: float | None = None
-    native: bool = True  # the MPI library has this form
-
-
-class Prepared(NamedTuple):
-    """A call that has been described and planned.
-
-    Attributes:
-        call: The call; None where only the MPI library understands it.
-        plan: Plan by which it runs.
-        arguments: Arguments for the MPI library's own method: the caller's, or host mirrors of GPU arrays.
-        describe: Describes the call anew, with the streams and the data of then.
-        context_pool: Pool of the message contexts on which it travels.
-        after_native: Work that remains when the MPI library has served it, or None.
-        on_host: The call on the host copies of its GPU arrays, without what brings these home; None for other calls.
-    """
-
-    call: Call | None
-    plan: Plan
-    arguments: tuple[Any, ...]
-    describe: Callable[[], Call | None]
-    context_pool: ContextPool
-    after_native: Callable[[], None] | None = None
-    on_host: Call | None = None
 
 
 class Planner:
@@ -98,7 +65,7 @@ class Planner:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
         self._ledger, self._forgotten = ledger, forgotten
 
-    def describe(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Call | None:
+    def describe(self, row: Method, arguments: tuple[Any, ...], asked: BeginningCall) -> Call | None:
         """Describe a call on host arrays; arguments and errors as of `hpcoll.comm.context.context.Context.prepare`."""
         call = row.describe(self.resources.caller, *arguments)
         if call is None and self._is_ordered(row, asked):
@@ -110,7 +77,7 @@ class Planner:
             return self._exact(call, asked)
         return call and self.ordered(call, row, asked)
 
-    def _exact(self, call: Call, asked: CallOptions) -> Call:
+    def _exact(self, call: Call, asked: BeginningCall) -> Call:
         """Return an exact sum as it travels; no order changes it."""
         on = self.resources
         forced = name_of(asked.algorithm, call.collective) or on.config.algorithms.get(call.collective)
@@ -118,7 +85,7 @@ class Planner:
             return call._replace(one_fold=False)
         return call if travels_as_it_is(call.collective, forced) else as_digits(call, on.rank, on.nranks)
 
-    def ordered(self, call: Call, row: Method, asked: CallOptions) -> Call:
+    def ordered(self, call: Call, row: Method, asked: BeginningCall) -> Call:
         """Return a call as it is to be planned: where its results must be the canonical expression, the MPI library cannot serve it."""
         exact = call.op is EXACT_SUM  # of integers, which no order changes
         return (
@@ -127,7 +94,7 @@ class Planner:
             else call
         )
 
-    def _is_ordered(self, row: Method, asked: CallOptions) -> bool:
+    def _is_ordered(self, row: Method, asked: BeginningCall) -> bool:
         return "op" in row.arguments and (asked.order or self.resources.config.order) is not None
 
     def plan(

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -86,6 +86,29 @@ class MessageContext:
                 self.bind_scratch(engine, needed)
             status = call_compiled(entry, engine.address, source, target, counts)
         return status
+
+
+class ContextPool:
+    """A pool of message contexts for the calls of one communicator: `Resources` on host memory, others on GPU memory."""
+
+    def begin(self) -> MessageContext:
+        """Return the message context of a blocking call that begins; collective."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Take it back when the call has ended; not where it failed."""
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """Return the message context of a non-blocking call, by the turn that is its; collective."""
+        raise NotImplementedError
+
+    def message_context(self) -> MessageContext:
+        """Return a message context for a persistent request, the same on all ranks; collective."""
+        raise NotImplementedError
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """Take the message context of a persistent request that is gone on this rank."""
+        raise NotImplementedError
 
 
 Build: TypeAlias = "Callable[[Call, MessageContext], HostEngine]"
@@ -186,6 +209,28 @@ class Plan:
     def _keep(engines: list[HostEngine], engine: HostEngine) -> None:
         del engines[MOST_ENGINES - 1 :]
         engines.insert(0, engine)
+
+
+class Prepared(NamedTuple):
+    """A call that has been described and planned.
+
+    Attributes:
+        call: The call; None where only the MPI library understands it.
+        plan: Plan by which it runs.
+        arguments: Arguments for the MPI library's own method: the caller's, or host mirrors of GPU arrays.
+        describe: Describes the call anew, with the streams and the data of then.
+        context_pool: Pool of the message contexts on which it travels.
+        after_native: Work that remains when the MPI library has served it, or None.
+        on_host: The call on the host copies of its GPU arrays, without what brings these home; None for other calls.
+    """
+
+    call: Call | None
+    plan: Plan
+    arguments: tuple[Any, ...]
+    describe: Callable[[], Call | None]
+    context_pool: ContextPool
+    after_native: Callable[[], None] | None = None
+    on_host: Call | None = None
 
 
 def addressed(counts: tuple[int, ...]) -> array:

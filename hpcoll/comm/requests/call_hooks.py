@@ -16,6 +16,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.status.regions import region_left
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
+from hpcoll.schedules.row import Algorithm
 
 _WHOLE = 1 << 20  # characters of an error, which may tell of many ranks
 
@@ -163,8 +164,8 @@ class BeginningCall(NamedTuple):
         turn: Which message context of calls in flight it takes.
         root: Root, where it is known.
         limit_s: Seconds that the call may take.
+        order: The caller's ``order=``; ``algorithm``, ``segment`` and ``stream`` are its keywords, too.
         planned: The call is a persistent request that the MPI library is to serve, and is compared on all ranks.
-        order: The caller's ``order=``.
     """
 
     method: str = ""
@@ -173,8 +174,16 @@ class BeginningCall(NamedTuple):
     turn: int = 0
     root: Any = None
     limit_s: float | None = None
-    planned: bool = False
     order: str | None = None
+    algorithm: str | Algorithm | None = None
+    segment: Any = None
+    stream: Any = None
+    planned: bool = False
+
+    @property
+    def in_flight(self) -> bool:
+        """Say whether it is to return before it has ended."""
+        return self.form != "blocking"
 
 
 @dataclass(eq=False)

@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.plan import ContextPool, MessageContext, Plan, Prepared
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.requests.operation import Operation
 from hpcoll.comm.requests.replaced import start_all
@@ -25,15 +24,13 @@ _NULL = handle(MPI.REQUEST_NULL)
 _Start: TypeAlias = tuple[int, int, int, int, int]  # what `call_compiled` takes to start
 
 
-def _released(
-    plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]
-) -> None:
+def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, pool: ContextPool) -> None:
     """Give back engine and message context of a persistent request that is gone, if it does not run."""
     if not message_context.idle:
         return
     engine.unbind_request()
     plan.give(message_context, engine)
-    give_back()
+    pool.give_back(message_context)
 
 
 class PersistentRequest(CollectiveRequest, MPI.Prequest):
@@ -54,24 +51,23 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     def _bind(
         self,
         context: CollectiveOwner,
-        plan: Plan,
+        prepared: Prepared,
         message_context: MessageContext,
         engine: HostEngine,
-        call: Call,
-        describe: Callable[[], Call | None] | None,
-        give_back: Callable[[], None],
         compare: Callable[[], None],
         limit_s: float | None,
     ) -> None:
-        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context.
+        """Set up; ``compare`` raises where not all ranks have made the same request.
 
-        ``compare`` raises where not all ranks have made the same request.
+        At each start a call of which a copy is sent is described anew.
         """
+        call, plan, _, describe, pool, *_ = prepared
+        assert call is not None
         self._context = context
         self._plan = plan
         self._message_context = message_context
         self._call = call
-        self._describe = describe
+        self._describe = None if call.as_given else describe
         self._compare = compare
         self._title = plan.named(call.count)
         self._engine = engine
@@ -79,10 +75,10 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         address = MPI._addressof(self)
         nbytes = MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
-        self._is_eager = is_eager(call, engine) and describe is None and call.finish is None
+        self._is_eager = is_eager(call, engine) and call.as_given and call.finish is None
         context.persistent[message_context.index] = self
         if call.exported is None:  # what GPU memory has is given back with it
-            self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
+            self._release = weakref.finalize(self, _released, plan, message_context, engine, pool)
             self._release.atexit = False
 
     def _prepare(self) -> _Start | None:

@@ -13,7 +13,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.arguments.neighbours import graph_of, plain
 from hpcoll.comm.plans.ledger import Ledger
-from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.plans.plan import ContextPool, MessageContext
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
@@ -30,30 +30,7 @@ from hpcoll.runtime.transports.mpi import (
 )
 
 _AT_ONCE = 4  # message contexts for persistent requests
-_MOST_AT_ONCE = 16  # where requests come and go
-
-
-class ContextPool:
-    """A pool of message contexts for the calls of one communicator: `Resources` on host memory, others on GPU memory."""
-
-    def begin(self) -> MessageContext:
-        """Return the message context of a blocking call that begins; collective."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Take it back when the call has ended; not where it failed."""
-
-    def in_flight(self, turn: int) -> MessageContext:
-        """Return the message context of a non-blocking call, by the turn that is its; collective."""
-        raise NotImplementedError
-
-    def message_context(self) -> MessageContext:
-        """Return a message context for a persistent request, the same on all ranks; collective."""
-        raise NotImplementedError
-
-    def give_back(self, message_context: MessageContext) -> None:
-        """Take the message context of a persistent request that is gone on this rank."""
-        raise NotImplementedError
+_WORTH = 256  # of such requests, after which twice as many cost less than the words they save; then once more
 
 
 class Resources(ContextPool):
@@ -111,6 +88,7 @@ class Resources(ContextPool):
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
+        self._taken = 0
         self._unused = set[int]()
         self._title = ""
         self._has_name = False
@@ -270,6 +248,7 @@ class Resources(ContextPool):
     def message_context(self) -> MessageContext:
         """Return a message context that all ranks take in one order."""
         self.agree()
+        self._taken += 1
         return self._agreed.pop(0)
 
     def agree(self) -> None:
@@ -278,18 +257,18 @@ class Resources(ContextPool):
             return
         # Those that were given back on all ranks, and some more where these are few: all ranks then take them in one order
         # without a word, so that a request that is made costs no wait for the others.
-        for index in sorted(self._unused):
-            self.service_collectives.end_comparison(index)
         unused = np.array(
             [message_context.index in self._unused for message_context in self._persistent], np.bool_
         )
         if self._persistent:
             unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
+        for index in sorted(self._unused):  # all ranks have begun these comparisons by now
+            self.service_collectives.end_comparison(index)
         self._agreed = [
             message_context for message_context, everywhere in zip(self._persistent, unused) if everywhere
         ]
         self._unused.difference_update(message_context.index for message_context in self._agreed)
-        wanted = min(max(_AT_ONCE, 2 * len(self._agreed)), _MOST_AT_ONCE) if self._persistent else 1
+        wanted = _AT_ONCE << min(self._taken // _WORTH, 2) if self._persistent else 1
         missing = wanted - len(self._agreed)
         if missing > 0:
             with self.alone(Purpose.PERSISTENT):

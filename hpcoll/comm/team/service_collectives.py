@@ -22,7 +22,7 @@ from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.requests.request import Make, start
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, RUN, START, STARTED
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, LINGERS, PENDING, RUN, START, STARTED
 from hpcoll.selection.choice import Choice
 
 # sizes of blocks
@@ -219,6 +219,9 @@ class ServiceCollectives:
         engine = self._build(Choice(algorithm, _WHOLE, ""), (), Account(), call, message_context)
         message_context.bind_scratch(engine, engine.scratch_nbytes)
         engine.bind_lock(np.zeros(1, np.int64))
+        wait_policy = engine.wait_policy
+        # nobody needs its end before the first start: no yields
+        engine.state[LINGERS] = min(wait_policy.lingers, wait_policy.stays)
         self._comparers[message_context.index] = engine, call
         return engine, call
 
