@@ -317,4 +317,18 @@ MUTANTS = (
         "begin = _TURN_NBYTES",
         "unit test_status_slots.py",
     ),
+    Mutant(
+        "a barrier of PMI that ranks leave before all are in it",
+        "hpcoll/launch/pmi.py",
+        "if self._arrived == self._nranks:",
+        "if True:",
+        "unit test_pmi.py",
+    ),
+    Mutant(
+        "whoever connects is let in, whatever key it shows",
+        "hpcoll/base/authenticated.py",
+        "if hmac.compare_digest(proof, _proof(self._key, _CLIENT, nonces)):",
+        "if True:",
+        "unit test_key_value_server.py",
+    ),
 )

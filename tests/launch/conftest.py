@@ -32,6 +32,11 @@ x = np.full(3, comm.rank + 1.0)
 comm.Allreduce(MPI.IN_PLACE, x)
 print("rank", comm.rank, "of", comm.size, "has", int(x[0]), flush=True)
 """
+# A rank tells the library's files of shared memory.
+SHARED = """
+import re
+print(*set(re.findall(r"/dev/shm/mpich\\S+", open("/proc/self/maps").read())), flush=True)
+"""
 
 
 class Rank:
@@ -83,7 +88,7 @@ class Launch:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Ranks; after them nothing is left, of a process or in shared memory."""
+    """Ranks; after them no process is left."""
     before = left()
     ranks = Launch(tmp_path)
     try:
@@ -97,20 +102,26 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def left() -> set[str]:
-    """Return processes of this test run, and files of shared memory that no process uses."""
-    files, processes = (
-        {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if name.startswith(("mpich", "hpcoll"))},
-        set(),
-    )
+    """Return processes of this test run."""
+    processes = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            maps, environment = (folder / "maps").read_text(), (folder / "environ").read_bytes()
+            environment = (folder / "environ").read_bytes()
         except OSError:  # it is another user's, or gone
             continue
-        files = {name for name in files if name not in maps}
         if f"{MARK}={os.getpid()}\0".encode() in environment and folder.name != str(os.getpid()):
             processes.add(f"{folder.name} {(folder / 'cmdline').read_text()[-100:]}")
-    return files | processes
+    return processes
+
+
+def until_gone(said: str) -> None:
+    """Wait until the files of shared memory that a rank has told (`SHARED`) are gone."""
+    files = [Path(word) for word in said.split() if word.startswith("/dev/shm/")]
+    assert files or not MPICH
+    end = time.monotonic() + SOON_S
+    while any(file.exists() for file in files):
+        assert time.monotonic() < end, files
+        time.sleep(0.05)
 
 
 def variables(rank: int, nranks: int, port: int, host: str = "127.0.0.1") -> dict[str, str]:

@@ -7,7 +7,19 @@ import time
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, MPICH, PROGRAM, Launch, free_port, interrupt, sums, tokens, variables
+from conftest import (
+    LIMIT_S,
+    MPICH,
+    PROGRAM,
+    SHARED,
+    Launch,
+    free_port,
+    interrupt,
+    sums,
+    tokens,
+    until_gone,
+    variables,
+)
 from slowness import slowed
 
 import hpcoll
@@ -138,17 +150,19 @@ WAITS = "import time; print('waits', flush=True); time.sleep(1000)"
 
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
 def test_ranks_end_with_the_command(how: str, launch: Launch) -> None:
-    """At Ctrl-C, and where it is killed; the fixture looks for processes."""
-    program = launch.program(PROGRAM.format(start="") + WAITS)
+    """At Ctrl-C, and where it is killed; the fixture looks at processes."""
+    program = launch.program(PROGRAM.format(start="") + SHARED + WAITS)
     command = launch.rank([*RUN, "-n", "2", program], {})
     assert command.process.stdout
-    while "waits" not in command.process.stdout.readline():
-        pass
+    said = ""
+    while "waits" not in said:
+        said += command.process.stdout.readline()
     if how == "kill":
         command.process.kill()
     else:
         interrupt(command.process)
     command.end()
+    until_gone(said)
 
 
 ALONE = "import hpcoll; from mpi4py import MPI; print(MPI.COMM_WORLD.size)"

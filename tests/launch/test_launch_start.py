@@ -12,6 +12,7 @@ from conftest import (
     LIMIT_S,
     MPICH,
     PROGRAM,
+    SHARED,
     SOON_S,
     Launch,
     Rank,
@@ -19,6 +20,7 @@ from conftest import (
     own_address,
     sums,
     tokens,
+    until_gone,
     variables,
 )
 
@@ -162,14 +164,16 @@ def test_rank_0_that_is_killed_ends_the_wait(launch: Launch) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_nothing_is_left_of_ranks_that_are_killed(victim: int, launch: Launch) -> None:
-    """After they have met; the fixture looks at processes and shared memory."""
+    """After they have met; the fixture looks at processes."""
     rest = "import time; comm.rank == VICTIM and os.kill(os.getpid(), 9); time.sleep(0.5); os.kill(os.getpid(), 9)"
     program, port = (
-        launch.program("import os" + BY_VARIABLES + rest.replace("VICTIM", str(victim))),
+        launch.program("import os" + BY_VARIABLES + SHARED + rest.replace("VICTIM", str(victim))),
         free_port(),
     )
     ranks = [launch.rank([program], variables(rank, 3, port)) for rank in range(3)]
-    assert [rank.end()[0] for rank in ranks] == [-signal.SIGKILL] * 3
+    ended = [rank.end() for rank in ranks]
+    assert [code for code, _, _ in ended] == [-signal.SIGKILL] * 3
+    until_gone(ended[2][1])
 
 
 def test_abort_ends_all_ranks_of_the_host(launch: Launch) -> None:
