@@ -1,11 +1,12 @@
 """Data-parallel training by PyTorch's DistributedDataParallel on the digits data set, with backend hpcoll, gloo, or both in turns.
 
-Run under mpirun, e.g. ``mpirun -n 2 python jobs/train_torch.py``. With both, every rank has two models that begin alike and see the same
-samples, and their steps alternate. Prints the median time of a step for each number of samples per rank; exit code 1 means that the losses
-of the backends disagree, or that ranks ended with different parameters.
+Run under mpirun or torchrun, e.g. ``mpirun -n 2 python jobs/train_torch.py``. With both, every rank has two models that begin alike and see
+the same samples, and their steps alternate. Prints the median time of a step for each number of samples per rank, and a fingerprint of the
+parameters; exit code 1 means that the losses of the backends disagree, or that ranks ended with different parameters.
 """
 
 import argparse
+import hashlib
 import os
 import sys
 import time
@@ -15,15 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcoll.cli.all_ranks import ending_all_ranks
-from hpcoll.torch.group import NAME as HPCOLL  # the backend is registered with its package
+from hpcoll.torch import GroupOptions  # registers the backend
 
-GLOO = "gloo"
+HPCOLL, GLOO = "hpcoll", "gloo"
 TEST_SAMPLES, LEARNING_RATE, MOMENTUM = 360, 0.05, 0.9
 WARMUP = 3  # steps that are not timed
 AGREE = 0.02  # most that losses differ by on 3 ranks and more, where backends add in different orders; on 2 not at all
@@ -70,7 +69,7 @@ def contender(group: Any, options: argparse.Namespace) -> Contender:
 
 def step(one: Contender, images: torch.Tensor, digits: torch.Tensor) -> None:
     """Go forward, backward, and update; the ranks begin together."""
-    MPI.COMM_WORLD.Barrier()
+    dist.barrier()
     begun = time.perf_counter()
     one.optimizer.zero_grad()
     loss = nn.functional.cross_entropy(one.model(images), digits)
@@ -82,14 +81,14 @@ def step(one: Contender, images: torch.Tensor, digits: torch.Tensor) -> None:
 
 def train(contenders: dict[str, Contender], batch: int, options: argparse.Namespace) -> None:
     """Take steps with each contender, in turns, on the same samples; each rank draws its own."""
-    world, (images, digits) = MPI.COMM_WORLD, (one[TEST_SAMPLES:] for one in load(options.seed))
-    random, order = np.random.default_rng([options.seed, world.rank]), list(contenders.values())
+    rank, (images, digits) = dist.get_rank(), (one[TEST_SAMPLES:] for one in load(options.seed))
+    random, order = np.random.default_rng([options.seed, rank]), list(contenders.values())
     for done in range(options.steps):
         which = torch.from_numpy(random.integers(len(digits), size=batch))
         for one in order:
             step(one, images[which], digits[which])
         order.reverse()
-        if world.rank == 0 and sys.stderr.isatty():
+        if rank == 0 and sys.stderr.isatty():
             print(
                 f"\r{batch} per rank: {'#' * (40 * (done + 1) // options.steps):.<40}",
                 end="",
@@ -105,33 +104,42 @@ def accuracy(one: Contender, options: argparse.Namespace) -> float:
         return float((one.model.module(images).argmax(1) == digits).float().mean())
 
 
-def same_everywhere(one: Contender) -> bool:
-    """Say whether all ranks hold the same parameters, bit by bit."""
+def fingerprint(one: Contender) -> str:
+    """Return a text that two models share where their parameters are equal bit by bit."""
     flat = torch.cat([parameter.detach().flatten() for parameter in one.model.parameters()])
-    prints = MPI.COMM_WORLD.allgather(flat.numpy().tobytes())
-    return all(each == prints[0] for each in prints)
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:16]
+
+
+def same_everywhere(mine: str) -> bool:
+    """Say whether all ranks have the same fingerprint."""
+    prints = [""] * dist.get_world_size()
+    dist.all_gather_object(prints, mine)
+    return set(prints) == {mine}
 
 
 def report(batch: int, contenders: dict[str, Contender], options: argparse.Namespace) -> bool:
     """Print one line, and say whether the ranks, and the backends, agree."""
-    world = MPI.COMM_WORLD
+    rank, nranks = dist.get_rank(), dist.get_world_size()
     good, ms, losses, texts = True, {}, {}, []
     for name, one in contenders.items():
-        good = same_everywhere(one) and good
-        slowest = np.array(one.seconds[WARMUP:])
-        world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
-        ms[name] = float(np.median(slowest)) * 1e3
-        losses[name] = world.allreduce(np.mean(one.losses[-10:])) / world.size
+        good = same_everywhere(fingerprint(one)) and good
+        slowest = torch.tensor(one.seconds[WARMUP:], dtype=torch.float64)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        ms[name] = float(slowest.median()) * 1e3
+        loss = torch.tensor(one.losses[-10:], dtype=torch.float64).mean()
+        dist.all_reduce(loss)
+        losses[name] = loss.item() / nranks
         texts.append(
-            f"{name} {ms[name]:8.3f} ms, loss {losses[name]:.4f}, accuracy {accuracy(one, options):.2%}"
+            f"{name} {ms[name]:8.3f} ms, loss {losses[name]:.4f}, accuracy {accuracy(one, options):.2%}, "
+            f"parameters {fingerprint(one)}"
         )
     if len(ms) == 2:
-        agree = abs(losses[HPCOLL] - losses[GLOO]) <= (AGREE if world.size > 2 else 0)
+        agree = abs(losses[HPCOLL] - losses[GLOO]) <= (AGREE if nranks > 2 else 0)
         good = good and agree
         texts.append(
             f"gloo / hpcoll {ms[GLOO] / ms[HPCOLL]:.2f}; {'losses agree' if agree else 'LOSSES DIFFER'}"
         )
-    if world.rank == 0:
+    if rank == 0:
         print(
             f"{batch:4d} per rank: {'; '.join(texts)}{'' if good else '; RANKS OR BACKENDS DIFFER'}",
             flush=True,
@@ -149,6 +157,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100, help="for each number of samples")
     parser.add_argument("--width", type=int, default=16, help="channels of the first convolution")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--order", choices=("rank",), help="add up in rank order: the same bits by whatever algorithm"
+    )
     return parser.parse_args()
 
 
@@ -156,8 +167,8 @@ def main() -> int:
     """Train with each number of samples, and return the exit status."""
     options = parse_options()
     warnings.filterwarnings("ignore", "Grad strides")  # of the first weights, which have one channel
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // MPI.COMM_WORLD.size))
-    dist.init_process_group(HPCOLL)
+    dist.init_process_group(HPCOLL, pg_options=GroupOptions(options.order))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // dist.get_world_size()))
     names = (HPCOLL, GLOO) if options.backend == "both" else (options.backend,)
     groups = {name: dist.group.WORLD if name == HPCOLL else dist.new_group(backend=name) for name in names}
     good = True
@@ -170,5 +181,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with ending_all_ranks(MPI.COMM_WORLD):
-        sys.exit(main())
+    sys.exit(main())

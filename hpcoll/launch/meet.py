@@ -6,7 +6,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from typing import Any, NamedTuple, Protocol
 
@@ -98,9 +98,9 @@ def meet(rank: int, nranks: int, where: Where, limit_s: float) -> tuple[socket.s
                 raise TransportError(f"{me}: ranks cannot meet at {_named(listens)}: {told['error']}")
             where.tell(told["port"])
             places: list[Address] = [listens if isinstance(listens, str) else (told["host"], told["port"])]
+            sock = _connected(me, lambda: (places, key), end, limit_s)
         else:
-            places, key = where.find()
-        sock = _connected(me, places, key, end, limit_s)
+            sock = _connected(me, where.find, end, limit_s)
         sock.settimeout(max(0.0, end - time.monotonic()) + _LATER_S)
         here = Hello(
             rank, nranks, node_identity(), f"process {os.getpid()} on {os.uname().nodename}", os.getpid()
@@ -150,10 +150,13 @@ def _start(nranks: int, address: Address, key: bytes, limit_s: float) -> subproc
     return process
 
 
-def _connected(me: str, places: list[Address], key: bytes, end: float, limit_s: float) -> socket.socket:
-    """Return a connection to the process in which ranks meet, once it listens."""
+def _connected(
+    me: str, find: Callable[[], tuple[list[Address], bytes]], end: float, limit_s: float
+) -> socket.socket:
+    """Return a connection to the process in which ranks meet, once it listens; a store may have an earlier one's words at first."""
     for pause_s in _pauses():
         problems = []
+        places, key = find()
         for address in places:
             try:
                 return authenticated.connect(address, key)

@@ -192,14 +192,17 @@ def _watch_rank_0(meeting: Meeting) -> None:
 
 
 def _listener(address: list[Any] | str) -> socket.socket:
-    """Return a socket that listens at host and port, or at a name; at all addresses where the host's is none of this machine.
+    """Return a socket that listens at host and port, or at a name; at all addresses where the host is empty or none of this machine.
 
-    That is so where another machine translates addresses. An address that is taken is tried for a while.
+    The latter is so where another machine translates addresses. An address that is taken is tried for a while.
     """
     places: list[Address] = [address] if isinstance(address, str) else []
     if isinstance(address, list):
         host, port = address
-        places = [socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)[0][4], ("", port)]  # type: ignore[list-item]
+        found = socket.getaddrinfo(
+            host or None, port, socket.AF_INET, socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        places = [found[0][4], ("", port)]  # type: ignore[list-item]
     end = time.monotonic() + _TAKEN_S
     while True:
         try:

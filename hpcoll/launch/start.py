@@ -18,7 +18,7 @@ from hpcoll.base.text import counted, parse_seconds
 from hpcoll.launch import pmi
 from hpcoll.launch.meet import AtAddress, InStore, Where, meet
 from hpcoll.launch.secret import VARIABLE, derived, secret
-from hpcoll.launch.variables import Place, is_alone
+from hpcoll.launch.variables import Place, generation, is_alone, on_one_host
 
 TIMEOUT = "HPCOLL_START_TIMEOUT"
 TIMEOUT_S = 1800.0  # as torch.distributed waits for a process group
@@ -61,11 +61,11 @@ def start(
     begin(rank, nranks, lambda: AtAddress((host, int(port)), secret(key)), timeout)
 
 
-def start_in_store(rank: int, nranks: int, store: Any, timeout_s: float) -> None:
-    """Begin MPI as `start` does, where the ranks have a key-value store of torch.distributed."""
-    local = os.environ.get("LOCAL_WORLD_SIZE") == str(nranks)
+def start_in_store(rank: int, nranks: int, store: Any, timeout_s: float, host: str = "") -> None:
+    """Begin MPI as `start` does, where the ranks have a key-value store of torch.distributed, on a host if that is known."""
+    local = on_one_host(os.environ, nranks, host)
     more = secret() if local or os.environ.get(VARIABLE) else b""
-    begin(rank, nranks, lambda: InStore(store, local, more), timeout_s)
+    begin(rank, nranks, lambda: _in_store(store, generation(os.environ), local, more), timeout_s)
 
 
 def begin(rank: int, nranks: int, where: Callable[[], Where], timeout: float | str | None = None) -> None:
@@ -210,12 +210,17 @@ def at(place: Place) -> Where:
         return AtAddress(f"\0hpcoll-{name.hex()[:32]}", derived(secret(), "key"))
     if not place.agent:
         return AtAddress((place.host, place.port), secret())
+    from torch.distributed import TCPStore
+
+    store = TCPStore(place.host, place.port, is_master=False)
+    return _in_store(store, place.generation, False, secret() if os.environ.get(VARIABLE) else b"")
+
+
+def _in_store(store: Any, again: str, local: bool, more: bytes) -> Where:
+    """Return a meeting in a store of torch, which torchrun keeps when it starts its processes again."""
     import torch.distributed as dist
 
-    store = dist.TCPStore(place.host, place.port, is_master=False)
-    return InStore(
-        dist.PrefixStore(place.generation, store), False, secret() if os.environ.get(VARIABLE) else b""
-    )
+    return InStore(dist.PrefixStore(again, store), local, more)
 
 
 def prepare(place: Place) -> None:

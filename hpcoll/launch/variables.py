@@ -47,10 +47,20 @@ def place(environment: Mapping[str, str]) -> Place | None:
         int(nranks),
         host,
         int(port),
-        environment.get(_LOCAL_NRANKS) == nranks or host.startswith(_LOOPBACK),
+        on_one_host(environment, int(nranks), host),
         environment.get(_AGENT) == "True",
-        " ".join(environment.get(name, "") for name in _GENERATION).strip(),
+        generation(environment),
     )
+
+
+def on_one_host(environment: Mapping[str, str], nranks: int, host: str) -> bool:
+    """Say whether all ranks are on this host, as the launcher says, or since they find each other at an address of loopback."""
+    return environment.get(_LOCAL_NRANKS) == str(nranks) or host.startswith(_LOOPBACK)
+
+
+def generation(environment: Mapping[str, str]) -> str:
+    """Return a text that tells apart what torchrun starts again; the empty text under other launchers."""
+    return " ".join(environment.get(name, "") for name in _GENERATION).strip()
 
 
 def is_alone(environment: Mapping[str, str]) -> bool:

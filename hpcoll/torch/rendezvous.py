@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SCHEME = "env"  # of `init_process_group` that is told nothing
 _UNKNOWN = -1
+_NAP_S = 0.001
 
 
 class Store(dist.Store):
@@ -147,19 +148,29 @@ def _by_mpi(by_variables: Callable[..., Rendezvous]) -> Callable[..., Rendezvous
         given = "MASTER_ADDR" in os.environ
         if given and begins_here():
             for kept, rank, nranks in by_variables(url, timeout=timeout, **options):
-                start_in_store(rank, nranks, kept, timeout.total_seconds())
+                start_in_store(rank, nranks, kept, timeout.total_seconds(), os.environ["MASTER_ADDR"])
                 yield kept, rank, nranks
             return
         world = _world()
         if not given or world.size > 1:
             check_world(*_asked(url))
         if given:
+            _await_all(world, timeout.total_seconds())
             yield from by_variables(url, timeout=timeout, **options)
             return
         yield store(world, timeout), world.rank, world.size
         raise RuntimeError("ranks cannot meet a second time: MPI starts and ends a program as a whole")
 
     return handler
+
+
+def _await_all(world: "MPI.Intracomm", limit_s: float) -> None:
+    """Return when all ranks are here: one that was earlier would find the store of the group before, which rank 0 is about to end."""
+    end, request = time.monotonic() + limit_s, world.Ibarrier()
+    while not request.Test():
+        if time.monotonic() > end:
+            raise TransportError(f"rank {world.rank}: not all ranks have come within {limit_s:g} s")
+        time.sleep(_NAP_S)
 
 
 def begin(asked: Any) -> None:
