@@ -37,7 +37,7 @@ from environments import ROOT
 from stages import Stage
 
 LIBRARIES = ("openmpi", "mpich")
-TORCH = environments.TORCH
+TORCH, TORCH_MPICH = environments.TORCH, environments.TORCH_MPICH
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
 PARTS = ("lint", "docs", "unit", "cluster", "launch", "mpi", "clients", "torch", "platforms")
@@ -135,6 +135,7 @@ BUDGETS = {
     "tests/mpi on 5 ranks, openmpi": (0, 25),
     "tests/torch_backend on 2 ranks": (0, 30),
     "tests/torch_suite on 4 ranks": (0, 50),
+    "tests/launch_torch": (0, 180),
 }
 
 
@@ -224,6 +225,12 @@ def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
     )
 
 
+def launch_torch(arguments: tuple[str, ...]) -> Stage:
+    """Ranks that torchrun and the like start, with MPICH; alone on the machine, since it looks at what is left in shared memory."""
+    command = (python(TORCH_MPICH), "-m", "pytest", "-q", "tests/launch_torch", "-m", "not full", *arguments)
+    return Stage("tests/launch_torch", command, nranks=1, cores=os.cpu_count() or 1)
+
+
 def warm_up(library: str) -> Stage:
     """Compile what every job needs, with whatever library, once, before jobs whose ranks would all wait for it."""
     return Stage("warm-up", (python(library), "-m", "hpcoll", "warmup"), cores=0)
@@ -232,7 +239,9 @@ def warm_up(library: str) -> Stage:
 def environment_of_torch() -> Stage:
     """Five gigabytes, which are fetched and unpacked while other tests run."""
     return Stage(
-        "environment of torch", (sys.executable, "tests/environments.py", LIBRARIES[0], TORCH), cores=0
+        "environment of torch",
+        (sys.executable, "tests/environments.py", LIBRARIES[0], TORCH, TORCH_MPICH),
+        cores=0,
     )
 
 
@@ -264,7 +273,7 @@ def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
             beside.append(launch(base, wanted))
             beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
         backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
-        last = [one._replace(after=packages.title) for one in backend]
+        last = [one._replace(after=packages.title) for one in (*backend, launch_torch(()))]
     stages = [
         compiled,
         *lint(base),
@@ -311,7 +320,10 @@ def chosen(
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
             "clients": lambda: [clients(*one, arguments) for one in its_own],
             "platforms": lambda: [platforms(libraries[0], arguments)],
-            "torch": lambda: [torch(n, folder, arguments) for folder, n, _ in TORCH_RUNS if n in nranks],
+            "torch": lambda: [
+                *(torch(n, folder, arguments) for folder, n, _ in TORCH_RUNS if n in nranks),
+                launch_torch(arguments),
+            ],
         }[part]()
     return found
 
@@ -342,7 +354,7 @@ def main(words: list[str]) -> int:
         words = words[1:]
     arguments = tuple(words)
     needed = LIBRARIES if not parts or {"mpi", "cluster", "clients", "launch"} & set(parts) else LIBRARIES[:1]
-    needed += (TORCH,) * ("torch" in parts)
+    needed += (TORCH, TORCH_MPICH) * ("torch" in parts)
     problem = stages.prepare("environments", lambda: environments.make(needed))
     names = names or list(CLIENTS)
     if not problem and "clients" in parts:
