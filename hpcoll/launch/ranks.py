@@ -5,6 +5,7 @@ one where this one is killed. Open MPI's ranks are started by its mpirun.
 """
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -40,6 +41,7 @@ try:
 except OSError as error:
     sys.exit(f"hpcoll: {sys.argv[2]}: {error.strerror}")
 """
+_TAG = re.compile(r"^\[\d+,(\d+)\]<\w+>: ?")
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -85,6 +87,7 @@ class Ranks:
             environment
         )
         self._each = family == MPICH  # this process starts each rank
+        piped = subprocess.PIPE if prefix else None
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._server: subprocess.Popen[bytes] | None = None
@@ -95,7 +98,11 @@ class Ranks:
             elif family == OPEN_MPI:
                 by = [*_mpirun(nranks), *(["--output", "tag"] if prefix else []), *command]
                 asked = dict.fromkeys(_AS_ROOT, "1") if os.geteuid() == 0 else {}
-                self._processes.append(subprocess.Popen(_bound(by), env=clean | asked, stdin=stdin))
+                self._processes.append(
+                    subprocess.Popen(_bound(by), env=clean | asked, stdin=stdin, stdout=piped, stderr=piped)
+                )
+                if prefix:
+                    self._pass_on("", self._processes[0])
             else:
                 raise HpcollError(
                     f"mpi4py has loaded {name}, whose programs its own launcher starts: use mpirun or mpiexec"
@@ -112,6 +119,7 @@ class Ranks:
         prefix: bool,
         stdin: int | None,
     ) -> None:
+        piped = subprocess.PIPE if prefix else None
         pairs = [socket.socketpair() for _ in range(nranks)]
         ours = [str(mine.fileno()) for mine, _ in pairs]
         try:
@@ -131,21 +139,21 @@ class Ranks:
                     env={**environment, **variables},
                     pass_fds=[its.fileno()],
                     stdin=subprocess.DEVNULL if rank else stdin,
-                    stdout=subprocess.PIPE if prefix else None,
-                    stderr=subprocess.PIPE if prefix else None,
+                    stdout=piped,
+                    stderr=piped,
                 )
                 self._processes.append(process)
                 if prefix:
-                    self._pass_on(rank, process)
+                    self._pass_on(f"[{rank}] ", process)
         finally:
             for pair in pairs:
                 for sock in pair:
                     sock.close()
 
-    def _pass_on(self, rank: int, process: subprocess.Popen[bytes]) -> None:
-        """Have threads print what a rank prints."""
+    def _pass_on(self, prefix: str, process: subprocess.Popen[bytes]) -> None:
+        """Have threads print what a process prints."""
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            reader = threading.Thread(target=_pass_on, args=(rank, source, target), daemon=True)
+            reader = threading.Thread(target=_pass_on, args=(prefix, source, target), daemon=True)
             reader.start()
             self._readers.append(reader)
 
@@ -212,13 +220,13 @@ def _bound(command: Sequence[str]) -> list[str]:
     return children.python(_BOUND, str(os.getpid()), *command)
 
 
-def _pass_on(rank: int, source: IO[bytes] | None, target: IO[str]) -> None:
-    """Print a rank's lines as they come, each whole."""
+def _pass_on(prefix: str, source: IO[bytes] | None, target: IO[str]) -> None:
+    """Print lines as they come, each whole; mpirun has marked them as ``[1,2]<stdout>: `` where it prints those of rank 2."""
     assert source
     for line in source:
-        text = line.decode(errors="replace").rstrip("\n")
+        text = _TAG.sub(r"[\1] ", line.decode(errors="replace").rstrip("\n"))
         with suppress(OSError, ValueError):  # nobody reads them any more
-            target.write(f"[{rank}] {text}\n")
+            target.write(f"{prefix}{text}\n")
             target.flush()
 
 

@@ -128,7 +128,7 @@ def test_command(launch: Launch) -> None:
     lines = sorted(line.partition("rank")[1:] for line in said.splitlines())
     assert ["".join(line) for line in lines] == sums(3)
     marks = {line.partition(" ")[0] for line in said.splitlines()}
-    assert len(marks) == 3
+    assert marks == {"[0]", "[1]", "[2]"}
 
 
 @pytest.mark.parametrize(
