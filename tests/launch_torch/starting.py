@@ -1,10 +1,12 @@
 """Jobs that tests here start as users do, and what these leave behind: processes, shared memory, temporary files."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -28,8 +30,8 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self._mark = f"{_MARK}={uuid.uuid4().hex}"
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
+        self._folder = folder
+        self.temporary = Path(tempfile.mkdtemp(prefix="launch-"))  # short: names of sockets are to lie in it
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             kept.pop(name, None)
@@ -44,7 +46,7 @@ class Job:
         return subprocess.Popen(
             [*before, sys.executable, *map(str, words)],
             env=self.environment | variables,
-            cwd=self.temporary.parent,
+            cwd=self._folder,
             text=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -105,7 +107,7 @@ class Job:
         while (left := self.left()) and time.monotonic() < end:
             time.sleep(0.1)
         self.kill()
-        assert not left
+        assert not left, left
 
 
 def _shared() -> Iterator[str]:
@@ -128,10 +130,10 @@ def watched(folder: Path) -> Iterator[Job]:
     job = Job(folder)
     try:
         yield job
-    except BaseException:
+        job.leaves_nothing()
+    finally:
         job.kill()
-        raise
-    job.leaves_nothing()
+        shutil.rmtree(job.temporary, ignore_errors=True)
 
 
 def free_port() -> int:
