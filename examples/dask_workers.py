@@ -5,6 +5,7 @@ with status 1 when a sum is wrong.
 """
 
 import argparse
+import os
 import secrets
 import socket
 import sys
@@ -39,10 +40,13 @@ def main() -> int:
     options = parser.parse_args()
     nranks = options.nranks
     with (
-        LocalCluster(nranks, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=nranks, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
     ):
-        names = list(client.scheduler_info()["workers"])
+        client.wait_for_workers(nranks)
+        names = list(client.run(os.getpid))  # the address of each worker
         address = client.submit(address_here, workers=names[:1]).result()
         job = nranks, address, secrets.token_hex(), options.count
         tasks = [
