@@ -4,11 +4,14 @@ The MPI library must speak PMI-1, as MPICH and its relatives do. Open MPI cannot
 """
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -88,9 +91,19 @@ def begin(rank: int, nranks: int, where: Callable[[], Where], timeout: float | s
         )
         os.environ[JOB] = told["job"]
     initialize(MPI)
+    if nranks > 1:
+        _remove_names(MPI)
     for name in (pmi.FD, pmi.RANK, pmi.NRANKS):  # they are not for child processes
         os.environ.pop(name, None)
     _begun.append((rank, nranks))
+
+
+def _remove_names(MPI: Any) -> None:
+    """Remove the names of the library's shared memory once all ranks have it: nothing is left then of ranks that are killed."""
+    MPI.COMM_WORLD.Barrier()
+    for name in set(re.findall(r"/dev/shm/mpich_\S+", Path("/proc/self/maps").read_text())):
+        with suppress(OSError):  # another rank was faster
+            os.unlink(name)
 
 
 def begins_here() -> bool:
