@@ -143,6 +143,8 @@ class Size:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (int, Size)):
             return NotImplemented
+        if isinstance(other, Size) and self.terms == other.terms:
+            return True
         return self._decide(other, SAME, OTHER, self.value == int_value(other))
 
     def __lt__(self, other: Number) -> bool:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import eq, index
 from typing import Any, NamedTuple
 
@@ -188,21 +188,23 @@ def placed(name: Hashable, buffer: int, pieces: Pieces) -> Pieces:
 
 def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     """Cut operands of equal chunk sizes where any of them is interrupted in memory."""
-    start = 0
-    for i in range(1, len(operands[0]) + 1):
-        pairs = [(pieces[i - 1][1], pieces[i][1]) for pieces in operands] if i < len(operands[0]) else []
-        if not pairs or any(
-            (piece.buffer, piece.displ + piece.nbytes) != (other.buffer, other.displ)
-            for piece, other in pairs
-        ):
-            yield [pieces[start:i] for pieces in operands]
-            start = i
+    n, cuts = len(operands[0]), dict[int, None]()
+    if n == 1:
+        yield list(operands)
+        return
+    for pieces in operands:
+        for i in range(1, n):
+            piece, other = pieces[i - 1][1], pieces[i][1]
+            if i not in cuts and (piece.buffer != other.buffer or piece.displ + piece.nbytes != other.displ):
+                cuts[i] = None
+    for first, last in pairwise([0, *sorted(cuts), n]):
+        yield [pieces[first:last] for pieces in operands]
 
 
 def join(pieces: Pieces) -> Span:
     """Return pieces that are contiguous as one span."""
-    first = pieces[0][1]
-    return Span(first.buffer, first.displ, nbytes_of(pieces))
+    first, last = pieces[0][1], pieces[-1][1]
+    return first if first is last else Span(*first[:2], last.displ + last.nbytes - first.displ)
 
 
 def spans_of(pieces: Pieces) -> list[Span]:

@@ -5,10 +5,12 @@ each receive as soon as its destination is free (never behind a wait that the sc
 overwritten, and splits messages above a limit. `route` and `items` are its first half.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -211,6 +213,23 @@ class _Rows:
             self.sources += operands
 
 
+def _uncollected(function: Callable[..., Program]) -> Callable[..., Program]:
+    """Let a function run without the collector of cycles, which would look again and again at the many tuples that it makes."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Program:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return run
+
+
+@_uncollected
 def lower(
     schedule: Schedule,
     segments: Segments,
