@@ -82,16 +82,20 @@ class Size:
         self.sizes, self.value, self.terms = sizes, value, terms
 
     def _plus(self, other: Number, factor: int) -> Number:
+        if isinstance(other, Size):
+            theirs, value = other.terms, self.value + factor * other.value
+            if len(theirs) == len(self.terms) == 1 and theirs[0][0] == self.terms[0][0]:  # mostly
+                coefficient = self.terms[0][1] + factor * theirs[0][1]
+                return Size(self.sizes, value, ((theirs[0][0], coefficient),)) if coefficient else 0
+        else:
+            if not other:
+                return self
+            theirs, value = ((0, other),), self.value + factor * other
         terms = dict(self.terms)
-        for variable, coefficient in other.terms if isinstance(other, Size) else ((0, other),):
+        for variable, coefficient in theirs:
             terms[variable] = terms.get(variable, 0) + factor * coefficient
-        return self._made({variable: coefficient for variable, coefficient in terms.items() if coefficient})
-
-    def _made(self, terms: dict[int, int]) -> Number:
-        if not terms.keys() - {0}:
-            return terms.get(0, 0)
-        terms_in_order = tuple(sorted(terms.items()))
-        return Size(self.sizes, self.sizes.total(terms_in_order), terms_in_order)
+        left = tuple(sorted(term for term in terms.items() if term[1]))
+        return Size(self.sizes, value, left) if left and left != ((0, value),) else value
 
     def __add__(self, other: Number) -> Number:
         return self._plus(other, 1)
@@ -109,14 +113,17 @@ class Size:
 
     def __mul__(self, factor: Number) -> Number:
         factor = int(factor)
-        return self._made({variable: factor * coefficient for variable, coefficient in self.terms if factor})
+        if not factor:
+            return 0
+        return Size(self.sizes, self.value * factor, tuple([(var, factor * of) for var, of in self.terms]))
 
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: Number) -> Number:
         divisor = int(divisor)
         if all(coefficient % divisor == 0 for _, coefficient in self.terms):
-            return self._made({variable: coefficient // divisor for variable, coefficient in self.terms})
+            terms = tuple([(variable, coefficient // divisor) for variable, coefficient in self.terms])
+            return Size(self.sizes, self.value // divisor, terms)
         return self.sizes.define(FLOOR, divisor, self.terms)
 
     def __mod__(self, divisor: Number) -> Number:
@@ -136,6 +143,8 @@ class Size:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (int, Size)):
             return NotImplemented
+        if isinstance(other, Size) and self.terms == other.terms:
+            return True
         return self._decide(other, SAME, OTHER, self.value == int_value(other))
 
     def __lt__(self, other: Number) -> bool:

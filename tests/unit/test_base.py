@@ -176,6 +176,7 @@ def test_errors_cross_processes(error: HpcollError) -> None:
 def needs_mpi() -> set[str]:
     """Modules that import mpi4py or PyTorch, themselves or through others."""
     found = {importer for importer, imported in imports() if imported.split(".")[0] in ("mpi4py", "torch")}
+    found |= {name for name in MODULES if name.startswith("hpcoll.torch.")}  # with their package
     while more := {importer for importer, imported in imports() if imported in found} - found:
         found |= more
     return found

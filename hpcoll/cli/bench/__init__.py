@@ -7,5 +7,5 @@ session      all sizes and contenders of a run      measure      timing
 watch        other programs on the cores            beside       calls beside mpi4py's
 contenders   the rows of the report                 report       percentiles, bandwidths, text and JSON
 cases        buffers and calls of a collective      earlier      drawings of these and of earlier results
-messages     sizes, contents, expected results
+messages     sizes, contents, expected results      plan         planning of calls, without MPI
 """

@@ -13,9 +13,21 @@ from hpcoll.base.text import one_of
 from hpcoll.cli import plot
 from hpcoll.cli.bench.earlier import draw, read_run
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
-from hpcoll.cli.bench.modes import BARE, BLOCKING, CALLS, LIST, MEMORIES, MODES, NEW, OBJECTS, ORDINARY, SAME
+from hpcoll.cli.bench.modes import (
+    BARE,
+    BLOCKING,
+    CALLS,
+    LIST,
+    MEMORIES,
+    MODES,
+    NEW,
+    OBJECTS,
+    ORDINARY,
+    PLAN,
+    SAME,
+)
 from hpcoll.cli.bench.report import FORMATS, NCCL
-from hpcoll.cli.options import option
+from hpcoll.cli.options import add_ranks_per_node, option
 from hpcoll.registry.sources import READERS, read_file
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
@@ -25,13 +37,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = partial(option, parser)
     parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
-    others = "calls: what short calls cost before they run; objects: on Python objects"
+    others = "calls: what short calls cost before they run; objects: on Python objects; plan: planning, without MPI"
     parser.add_argument(
         "collective",
         metavar="COLLECTIVE",
         nargs="?",
         help=f"{', '.join(COLLECTIVES)}; {others}; or a file of an algorithm",
     )
+    parser.add_argument("collectives", nargs="*", help="of plan; default: all but neighbourhood ones")
     add("-b --minbytes SIZE", "least size", MINBYTES)
     add("-e --maxbytes SIZE", f"greatest size; default {MAXBYTES}")
     steps = parser.add_mutually_exclusive_group()
@@ -41,7 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--order", "of hpcoll's reductions; rank: always the same bits", choices=("rank",))
     add("-d --datatype TYPE", "int8 to uint64, half, bfloat16, float, double, complex64", "float")
     add("-r --root RANK", "root of a rooted collective", 0)
-    add("-n --iters N", "iterations; default: as many as fit a second per size, 5 to 1000")
+    add("-n --iters N", "iterations; default: as many as fit a second per size, 5 to 1000; of plan: ranks")
+    add_ranks_per_node(parser, "of plan: ranks per node, 3+1+4, or 2:cyclic; default 1")
     add("-w --warmup_iters N", "warm-up calls; default 20 for small messages, else 1")
     add("-m --agg_iters N", "calls timed together; default: as many small ones as take 100 us, else 1")
     add("-I --per_iter_timing", "1 keeps each rank's times in the JSON", 0, type=int, choices=(0, 1))
@@ -74,6 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _draw_earlier(arguments)
     if arguments.collective is None:
         raise ArgumentError(f"bench needs a collective: {', '.join(COLLECTIVES)}")
+    if arguments.collective == PLAN:
+        from hpcoll.cli.bench.plan import measure_plans
+
+        return measure_plans(arguments)
+    if arguments.collectives:
+        raise ArgumentError(f"bench takes one collective, got {arguments.collectives[0]}, too")
     if arguments.collective in (CALLS, OBJECTS):
         from mpi4py import MPI
 

@@ -11,7 +11,7 @@ import numpy as np
 
 BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP, INIT = "blocking", "persistent", "nonblocking", "overlap", "init"
 MODES = (BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP, INIT)
-CALLS, OBJECTS = "calls", "objects"  # in place of a collective
+CALLS, OBJECTS, PLAN = "calls", "objects", "plan"  # in place of a collective
 SAME, NEW = "same", "new"  # sizes of calls that are timed together
 BARE, LIST = "bare", "list"  # arguments: an array, or ``[array, datatype]``
 ORDINARY, SYMMETRIC, DEVICE = "ordinary", "symmetric", "device"

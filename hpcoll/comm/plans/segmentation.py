@@ -1,9 +1,11 @@
 """Segmentation: cuts the message of a call into segments that are in flight together, and lanes that fit a staging slot."""
 
+from __future__ import annotations
+
 import math
 from operator import index
+from typing import TYPE_CHECKING, Any
 
-from hpcoll.comm.arguments.call import Call
 from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -11,6 +13,9 @@ from hpcoll.schedules.collectives import COLLECTIVES, nblocks
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm, schedule
+
+if TYPE_CHECKING:  # it needs MPI, without which calls can be planned
+    from hpcoll.comm.arguments.call import Call
 
 _MAX_CHUNKS = 128  # of a lane that goes through shared memory
 
@@ -75,7 +80,7 @@ def nparts(call: Call, nranks: int) -> int:
 
 def segmented(
     row: Algorithm,
-    call: Call,
+    call: Any,
     segment_nbytes: int,
     most: int | None,
     rank: int,
@@ -83,7 +88,7 @@ def segmented(
     sizes: tuple[int, ...],
     unit: int = 1,
 ) -> tuple[Schedule, Segments]:
-    """Return schedule and segments of a call.
+    """Return schedule and segments of a call, a `Call` or what has its collective, count, dtype, root and blocks.
 
     No segment is longer than ``most`` bytes of the message. Chunks are whole multiples of ``unit`` elements.
     """
@@ -101,7 +106,10 @@ def segmented(
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
         return steps, varying_blocks(
-            *call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // n)
+            call.blocks[0],
+            call.blocks[1],
+            sizes or call.blocks[2],
+            0 if most is None else max(1, most // size // n),
         )
     if row.pipelined:
         longest = min(longest, segment)

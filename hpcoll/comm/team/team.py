@@ -33,8 +33,8 @@ from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once, title_of
-from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
-from hpcoll.runtime.transports.window import FOLDER, whole_pages
+from hpcoll.runtime.transports.rings import Rings, capacity_nbytes
+from hpcoll.runtime.transports.window import FOLDER
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Process, find_topology, this_process
@@ -179,7 +179,7 @@ class Team:
             and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size))
         ):
             FINALIZE_COMMS[self.number, self.world_ranks] = self.comm.Dup()
-        self.capacity = self._staging_nbytes() if any(theirs for _, theirs in everyone) else 0
+        self.capacity = capacity_nbytes(self.nranks) if any(theirs for _, theirs in everyone) else 0
         self.topology = find_topology(self.rank, self.processes, everyone, self.config.domains or ())
         self.levels = levels_between(hosts, self.config.levels).on_parts(
             self.topology.nodes, self.topology.domains
@@ -202,7 +202,7 @@ class Team:
         if self.node.nranks > 1 and self.config.shm != 0:
             said = self.node.refused
             make = self.node.make_rings if capacity else self.node.rings
-            rings = make(n, capacity or self._staging_nbytes())
+            rings = make(n, capacity or capacity_nbytes(self.nranks))
             if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
         return [self._message_context(next(self._indices), ring) for ring in rings or [None] * n]
@@ -219,10 +219,6 @@ class Team:
             made.log.note_steps()
         self.logs[index] = made.log
         return made
-
-    def _staging_nbytes(self) -> int:
-        """Return the bytes of a staging slot: with very many ranks a lane has very many pieces."""
-        return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
 
     @contextmanager
     def alone(self, everywhere: Callable[[np.ndarray], np.ndarray], turn: int) -> Iterator[None]:

@@ -1,14 +1,42 @@
 """The layout of chunks in the buffers of a message, and spans: contiguous bytes of a buffer. Pure arithmetic."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import accumulate
-from operator import index
-from typing import NamedTuple
+from functools import cache
+from itertools import accumulate, pairwise
+from operator import eq, index
+from typing import Any, NamedTuple
 
 from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 
 MESSAGE = -2  # buffer of a span: the message in message slot ``i`` is ``MESSAGE - i``
 LANDING = 3  # the landing slot ``i`` is ``LANDING + i``; the other buffers are as in a row
+
+
+class Tiles(Sequence[tuple[int, int]]):
+    """The places of ``n`` chunks that follow each other, reckoned when they are asked for; ``start`` returns where a chunk begins.
+
+    ``count`` returns the elements of a chunk where there are gaps between chunks, else it is None.
+    """
+
+    def __init__(
+        self, n: int, start: Callable[[int], Any], count: Callable[[int], Any] | None = None
+    ) -> None:
+        self._n, self._start, self._count = n, cache(start), count
+        self.gapless = count is None
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, i: Any) -> Any:
+        if i >= self._n:
+            raise IndexError(i)
+        return self.run(i, 1)
+
+    def run(self, first: int, n: int) -> tuple[Any, Any]:
+        """Return the place of ``n`` chunks; where there are gaps, of one."""
+        displ = self._start(first)
+        return displ, self._start(first + n) - displ if self._count is None else self._count(first)
 
 
 class ChunkLayout(NamedTuple):
@@ -18,6 +46,11 @@ class ChunkLayout(NamedTuple):
     outputs: Sequence[tuple[int, int]]
     size: Callable[[Hashable], int]  # elements of an extent
     varying: bool = False  # blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too
+    sum_of: Callable[[Sequence[Hashable]], Any] | None = None  # elements of extents together; None: the sum
+
+    def total(self, extents: Sequence[Hashable]) -> Any:
+        """Return the elements of some extents together."""
+        return sum(map(self.size, extents)) if self.sum_of is None else self.sum_of(extents)
 
 
 # per segment its displacement and its layout; equal segments share one layout
@@ -40,11 +73,20 @@ def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Se
     """Cut a vector into segments, and each into ``nchunks`` balanced chunks; all begin at multiples of ``unit``; in elements."""
 
     def layout_of(length: int) -> ChunkLayout:
-        bounds = [chunk_bounds(-(-length // unit), nchunks, i) for i in range(nchunks)]
-        if unit > 1:
-            bounds = [(min(length, lo * unit), min(length, hi * unit)) for lo, hi in bounds]
-        chunks = [(lo, hi - lo) for lo, hi in bounds]
-        return ChunkLayout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
+        units = -(-length // unit)
+
+        def start(i: int) -> Any:
+            lo = chunk_bounds(units, nchunks, i)[0] if i < nchunks else units
+            return lo if unit == 1 else min(length, lo * unit)
+
+        def sum_of(extents: Sequence[Any]) -> Any:
+            first, n = extents[0], len(extents)
+            if all(map(eq, extents, range(first, first + n))):
+                return chunks.run(first, n)[1]
+            return sum(chunks[extent][1] for extent in extents)
+
+        chunks = Tiles(nchunks, start)
+        return ChunkLayout(chunks, chunks, lambda extent: chunks[extent][1], sum_of=sum_of)
 
     return _cut(count, segment, unit, layout_of)
 
@@ -57,14 +99,24 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
 
     def layout_of(length: int) -> ChunkLayout:
         parts = [(lo, hi - lo) for lo, hi in (chunk_bounds(length, nparts, part) for part in range(nparts))]
+
+        def start(i: int) -> Any:
+            return i // nparts * count + (parts[i % nparts][0] if i % nparts else 0)
+
+        def count_of(i: int) -> Any:
+            return parts[i % nparts][1]
+
+        def sum_of(extents: Sequence[Any]) -> Any:
+            if nparts == 1:
+                return length * len(extents)
+            return sum(n * parts[part][1] for part, n in Counter(part for _, part in extents).items())
+
         inputs, outputs = (
-            [
-                (i // nparts * count + parts[i % nparts][0], parts[i % nparts][1])
-                for i in range(count_of(*who))
-            ]
-            for count_of in (collective.ninputs, collective.noutputs)
+            Tiles(number(*who), start, None if length is count else count_of)
+            for number in (collective.ninputs, collective.noutputs)
         )
-        return ChunkLayout(inputs, outputs, lambda extent: parts[extent[1]][1] if nparts > 1 else length)  # type: ignore[index]
+        size = (lambda extent: parts[extent[1]][1]) if nparts > 1 else lambda extent: length
+        return ChunkLayout(inputs, outputs, size, sum_of=sum_of)
 
     return _cut(count, segment, unit, layout_of)
 
@@ -136,21 +188,23 @@ def placed(name: Hashable, buffer: int, pieces: Pieces) -> Pieces:
 
 def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     """Cut operands of equal chunk sizes where any of them is interrupted in memory."""
-    start = 0
-    for i in range(1, len(operands[0]) + 1):
-        pairs = [(pieces[i - 1][1], pieces[i][1]) for pieces in operands] if i < len(operands[0]) else []
-        if not pairs or any(
-            (piece.buffer, piece.displ + piece.nbytes) != (other.buffer, other.displ)
-            for piece, other in pairs
-        ):
-            yield [pieces[start:i] for pieces in operands]
-            start = i
+    n, cuts = len(operands[0]), dict[int, None]()
+    if n == 1:
+        yield list(operands)
+        return
+    for pieces in operands:
+        for i in range(1, n):
+            piece, other = pieces[i - 1][1], pieces[i][1]
+            if i not in cuts and (piece.buffer != other.buffer or piece.displ + piece.nbytes != other.displ):
+                cuts[i] = None
+    for first, last in pairwise([0, *sorted(cuts), n]):
+        yield [pieces[first:last] for pieces in operands]
 
 
 def join(pieces: Pieces) -> Span:
     """Return pieces that are contiguous as one span."""
-    first = pieces[0][1]
-    return Span(first.buffer, first.displ, nbytes_of(pieces))
+    first, last = pieces[0][1], pieces[-1][1]
+    return first if first is last else Span(*first[:2], last.displ + last.nbytes - first.displ)
 
 
 def spans_of(pieces: Pieces) -> list[Span]:

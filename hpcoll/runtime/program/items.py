@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import IntEnum
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from hpcoll.base.sizes import largest
@@ -13,6 +13,7 @@ from hpcoll.runtime.program.chunks import (
     ChunkLayout,
     Pieces,
     Span,
+    Tiles,
     contiguous,
     join,
     names_of,
@@ -21,6 +22,7 @@ from hpcoll.runtime.program.chunks import (
     spans_of,
 )
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, Row, aligned
+from hpcoll.runtime.program.stretches import Stretches
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
 LANDING_SLOTS = 3  # for receives that are reduced on arrival, unless more are reduced at once
@@ -70,15 +72,17 @@ class Items:
     Args:
         schedule: The lane's schedule.
         layout: Layout of its segment.
+        stretches: Stretches of its chunks.
         itemsize: Bytes of an element.
         aliases: Chunks of INPUT that are chunks of OUTPUT.
         mapped: Buffers whose bytes lie in memory as a map says: they are copied when they are sent or received.
         copied: Lent messages that are copied first, by number.
-        unused: Scratch cells that no item touches: they have places behind all others, and no memory.
+        unused: First cells of stretches of SCRATCH that no item touches: they have places behind all others, and no memory.
 
     Attributes:
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
-        scratch: Displacement and count of each scratch cell, in elements; ``scratch_count``: of those that have memory.
+        scratch: Displacement and count of each stretch of SCRATCH, in elements, by its first cell; ``scratch_count``: of those that have
+            memory.
         nlandings: Landing slots that receives take in turn.
     """
 
@@ -89,6 +93,7 @@ class Items:
         self,
         schedule: Schedule,
         layout: ChunkLayout,
+        stretches: Stretches,
         itemsize: int,
         aliases: dict[int, int],
         mapped: Collection[int] = (),
@@ -104,8 +109,14 @@ class Items:
         )
         self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
+        self.stretches = stretches
+        self._found: dict[tuple[Buffer, int], Pieces] = {}  # pieces of stretches, by buffer and first chunk
         self.scratch, self.scratch_count = _cells(
-            [layout.size(extent) for extent in schedule.scratch], unused
+            {
+                first: layout.total(schedule.scratch[first : first + n])
+                for first, n in stretches.all(Buffer.SCRATCH)
+            },
+            unused,
         )
         self.landings: list[Any] = []  # bytes of each landing slot
         self.pinned: set[int] = set()  # landing slots in pinned memory
@@ -118,22 +129,37 @@ class Items:
         self._staged: dict[
             tuple[Hashable, ...], tuple[Span, Hashable]
         ] = {}  # chunks that are staged as they are in memory
+        self._staged_of: dict[Hashable, list[tuple[Hashable, ...]]] = {}  # chunk -> keys of `_staged` with it
         self._unused: list[
             tuple[int, int, Any]
         ] = []  # messages awaited and not yet used, in order: message slot, local peer, bytes
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
-        """Return a run's chunks that are not empty, with names of their memory; of blocks that vary on the host, the empty ones too."""
+        """Return a run's stretches that are not empty, with names of their memory; of blocks that vary on the host, the empty ones too."""
         pieces: Pieces = []
-        for index in range(run.index, run.index + run.n):
-            buffer, i = run.buffer, index
-            if buffer == Buffer.INPUT and i in self.aliases:
-                buffer, i = Buffer.OUTPUT, self.aliases[i]
-            displ, count = (self.layout.inputs, self.layout.outputs, self.scratch)[buffer][i]
-            if self.keeps_empty or count:
-                pieces.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
+        for first, n in self.stretches.of(run):
+            found = self._found.get((run.buffer, first))
+            if found is None:
+                found = self._found[run.buffer, first] = self._stretch(run.buffer, first, n)
+            pieces += found
         return pieces
+
+    def _stretch(self, buffer: Buffer, first: int, n: int) -> Pieces:
+        """Return the piece that is a stretch; none where it is empty and empty ones are left out."""
+        if buffer == Buffer.INPUT and first in self.aliases:
+            buffer, first = Buffer.OUTPUT, self.aliases[first]
+        displ, count = self._place(buffer, first, n)
+        if not self.keeps_empty and not count:
+            return []
+        return [((buffer, first), Span(buffer, displ * self.itemsize, count * self.itemsize))]
+
+    def _place(self, buffer: Buffer, first: int, n: int) -> tuple[Any, Any]:
+        """Return displacement and count of a stretch, in elements."""
+        if buffer == Buffer.SCRATCH:
+            return self.scratch[first]
+        places = self.layout.inputs if buffer == Buffer.INPUT else self.layout.outputs
+        return places.run(first, n) if isinstance(places, Tiles) else places[first]
 
     def are_whole(self, pieces: Pieces) -> bool:
         """Say whether pieces are one stretch of memory."""
@@ -143,10 +169,9 @@ class Items:
     def append(self, item: Item) -> None:
         """Add an item."""
         self.list.append(item)
-        if item.writes:
-            self._staged = {
-                names: where for names, where in self._staged.items() if not set(names) & set(item.writes)
-            }
+        for name in item.writes if self._staged else ():
+            for names in self._staged_of.pop(name, ()):
+                self._staged.pop(names, None)
 
     # --- within the rank
 
@@ -230,6 +255,8 @@ class Items:
                     )
                 )
                 self.staging_nbytes += span.nbytes
+            for name in names:
+                self._staged_of.setdefault(name, []).append(names)
             self._staged[names] = Span(STAGING, start, self.staging_nbytes - start), ("staged", self.nstaged)
             self.nstaged += 1
             self.staging_nbytes = aligned(self.staging_nbytes)
@@ -286,9 +313,9 @@ class Items:
         return rows, 0
 
     def untouched(self) -> frozenset[int]:
-        """Return scratch cells that no item touches: messages for them are used where they are."""
+        """Return first cells of stretches of SCRATCH that no item touches: messages for them are used where they are."""
         touched = {name for item in self.list for name in (*item.reads, *item.writes)}
-        return frozenset(i for i in range(len(self.scratch)) if (Buffer.SCRATCH, i) not in touched)
+        return frozenset(i for i in self.scratch if (Buffer.SCRATCH, i) not in touched)
 
     def overwritten_too_soon(self) -> frozenset[int]:
         """Return messages lent from memory that is overwritten before the lane has used another peer's message.
@@ -312,9 +339,9 @@ class Items:
         return frozenset(early)
 
 
-def _cells(counts: Sequence[Any], unused: frozenset[int]) -> tuple[list[tuple[Any, Any]], Any]:
-    """Return places of scratch cells, unused ones behind all others, and the count of those others."""
-    order = sorted(range(len(counts)), key=unused.__contains__)
-    ends = [0, *accumulate(counts[i] for i in order)]
-    places = {i: (lo, hi - lo) for i, (lo, hi) in zip(order, pairwise(ends), strict=True)}
-    return [places[i] for i in range(len(counts))], ends[len(counts) - len(unused)]
+def _cells(counts: Mapping[int, Any], unused: frozenset[int]) -> tuple[dict[int, tuple[Any, Any]], Any]:
+    """Return places of stretches of SCRATCH by their first cells, unused ones behind all others, and the count of those others."""
+    order = sorted(counts, key=unused.__contains__)
+    starts = list(accumulate((counts[first] for first in order), initial=0))
+    places = {first: (start, counts[first]) for first, start in zip(order, starts, strict=False)}
+    return places, starts[len(counts) - len(unused)]

@@ -5,18 +5,22 @@ each receive as soon as its destination is free (never behind a wait that the sc
 overwritten, and splits messages above a limit. `route` and `items` are its first half.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from hpcoll.base.sizes import Number, Size, int_value, largest
-from hpcoll.runtime.program.chunks import LANDING, MESSAGE, Segments, Span
+from hpcoll.runtime.program.chunks import LANDING, MESSAGE, ChunkLayout, Segments, Span, Tiles
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
 from hpcoll.runtime.program.items import InPlace, Item, Items
 from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Row, Symbol, aligned
 from hpcoll.runtime.program.route import Route, add_steps
+from hpcoll.runtime.program.stretches import Stretches
 from hpcoll.schedules.ir import Buffer, Schedule, Step
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
@@ -209,6 +213,23 @@ class _Rows:
             self.sources += operands
 
 
+def _uncollected(function: Callable[..., Program]) -> Callable[..., Program]:
+    """Let a function run without the collector of cycles, which would look again and again at the many tuples that it makes."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Program:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **options)
+        finally:
+            if enabled:
+                gc.enable()
+
+    return run
+
+
+@_uncollected
 def lower(
     schedule: Schedule,
     segments: Segments,
@@ -249,7 +270,8 @@ def lower(
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                make = partial(kind, schedule, layout, itemsize, aliases, mapped)
+                stretches = _stretches(schedule, steps, layout, aliases)
+                make = partial(kind, schedule, layout, stretches, itemsize, aliases, mapped)
                 lane = _Rows(_items(make, steps, routes), most_nbytes)
                 lane_needs = lane.emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
@@ -257,14 +279,24 @@ def lower(
                 sources += lane.sources
                 needs = tuple(map(largest, needs, lane_needs)) if needs else lane_needs
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
-    widths = ((rows, NCOLUMNS), (sources, 2), (lanes, 3))
-    arrays = [
-        np.array([[*map(int_value, row)] for row in table], np.int64).reshape(-1, width)
-        for table, width in widths
-    ]
-    numbers = enumerate(number for table in (rows, sources, lanes) for row in table for number in row)
+    flat = [list(chain.from_iterable(table)) for table in (rows, sources, lanes)]
+    numbers = enumerate(chain.from_iterable(flat))
     symbols = tuple(Symbol(number, at) for at, number in numbers if isinstance(number, Size))
+    arrays = [
+        np.array([*map(int_value, table)], np.int64).reshape(-1, width)
+        for table, width in zip(flat, (NCOLUMNS, 2, 3), strict=True)
+    ]
     return Program(*arrays, min(window, len(lanes)), *needs, symbols=symbols)  # type: ignore
+
+
+def _stretches(
+    schedule: Schedule, steps: Sequence[Step], layout: ChunkLayout, aliases: dict[int, int]
+) -> Stretches:
+    """Return the stretches of a channel; of blocks that vary every chunk is one."""
+    sides = layout.inputs, layout.outputs
+    gaps = [buffer for buffer, side in enumerate(sides) if not (isinstance(side, Tiles) and side.gapless)]
+    single = Buffer if layout.varying else gaps
+    return Stretches(steps, (*map(len, sides), len(schedule.scratch)), single, aliases)
 
 
 def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:

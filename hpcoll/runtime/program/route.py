@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program.chunks import Pieces
 from hpcoll.runtime.program.items import LANDING_SLOTS, Items
@@ -162,7 +164,9 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
     """
     carried: set[Chunk] = set()
     runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
-    uses = Counter(index for run in runs for index in _indices(run))  # scratch cell -> steps that name it
+    uses = np.zeros(max((run.index + run.n for run in runs), default=0), int)  # of each cell, by steps
+    for _, first, n in runs:
+        uses[first : first + n] += 1
     for end, reduction in enumerate(steps):
         if reduction.op != Op.REDUCE:
             continue
@@ -173,15 +177,11 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
         if all(
             run.buffer == Buffer.SCRATCH
             and run in reduction.srcs
-            and all(uses[i] == 2 for i in _indices(run))
+            and (uses[run.index : run.index + run.n] == 2).all()
             for run in cells
         ):
             carried.update(cells)
     return carried
-
-
-def _indices(run: Chunk) -> range:
-    return range(run.index, run.index + run.n)
 
 
 def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:

@@ -25,7 +25,7 @@ from hpcoll.runtime.program.fields import HISTORY_NBYTES, OFFSET_BITS, REMEMBERE
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
-from hpcoll.runtime.transports.window import BASES_AT, PAGE, AddressRanges, Window
+from hpcoll.runtime.transports.window import BASES_AT, PAGE, AddressRanges, Window, whole_pages
 from hpcoll.schedules.ir import RING_SLOTS
 
 CAPACITY_NBYTES = 256 << 10  # of one staging slot
@@ -112,6 +112,11 @@ class Rings:
             3, STAGING_SLOTS, nlocal
         )
         return np.flatnonzero(acked[staging_slot] < sent[staging_slot]).tolist()
+
+
+def capacity_nbytes(nranks: int) -> int:
+    """Return the bytes of a staging slot: with very many ranks a lane has very many pieces."""
+    return whole_pages(max(CAPACITY_NBYTES, 256 * nranks))
 
 
 def _slots_nbytes(nlocal: int) -> int:

@@ -11,26 +11,39 @@ Slot i of rank r of 4, as source>destination:
 A round's slots are packed in descending order, so that blocks that have arrived are contiguous in OUTPUT, too.
 """
 
-from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
+from hpcoll.schedules.ir import Chunk, Writer, cell, cyclic_runs, inputs, outputs
 
 
 def alltoall_bruck(w: Writer) -> None:
     """Write q rounds of at most p/2 blocks. Equal blocks only."""
     p, r = w.nranks, w.rank
     w.copy(inputs(r), outputs(r))
-    held = [inputs((r + i) % p) for i in range(p)]
+    received: list[Chunk] = []  # by rounds
     bit = 1
     while bit < p:
-        slots = [i for i in reversed(range(p)) if i & bit]
-        packed = w.scratch(*[(r, r)] * len(slots))
-        received = w.scratch(*[(r, r)] * len(slots))
-        for place, i in enumerate(slots):
-            w.copy(held[i], cell(packed, place))
-            held[i] = cell(received, place)
+        nslots = _below(p, bit)
+        packed = w.scratch(*[(r, r)] * nslots)
+        place = 0
+        for first in reversed(range(bit, p, 2 * bit)):
+            for k in reversed(range(len(received))):  # slots that arrived last in round k
+                slot = first + (1 << k)
+                n = min(1 << k, p - slot)
+                if n > 0:
+                    behind = _below(p, 1 << k) - _below(slot + n, 1 << k)
+                    w.copy(cell(received[k], behind, n), cell(packed, place, n))
+                    place += n
+            w.copy(inputs((r + first) % p), cell(packed, place))
+            place += 1
+        received.append(w.scratch(*[(r, r)] * nslots))
         w.send((r + bit) % p, packed)
-        w.recv((r - bit) % p, received)
+        w.recv((r - bit) % p, received[-1])
         arrived = min(bit, p - bit)  # slots below 2 * bit
         farthest = r - bit - arrived + 1
         for first, n in cyclic_runs(farthest, arrived, p):
-            w.copy(cell(received, len(slots) - arrived + (first - farthest) % p, n), outputs(first, n))
+            w.copy(cell(received[-1], nslots - arrived + (first - farthest) % p, n), outputs(first, n))
         bit *= 2
+
+
+def _below(end: int, bit: int) -> int:
+    """Return how many numbers below ``end`` have a bit."""
+    return end // (2 * bit) * bit + max(0, end % (2 * bit) - bit)
