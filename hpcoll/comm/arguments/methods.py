@@ -20,7 +20,7 @@ from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.comm.arguments.neighbours import neighbours, typed_neighbours
 from hpcoll.comm.arguments.typed_blocks import typed_alltoall
-from hpcoll.runtime.engine.object_layout import HOLDERS
+from hpcoll.runtime.engine.object_layout import is_holder
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda import driver
 from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE, TYPED
@@ -309,7 +309,7 @@ def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
     """Return a Reduce_scatter's sendbuf as a spec with its counts; None, which is never found, where compiled code cannot read that."""
     if recvcounts is None or sendbuf is MPI.IN_PLACE:
         return None
-    if type(sendbuf) is np.ndarray or type(sendbuf) in HOLDERS:
+    if type(sendbuf) is np.ndarray or is_holder(sendbuf):
         return sendbuf, recvcounts, None, None
     if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype | str):
         return sendbuf[0], recvcounts, None, sendbuf[1]
