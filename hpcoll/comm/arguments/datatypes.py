@@ -213,6 +213,7 @@ def with_known_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(_firsts) == _MOST:
             _firsts.clear()
         _firsts[key] = _duplicate(one)
+        _firsts[key].Commit()  # it may stand for one that is
     if new or all(map(operator.is_, chain(*known), chain(*given))):
         return arguments
     return *map(_with_datatypes, arguments, known), *arguments[2:]
