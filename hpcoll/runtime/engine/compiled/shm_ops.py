@@ -36,8 +36,7 @@ _INTERRUPTED = 30  # times as long: the system let another process run meanwhile
 _TRIAL = 32  # lanes
 # Where writes are slow, reading in the sender's own memory may be faster: calls of a kind try both ways, and again after so many calls.
 _TRIALS, _TURNS, _READ_GAIN, _NOT_TIMED = 8, 1024, 0.95, 1 << 40
-# Of a slot: short lanes, and those that are not long, go beyond only while those before still hold messages.
-_NEAR_NBYTES, _MIDDLE_NBYTES, _LONG_NBYTES = 16384, 65536, 32768
+_NEAR_NBYTES = 16384  # of a slot: short messages go beyond only while those before still hold messages
 _MOST_AHEAD_NBYTES = 256 << 10  # of a slot: longer ones are given pages as they need them
 _REFUSED = -1  # the system had no pages for all slots
 
@@ -163,12 +162,14 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
 def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     """Run a RESERVE: take the next free bytes of the slot; from its start again only when all that was staged there has been used.
 
-    Short messages go round in a few pages, since the first touch of a page costs more than they do. The longest gain from memory that is in
+    Short messages go round in a few pages, since the first touch of a page costs more than they do. Longer ones gain from memory that is in
     no other core's cache. -1: the system has no memory.
     """
     used = pointer(rings[f.USED] + 24 * slot)
     nbytes = state[f.STAGING_OF_LANE]
-    end, most = used[0] + nbytes, _round(state, rings, nbytes)
+    end = used[0] + nbytes
+    far = nbytes >= _UNCACHED_NBYTES and state[f.FORM] & f.CELLS == 0  # cells are short, as a rule
+    most = rings[f.CAPACITY] if far else _NEAR_NBYTES
     if end > most and used[0] > 0:
         unread = 0
         for peer in range(rings[f.NLOCAL]):
@@ -183,14 +184,6 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     return 1 if max(used[0], most) <= used[2] else _populate(state, rings, slot, most)
 
 
-@njit(nogil=True, forceinline=True)
-def _round(state, rings, nbytes):  # type: ignore[no-untyped-def]
-    """Return the bytes of a slot in which lanes of so many bytes go round."""
-    if nbytes < _UNCACHED_NBYTES or state[f.FORM] & f.CELLS:  # cells are short, as a rule
-        return _NEAR_NBYTES
-    return _MIDDLE_NBYTES if nbytes < _LONG_NBYTES else rings[f.CAPACITY]
-
-
 @njit(nogil=True)
 def _populate(state, rings, slot, most):  # type: ignore[no-untyped-def]
     """Give a staging slot pages up to its lane's end, and some more: 1, or -1 where the system has none.
@@ -202,7 +195,7 @@ def _populate(state, rings, slot, most):  # type: ignore[no-untyped-def]
         rings[f.ASKED_PAGES] = max(asked, most)
         if asked >= most:
             for each in range(f.STAGING_SLOTS):
-                if not _give_pages(state, rings, each, min(most, rings[f.CAPACITY])):
+                if not _give_pages(state, rings, each, most):
                     rings[f.ASKED_PAGES] = _REFUSED
     end = min(rings[f.CAPACITY], -(-end // rings[f.POPULATED_AT_ONCE]) * rings[f.POPULATED_AT_ONCE])
     if _give_pages(state, rings, slot, end):
