@@ -1,6 +1,7 @@
 """Buffer specs as programs write them: right, and recognised when they come again; what only looks like them is refused."""
 
 import array
+import ctypes
 import sys
 import threading
 import weakref
@@ -33,6 +34,11 @@ SPECS: dict[str, Callable[[Any], Any]] = {
     "longer": lambda x: [np.concatenate((x, x)), x.size, MPI.DOUBLE],
     "large count": lambda x: [np.resize(x, 3_000_000), 3_000_000, MPI.DOUBLE],
     "array.array": lambda x: array.array("d", x),
+    "memoryview": lambda x: memoryview(x),
+    "memoryview of two letters": lambda x: memoryview((ctypes.c_double * x.size)(*x)),
+    "ctypes": lambda x: (ctypes.c_double * x.size)(*x),
+    "bytes": lambda x: [x.tobytes(), MPI.DOUBLE],
+    "bytearray": lambda x: [bytearray(x), MPI.DOUBLE],
     "of a type": lambda x: [array.array("d", x), "d"],
     "DLPack": lambda x: [Dlpack(x), "d"],
 }
@@ -64,6 +70,8 @@ BLOCKS: dict[
     "counts, one stride": (2, lambda x, n: [x, [n] * (x.size // (n + 2)), n + 2, MPI.DOUBLE]),
     "nothing": (0, lambda x, n: x),
     "type": (0, lambda x, n: (x, MPI.DOUBLE)),
+    "a column": (0, lambda x, n: [x, np.full((x.size // n, 3), n)[:, 1]]),
+    "a column of int32": (0, lambda x, n: [x, np.full((x.size // n, 3), n, np.int32)[:, 1]]),
     "memory": (0, lambda x, n: [MPI.memory.frombuffer(x), n, "d"]),
 }
 
@@ -114,15 +122,44 @@ def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
     comm.Free()
 
 
+def released(x: Any) -> memoryview:
+    view = memoryview(x)
+    view.release()
+    return view
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: memoryview(x.view(np.int64)),
+        lambda x: memoryview(np.full(2 * x.size, 1.0))[::-2],
+        lambda x: [released(x), MPI.DOUBLE],
+        lambda x: [np.zeros(x.size, "O,O"), x.size, MPI.DOUBLE],
+    ],
+    ids=["format", "gaps", "released", "objects"],
+)
+def test_views_and_structures_of_another_kind_are_described_anew(other: Any) -> None:
+    """Behind calls that were recognised; what is no sum of floats is an error."""
+    comm, x, y = fresh(), np.ones(8), np.zeros(8)
+    for _ in range(3):
+        comm.Allreduce(memoryview(x), y)
+        comm.Allreduce([memoryview(x), MPI.DOUBLE], y)
+        comm.Allreduce([np.zeros(8, "f8,f8"), 8, MPI.DOUBLE], y)
+    with pytest.raises((ArgumentError, ValueError, MPI.Exception)):
+        comm.Allreduce(other(x), y)
+    comm.Free()
+
+
 @pytest.mark.once
 @pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
 def test_calls_that_only_the_library_understands(described: list[str]) -> None:
-    """MINLOC is described once."""
+    """MINLOC is described once, also where each call makes its structured type anew."""
     comm, wrong = fresh(), []
     pairs = np.zeros(4, np.dtype([("a", "f8"), ("b", "i4")], align=True))
     for turn in range(4):
         pairs["a"], pairs["b"] = comm.rank + turn, comm.rank
-        found = pairs.copy()
+        found = pairs.astype(np.dtype([("a", "f8"), ("b", "i4")], align=True))
         comm.Allreduce([pairs, 4, MPI.DOUBLE_INT], [found, 4, MPI.DOUBLE_INT], MPI.MINLOC)
         wrong += unless((found["a"] == turn).all() and (found["b"] == 0).all(), found)
     wrong += unless(len(described) == 1, described)

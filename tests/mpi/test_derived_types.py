@@ -141,3 +141,57 @@ def test_a_view_inside_its_array() -> None:
     around.Free()
     comm.Free()
     ensure_none(wrong)
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+def test_datatypes_made_anew_for_each_call_are_known(described: list[str]) -> None:
+    """They go with the call, other ones come between, and one that is kept is used again."""
+    comm, wrong = fresh(), list[Any]()
+    kept, n = MPI.DOUBLE.Create_vector(4, 1, 3).Commit(), comm.size
+    for turn in range(12):
+        stride, times = 2 + turn % 2, turn % 3 + 1
+        made = [MPI.DOUBLE.Create_vector(4, 1, stride).Commit() for _ in range(2 * n)]
+        inner = MPI.DOUBLE.Create_vector(2, 1, 2)
+        nested = inner.Create_contiguous(times).Commit()
+        x, y, z = np.full(12 * n, comm.rank + 1.0), np.zeros(12 * n), np.zeros(12 * n)
+        counts, displs = [1] * n, [96 * rank for rank in range(n)]
+        comm.Alltoallw([x, counts, displs, made[:n]], [y, counts, displs, made[n:]])
+        comm.Allgather([x, 1, made[0]], [z, 1, made[1]])
+        comm.Bcast([x, 1, nested])
+        comm.Bcast([y, 1, kept], root=n - 1)
+        for rank in range(n):
+            place = (3 * stride + 1) * rank
+            wrong += unless((y[12 * rank :][: 3 * stride + 1 : stride] == rank + 1.0).all(), (turn, y))
+            wrong += unless((z[place:][: 3 * stride + 1 : stride] == rank + 1.0).all(), (turn, z))
+        wrong += unless([*x[:3], x[3 * times]] == [1, comm.rank + 1, 1, comm.rank + 1], (turn, x))
+        for one in (*made, inner, nested):
+            one.Free()
+    # two vectors, in two methods, three nested ones and the one that is kept; of each kind two are read
+    wrong += unless(len(described) <= 16, described)
+    kept.Free()
+    ensure_none(wrong)
+    comm.Free()
+
+
+@pytest.mark.once
+def test_a_program_s_operator_sees_the_program_s_datatype() -> None:
+    comm, wrong = fresh(), list[Any]()
+    seen: list[str] = []
+
+    def add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+        seen.append(datatype.name)
+        np.frombuffer(b, np.float64)[:] += np.frombuffer(a, np.float64)
+
+    op = MPI.Op.Create(add, commute=True)
+    for turn in range(4):
+        pair = MPI.DOUBLE.Create_contiguous(2).Commit()
+        pair.name = f"pair {turn}"
+        x, y = np.full(4, comm.rank + 1.0), np.zeros(4)
+        comm.Allreduce([x, 2, pair], [y, 2, pair], op)
+        wrong += unless((y == comm.size * (comm.size + 1) / 2).all(), (turn, y))
+        pair.Free()
+    wrong += unless(set(seen) <= {f"pair {turn}" for turn in range(4)}, seen)
+    op.Free()
+    ensure_none(wrong)
+    comm.Free()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from forms import VARYING, names
 from internals import context, free_kept, resources
-from mapped_memory import limited
+from mapped_memory import limited, shares
 from mpi4py import MPI
 from reference import (
     ALGORITHMS,
@@ -33,6 +33,7 @@ import hpcoll
 from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.transports.window import populates
 
 pytestmark = pytest.mark.mpi
 
@@ -150,6 +151,36 @@ MAKERS: dict[str, Callable[[hpcoll.Communicator], hpcoll.Communicator]] = {
     "Split": lambda comm: comm.Split(comm.rank % 2, -comm.rank),
     "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
 }
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("sizes", [(2048, 4096, 8192, 65536), (65536, 4096), (16384, 131072, 512)], ids=str)
+def test_ten_calls_of_a_size_touch_the_memory_that_later_ones_need(sizes: tuple[int, ...]) -> None:
+    free_kept()
+    comm, found = fresh().Dup(), []
+    for nbytes in sizes:
+        source, target = np.ones(nbytes // 8), np.empty(nbytes // 8)
+        for _ in range(10):
+            comm.Allreduce(source, target)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(600):
+            comm.Allreduce(source, target)
+        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    ensure(max(found) <= 50 * max(1, comm.size - 1), str(found))
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.mpi(min_size=2)
+def test_one_long_call_takes_no_more_memory_than_it_needs() -> None:
+    free_kept()
+    comm = fresh().Dup()
+    if not shares(comm) or not populates():
+        pytest.skip("without shared memory, or all of it was given pages at once")
+    comm.Bcast(np.ones(1024))
+    rings = resources(comm).message_contexts[0].rings
+    ensure(rings is not None and int(rings._used[:, 2].sum()) <= 16 << 10, "more than a slot has pages")
+    comm.Free()
 
 
 @pytest.mark.once

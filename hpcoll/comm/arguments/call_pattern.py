@@ -15,7 +15,7 @@ from hpcoll.comm.arguments.memory import buffer_of
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.arguments.typed_blocks import TypedSpec
 from hpcoll.runtime.engine.call_cache import BufferPattern
-from hpcoll.runtime.engine.object_layout import HOLDERS
+from hpcoll.runtime.engine.object_layout import is_holder
 from hpcoll.runtime.program.call_fields import (
     ABSENT,
     ALIASED,
@@ -32,6 +32,7 @@ from hpcoll.runtime.program.call_fields import (
 from hpcoll.runtime.transports.mpi import handle
 
 Sides = tuple[BufferPattern, BufferPattern]
+_FORMAT_NLETTERS = 8  # of a view's format, with the zero behind it
 
 
 def sides(
@@ -151,10 +152,10 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
 
 
 def _readable(spec: Any, *, writable: bool) -> np.ndarray | None:
-    """Return the memory that compiled code would find, or None. It does not look at the format of a view that is the whole spec."""
+    """Return the memory that compiled code would find, or None. Of a view it reads formats of a few letters."""
     buffer = buffer_of(spec)
     known = type(buffer) is np.ndarray or (
-        type(buffer) in HOLDERS and (type(buffer) is not memoryview or _form(spec)[2] is not None)
+        is_holder(buffer) and (type(buffer) is not memoryview or len(buffer.format) < _FORMAT_NLETTERS)
     )
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None

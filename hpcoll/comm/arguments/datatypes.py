@@ -1,10 +1,11 @@
 """MPI datatypes: their layouts, read from what the program has made them of, and duplicates for calls in flight."""
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import cycle
+from functools import cache, lru_cache
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -149,10 +150,10 @@ _LAYOUTS: dict[int, Callable[[_Old, Sequence[int]], Layout]] = {
 
 
 class _Retained(MPI.Datatype):
-    """A datatype that is freed with its last reference."""
+    """A datatype that is freed with its last reference, while there is an interpreter that could be told of its attributes."""
 
-    def __del__(self) -> None:
-        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ends() and self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
             self.Free()
 
 
@@ -184,6 +185,86 @@ def _copy(datatype: MPI.Datatype, copies: dict[int, _Retained]) -> MPI.Datatype:
     """Return the duplicate of a datatype; ``copies`` has those of the call, by the handles of the program's."""
     handle = MPI._handleof(datatype)
     if handle not in copies:
-        copies[handle] = _Retained(datatype.Dup())
-        copies[handle].name = datatype.name
+        copies[handle] = _duplicate(datatype)
     return copies[handle]
+
+
+def _duplicate(datatype: MPI.Datatype) -> _Retained:
+    copy = _Retained(datatype.Dup())
+    copy.name = datatype.name
+    return copy
+
+
+_firsts: dict[tuple[Any, ...], _Retained] = {}  # duplicates of the first datatypes of their kinds, by `_key`
+_TIMES = 64  # that an earlier datatype stands for one; what is used more often is known by itself
+
+
+def with_known_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a call with earlier datatypes in place of derived ones that are new and equal to them.
+
+    So a program that makes its datatypes for each call does not have them read again. Where one is like none before, all stay.
+    """
+    given = [_datatypes(spec) for spec in arguments[:2]]
+    if not any(given):
+        return arguments
+    new: dict[tuple[Any, ...], MPI.Datatype] = {}
+    known = [[_known(one, new) for one in each] for each in given]
+    for key, one in new.items():
+        if len(_firsts) == _MOST:
+            _firsts.clear()
+        _firsts[key] = _duplicate(one)
+        _firsts[key].Commit()  # it may stand for one that is
+    if new or all(map(operator.is_, chain(*known), chain(*given))):
+        return arguments
+    return *map(_with_datatypes, arguments, known), *arguments[2:]
+
+
+def _datatypes(spec: Any) -> Sequence[MPI.Datatype]:
+    """Return the datatypes in a spec."""
+    last = spec[-1] if isinstance(spec, list | tuple) and len(spec) > 1 else None
+    if isinstance(last, MPI.Datatype):
+        return (last,)
+    if isinstance(last, list | tuple) and all(isinstance(one, MPI.Datatype) for one in last):
+        return last
+    return ()
+
+
+def _with_datatypes(spec: Any, known: Sequence[MPI.Datatype]) -> Any:
+    if not known:
+        return spec
+    return [*spec[:-1], known[0] if isinstance(spec[-1], MPI.Datatype) else known]
+
+
+def _known(datatype: MPI.Datatype, new: dict[tuple[Any, ...], MPI.Datatype]) -> MPI.Datatype:
+    """Return the earlier datatype that stands for one, or that itself; one that is like none before is added to ``new``."""
+    if datatype == MPI.DATATYPE_NULL or datatype.is_predefined or isinstance(datatype, _Retained):
+        return datatype
+    seen: Any = datatype.Get_attr(_seen())
+    if seen is None:
+        key = _key(datatype)
+        seen = [None if key is None else _firsts.get(key), _TIMES]
+        datatype.Set_attr(_seen(), seen)
+        if key is not None and seen[0] is None:
+            new[key] = datatype
+    if seen[1] == 0:
+        seen[0] = None
+    seen[1] -= 1
+    return seen[0] or datatype
+
+
+@cache
+def _seen() -> int:
+    return MPI.Datatype.Create_keyval()
+
+
+def _key(datatype: MPI.Datatype) -> tuple[Any, ...] | None:
+    """Return the name of a derived datatype and what it is made of, which tell it from others; None where that is much."""
+    *lengths, combiner = datatype.Get_envelope()
+    if sum(lengths) > _FEW:
+        return None
+    *numbers, datatypes = datatype.Get_contents()
+    old = [MPI._handleof(one) if one.is_predefined else _key(one) for one in datatypes]
+    for one in datatypes:
+        if not one.is_predefined:  # a handle of our own
+            one.Free()
+    return None if None in old else (combiner, datatype.name, *map(tuple, numbers), *old)

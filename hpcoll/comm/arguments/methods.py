@@ -17,10 +17,11 @@ from hpcoll.comm.arguments import reductions
 from hpcoll.comm.arguments.call import Call, check_root
 from hpcoll.comm.arguments.cells import OBJECTS, call_of_cells, collective_of
 from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
+from hpcoll.comm.arguments.datatypes import with_known_datatypes
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.comm.arguments.neighbours import neighbours, typed_neighbours
 from hpcoll.comm.arguments.typed_blocks import typed_alltoall
-from hpcoll.runtime.engine.object_layout import HOLDERS
+from hpcoll.runtime.engine.object_layout import is_holder
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda import driver
 from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE, TYPED
@@ -102,12 +103,17 @@ class Method(NamedTuple):
         )
 
     def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
-        """Return the arguments with ``MPI.IN_PLACE`` for None, as in mpi4py, and arrays for objects that export host memory by DLPack."""
+        """Return the arguments with ``MPI.IN_PLACE`` for None, as in mpi4py, and arrays for objects that export host memory by DLPack.
+
+        Datatypes that are like earlier ones are replaced by these, but in reductions, whose operators see them.
+        """
         if all(type(one) is np.ndarray for one in arguments[:2]):
             return arguments
         for at in self.buffers(arguments, rank):
             if at is not None and (array := as_array(arguments[at])) is not arguments[at]:
                 arguments = *arguments[:at], array, *arguments[at + 1 :]
+        if "op" not in self.arguments:
+            arguments = with_known_datatypes(arguments)
         if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None or self.neighbours:
             return arguments
         if self.at_root and rank != self.find("root", arguments):
@@ -309,7 +315,7 @@ def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
     """Return a Reduce_scatter's sendbuf as a spec with its counts; None, which is never found, where compiled code cannot read that."""
     if recvcounts is None or sendbuf is MPI.IN_PLACE:
         return None
-    if type(sendbuf) is np.ndarray or type(sendbuf) in HOLDERS:
+    if type(sendbuf) is np.ndarray or is_holder(sendbuf):
         return sendbuf, recvcounts, None, None
     if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype | str):
         return sendbuf[0], recvcounts, None, sendbuf[1]

@@ -102,13 +102,8 @@ def _datatype(side: BufferPattern) -> MPI.Datatype | None:
     """Return the MPI datatype of a side's elements; None where MPI has none."""
     if isinstance(side.type, MPI.Datatype):
         return side.type
-    code = (
-        side.type
-        if isinstance(side.type, str)
-        else side.array.dtype.char
-        if type(side.array) is np.ndarray
-        else "B"
-    )
+    array = np.asarray(side.array if type(side.array) is np.ndarray else memoryview(side.array))
+    code = side.type if isinstance(side.type, str) else array.dtype.char
     datatype = MPI.Datatype.fromcode(code)
     return None if datatype == MPI.DATATYPE_NULL else datatype
 

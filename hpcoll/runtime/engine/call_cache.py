@@ -11,7 +11,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.runtime.engine.object_layout import HANDLE_AT, HANDLE_BITS, SUPPORTED, holder_of, unit_of
+from hpcoll.runtime.engine.object_layout import (
+    HANDLE_AT,
+    HANDLE_BITS,
+    SUPPORTED,
+    holder_of,
+    structure_of,
+    unit_of,
+)
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.fields import HISTORY
 from hpcoll.runtime.program.layouts import UNMAPPED, Maps, addresses
@@ -59,10 +66,12 @@ class BufferPattern(NamedTuple):
         if self.typed is not None:
             wanted = self.typed.ctypes.data
         words = [self.kind, self.length, self.type_at, wanted]
+        bare = self.type_at < 0 and self.typed is None
         if type(array) is np.ndarray:
-            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.FLAGS_OF)]
+            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.HOLDER)]
+            words += [0 if bare else structure_of(array.dtype), -1, 0]
         else:
-            words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array)]
+            words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array, bare)]
         return [*words, *(self.derived or (0, self.element, 0, self.element)), self.nblocks]
 
     @property

@@ -3,6 +3,7 @@
 Arrays are laid out by NumPy's binary interface. Objects of other types hold memory, too: a bytearray, a memoryview, an ``array.array``.
 """
 
+import ctypes
 import os
 import sys
 from array import ArrayType
@@ -14,7 +15,7 @@ from mpi4py import MPI
 from hpcoll.runtime.program import call_fields
 from hpcoll.runtime.program import call_fields as c
 
-_C_CONTIGUOUS = 2  # flag of a memoryview
+_RELEASED, _C_CONTIGUOUS = 1, 2  # flags of a memoryview
 # whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
 _MACHINES = (
     "x86_64",
@@ -31,6 +32,8 @@ class Holder(NamedTuple):
     check_at: int
     mask: int
     value: int
+    format_at: int = -1
+    format: int = 0
 
 
 def _words(address: int, n: int) -> tuple[int, ...]:
@@ -53,9 +56,15 @@ def is_supported(c: Any = call_fields) -> bool:
         expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
         if (fields[c.TYPE_OF], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
             return False
-        dimensions = _words(fields[c.DIMENSIONS], array.ndim) if array.ndim else ()
+        dimensions, strides = (
+            _words(fields[at], array.ndim) if array.ndim else () for at in (c.DIMENSIONS, c.STRIDES)
+        )
         flags = fields[c.FLAGS] & (c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE)
-        if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
+        if (
+            dimensions != array.shape
+            or strides != array.strides
+            or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE
+        ):
             return False
     scalar = np.int64(1 << 40)
     return (
@@ -80,19 +89,43 @@ def _holders() -> dict[type[Any], Holder]:
     samples: tuple[tuple[Any, Holder], ...] = (
         (bytearray(40), Holder(5, 2, -1, -1, 0, 0)),
         (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
-        (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _C_CONTIGUOUS, _C_CONTIGUOUS)),
+        (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _RELEASED | _C_CONTIGUOUS, _C_CONTIGUOUS, 12)),
         (ArrayType("b", bytes(40)), Holder(3, 2, -1, 5, 0, 0)),
+        ((ctypes.c_double * 5)(), Holder(2, 5, -1, 5, 0, 0)),
+        (bytes(bytearray(40)), Holder(1 - bytes.__basicsize__, 2, -1, -1, 0, 0)),
     )
     for sample, holder in samples:
-        words = _words(id(sample), 1 + max(holder[:4]))
+        words = _words(id(sample), 1 + max(*holder[:4], holder.format_at))
         expected = np.asarray(memoryview(sample)).ctypes.data, 40, True, True
         readonly = holder.readonly_at >= 0 and words[holder.readonly_at] & 0xFFFFFFFF != 0
         checked = holder.check_at < 0 or words[holder.check_at] & holder.mask == holder.value
-        if (words[holder.data_at], words[holder.nitems_at], not readonly, checked) == expected:
-            holders[type(sample)] = holder
+        data = words[holder.data_at] if holder.data_at >= 0 else id(sample) - holder.data_at
+        if (data, words[holder.nitems_at], not readonly, checked) == expected and _tells_format(
+            words, holder
+        ):
+            holders[ctypes.Array if isinstance(sample, ctypes.Array) else type(sample)] = holder
     if len({_words(id(ArrayType(code)), 6)[5] for code in "bd"} | {_words(id(ArrayType("d")), 6)[5]}) != 2:
         holders.pop(ArrayType, None)  # it does not say there what its elements are
     return holders
+
+
+def _tells_format(words: tuple[int, ...], holder: Holder) -> bool:
+    """Say whether a view of bytes has its format where compiled code reads it."""
+    text: Any = MPI.buffer.fromaddress(words[holder.format_at], 2) if holder.format_at >= 0 else b"B\0"
+    return bytes(memoryview(text)) == b"B\0"
+
+
+def _structures_alike() -> bool:
+    """Say whether structured types tell their sizes and objects where compiled code reads them."""
+    samples = [np.dtype(text) for text in ("d,i", "i,S99", "i8,O", "f8")]
+    words = [_words(id(one), c.DESCR_NBYTES + 1) for one in samples]
+    kinds = [one[c.DESCR_KIND] for one in words]
+    told = [(one[c.DESCR_NBYTES], bool(one[c.DESCR_FLAGS] & c.HAS_OBJECTS)) for one in words]
+    return (
+        told == [(one.itemsize, one.hasobject) for one in samples]
+        and kinds[:-1] != kinds[1:]
+        and kinds[0] == kinds[1]
+    )
 
 
 def _bytes_length_at() -> int | None:
@@ -117,14 +150,31 @@ def _reads_floats() -> bool:
     )
 
 
-def holder_of(thing: Any) -> Holder:
-    """Return the `Holder` of an object of a known type; that of an ``array.array`` also tells its elements."""
+def is_holder(thing: Any) -> bool:
+    """Say whether an object is of a type that has a `Holder`."""
+    return type(thing) in HOLDERS or (isinstance(thing, ctypes.Array) and ctypes.Array in HOLDERS)
+
+
+def holder_of(thing: Any, bare: bool) -> Holder:
+    """Return the `Holder` of an object of a known type. Of one that stands ``bare``, without a datatype, it also tells the elements.
+
+    That of an ``array.array`` always does; the type of a ctypes array tells them, and the length that its instances have.
+    """
+    if isinstance(thing, ctypes.Array):
+        return HOLDERS[ctypes.Array]._replace(mask=-1, value=ctypes.sizeof(type(thing)))
     holder = HOLDERS[type(thing)]
+    if type(thing) is memoryview and bare:
+        return holder._replace(format=int.from_bytes(thing.format.encode(), "little"))
     return (
         holder._replace(mask=-1, value=_words(id(thing), holder.check_at + 1)[-1])
         if type(thing) is ArrayType
         else holder
     )
+
+
+def structure_of(dtype: np.dtype[Any]) -> int:
+    """Return the word by which structured types are known; 0 where they cannot be, or for another type."""
+    return _words(id(dtype), c.DESCR_KIND + 1)[-1] if dtype.kind == "V" and STRUCTURES_SUPPORTED else 0
 
 
 def unit_of(thing: Any) -> int:
@@ -138,3 +188,4 @@ HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
 SUPPORTED = is_supported()
 BYTES_LENGTH_AT = _bytes_length_at()
 FLOATS_SUPPORTED = _reads_floats()
+STRUCTURES_SUPPORTED = SUPPORTED and _structures_alike()

@@ -42,7 +42,7 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.
     SENT,  # the first side
     RECEIVED,  # the second side
     ENTRY,
-) = *range(11), 30, 50
+) = *range(11), 32, 54
 # FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only the MPI library understands; OF_EDGES: as OF_NONE, and no
 # block stays on the rank.
 ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
@@ -57,28 +57,32 @@ ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
     ITEMSIZE,  # bytes of an element of the array
     FLAGS_OF,  # flags that the array must have
     HOLDER,  # a type, as address
-    DATA_AT,
+    DATA_AT,  # less than 0: the memory itself begins so many bytes behind the object's start
     NITEMS_AT,
     READONLY_AT,
     CHECK_AT,  # the word that must be VALUE, as far as MASK says
     MASK,
-    VALUE,
+    VALUE,  # of an array of a structured type whose spec names a datatype: DESCR_KIND of its type; of another array 0
+    FORMAT_AT,  # the word that is the address of a view's format
+    FORMAT,  # the format, its first letter in the lowest byte; 0: it does not matter
     HANDLE,  # of a derived datatype, else 0
     PACKED_SIZE,  # bytes of its element that travel
     LOWER,  # its true bounds, as UPPER
     UPPER,
     NBLOCKS,  # blocks of the buffer
-) = range(20)
+) = range(22)
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own; and with
 # datatypes of their own, where TYPE is the address of rows that a call must match to the letter.
 ABSENT, ALIASED, ONE, BLOCKS, MANY, TYPED = range(6)
 # Such a row: count, displacement in bytes, address of the datatype, its handle; displacement and bytes of the block as programs have it.
 TYPED_COUNT, TYPED_DISPL, TYPED_TYPE, TYPED_HANDLE, TYPED_PLACE, TYPED_NFIELDS = *range(5), 6
-# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a
+# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, strides, element type, flags. Of a
 # scalar of NumPy's: its value. Of a list: how many items, and their address; of a tuple: where items begin.
-TYPE_OF, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
+TYPE_OF, DATA, NDIM, DIMENSIONS, STRIDES, DESCR, FLAGS = 1, 2, 3, 4, 5, 7, 8
 SCALAR, SIZE, ITEMS, FIRST_ITEM = 2, 2, 3, tuple.__basicsize__ // 8
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
+# Of an element type since NumPy 2: kind and number of the type, flags, bytes; the flag of one with Python objects.
+DESCR_KIND, DESCR_FLAGS, DESCR_NBYTES, HAS_OBJECTS = 3, 4, 5, 0x1
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK.
 (

@@ -178,13 +178,14 @@ CELL_HEAD_NBYTES, CELL_FLAG = 16, 1 << 40  # the flag of the first word: the cel
     NRANGES,  # of the number of RANGES
     RANGES,  # of triples (first address, last + 1, where) of memory that all local peers map
     POPULATED_AT_ONCE,  # bytes that are given pages together
+    ASKED_PAGES,  # the most bytes in which lanes have gone round, for the pages that all slots get at once; -1: the system had none
     READ_FROM,  # bytes from which on messages are read in their sender's own memory: one of the two that follow
     READ_FROM_USUALLY,
     READ_FROM_SLOW,  # while writes are slow and that is faster
     PIDS,  # of the process of each local rank
     PIECES_AT,  # of PIECES_NBYTES of room
     RINGS_NFIELDS,
-) = range(23)
+) = range(24)
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache

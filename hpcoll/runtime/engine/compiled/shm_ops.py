@@ -37,6 +37,8 @@ _TRIAL = 32  # lanes
 # Where writes are slow, reading in the sender's own memory may be faster: calls of a kind try both ways, and again after so many calls.
 _TRIALS, _TURNS, _READ_GAIN, _NOT_TIMED = 8, 1024, 0.95, 1 << 40
 _NEAR_NBYTES = 16384  # of a slot: short messages go beyond only while those before still hold messages
+_MOST_AHEAD_NBYTES = 256 << 10  # of a slot: longer ones are given pages as they need them
+_REFUSED = -1  # the system had no pages for all slots
 
 
 @njit(nogil=True, forceinline=True)
@@ -167,7 +169,8 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     nbytes = state[f.STAGING_OF_LANE]
     end = used[0] + nbytes
     far = nbytes >= _UNCACHED_NBYTES and state[f.FORM] & f.CELLS == 0  # cells are short, as a rule
-    if end > (rings[f.CAPACITY] if far else _NEAR_NBYTES) and used[0] > 0:
+    most = rings[f.CAPACITY] if far else _NEAR_NBYTES
+    if end > most and used[0] > 0:
         unread = 0
         for peer in range(rings[f.NLOCAL]):
             unread += _unread(rings, peer, slot)
@@ -176,22 +179,39 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
         elif end > rings[f.CAPACITY]:
             return 0
     used[1] = used[0]
-    used[0] += state[f.STAGING_OF_LANE]
+    used[0] += nbytes
     rings[f.STAGED] += 1
-    return 1 if used[0] <= used[2] else _populate(state, rings, slot)
+    return 1 if max(used[0], most) <= used[2] else _populate(state, rings, slot, most)
 
 
 @njit(nogil=True)
-def _populate(state, rings, slot):  # type: ignore[no-untyped-def]
-    """Give a staging slot pages up to its lane's end, and some more: 1, or -1 where the system has none."""
+def _populate(state, rings, slot, most):  # type: ignore[no-untyped-def]
+    """Give a staging slot pages up to its lane's end, and some more: 1, or -1 where the system has none.
+
+    Where lanes go round in ``most`` bytes a second time, all slots get so many at once, so that no later call pays for its own.
+    """
+    end, asked = pointer(rings[f.USED] + 24 * slot)[0], rings[f.ASKED_PAGES]
+    if _NEAR_NBYTES < most <= _MOST_AHEAD_NBYTES and asked != _REFUSED:
+        rings[f.ASKED_PAGES] = max(asked, most)
+        if asked >= most:
+            for each in range(f.STAGING_SLOTS):
+                if not _give_pages(state, rings, each, most):
+                    rings[f.ASKED_PAGES] = _REFUSED
+    end = min(rings[f.CAPACITY], -(-end // rings[f.POPULATED_AT_ONCE]) * rings[f.POPULATED_AT_ONCE])
+    if _give_pages(state, rings, slot, end):
+        return 1
+    state[f.ERROR] = f.FULL
+    return -1
+
+
+@njit(nogil=True)
+def _give_pages(state, rings, slot, end):  # type: ignore[no-untyped-def]
+    """Give a staging slot pages up to an end; say whether it has them."""
     used = pointer(rings[f.USED] + 24 * slot)
-    end = min(rings[f.CAPACITY], -(-used[0] // rings[f.POPULATED_AT_ONCE]) * rings[f.POPULATED_AT_ONCE])
     first = rings[f.STAGING_AT] + slot * rings[f.CAPACITY] + used[2]
-    if madvise(state[f.MADVISE], (first, end - used[2], f.MADV_POPULATE_WRITE)) != 0:
-        state[f.ERROR] = f.FULL
-        return -1
-    used[2] = end
-    return 1
+    if used[2] < end and madvise(state[f.MADVISE], (first, end - used[2], f.MADV_POPULATE_WRITE)) == 0:
+        used[2] = end
+    return used[2] >= end
 
 
 @njit(nogil=True)

@@ -7,7 +7,15 @@ the table's entry says is no error: Python looks at it. An 8-byte Allreduce of `
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, VOID, capi_function, load_int32, pointer
+from hpcoll.runtime.engine.compiled.ffi import (
+    INT,
+    LONG,
+    VOID,
+    byte_pointer,
+    capi_function,
+    load_int32,
+    pointer,
+)
 from hpcoll.runtime.program import call_fields as c
 
 _NO = -1
@@ -78,7 +86,9 @@ def _array(table, side, array):  # type: ignore[no-untyped-def]
 @njit(nogil=True, forceinline=True)
 def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
     fields = pointer(array)
-    if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] or fields[c.DESCR] != wanted[c.DTYPE]:
+    if fields[c.TYPE_OF] != pointer(table)[c.ARRAY]:
+        return _NO
+    if fields[c.DESCR] != wanted[c.DTYPE] and not _is_alike(wanted, fields[c.DESCR]):
         return _NO
     if fields[c.FLAGS] & wanted[c.FLAGS_OF] != wanted[c.FLAGS_OF]:
         return _NO
@@ -86,6 +96,32 @@ def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
     for i in range(fields[c.NDIM] & 0xFFFFFFFF):
         nbytes *= dimensions[i]
     return nbytes
+
+
+@njit(nogil=True)
+def _is_alike(wanted, dtype):  # type: ignore[no-untyped-def]
+    """Say whether another structured type is as long as the side's, and of numbers; the spec's datatype says of which."""
+    words = pointer(dtype)
+    return (
+        wanted[c.VALUE] != 0
+        and words[c.DESCR_KIND] == wanted[c.VALUE]
+        and words[c.DESCR_NBYTES] == wanted[c.ITEMSIZE]
+        and words[c.DESCR_FLAGS] & c.HAS_OBJECTS == 0
+    )
+
+
+@njit(nogil=True)
+def _has_format(text, wanted):  # type: ignore[no-untyped-def]
+    """Say whether the text at an address is the one that a word holds."""
+    if text == 0:
+        return False
+    for i in range(8):
+        letter = wanted >> 8 * i & 0xFF
+        if byte_pointer(text)[i] != letter:
+            return False
+        if letter == 0:
+            return True
+    return False
 
 
 @njit(nogil=True)
@@ -102,14 +138,16 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
         return _NO
     if wanted[c.CHECK_AT] >= 0 and fields[wanted[c.CHECK_AT]] & wanted[c.MASK] != wanted[c.VALUE]:
         return _NO
+    if wanted[c.FORMAT] != 0 and not _has_format(fields[wanted[c.FORMAT_AT]], wanted[c.FORMAT]):
+        return _NO
     return fields[wanted[c.NITEMS_AT]] * wanted[c.ITEMSIZE]
 
 
 @njit(nogil=True, forceinline=True)
 def _data(side, array):  # type: ignore[no-untyped-def]
     """Return the address of the memory."""
-    wanted = pointer(side)
-    return pointer(array)[c.DATA if wanted[c.DTYPE] else wanted[c.DATA_AT]]
+    at = c.DATA if pointer(side)[c.DTYPE] else pointer(side)[c.DATA_AT]
+    return pointer(array)[at] if at >= 0 else array - at
 
 
 @njit(nogil=True, forceinline=True)
@@ -134,9 +172,8 @@ def _nth(table, numbers, i, factor):  # type: ignore[no-untyped-def]
         return _integer(table, _item(table, numbers, i))
     if fields[c.TYPE_OF] != head[c.ARRAY]:
         return max(_integer(table, numbers) * factor, _NO)
-    if fields[c.DESCR] == head[c.INT64_DTYPE]:
-        return _counted(pointer(fields[c.DATA])[i])
-    return _counted(load_int32(fields[c.DATA] + 4 * i))
+    address = fields[c.DATA] + i * pointer(fields[c.STRIDES])[0]  # they may be a column of a matrix
+    return _counted(pointer(address)[0] if fields[c.DESCR] == head[c.INT64_DTYPE] else load_int32(address))
 
 
 @njit(nogil=True)
@@ -154,7 +191,7 @@ def _several(table, numbers):  # type: ignore[no-untyped-def]
         return _length(table, numbers)
     if (fields[c.DESCR] != head[c.INT64_DTYPE] and fields[c.DESCR] != head[c.INT32_DTYPE]) or fields[
         c.FLAGS
-    ] & c.CONTIGUOUS == 0:
+    ] & c.ALIGNED == 0:
         return _NO
     return pointer(fields[c.DIMENSIONS])[0] if fields[c.NDIM] & 0xFFFFFFFF == 1 else _NO
 
