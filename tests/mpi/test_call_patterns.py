@@ -152,6 +152,17 @@ def test_views_and_structures_of_another_kind_are_described_anew(other: Any) -> 
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("kind", ["array.array", "memoryview", "ctypes"])
+def test_the_library_is_given_elements(kind: str) -> None:
+    """Of what stands alone, each time that it comes."""
+    comm, y = fresh(), np.zeros(8)
+    for turn in range(3):
+        comm.Allreduce(SPECS[kind](np.full(8, turn + 1.0)), y, algorithm="native")
+        assert (y == comm.size * (turn + 1)).all()
+    comm.Free()
+
+
+@pytest.mark.once
 @pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
 def test_calls_that_only_the_library_understands(described: list[str]) -> None:
     """MINLOC is described once, also where each call makes its structured type anew."""
