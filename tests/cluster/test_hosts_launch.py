@@ -60,6 +60,5 @@ def test_ranks_meet(begin: str, variables: str, tmp_path: Path) -> None:
         check=False,
     )
     places = ["host0 is 0 of 3", "host1 is 0 of 1", "host0 is 1 of 3", "host0 is 2 of 3"]
-    assert sorted(done.stdout.splitlines()) == [
-        f"rank {n} on {place} and has 10" for n, place in enumerate(places)
-    ], done
+    said = [line for line in done.stdout.splitlines() if line.startswith("rank")]  # others are UCX's
+    assert sorted(said) == [f"rank {n} on {place} and has 10" for n, place in enumerate(places)], done
