@@ -183,10 +183,13 @@ def files(folder: str, level: str, names: Iterable[str] = ("*",), markers: str =
 
 
 def unit(library: str, arguments: tuple[str, ...], where: tuple[str, ...] = ("tests/unit",)) -> Stage:
-    cores = os.cpu_count() or 1
-    workers = ("-n", str(cores), "--dist", "worksteal")
-    command = (python(library), "-m", "pytest", "-q", *workers, *where, *arguments)
-    return Stage("tests/unit", command, nranks=1, cores=cores)
+    command = (python(library), "-m", "pytest", "-q", *workers(), *where, *arguments)
+    return Stage("tests/unit", command, nranks=1, cores=os.cpu_count() or 1)
+
+
+def workers() -> tuple[str, ...]:
+    """Return the options by which cases run on all cores."""
+    return ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
 
 
 def cluster(library: str, arguments: tuple[str, ...], level: str = CI, name: str = "") -> Stage:
@@ -198,8 +201,8 @@ def cluster(library: str, arguments: tuple[str, ...], level: str = CI, name: str
 
 def launch(library: str, arguments: tuple[str, ...]) -> Stage:
     """Ranks that are started as plain processes."""
-    command = (python(library), "-m", "pytest", "-q", "tests/launch", *arguments)
-    return Stage(f"tests/launch, {library}", command, nranks=1, cores=0)
+    command = (python(library), "-m", "pytest", "-q", *workers(), "tests/launch", *arguments)
+    return Stage(f"tests/launch, {library}", command, nranks=1, cores=os.cpu_count() or 1)
 
 
 def mpi(
@@ -263,14 +266,12 @@ def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
     parts = [mpi_part(level, one, arguments) for one in MPI[level]]
     beside = [
         cluster(base, wanted, level),
-        launch(LIBRARIES[1], wanted),
         *(one for one in parts if one.nranks == 1),
     ]
     last: list[Stage] = []
     if level == CI:
         for library in LIBRARIES[1:]:
             beside.append(cluster(library, once, level, "hosts_[lt]*"))
-            beside.append(launch(base, wanted))
             beside.append(mpi(library, 1, once, files("mpi", level, ENDS)))
         backend = [torch(n, folder, arguments) for folder, n, always in TORCH_RUNS if always]
         last = [one._replace(after=packages.title) for one in (*backend, launch_torch(()))]
@@ -281,6 +282,7 @@ def change(level: str, arguments: tuple[str, ...]) -> list[Stage]:
         *[packages][: len(last)],
         *(one._replace(cores=0, after=compiled.title) for one in beside),  # of their own, which mostly wait
         unit(base, wanted, files("unit", level)),
+        *(launch(library, wanted) for library in LIBRARIES[1:] + LIBRARIES[:1] * (level == CI)),
         *(one for one in parts if one.nranks > 1),
         *last,
     ]
