@@ -3,6 +3,7 @@
 Files that commands use, blocks with a title, run with those (tests/unit/test_docs_commands.py).
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from pages import BLOCKS
+
+import hpcoll
 
 RANK, NRANKS = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
@@ -118,11 +121,18 @@ def exact(names: dict[str, Any], out: str) -> None:
     assert names["one"] != names["other"]
 
 
+def launch(names: dict[str, Any], out: str) -> None:
+    """Another MPI library than this may have to run it."""
+    assert "start" in names["work"].__code__.co_names
+    inspect.signature(hpcoll.start).bind(0, 2, "host:1")
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
     "docs/index.md": landing,
     "docs/concepts/schedules.md": schedules,
     "docs/development/contributing.md": contributing,
+    "docs/how_to/launch.md": launch,
     "docs/how_to/monitor.md": monitor,
     "docs/how_to/find_who_is_late.md": find_who_is_late,
     "docs/how_to/overlap.md": overlap,

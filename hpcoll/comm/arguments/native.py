@@ -102,8 +102,12 @@ def _datatype(side: BufferPattern) -> MPI.Datatype | None:
     """Return the MPI datatype of a side's elements; None where MPI has none."""
     if isinstance(side.type, MPI.Datatype):
         return side.type
-    array = np.asarray(side.array if type(side.array) is np.ndarray else memoryview(side.array))
-    code = side.type if isinstance(side.type, str) else array.dtype.char
+    if isinstance(side.type, str):
+        code = side.type
+    elif side.array is None:
+        code = "B"
+    else:
+        code = np.asarray(side.array if type(side.array) is np.ndarray else memoryview(side.array)).dtype.char
     datatype = MPI.Datatype.fromcode(code)
     return None if datatype == MPI.DATATYPE_NULL else datatype
 
