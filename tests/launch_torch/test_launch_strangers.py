@@ -107,7 +107,7 @@ def _meeting(job: Job) -> int:
     end = time.monotonic() + slowed(40)
     while time.monotonic() < end:
         for pid, words in job.processes().items():
-            if "hpcoll.launch.meeting" in words and _places(pid):
+            if "meeting.main" in words and _places(pid):
                 return pid
         time.sleep(0.05)
     raise AssertionError(job.processes())
