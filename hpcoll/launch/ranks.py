@@ -21,7 +21,7 @@ from typing import IO
 
 from hpcoll.base import children
 from hpcoll.base.errors import HpcollError
-from hpcoll.base.launchers import MPICH, OPEN_MPI, PREFIXES, family_of
+from hpcoll.base.launchers import JOB, MPICH, OPEN_MPI, PREFIXES, family_of
 from hpcoll.launch import pmi
 from hpcoll.launch.meeting import program
 from hpcoll.launch.variables import NAMES
@@ -82,10 +82,12 @@ class Ranks:
         stdin: int | None = None,
     ) -> None:
         family, name = library()
-        names = (*PREFIXES, *NAMES)
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(names)} | dict(
-            environment
-        )
+        theirs = {*NAMES, JOB}  # of the launcher of this process
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in theirs and not key.startswith(PREFIXES)
+        } | dict(environment)
         self._each = family == MPICH  # this process starts each rank
         piped = subprocess.PIPE if prefix else None
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -59,6 +59,14 @@ def test_results_in_rank_order(launch: Launch) -> None:
     assert hpcoll.run(total, nranks=1) == [(0, 0)]
 
 
+def test_variables_of_ranks(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's own stay, whatever their names begin with; those of the launcher around it go."""
+    monkeypatch.setenv("RANKING", "x")
+    monkeypatch.setenv("RANK", "7")
+    assert hpcoll.run(os.getenv, 1, "RANKING") == ["x"]
+    assert hpcoll.run(os.getenv, 1, "RANK") == [None]
+
+
 def test_error_of_a_rank(launch: Launch) -> None:
     """Its own class and text, where it was raised, and what the others say."""
     with pytest.raises(LookupError, match="rank 1 has lost it") as caught:
