@@ -1,6 +1,7 @@
 """`hpcoll.run` and the command ``hpcoll run``, with whatever MPI library there is: results, errors of ranks, and what is left."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -74,7 +75,7 @@ def test_error_of_a_rank(launch: Launch) -> None:
     told = str(caught.value.__cause__)
     assert "in fails" in told
     assert "launch/child.py" not in told
-    assert "PeerFailed: rank 0: Barrier()" in told
+    assert re.search(r"PeerFailed: rank [02]: Barrier\(\)", told)  # mpirun may end one before it says so
 
 
 @pytest.mark.parametrize(
