@@ -913,6 +913,8 @@ def register(row: Algorithm) -> None:
 
 def registered(collective: str | None = None) -> tuple[Algorithm, ...]:
     """Return the rows that are not the package's own, in the order in which they were added; of one collective, or of all."""
+    if len(CATALOGUE) == len(PACKAGE):
+        return ()
     rows = list(CATALOGUE.values())[len(PACKAGE) :]
     return tuple(row for row in rows if collective in (None, row.collective))
 

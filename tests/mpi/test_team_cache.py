@@ -11,6 +11,7 @@ from mpi4py import MPI
 from reference import agreed, communicator, ensure, ensure_none
 
 import hpcoll
+from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES, wait_policy
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
@@ -51,6 +52,38 @@ def test_what_a_rank_has_no_more_is_made_anew_on_all() -> None:
     assert resources(comm).team is not resources(kept).team
     for one in (comm, kept):
         one.Free()
+
+
+def test_calls_of_a_freed_communicator_are_known_to_the_next() -> None:
+    """They are planned once for the ranks; but neighbours, and handles of the library, are those of one communicator."""
+    described = []
+
+    class Watch:
+        def begins(self, owner: Any, call: BeginningCall) -> None:
+            described.append(call.method)
+
+    def use(comm: hpcoll.Communicator, periodic: bool) -> list[Any]:
+        grid = comm.Create_cart((comm.size,), (periodic,))
+        x, y, z = np.full(3, comm.rank + 1.0), np.zeros(3), np.full((2, 3), -1.0)
+        grid.Allreduce(x, y)
+        grid.Iallreduce(x, y).Wait()
+        grid.Allreduce(x, y, algorithm="native")
+        grid.Neighbor_allgather(x, z)
+        grid.Free()
+        return [*y, *z[:, 0]]
+
+    world = communicator()
+    n, rank = world.size, world.rank
+    sums = [n * (n + 1) / 2] * 3
+    closed, around = (
+        [rank or -1.0, rank + 2.0 if rank < n - 1 else -1.0],
+        [(rank - 1) % n + 1.0, (rank + 1) % n + 1.0],
+    )
+    ensure((found := use(world, False)) == [*sums, *closed], found)
+    with HOOKS.observe(Watch()):
+        ensure((found := use(world, True)) == [*sums, *around], found)
+    ensure("Allreduce" in described, "native")  # by its own handle
+    ensure(described.count("Allreduce") == 1, described)
 
 
 def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from hpcoll.comm.requests.call_hooks import HOOKS, BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.status.call_site import left_alone
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
+from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.call_cache import MpiCall
 from hpcoll.runtime.engine.entry import run_cached
@@ -41,12 +43,55 @@ if TYPE_CHECKING:
 _BUSY = np.array([0, 1], np.int64)
 
 
+class CallCaches:
+    """The call caches of a communicator.
+
+    Args:
+        rank: Rank of this process.
+        nblocks: Most blocks of a buffer.
+        tickets: Addresses of the tickets of each message context for calls in flight.
+
+    Attributes:
+        blocking: Of blocking calls.
+        on_host: Of blocking calls on the host copies of GPU arrays.
+        started: Of calls in flight, one for each of their message contexts.
+        planned: Of persistent requests.
+    """
+
+    def __init__(self, rank: int, nblocks: int, tickets: Sequence[int]) -> None:
+        self.nblocks = nblocks
+        self.blocking = call_cache.CallCache(rank, nblocks, methods=METHODS)
+        self.on_host = call_cache.CallCache(rank, nblocks)
+        self.started = [call_cache.CallCache(rank, nblocks, one) for one in tickets]
+        self.planned = call_cache.CallCache(rank, nblocks, _BUSY.ctypes.data)
+        self.every = (self.blocking, self.on_host, *self.started, self.planned)
+
+    def forget(self) -> None:
+        """Forget all calls."""
+        for cache in self.every:
+            cache.forget()
+
+    def change_hands(self) -> None:
+        """Serve another communicator of the same ranks; its neighbours may be others."""
+        for cache in self.every:
+            cache.change_hands(_has_neighbours)
+
+
+def _has_neighbours(method: str) -> bool:
+    return METHODS[method].neighbours
+
+
+# of contexts that are closed, whose caches another may have
+_NO_CALLS = CallCaches(0, 1, [_BUSY.ctypes.data] * IN_FLIGHT)
+
+
 class Parts(NamedTuple):
     """The parts of the context of a communicator that was freed, for another communicator of the same ranks."""
 
     resources: Resources
     planner: Planner
     ledger: Ledger
+    caches: CallCaches
 
 
 class Context(CommunicatorCalls):
@@ -79,15 +124,13 @@ class Context(CommunicatorCalls):
             if isinstance(native, MPI.Topocomm)
             else self.nranks
         )
-        self.tables, self.on_host = (
-            call_cache.CallCache(self.rank, most, methods=METHODS),
-            call_cache.CallCache(self.rank, most),
-        )
-        self.plain, self.ordered = self.tables.plain, self.tables.ordered
-        self.started = [
-            call_cache.CallCache(self.rank, most, one.tickets.ctypes.data)
-            for one in self.resources.message_contexts[1:]
-        ]
+        if parts is None or parts.caches.nblocks != most:
+            tickets = [one.tickets.ctypes.data for one in resources.message_contexts[1:]]
+            caches = CallCaches(self.rank, most, tickets)
+        else:
+            caches = parts.caches
+            caches.change_hands()
+        self._use(caches)
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
             ledger.take_over(parts.ledger)
@@ -95,7 +138,12 @@ class Context(CommunicatorCalls):
         ledger.watch(lambda: [one.log for one in self.resources.every_message_context()])
         self.resources.service_collectives.serve(self)
         self.issued, self.starting = 0, False
-        self.planned = call_cache.CallCache(self.rank, most, _BUSY.ctypes.data)
+
+    def _use(self, caches: CallCaches) -> None:
+        self._caches = caches
+        self.tables, self.on_host = caches.blocking, caches.on_host
+        self.started, self.planned = caches.started, caches.planned
+        self.plain, self.ordered = self.tables.plain, self.tables.ordered
 
     @cached_property
     def gpu(self) -> "GpuCalls":
@@ -109,16 +157,18 @@ class Context(CommunicatorCalls):
 
         It can once all ranks have called this.
         """
+        parts = self.parts
+        self._use(_NO_CALLS)
         self.close("the communicator was freed")
         if self.__dict__.pop("gpu", None) is None:
-            return self.parts
-        free(self.parts)
+            return parts
+        free(parts)
         return None
 
     @property
     def parts(self) -> Parts:
         """The parts of this context."""
-        return Parts(self.resources, self.planner, self.ledger)
+        return Parts(self.resources, self.planner, self.ledger, self._caches)
 
     def close(self, why: str) -> None:
         """Refuse further use."""
@@ -132,8 +182,7 @@ class Context(CommunicatorCalls):
 
     def _forget(self) -> None:
         """Drop the cached calls of plans that are dropped."""
-        for one in (self.tables, self.on_host, *self.started, self.planned):
-            one.forget()
+        self._caches.forget()
         if "gpu" in self.__dict__:
             self.gpu.forget()
         for unused in self.exchanges.values():

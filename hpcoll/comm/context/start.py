@@ -106,8 +106,19 @@ def _go_on(
     key: Key,
     status: int | None,
     asked: tuple[Any, ...],
+    make: Make | None = None,
 ) -> MPI.Request:
-    """Return the request of a call that did not end in its first turns, or had none; ``asked`` has fields of `BeginningCall`."""
+    """Return the request of a call that did not end in its first turns, or had none.
+
+    Args:
+        context: Context of the communicator.
+        method: mpi4py's name of the blocking method.
+        arguments: Positional arguments of the program.
+        key: Key of the call in the call cache.
+        status: Answer of `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
+        asked: Last fields of `BeginningCall`.
+        make: Makes the request, unless the call ends at once; None: whoever serves it does.
+    """
     turn, meant = (
         context.issued % IN_FLIGHT,
         METHODS[method].meant(arguments, context.rank) if status == MISS else arguments,
@@ -124,12 +135,17 @@ def _go_on(
         if status == DONE:
             _issued(context)
             return _to_self(None, _NOBODY)
-    if status == NO_CALL:
+    if status == NO_CALL and make is None:
         context.resources.counts_in_flight = False
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
-    request = None if status == MISS else _under_way(context, table, method, status, arguments, asked[0])
-    return request or _prepared(context, BeginningCall(method, arguments, "in flight", turn, None, *asked))
+    request = (
+        None
+        if status in (MISS, NO_CALL)
+        else _under_way(context, table, method, status, arguments, asked[0], make or Request.of)
+    )
+    call = BeginningCall(method, arguments, "in flight", turn, None, *asked)
+    return request or _prepared(context, call, make)
 
 
 def _under_way(
@@ -139,6 +155,7 @@ def _under_way(
     status: int | None,
     arguments: tuple[Any, ...],
     limit_s: float | None,
+    make: Make,
 ) -> MPI.Request | None:
     """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
     message_context = context.resources.message_contexts[1 + context.issued % IN_FLIGHT]
@@ -154,9 +171,7 @@ def _under_way(
         plan.claim(message_context, engine)
         first = partial(int, status)
     call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept), maps=maps)
-    request = launch(
-        context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY
-    )
+    request = launch(context, message_context, plan, call, engine, first, make, limit_s, begun=status != BUSY)
     _issued(context)
     return request
 
@@ -247,7 +262,13 @@ def _first(comm: WithContext, asked: BeginningCall) -> MPI.Request | None:
         def begin_first(make: Make) -> None:
             context = existing_context(comm)
             assert context is not None
-            _prepared(context, first, make)
+            send, recv, op, root = FOUND_BY[method](first.arguments, context.caller)
+            key = method, root, asked.algorithm, asked.segment, asked.order
+            status = run_cached(context.started[context.issued % IN_FLIGHT][key], send, recv, op)
+            if status == DONE:
+                _issued(context)
+            else:
+                _go_on(context, method, first.arguments, key, status, tuple(asked[5:10]), make)
 
         starts = vars(comm).setdefault("_starts", PendingStarts())
         return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)

@@ -7,6 +7,7 @@ there is for it.
 
 import contextlib
 import os
+import struct
 import threading
 from collections import OrderedDict
 from itertools import count
@@ -26,7 +27,6 @@ from hpcoll.selection.config import PREFIX, TUNING
 from hpcoll.selection.topology import Process, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
-_MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
 
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD in order, mixed, settings
@@ -40,34 +40,34 @@ class _Offer(NamedTuple):
     team: int  # its number, or -1
     not_team: int  # all bits of that the other way round: what is equal everywhere is still so
     new: int  # rank 0's number for a new team
-    spare: int  # numbers of resources, as bits: freed ones
-    vacant: int  # that a new one may get
     limited: int  # -1: HPCOLL_TIMEOUT is set
     sharing: int  # -1: these ranks are known to share memory
     parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
+    spare: int  # numbers of resources, as bits: freed ones
+    vacant: int  # that a new one may get
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         """Return the offers of all ranks, combined; collective, errors as of `combine_in_time`."""
-        words = bytearray(
-            b"".join(
-                word.to_bytes(nbytes, "little", signed=True)
-                for word, nbytes in zip(self, _NBYTES, strict=True)
-            )
-        )
+        words = bytearray(_WORDS.pack(*self[:-2], _bits(self.spare), _bits(self.vacant)))
         combine_in_time(comm, [words, MPI.BYTE])
-        ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
-        found = _Offer(
-            *(
-                int.from_bytes(words[end - n : end], "little", signed=True)
-                for end, n in zip(ends, _NBYTES, strict=True)
-            )
-        )
+        found = _Offer(*_WORDS.unpack(words))
+        found = found._replace(spare=_numbers(found.spare), vacant=_numbers(found.vacant))
         if found.limited:  # others may have given up before this rank came
             combine_in_time(comm, bytearray(1))
         return found
 
 
-_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
+_MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
+_WORDS = struct.Struct("<bbqqqbbb128s128s")  # of an offer
+_NUMBERS = (1 << 1024) - 1
+
+
+def _bits(numbers: int) -> bytes:
+    return numbers.to_bytes(128, "little")
+
+
+def _numbers(bits: Any) -> int:
+    return int.from_bytes(bits, "little")
 
 
 class TeamCache:
@@ -111,10 +111,8 @@ class TeamCache:
     def _offer(self, key: Key, team: Team | None, ready: bool) -> _Offer:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
-        known = self._processes.get(me) == (settings, mine) and all(
-            self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks
-        )
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
+        known = sharing = False  # asked where a new team is made, which then at worst asks all ranks again
         if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = (
@@ -122,6 +120,11 @@ class TeamCache:
                     team.used,
                     sum(1 << n for one, n in self._spare if one is team),
                 )
+        else:
+            sharing = known_to_share(ranks)
+            known = self._processes.get(me) == (settings, mine) and all(
+                self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks
+            )
         new = next(self._numbers) if ranks[0] == me else -1
         return _Offer(
             -ready,
@@ -129,11 +132,11 @@ class TeamCache:
             number,
             ~number,
             new,
-            spare,
-            ~used,
             limited,
-            -known_to_share(ranks),
+            -sharing,
             -bool(FINALIZE_COMMS),
+            spare,
+            _NUMBERS & ~used,
         )
 
     def _found(
@@ -141,7 +144,7 @@ class TeamCache:
     ) -> tuple[Resources, Parts | None]:
         """Return what the offers of all ranks say; errors as of `join`."""
         if team is None or (offer.team, offer.not_team) != (team.number, ~team.number):
-            team, offer = self._new_team(native, key, offer), offer._replace(spare=0, vacant=-1)
+            team, offer = self._new_team(native, key, offer), offer._replace(spare=0, vacant=_NUMBERS)
         number = _lowest(offer.spare or offer.vacant)
         if offer.spare:
             with self._changing:
@@ -244,9 +247,23 @@ def _lowest(bits: int) -> int:
 
 def _key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
     """Return the key of a team: ranks in order, and settings, with the algorithms that the program has registered."""
-    names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
-    settings = {name: os.environ[name] for name in names}
-    with contextlib.suppress(OSError):
-        settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
-    settings |= {row.key: content(row) for row in of_program()}
-    return world_ranks(comm), mixed, tuple(sorted(settings.items()))
+    return world_ranks(comm), mixed, _settings()
+
+
+def _settings() -> Settings:
+    global _seen  # noqa: PLW0603
+    variables = getattr(os.environb, "_data", os.environb)  # compared in a tenth of the time
+    before, settings = _seen
+    if variables != before:
+        names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
+        settings = {name: os.environ[name] for name in names}
+        _seen = dict(variables), settings
+    if TUNING in settings:
+        with contextlib.suppress(OSError):
+            settings = settings | {"written": str(os.stat(settings[TUNING]).st_mtime_ns)}
+    if rows := of_program():
+        settings = settings | {row.key: content(row) for row in rows}
+    return tuple(sorted(settings.items()))
+
+
+_seen: tuple[dict[bytes, bytes], dict[str, str]] = {}, {}  # variables, and those of hpcoll among them

@@ -16,7 +16,16 @@ from typing import Literal
 from mpi4py import MPI
 
 from hpcoll.comm.requests.operation import Operation
-from hpcoll.comm.requests.request import Make, Request, failed, let_mpi_move, nothing, query, warn_of_dropped
+from hpcoll.comm.requests.request import (
+    Make,
+    Request,
+    failed,
+    let_mpi_move,
+    nothing,
+    query,
+    say_nothing,
+    warn_of_dropped,
+)
 from hpcoll.comm.status.call_site import place_of_caller, standing_in
 
 _SOON_S = 5e-4  # after which a thread begins what the program has not
@@ -59,6 +68,8 @@ class PendingStart:
         with standing_in(self.place):
             try:
                 self._begin(self.make)
+                if self.operation is None:  # it has ended at once
+                    self.grequest.Complete()
             except Exception as error:
                 self.fail(error)
         self.begun = True
@@ -79,6 +90,8 @@ def _query(status: MPI.Status, start: PendingStart) -> None:
         error = start.error
         start.error = None
         raise failed(error)
+    else:
+        say_nothing(status)
 
 
 class PendingRequest(Request):
@@ -157,6 +170,11 @@ class PendingStarts:
                 start.fail(error)
             self._waiting.clear()
 
+    @property
+    def any_waits(self) -> bool:
+        """Say whether some have yet to begin."""
+        return bool(self._waiting)
+
     def come(self, come: Callable[[], object]) -> None:
         """Come to the first use in this thread, if nobody has; who waits is told of an error."""
         first = next(iter(list(self._waiting)), None)
@@ -185,8 +203,11 @@ class _Starter:
         while True:
             starts, come = self._left.get()
             time.sleep(_SOON_S)
-            # each in a thread of its own: ranks may come to them in another order
-            threading.Thread(target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True).start()
+            if starts.any_waits:
+                # each in a thread of its own: ranks may come to them in another order
+                threading.Thread(
+                    target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True
+                ).start()
 
 
 _starter = _Starter()

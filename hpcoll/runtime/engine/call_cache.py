@@ -4,7 +4,7 @@ Short calls spend most of their time in Python. So compiled code reads operator,
 themselves, by their addresses. Where these are not laid out as expected (`hpcoll.runtime.engine.object_layout`), Python plans every call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -336,3 +336,10 @@ class CallCache(dict[Key, int]):
         """Forget all calls."""
         for table in self.tables.values():
             table.clear()
+
+    def change_hands(self, tied: Callable[[str], bool]) -> None:
+        """Serve another communicator of the same ranks: forget the calls of methods that are tied to one, and those of the MPI library."""
+        for (method, *_), table in self.tables.items():
+            table.closed = False
+            if tied(method) or any(isinstance(served.by, MpiCall) for served in table.calls):
+                table.clear()

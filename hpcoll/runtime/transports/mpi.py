@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Container, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -299,6 +299,7 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     return ranks
 
 
+@cache
 def host_name() -> str:
     """Return this host's name as the MPI library has it, for texts."""
     return printable(MPI, read=lambda library: library.Get_processor_name())
