@@ -15,6 +15,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.comm.context.attach import context_of, renewed
+from hpcoll.comm.context.early_calls import may_begin
 from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.methods.blocking import Blocking
 from hpcoll.comm.methods.blocking_neighbours import Neighbours
@@ -83,7 +84,7 @@ class Communicator(
                 f"{type(self).__name__} needs an intracommunicator, such as MPI.COMM_WORLD, got {got}"
             )
         if comm is not _NULL:
-            self._context = context_of(self, mixed)
+            self._attach(context_of(self, mixed))
             # mpi4py.MPI came with this very object; others over the same handle can be freed
             self._constant = (
                 type(comm) is MPI.Intracomm
@@ -104,9 +105,16 @@ class Communicator(
         """
         made = kind.__new__(kind, comm)
         context = vars(self).get("_context")
-        made._mixed = self._mixed if context is None else context.resources.asked_mixed
-        if context is not None and context.resources.has_gpus:
-            made._context = context_of(made, made._mixed)
+        if context is None:
+            made._mixed = self._mixed
+            made._early = None if self._early is None else 0
+            return made
+        resources = context.resources
+        made._mixed = resources.asked_mixed
+        if resources.has_gpus:
+            made._attach(context_of(made, made._mixed))
+        elif may_begin(resources.config):
+            made._early = 0
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,7 +154,7 @@ class Communicator(
         Raises:
             ArgumentError: MPI is finalised, or the communicator was freed.
         """
-        self._context = renewed(self, self._context)
+        self._attach(renewed(self, self._context))
 
     def shrink(self) -> "Communicator":
         """Return a communicator of the ranks that are alive, in their order; all of them call it, after `PeerFailed`.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from forms import every
 from mpi4py import MPI
-from reference import communicator, ensure_none, unless
+from reference import communicator, ensure_none, fresh, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -239,7 +239,7 @@ def test_more_shapes_than_a_table_holds() -> None:
 @pytest.mark.skipif(not call_cache.SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
 def test_every_method_finds_its_entry(described: list[str]) -> None:
     """The second call of a shape takes the quick way."""
-    comm, wrong = communicator().Dup(), []
+    comm, wrong = fresh(), []
     for turn in range(3):
         described.clear()
         for case in every(comm, 3):
@@ -254,7 +254,7 @@ def test_every_method_finds_its_entry(described: list[str]) -> None:
 @pytest.mark.skipif(not call_cache.SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
 def test_what_is_never_found_neither_pushes_out_nor_keeps_out(described: list[str]) -> None:
     """Pairs of a new type each time are entered in vain: other calls keep their entry, and those of a new kind soon have one."""
-    comm = communicator().Dup()
+    comm = fresh()
     x, y, z = np.full(4, comm.rank + 1.0), np.zeros(4), np.zeros(4, complex)
 
     def pairs(times: int) -> None:

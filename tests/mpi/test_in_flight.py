@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from forms import Case, issue, prepare
 from mpi4py import MPI
-from reference import SOON_S, communicator, ensure, ensure_none, unless
+from reference import SOON_S, communicator, ensure, ensure_none, fresh, unless
 from test_nonblocking import FINISH
 
 from hpcoll.base.errors import ArgumentError, HpcollError
@@ -38,8 +38,7 @@ def late(comm: Any) -> bool:
 @pytest.mark.parametrize("length", [5, MEBIBYTE])
 def test_dropped(length: int, way: str) -> None:
     """The root forgets request and array, both die, and the memory is used again: everybody gets what was there, and it warns."""
-    comm = communicator().Dup()
-    comm.Barrier()
+    comm = fresh()
     x = np.full(length, 7.0 if comm.rank == 0 else 0.0)
     if comm.rank:
         late(comm)

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.base.text import counted
 from hpcoll.comm.context.context import Context, free
+from hpcoll.comm.context.early_calls import EarlyCalls
 from hpcoll.comm.context.team_cache import TeamCache
 from hpcoll.comm.diagnosis.failure_handling import Diagnosis
 from hpcoll.comm.plans.ledger import Ledger
@@ -176,15 +177,32 @@ class _MadeOnce:
                     starts.fail(error)
                     raise
                 starts.begin()
-                attributes["_context"] = context
+                comm._attach(context)
         return attributes["_context"]
+
+
+class _Calls:
+    """The context as the methods of blocking calls use it: before there is one, early calls where these may be made."""
+
+    def __get__(self, comm: "WithContext | None", kind: type) -> Any:
+        if comm is None:
+            return self
+        if comm._early is None or existing_context(comm) is not None:
+            return comm._context
+        return EarlyCalls(comm, _registry.agree)
 
 
 class WithContext(MPI.Intracomm):
     """An intracommunicator with a context, which is made by the first collective where nobody has made it before."""
 
     _mixed: bool | None = None  # of a communicator that was made of another
+    _early: int | None = None  # early calls so far, where there may be some
     _context = _MadeOnce()
+    _calls = _Calls()
+
+    def _attach(self, context: Context) -> None:
+        """Have a context from now on."""
+        vars(self).update(_context=context, _calls=context)
 
     def Free(self) -> None:
         """Free it, once what was in flight on it has ended.

@@ -35,10 +35,12 @@ Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD i
 class _Offer(NamedTuple):
     """The offer of a rank for a communicator; offers are combined bit by bit, so that what all have is left."""
 
+    call: int  # number of an early call; 0: none, resources are wanted
+    not_call: int  # all bits of that the other way round: what is equal everywhere is still so
     ready: int  # -1: no other thread of this process is making something of the team
     known: int  # -1: this rank knows all processes, and they know it as it is
     team: int  # its number, or -1
-    not_team: int  # all bits of that the other way round: what is equal everywhere is still so
+    not_team: int
     new: int  # rank 0's number for a new team
     limited: int  # -1: HPCOLL_TIMEOUT is set
     sharing: int  # -1: these ranks are known to share memory
@@ -58,7 +60,8 @@ class _Offer(NamedTuple):
 
 
 _MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
-_WORDS = struct.Struct("<bbqqqbbb128s128s")  # of an offer
+_WORDS = struct.Struct("<qqbbqqqbbb128s128s")  # of an offer
+_CALL = struct.Struct("<qq")  # its first two
 _NUMBERS = (1 << 1024) - 1
 
 
@@ -93,6 +96,19 @@ class TeamCache:
         with together(native, FIRST_USE):
             return self._join(native, _key_of(comm, mixed))
 
+    def agree(self, comm: MPI.Intracomm, call: int) -> bool:
+        """Say whether all ranks are about to make the same early call; else all come to `join`. Collective, errors as of that.
+
+        Args:
+            comm: Communicator of the call.
+            call: Number of the call, and of what is equal on all ranks; above 0.
+        """
+        native, words = MPI.Intracomm(comm), bytearray(_WORDS.size)
+        _CALL.pack_into(words, 0, call, ~call)
+        with together(native, FIRST_USE):
+            combine_in_time(native, [words, MPI.BYTE])
+        return _CALL.unpack_from(words) == (call, ~call)
+
     def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:
         while True:
             team = self._teams.get(key)
@@ -101,7 +117,7 @@ class TeamCache:
             team = team if team is self._teams.get(key) else None  # it may have been freed meanwhile
             try:
                 offer = self._offer(key, team, ready).combined(native)
-                if offer.ready:
+                if offer.ready and not ~offer.not_call:
                     return self._found(native, key, team, offer)
             finally:
                 if ready:
@@ -127,6 +143,8 @@ class TeamCache:
             )
         new = next(self._numbers) if ranks[0] == me else -1
         return _Offer(
+            0,
+            ~0,
             -ready,
             -known,
             number,

@@ -89,7 +89,7 @@ def _barrier(name: str) -> _Run:
         ):
             found_by = _IN_PLACE, self._context.token, None, 0
             return _run_with(self, name, (), found_by, extra, algorithm, segment, timeout, tag)
-        context = self._context
+        context = self._calls
         status = run_cached(context.plain[name], _IN_PLACE, context.token, None)
         if status:
             context.run(status, name, (), _IN_PLACE, context.token)
@@ -120,7 +120,7 @@ def _broadcast(name: str) -> _Run:
             return _run_with(
                 self, name, (buf, root), found_by, extra, algorithm, segment, timeout, tag, stream
             )
-        context = self._context
+        context = self._calls
         address = context.plain[name] if root == 0 else context.tables[name, root, None, None, None]
         status = run_cached(address, _IN_PLACE, buf, None)
         if status:
@@ -152,7 +152,7 @@ def _between_buffers(name: str) -> _Run:
             return _run_with(
                 self, name, given, (*given, None, 0), extra, algorithm, segment, timeout, tag, stream
             )
-        context = self._context
+        context = self._calls
         status = run_cached(context.plain[name], sendbuf, recvbuf, None)
         if status:
             context.run(status, name, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
@@ -176,7 +176,7 @@ def _rooted(name: str) -> _Run:
         tag: str | None = None,
         stream: Any = None,
     ) -> None:
-        context = self._context
+        context = self._calls
         send, recv = sendbuf, recvbuf
         if not varies:
             if context.rank != root:
@@ -228,7 +228,7 @@ def _reduction(name: str) -> _Run:
             return _run_with(
                 self, name, given, (*given, 0), extra, algorithm, segment, timeout, tag, stream, order
             )
-        context = self._context
+        context = self._calls
         tables = context.plain if order is None else context.ordered
         status = run_cached(tables[name], sendbuf, recvbuf, op)
         if status:
@@ -259,7 +259,7 @@ def _rooted_reduction(name: str) -> _Run:
         stream: Any = None,
         order: str | None = None,
     ) -> None:
-        context = self._context
+        context = self._calls
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         if (
             extra is not ...
@@ -311,7 +311,7 @@ def _varying_reduction(name: str) -> _Run:
             return _run_with(
                 self, name, given, found_by, extra, algorithm, segment, timeout, tag, stream, order
             )
-        context = self._context
+        context = self._calls
         tables = context.plain if order is None else context.ordered
         status = run_cached(tables[name], send, recvbuf, op)
         if status:

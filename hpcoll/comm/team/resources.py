@@ -102,6 +102,7 @@ class Resources(ContextPool):
         self.counts_in_flight = not self.has_gpus  # calls on GPU arrays have message contexts of their own
         for message_context in self.message_contexts:
             message_context.log.serve()
+        self.log.before -= getattr(comm, "_early", None) or 0
         self.caller = Caller(
             self.native,
             self.rank,

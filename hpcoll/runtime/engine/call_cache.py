@@ -300,7 +300,7 @@ def whole(key: Key) -> tuple[str, Any, Any, Any, Any]:
 
 
 @cache
-def _no_calls() -> CallTable:
+def no_calls() -> CallTable:
     """Return a table in which nothing is ever found."""
     return CallTable(0, 1, 0)
 
@@ -315,7 +315,7 @@ class CallCache(dict[Key, int]):
     def __init__(self, rank: int, nblocks: int, starts: int = 0, methods: Iterable[str] = ()) -> None:
         self.tables: dict[tuple[str, Any, Any, Any, Any], CallTable] = {}
         self._who = rank, nblocks, starts
-        self.plain = dict.fromkeys(methods, _no_calls().address)
+        self.plain = dict.fromkeys(methods, no_calls().address)
         self.ordered = self.plain.copy()
         self._quick = {(0, None, None, None): self.plain, (0, None, None, "rank"): self.ordered}
 
