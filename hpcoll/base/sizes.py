@@ -197,21 +197,21 @@ class Size:
 
 
 class Multiples:
-    """Many numbers, ``first + step * factor`` for each of some factors: the places of many alike things."""
+    """Many numbers, such as the places of many alike things: ``first + step * factor`` for each factor of an array."""
 
     __slots__ = ("factors", "first", "step")
 
-    def __init__(self, factors: np.ndarray, step: Number = 1, first: Number = 0) -> None:
+    def __init__(self, factors: Any, step: Number = 1, first: Number = 0) -> None:
         self.factors, self.step, self.first = factors, step, first
 
-    def __add__(self, other: Number) -> "Multiples":
+    def __add__(self, other: Number) -> Multiples:
         return Multiples(self.factors, self.step, self.first + other)
 
     def __getitem__(self, i: int) -> Number:
         return self.first + self.step * int(self.factors[i])
 
     @property
-    def value(self) -> np.ndarray:
+    def value(self) -> Any:
         """The values for the current counts."""
         return int_value(self.first) + self.factors * int_value(self.step)
 

@@ -168,11 +168,17 @@ class Span(NamedTuple):
     nbytes: int
 
 
-Pieces = list[tuple[Hashable, Span]]  # chunks: the name of each one's memory, and where it is
+class Names(list[Hashable]):
+    """The names of chunks that follow each other in memory and are handled as one piece."""
+
+
+Pieces = list[tuple[Any, Span]]  # chunks: the name of each one's memory, or `Names`, and where it is
 
 
 def names_of(pieces: Pieces) -> list[Hashable]:
     """Return the names of the chunks."""
+    if len(pieces) == 1 and type(pieces[0][0]) is Names:
+        return pieces[0][0]
     return [name for name, _ in pieces]
 
 

@@ -13,6 +13,7 @@ from hpcoll.runtime.program.chunks import (
     LANDING,
     MESSAGE,
     ChunkLayout,
+    Names,
     Pieces,
     Span,
     Tiles,
@@ -44,12 +45,12 @@ class Item(NamedTuple):
     """An operation on spans."""
 
     code: Code
-    peer: Any  # int, as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
+    peer: Any  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
     # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
     spans: list[Span]
     reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
-    to: Any = 0  # int: of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
+    to: Any = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
     nbytes: int = 0  # of the message of an AWAIT; of an ACK, where messages may be empty, else 1
     in_place: InPlace = InPlace.NEVER  # of STAGE and POST
     nfurther: int = 0  # further destinations of a REDUCE
@@ -99,13 +100,14 @@ class Batch(NamedTuple):
         """Yield its items one by one."""
         for i in range(self.n):
             for part in self.parts:
-                peer, to = (of[i] if isinstance(of, Multiples) else of for of in (part.peer, part.to))
-                spans = [
-                    span._replace(displ=span.displ[i]) if isinstance(span.displ, Multiples) else span
-                    for span in part.spans
-                ]
-                names = {"reads": part.reads[i : i + 1], "writes": part.writes[i : i + 1]}
-                yield part._replace(peer=peer, to=to, spans=spans, **names)
+                peer, to = _one(part.peer, i), _one(part.to, i)
+                spans = [Span(buffer, _one(displ, i), nbytes) for buffer, displ, nbytes in part.spans]
+                reads, writes = part.reads[i : i + 1], part.writes[i : i + 1]
+                yield part._replace(peer=peer, to=to, spans=spans, reads=reads, writes=writes)
+
+
+def _one(number: Any, i: int) -> Any:
+    return number[i] if isinstance(number, Multiples) else number
 
 
 class Blocks(NamedTuple):
@@ -131,7 +133,7 @@ class Items:
     Attributes:
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
         batches: Operations on many single blocks may be written as a `Batch`; ``gaps``: there are gaps between blocks of INPUT and OUTPUT.
-        scratch: Displacement and count of each stretch of SCRATCH, by its first cell, in blocks where all are alike, else in elements.
+        scratch: Displacement and count of each stretch of SCRATCH, by its first cell; with ``batches`` in blocks, else in elements.
         scratch_count: Elements of those that have memory.
         nlandings: Landing slots that receives take in turn.
     """
@@ -159,20 +161,18 @@ class Items:
         )
         self.keeps_empty = layout.varying and not self.on_gpu
         stride, block = layout.blocks or (0, 0)
-        self.batches, self.gaps = not self.on_gpu and bool(block), stride is not block
+        self.batches = not self.on_gpu and bool(block)
+        self.gaps = self.batches and stride is not block
         self._block = block * itemsize
         self._pitch = stride * itemsize, stride * itemsize, self._block  # from a block to the next, by buffer
-        self.list: list[Item | Batch] = []
+        self.list: list[Any] = []  # of `Item` and `Batch`
         self.stretches = stretches
         self._found: dict[tuple[Buffer, int], Pieces] = {}  # pieces of stretches, by buffer and first chunk
-        cells = stretches.all(Buffer.SCRATCH)
-        if layout.blocks:
-            self._cell, counts = layout.blocks[1], dict(cells)
-        else:
-            self._cell = 1
-            counts = {first: layout.total(schedule.scratch[first : first + n]) for first, n in cells}
-        self.scratch, count = _cells(counts, unused)
-        self.scratch_count = count * self._cell
+        cells = dict(stretches.all(Buffer.SCRATCH))
+        if not self.batches:
+            cells = {first: layout.total(schedule.scratch[first : first + n]) for first, n in cells.items()}
+        self.scratch, count = _cells(cells, unused)
+        self.scratch_count = count * block if self.batches else count
         self.landings: list[Any] = []  # bytes of each landing slot
         self.pinned: set[int] = set()  # landing slots in pinned memory
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
@@ -200,6 +200,18 @@ class Items:
             pieces += found
         return pieces
 
+    def whole(self, run: Chunk) -> Pieces:
+        """Return many blocks that follow each other in memory as one piece; none where that is not known."""
+        buffer, first, n = run
+        if n == 1 or not self.batches or (self.aliases and buffer == Buffer.INPUT):
+            return []
+        names = [(buffer, start) for start, _ in self.stretches.of(run)]
+        place, gaps = first, self.gaps
+        if buffer == Buffer.SCRATCH:
+            place, (last, count) = self.scratch[first][0], self.scratch[names[-1][1]]
+            gaps = last + count - place != n
+        return [] if gaps else [(Names(names), Span(buffer, self._pitch[buffer] * place, self._block * n))]
+
     def _stretch(self, buffer: Buffer, first: int, n: int) -> Pieces:
         """Return the piece that is a stretch; none where it is empty and empty ones are left out."""
         if buffer == Buffer.INPUT and first in self.aliases:
@@ -216,8 +228,7 @@ class Items:
     def _place(self, buffer: Buffer, first: int, n: int) -> tuple[Any, Any]:
         """Return displacement and count of a stretch, in elements."""
         if buffer == Buffer.SCRATCH:
-            start, count = self.scratch[first]
-            return start * self._cell, count * self._cell
+            return self.scratch[first]
         places = self.layout.inputs if buffer == Buffer.INPUT else self.layout.outputs
         return places.run(first, n) if isinstance(places, Tiles) else places[first]
 
@@ -244,8 +255,8 @@ class Items:
         spans = spans_of(pieces)
         return len(spans) == 1 and not self.is_mapped(spans[0].buffer)
 
-    def append(self, item: Item | Batch) -> None:
-        """Add an item, or many."""
+    def append(self, item: Any) -> None:
+        """Add an item or a batch."""
         self.list.append(item)
         for name in item.writes if self._staged else ():
             for names in self._staged_of.pop(name, ()):
@@ -284,21 +295,16 @@ class Items:
     def copy(self, destination: Pieces, source: Pieces) -> None:
         """Copy pieces."""
         sides = destination[0][1].buffer, source[0][1].buffer
-        callers = Buffer.INPUT in sides or Buffer.OUTPUT in sides
-        blocks = [self._single_blocks(pieces) for pieces in (destination, source)] if callers else []
-        if blocks and blocks[0] and blocks[1] and sides[0] != sides[1]:
-            self.copy_blocks(blocks[0], blocks[1])
+        apart = self.gaps and sides[0] != sides[1] and not {Buffer.INPUT, Buffer.OUTPUT}.isdisjoint(sides)
+        if apart and len(source) >= BATCH and self._are_blocks(destination) and self._are_blocks(source):
+            self.copy_blocks(*map(self._blocks, sides, (names_of(destination), names_of(source))))
         else:
             self.operate(Code.COPY, (destination, source))
 
-    def _single_blocks(self, pieces: Pieces) -> Blocks | None:
-        """Return pieces, in a buffer or in a slot, as single blocks; None: they are few or others, or no gaps are between blocks."""
+    def _are_blocks(self, pieces: Pieces) -> bool:
+        """Say whether pieces are single blocks, in a buffer or in a slot."""
         buffer = pieces[0][1].buffer
-        if not self.batches or not self.gaps or len(pieces) < BATCH:
-            return None
-        if any(span.buffer != buffer or span.nbytes is not self._block for _, span in pieces):
-            return None
-        return self._blocks(buffer, names_of(pieces))
+        return all(span.buffer == buffer and span.nbytes is self._block for _, span in pieces)
 
     def copy_blocks(self, destination: Blocks, source: Blocks) -> None:
         """Copy blocks, each to another."""
@@ -406,15 +412,15 @@ class Items:
         self.append(Item(Code.AWAIT, peer, [], [], [], to=slot, nbytes=nbytes_of(pieces)))
         return placed(("message", slot), MESSAGE - slot, pieces)
 
-    def await_blocks(self, peers: Multiples, nbytes: Any) -> list[Pieces]:
+    def await_blocks(self, peers: Multiples) -> list[Pieces]:
         """Wait for a message of a block of each peer; return their pieces, which last until `acknowledge`."""
         n, first = len(peers.factors), len(self._unused)
         slots = range(first, first + n)
-        self._unused += [(slot, peers[i], 1) for i, slot in enumerate(slots)]
+        self._unused += zip(slots, peers.value.tolist(), [1] * n)
         self.nmessages = max(self.nmessages, first + n)
         to = Multiples(np.array(slots))
-        self.append(Batch((Item(Code.AWAIT, peers, [], [], [], to=to, nbytes=nbytes),), n))
-        return [[(("message", slot), Span(MESSAGE - slot, 0, nbytes))] for slot in slots]
+        self.append(Batch((Item(Code.AWAIT, peers, [], [], [], to=to, nbytes=self._block),), n))
+        return [[(("message", slot), Span(MESSAGE - slot, 0, self._block))] for slot in slots]
 
     def receive_blocks(self, peers: Multiples, blocks: Blocks) -> None:
         """Copy a message of each peer into a block."""

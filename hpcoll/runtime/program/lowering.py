@@ -5,15 +5,15 @@ each receive as soon as its destination is free (never behind a wait that the sc
 overwritten, and splits messages above a limit. `route` and `items` are its first half.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcoll.base.collector import uncollected
 from hpcoll.base.sizes import Multiples, Number, Size, int_value, largest
 from hpcoll.runtime.program.chunks import LANDING, MESSAGE, ChunkLayout, Segments, Span, Tiles
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
@@ -251,23 +251,7 @@ class _Rows:
             self.sources += operands
 
 
-def _uncollected(function: Callable[..., Program]) -> Callable[..., Program]:
-    """Let a function run without the collector of cycles, which would look again and again at the many tuples that it makes."""
-
-    @wraps(function)
-    def run(*args: Any, **options: Any) -> Program:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **options)
-        finally:
-            if enabled:
-                gc.enable()
-
-    return run
-
-
-@_uncollected
+@uncollected
 def lower(
     schedule: Schedule,
     segments: Segments,
@@ -320,7 +304,8 @@ def lower(
                 needs = tuple(map(largest, needs, lane_needs)) if needs else lane_needs
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
     arrays, symbols, at = [], list[Symbol](), 0
-    for table, width in zip((rows, sources, lanes), (NCOLUMNS, 2, 3), strict=True):
+    tables_of_numbers: tuple[list[Any], ...] = rows, sources, lanes
+    for table, width in zip(tables_of_numbers, (NCOLUMNS, 2, 3), strict=True):
         array, found = _table(table, at)
         arrays.append(array.reshape(-1, width))
         symbols += found
@@ -358,7 +343,7 @@ def _items(
     return items if untouched == unused else written(copied, untouched)
 
 
-def _with_single_items(items: Sequence[Item | Batch]) -> list[Item | Batch]:
+def _with_single_items(items: Sequence[Any]) -> list[Any]:
     """Return items, of which none is a batch that others wait in the midst of.
 
     Such a one would write where a message under way is, or receives behind it would go where its first groups have worked.
@@ -368,14 +353,14 @@ def _with_single_items(items: Sequence[Item | Batch]) -> list[Item | Batch]:
         if not isinstance(item, Batch) and (item.code == Code.RECV or item.grants):
             received.update(dict.fromkeys(item.writes, i))
     lent: set[Hashable] = set()
-    found: list[Item | Batch] = []
+    found: list[Any] = []
     for i, item in enumerate(items):
         if not isinstance(item, Batch):
             found.append(item)
             lent.update(item.reads if item.lends else ())
             continue
-        names = {*item.reads, *item.writes}.difference(item.last)
-        if lent.isdisjoint(item.writes) and not any(received.get(name, i) > i for name in names):
+        names = received.keys() & {*item.reads, *item.writes}.difference(item.last)
+        if lent.isdisjoint(item.writes) and not any(received[name] > i for name in names):
             found.append(item)
         else:
             found += item.items()
@@ -400,22 +385,27 @@ def _table(rows: Sequence[Any], at: int) -> tuple[np.ndarray, list[Symbol]]:
     for kind, group in groupby(rows, type):
         if kind is _Block:
             for block in group:
-                shape = block.n, len(block.rows), NCOLUMNS
-                places, numbers = at + np.arange(np.prod(shape)).reshape(shape), np.zeros(shape, np.int64)
-                for i, row in enumerate(block.rows):
-                    for column, number in enumerate(row):
-                        numbers[:, i, column] = int_value(number)
-                        many = Multiples(np.zeros(block.n, np.int64), first=number) if isinstance(number, Size) else number
-                        if isinstance(many, Multiples) and many.symbolic:
-                            symbols.append(Symbol(many, places[:, i, column]))
-                arrays.append(numbers.ravel())
-                at += numbers.size
+                arrays.append(_block_numbers(block, at, symbols))
+                at += arrays[-1].size
         else:
             flat = list(chain.from_iterable(group))
             symbols += [Symbol(number, at + i) for i, number in enumerate(flat) if isinstance(number, Size)]
             arrays.append(np.array([*map(int_value, flat)], np.int64))
             at += len(flat)
     return np.concatenate(arrays), symbols
+
+
+def _block_numbers(block: _Block, at: int, symbols: list[Symbol]) -> np.ndarray:
+    """Return the numbers of a block, and add its symbols."""
+    numbers = np.zeros((block.n, len(block.rows), NCOLUMNS), np.int64)
+    places = at + np.arange(numbers.size).reshape(numbers.shape)
+    for i, row in enumerate(block.rows):
+        for column, number in enumerate(row):
+            numbers[:, i, column] = int_value(number)
+            many = Multiples(0, first=number) if isinstance(number, Size) else number
+            if isinstance(many, Multiples) and many.symbolic:
+                symbols.append(Symbol(many, places[:, i, column]))
+    return numbers.ravel()
 
 
 def _padded(row: Row, nsources: int) -> Row:

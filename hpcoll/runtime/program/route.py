@@ -121,7 +121,8 @@ def add_steps(
         if step.op == Op.RECV_REDUCE:
             _receive_reduce(items, group, routes)
             continue
-        operands = [messages.pop(run, []) or items.chunks(run) for run in step.runs]
+        whole = [items.whole(run) for run in step.runs] if step.dst not in carried and not messages else [[]]
+        operands = whole if all(whole) else [messages.pop(run, []) or items.chunks(run) for run in step.runs]
         if not operands[0] or i in handed:
             continue
         puts = step.put and routes[step.peer].puts
@@ -159,7 +160,7 @@ def _batches(
         source, n = -1, 1
         if op is _SEND or op is _COPY:
             source, index, n = srcs[0]
-            if source is _INPUT and items.aliases.keys() & range(index, index + n):
+            if source is _INPUT and items.aliases and items.aliases.keys() & range(index, index + n):
                 return None
         if op is _COPY and dst is not None:
             return (dst[0], source) if (n == 1 or items.gaps) and dst[0] is not source else None
@@ -172,7 +173,7 @@ def _batches(
     found, at = {}, 0
     for alike, run in groupby(groups, likeness):
         batch = list(run)
-        if alike and sum(group[0].runs[0].n for group in batch) >= BATCH:
+        if alike and (len(batch) >= BATCH or sum(group[0].runs[0].n for group in batch) >= BATCH):
             found[at] = len(batch)
         at += len(batch)
     return found
@@ -186,17 +187,19 @@ def _add_batch(
     messages: dict[Chunk, Pieces],
 ) -> None:
     """Write steps that are alike."""
-    op, dsts, srcs = steps[0].op, [step.dst for step in steps], [step.srcs[0] for step in steps if step.srcs]
+    op = steps[0].op
+    targets = [step.dst for step in steps if step.dst is not None]
+    sources = [step.srcs[0] for step in steps if step.srcs]
     if op is _COPY:
-        items.copy_blocks(items.blocks(dsts), items.blocks(srcs))
+        items.copy_blocks(items.blocks(targets), items.blocks(sources))
         return
     peers = Multiples(np.array([routes[step.peer].peer for step in steps]))
     if op is _SEND:
-        items.post_blocks(peers, items.blocks(srcs))
-    elif dsts[0] in carried:
-        messages.update(zip(dsts, items.await_blocks(peers, items.blocks(dsts).span.nbytes), strict=True))
+        items.post_blocks(peers, items.blocks(sources))
+    elif targets[0] in carried:
+        messages.update(zip(targets, items.await_blocks(peers), strict=True))
     else:
-        items.receive_blocks(peers, items.blocks(dsts))
+        items.receive_blocks(peers, items.blocks(targets))
 
 
 def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
@@ -214,10 +217,11 @@ def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, 
 
 def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:
     assert group[0].dst is not None
-    destination = items.chunks(group[0].dst)
+    runs = group[0].dst, group[0].srcs[0]
+    whole = [items.whole(run) for run in runs]
+    destination, *operands = whole if all(whole) else [items.chunks(run) for run in runs]
     if not destination:
         return
-    operands = [items.chunks(group[0].srcs[0])]
     for step in group:
         landed = routes[step.peer].land(items, destination)
         operands = [landed, *operands] if step.received_first else [*operands, landed]
@@ -237,7 +241,8 @@ def carried_cells(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chu
     ).reshape(-1, 2)
     begun, ended = np.bincount(runs[:, 0], minlength=1), np.bincount(runs[:, 1], minlength=1)
     begun = np.pad(begun, (0, len(ended) - len(begun)))
-    others = [0, *np.cumsum(np.cumsum(begun - ended) != 2).tolist()]  # cells before each that not just two steps use
+    twice = np.cumsum(begun - ended) == 2  # which cells two steps use
+    others = [0, *np.cumsum(~twice).tolist()]  # how many cells before each are no such ones
     for end, reduction in enumerate(steps):
         if reduction.op != Op.REDUCE:
             continue
