@@ -14,9 +14,9 @@ from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 from hpcoll.schedules.placement import parse_nodes
-from hpcoll.schedules.row import Algorithm
+from hpcoll.schedules.row import Algorithm, schedule
 
 BLOCKS = [
     row
@@ -72,6 +72,70 @@ def test_the_same_program(row: Algorithm, short: bool, monkeypatch: pytest.Monke
             together = program(case, steps, segments, mapped)
             single = program(case, steps, one_by_one(segments), mapped)
             assert contents(together) == contents(single), (case.nranks, case.nodes, steps.rank, mapped)
+
+
+def random_runs(rng: random.Random, buffers: dict[Buffer, int], n: int) -> list[Chunk]:
+    """Return several runs of one buffer, of ``n`` chunks each where there are so many."""
+    buffer = rng.choice(list(buffers))
+    n = min(n, buffers[buffer])
+    last = buffers[buffer] - n
+    start, step = rng.randint(0, last), rng.choice((1, 1, 2, -1))
+    return [Chunk(buffer, (start + step * i) % (last + 1), n) for i in range(rng.choice((1, 2, 3, 6)))]
+
+
+def random_schedule(rng: random.Random, row: Algorithm) -> Schedule:
+    """Return a schedule of runs of alike steps, in no order that makes sense."""
+    nranks, rank = 12, rng.randrange(12)
+    steps = schedule(row, nranks, rank)
+    who = rank, nranks, 0, nranks
+    meaning = steps.meaning
+    extent = (0, 0) if row.collective == "alltoall" else 0
+    cells = rng.choice((6, 12))
+    written = {Buffer.SCRATCH: cells, Buffer.OUTPUT: meaning.noutputs(*who)}
+    read = {**written, Buffer.INPUT: meaning.ninputs(*who)}
+    written, read = ({buffer: n for buffer, n in sides.items() if n} for sides in (written, read))
+    found: list[Step] = []
+    for _ in range(rng.randrange(4, 16)):
+        op, n = (
+            rng.choice((Op.SEND, Op.RECV, Op.COPY, Op.COPY, Op.REDUCE, Op.RECV_REDUCE)),
+            rng.choice((1, 1, 1, 3)),
+        )
+        peers = [peer for peer in rng.choice((range(6), range(6, 12))) if peer != rank]
+        targets, sources = random_runs(rng, written, n), random_runs(rng, read, n)
+        if op == Op.REDUCE:  # of what was received right before it, or of anything
+            runs = [
+                step.dst
+                for step in found[-3:]
+                if step.op == Op.RECV and step.dst and step.dst.n == targets[0].n
+            ]
+            sources = random_runs(rng, read, targets[0].n) if len(runs) < 2 or rng.random() < 0.3 else runs
+            if any(run.n != targets[0].n for run in sources):
+                continue
+            found.append(Step(op, -1, targets[0], tuple(sources)))
+            continue
+        for dst, src in zip(targets, sources):
+            if dst.n != src.n:
+                continue
+            peer = -1 if op == Op.COPY else rng.choice(peers)
+            found.append(Step(op, peer, None if op == Op.SEND else dst, () if op == Op.RECV else (src,)))
+    return steps._replace(channels=(tuple(found),), scratch=(extent,) * cells)
+
+
+@pytest.mark.parametrize(
+    "key", ["allgather/direct", "alltoall/direct", "gather/direct", "reduce_scatter/direct", "scatter/direct"]
+)
+def test_any_schedule(key: str, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that are received, lent or overwritten again and again, as in no algorithm of the catalogue."""
+    for module in (items, route):
+        monkeypatch.setattr(module, "BATCH", 2)
+    row, rng, nodes = CATALOGUE[key], random.Random(key), parse_nodes("6", 12)
+    for number in range(300 if short else 2000):
+        case = Case(row, 12, 11, (rng.random() < 0.5,) * 12, Setting(0, nodes=nodes))
+        steps = random_schedule(rng, row)
+        segments = block_segments(steps, case.count, rng.choice((11, 11, 5)))
+        mapped = rng.choice(((), (), (0,), (1,)))
+        together = program(case, steps, segments, mapped)
+        assert contents(together) == contents(program(case, steps, one_by_one(segments), mapped)), number
 
 
 @pytest.mark.parametrize("nbytes", [8, 512])

@@ -93,8 +93,8 @@ class Batch(NamedTuple):
 
     @property
     def last(self) -> list[Hashable]:
-        """The chunks of the last group."""
-        return [name for part in self.parts for name in (*part.reads[-1:], *part.writes[-1:])]
+        """The chunks of the last item."""
+        return [*self.parts[-1].reads[-1:], *self.parts[-1].writes[-1:]]
 
     def items(self) -> Iterator[Item]:
         """Yield its items one by one."""

@@ -21,7 +21,7 @@ from hpcoll.base.sizes import Multiples
 from hpcoll.runtime.program.chunks import Pieces
 from hpcoll.runtime.program.items import BATCH, LANDING_SLOTS, Items
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Step, outputs
 
 _INPUT, _, _SCRATCH = Buffer  # looking up members of an enum is slow
 _SEND, _RECV, _COPY = Op.SEND, Op.RECV, Op.COPY
@@ -153,6 +153,7 @@ def _batches(
     if not items.batches:
         return {}
     sent = Counter(group[0].srcs[0] for group in groups if group[0].op is _SEND)
+    sent.update(outputs(index) for index in items.aliases.values())  # by their other names
 
     def likeness(group: Sequence[Step]) -> Hashable:
         """Return what steps of a batch have in common; None: the step is in none."""
