@@ -85,7 +85,7 @@ def random_runs(rng: random.Random, buffers: dict[Buffer, int], n: int) -> list[
 
 def random_schedule(rng: random.Random, row: Algorithm) -> Schedule:
     """Return a schedule of runs of alike steps, in no order that makes sense."""
-    nranks, rank = 12, rng.randrange(12)
+    nranks, rank = 12, rng.choice((0, rng.randrange(12)))
     steps = schedule(row, nranks, rank)
     who = rank, nranks, 0, nranks
     meaning = steps.meaning
@@ -102,16 +102,15 @@ def random_schedule(rng: random.Random, row: Algorithm) -> Schedule:
         )
         peers = [peer for peer in rng.choice((range(6), range(6, 12))) if peer != rank]
         targets, sources = random_runs(rng, written, n), random_runs(rng, read, n)
-        if op == Op.REDUCE:  # of what was received right before it, or of anything
-            runs = [
-                step.dst
-                for step in found[-3:]
-                if step.op == Op.RECV and step.dst and step.dst.n == targets[0].n
-            ]
-            sources = random_runs(rng, read, targets[0].n) if len(runs) < 2 or rng.random() < 0.3 else runs
-            if any(run.n != targets[0].n for run in sources):
-                continue
-            found.append(Step(op, -1, targets[0], tuple(sources)))
+        if op == Op.REDUCE:  # of messages right before it, or of anything
+            n = targets[0].n
+            sources = [src for src in sources if src.n == n]
+            if rng.random() < 0.7:
+                sources = [Chunk(Buffer.SCRATCH, cells + i * n, n) for i in range(rng.randrange(2, 5))]
+                cells += n * len(sources)
+                found += [Step(Op.RECV, rng.choice(peers), cell, ()) for cell in sources]
+            if len(sources) > 1:
+                found.append(Step(op, -1, targets[0], tuple(sources)))
             continue
         for dst, src in zip(targets, sources):
             if dst.n != src.n:

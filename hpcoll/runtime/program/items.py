@@ -205,12 +205,11 @@ class Items:
         buffer, first, n = run
         if n == 1 or not self.batches or (self.aliases and buffer == Buffer.INPUT):
             return []
-        names = [(buffer, start) for start, _ in self.stretches.of(run)]
-        place, gaps = first, self.gaps
-        if buffer == Buffer.SCRATCH:
-            place, (last, count) = self.scratch[first][0], self.scratch[names[-1][1]]
-            gaps = last + count - place != n
-        return [] if gaps else [(Names(names), Span(buffer, self._pitch[buffer] * place, self._block * n))]
+        if self.gaps and buffer != Buffer.SCRATCH:
+            return []
+        names = Names((buffer, start) for start, _ in self.stretches.of(run))
+        place = self.scratch[first][0] if buffer == Buffer.SCRATCH else first  # items touch all its cells
+        return [(names, Span(buffer, self._pitch[buffer] * place, self._block * n))]
 
     def _stretch(self, buffer: Buffer, first: int, n: int) -> Pieces:
         """Return the piece that is a stretch; none where it is empty and empty ones are left out."""
@@ -294,15 +293,14 @@ class Items:
 
     def copy(self, destination: Pieces, source: Pieces) -> None:
         """Copy pieces."""
-        sides = destination[0][1].buffer, source[0][1].buffer
-        apart = self.gaps and sides[0] != sides[1] and not {Buffer.INPUT, Buffer.OUTPUT}.isdisjoint(sides)
-        if apart and len(source) >= BATCH and self._are_blocks(destination) and self._are_blocks(source):
-            self.copy_blocks(*map(self._blocks, sides, (names_of(destination), names_of(source))))
+        sides = destination, source
+        if self.gaps and len(source) >= BATCH and all(map(self._are_blocks, sides)):
+            self.copy_blocks(*(self._blocks(pieces[0][1].buffer, names_of(pieces)) for pieces in sides))
         else:
             self.operate(Code.COPY, (destination, source))
 
     def _are_blocks(self, pieces: Pieces) -> bool:
-        """Say whether pieces are single blocks, in a buffer or in a slot."""
+        """Say whether pieces are single blocks, all in a buffer or in a slot."""
         buffer = pieces[0][1].buffer
         return all(span.buffer == buffer and span.nbytes is self._block for _, span in pieces)
 
