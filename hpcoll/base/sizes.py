@@ -234,7 +234,9 @@ class Multiples:
 
 
 def _terms(number: Number) -> Terms:
-    return number.terms if isinstance(number, Size) else ((0, number),)
+    if isinstance(number, Size):
+        return number.terms
+    return ((0, number),) if number else ()
 
 
 def int_value(number: Any) -> Any:

@@ -2,7 +2,8 @@
 
 A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need not know: it posts
 each receive as soon as its destination is free (never behind a wait that the schedule does not have), waits for sends before their chunk is
-overwritten, and splits messages above a limit. `route` and `items` are its first half.
+overwritten, and splits messages above a limit. `route` and `items` are its first half. Alike operations on many blocks are a `Batch`, whose
+rows are written together.
 """
 
 from collections import Counter
