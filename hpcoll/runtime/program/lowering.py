@@ -403,7 +403,7 @@ def _block_numbers(block: _Block, at: int, symbols: list[Symbol]) -> np.ndarray:
     for i, row in enumerate(block.rows):
         for column, number in enumerate(row):
             numbers[:, i, column] = int_value(number)
-            many = Multiples(0, first=number) if isinstance(number, Size) else number
+            many = Multiples(0, 0, number) if isinstance(number, Size) else number
             if isinstance(many, Multiples) and many.symbolic:
                 symbols.append(Symbol(many, places[:, i, column]))
     return numbers.ravel()
