@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
+
 # Kinds of records in `Sizes.code`, each [kind, argument, number of terms, then a coefficient and a variable for each term]. The sum of
 # the terms, by kind: FLOOR: divided by the argument and rounded down, it is the next variable. CLAMP: the next variable is the sum if
 # negative, else 0. SAME, OTHER, NOT_NEGATIVE: the sum must be 0, not 0, at least 0. ROOM: it must not exceed the int64 at byte
@@ -57,20 +59,26 @@ class Sizes:
         """Return the sum of terms at the current values."""
         return sum(coefficient * self.values[variable] for variable, coefficient in terms)
 
-    def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Size, int]]) -> list[int]:
+    def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Any, Any]]) -> list[int]:
         """Return the records, one behind the other.
 
         ``rooms`` has sizes that must not exceed an int64, each with that int64's byte in the engine's array; ``stores`` sizes that are
-        stored, alike.
+        stored, alike; of `Multiples` there is a byte for each.
         """
         last = [(ROOM, at, size.terms) for size, at in rooms if isinstance(size, Size)]
-        last += [(STORE, at, size.terms) for size, at in stores]
         words: list[int] = []
         for kind, argument, terms in (*self._records, *last):
-            words += (kind, argument, len(terms))
-            for variable, coefficient in terms:
-                words += (coefficient, variable)
+            words += _record(kind, argument, terms)
+        for size, at in stores:
+            words += size.stores(at) if isinstance(size, Multiples) else _record(STORE, at, size.terms)
         return words
+
+
+def _record(kind: int, argument: int, terms: Terms) -> list[int]:
+    words = [kind, argument, len(terms)]
+    for variable, coefficient in terms:
+        words += (coefficient, variable)
+    return words
 
 
 class Size:
@@ -188,9 +196,52 @@ class Size:
         return format(self.value, spec)
 
 
-def int_value(number: Number) -> int:
-    """Return the value for the current counts, without a decision."""
-    return number.value if isinstance(number, Size) else number
+class Multiples:
+    """Many numbers, such as the places of many alike things: ``first + step * factor`` for each factor of an array."""
+
+    __slots__ = ("factors", "first", "step")
+
+    def __init__(self, factors: Any, step: Number = 1, first: Number = 0) -> None:
+        self.factors, self.step, self.first = factors, step, first
+
+    def __add__(self, other: Number) -> Multiples:
+        return Multiples(self.factors, self.step, self.first + other)
+
+    def __getitem__(self, i: int) -> Number:
+        return self.first + self.step * int(self.factors[i])
+
+    @property
+    def value(self) -> Any:
+        """The values for the current counts."""
+        return int_value(self.first) + self.factors * int_value(self.step)
+
+    @property
+    def symbolic(self) -> bool:
+        """Say whether they depend on counts."""
+        return isinstance(self.first, Size) or isinstance(self.step, Size)
+
+    def stores(self, at: np.ndarray) -> list[int]:
+        """Return the records that store them, each at a byte of the engine's array."""
+        first, step = (dict(_terms(number)) for number in (self.first, self.step))
+        variables = sorted({*first, *step})
+        words = np.empty((len(at), 3 + 2 * len(variables)), np.int64)
+        words[:, 0], words[:, 1], words[:, 2] = STORE, at, len(variables)
+        for i, variable in enumerate(variables):
+            words[:, 3 + 2 * i] = first.get(variable, 0) + self.factors * step.get(variable, 0)
+            words[:, 4 + 2 * i] = variable
+        found: list[int] = words.ravel().tolist()
+        return found
+
+
+def _terms(number: Number) -> Terms:
+    if isinstance(number, Size):
+        return number.terms
+    return ((0, number),) if number else ()
+
+
+def int_value(number: Any) -> Any:
+    """Return the value for the current counts, without a decision; an array of `Multiples`."""
+    return number.value if isinstance(number, (Size, Multiples)) else number
 
 
 def least(one: Number, other: Number) -> Number:

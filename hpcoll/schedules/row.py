@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+from hpcoll.base.collector import uncollected
 from hpcoll.base.errors import ArgumentTypeError, HpcollError, ScheduleError
 from hpcoll.base.text import LINE, printable, text_of
 from hpcoll.schedules import ir
@@ -199,6 +200,7 @@ def _evaluate(formula: str, p: int, n: int, nodes: Nodes, on_graph: GraphTraffic
     return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
 
 
+@uncollected
 def schedule(
     row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()
 ) -> Schedule:

@@ -194,7 +194,7 @@ def templates_for(row: Algorithm, nranks: int, rank: int, calls: list[Call], loc
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if not row.hierarchical])
 def test_equal_blocks(key: str) -> None:
     row = CATALOGUE[key]
-    for nranks, rank in ((2, 0), (3, 2), (8, 5)):
+    for nranks, rank in ((2, 0), (3, 2), (8, 5), (20, 7)):
         for local in (True, False):
             templates_for(
                 row, nranks, rank, [Call(row.collective, 0, 0, count, F8) for count in COUNTS], local

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError, TransportError
-from hpcoll.base.sizes import Number, Size, Sizes, int_value
+from hpcoll.base.sizes import Multiples, Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.entry import advance_address, advance_noting_address, call_compiled
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
@@ -144,7 +144,7 @@ class HostEngine:
             *((size, self._nstate + at) for size, at in program.symbols),
             *((size, at) for at, size in _sized(program, shape).items()),
         ]
-        stores = [(size, 8 * at) for size, at in sizes if isinstance(size, Size)]
+        stores = [(size, 8 * at) for size, at in sizes if isinstance(size, (Size, Multiples))]
         return np.array(
             shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores), np.int64
         )

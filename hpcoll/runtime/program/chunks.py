@@ -47,6 +47,8 @@ class ChunkLayout(NamedTuple):
     size: Callable[[Hashable], int]  # elements of an extent
     varying: bool = False  # blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too
     sum_of: Callable[[Sequence[Hashable]], Any] | None = None  # elements of extents together; None: the sum
+    # where all chunks and extents are blocks of one size: elements from a block to the next in INPUT and OUTPUT, and of a block
+    blocks: tuple[Any, Any] | None = None
 
     def total(self, extents: Sequence[Hashable]) -> Any:
         """Return the elements of some extents together."""
@@ -116,7 +118,8 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
             for number in (collective.ninputs, collective.noutputs)
         )
         size = (lambda extent: parts[extent[1]][1]) if nparts > 1 else lambda extent: length
-        return ChunkLayout(inputs, outputs, size, sum_of=sum_of)
+        blocks = (count, length) if nparts == 1 else None
+        return ChunkLayout(inputs, outputs, size, sum_of=sum_of, blocks=blocks)
 
     return _cut(count, segment, unit, layout_of)
 
@@ -165,17 +168,26 @@ class Span(NamedTuple):
     nbytes: int
 
 
-Pieces = list[tuple[Hashable, Span]]  # chunks: the name of each one's memory, and where it is
+class Names(list[Hashable]):
+    """The names of chunks that follow each other in memory and are handled as one piece."""
+
+
+Pieces = list[tuple[Any, Span]]  # chunks: the name of each one's memory, or `Names`, and where it is
 
 
 def names_of(pieces: Pieces) -> list[Hashable]:
     """Return the names of the chunks."""
+    if len(pieces) == 1 and type(pieces[0][0]) is Names:
+        return pieces[0][0]
     return [name for name, _ in pieces]
 
 
 def nbytes_of(pieces: Pieces) -> int:
     """Return the bytes of all pieces."""
-    return sum(span.nbytes for _, span in pieces)
+    sizes = [span.nbytes for _, span in pieces]
+    if all(nbytes is sizes[0] for nbytes in sizes):  # as blocks mostly are
+        return sizes[0] * len(sizes)
+    return sum(sizes)
 
 
 def placed(name: Hashable, buffer: int, pieces: Pieces) -> Pieces:

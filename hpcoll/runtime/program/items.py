@@ -1,16 +1,19 @@
 """Items: the operations of a lane on spans, the first half of lowering. Routes write them, and take their memory here."""
 
 from collections import deque
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
-from hpcoll.base.sizes import largest
+import numpy as np
+
+from hpcoll.base.sizes import Multiples, largest
 from hpcoll.runtime.program.chunks import (
     LANDING,
     MESSAGE,
     ChunkLayout,
+    Names,
     Pieces,
     Span,
     Tiles,
@@ -21,10 +24,11 @@ from hpcoll.runtime.program.chunks import (
     placed,
     spans_of,
 )
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, Row, aligned
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code, Row, aligned
 from hpcoll.runtime.program.stretches import Stretches
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
+BATCH = 8  # alike operations from which on they are written together
 LANDING_SLOTS = 3  # for receives that are reduced on arrival, unless more are reduced at once
 
 
@@ -41,12 +45,12 @@ class Item(NamedTuple):
     """An operation on spans."""
 
     code: Code
-    peer: int  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
+    peer: Any  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
     # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
     spans: list[Span]
     reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
-    to: int = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
+    to: Any = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
     nbytes: int = 0  # of the message of an AWAIT; of an ACK, where messages may be empty, else 1
     in_place: InPlace = InPlace.NEVER  # of STAGE and POST
     nfurther: int = 0  # further destinations of a REDUCE
@@ -66,6 +70,53 @@ class Item(NamedTuple):
         return self.grants and other.in_place == InPlace.LENT and self.peer == other.peer
 
 
+class Batch(NamedTuple):
+    """Groups of alike items, one after another, each on a single block of its own.
+
+    Attributes:
+        parts: The items of a group. A number that differs between groups is `Multiples`, and names are a list with one of each group.
+        n: Number of groups.
+    """
+
+    parts: tuple[Item, ...]
+    n: int
+
+    @property
+    def reads(self) -> list[Hashable]:
+        """The chunks that any of its items reads."""
+        return [name for part in self.parts for name in part.reads]
+
+    @property
+    def writes(self) -> list[Hashable]:
+        """The chunks that any of its items writes."""
+        return [name for part in self.parts for name in part.writes]
+
+    @property
+    def last(self) -> list[Hashable]:
+        """The chunks of the last item."""
+        return [*self.parts[-1].reads[-1:], *self.parts[-1].writes[-1:]]
+
+    def items(self) -> Iterator[Item]:
+        """Yield its items one by one."""
+        for i in range(self.n):
+            for part in self.parts:
+                peer, to = _one(part.peer, i), _one(part.to, i)
+                spans = [Span(buffer, _one(displ, i), nbytes) for buffer, displ, nbytes in part.spans]
+                reads, writes = part.reads[i : i + 1], part.writes[i : i + 1]
+                yield part._replace(peer=peer, to=to, spans=spans, reads=reads, writes=writes)
+
+
+def _one(number: Any, i: int) -> Any:
+    return number[i] if isinstance(number, Multiples) else number
+
+
+class Blocks(NamedTuple):
+    """Single blocks of one buffer: the name of each one's memory, and where they are."""
+
+    names: list[Hashable]
+    span: Span  # of which the displacements are `Multiples`
+
+
 class Items:
     """The items of one lane, in order, and the memory that they need.
 
@@ -81,8 +132,9 @@ class Items:
 
     Attributes:
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
-        scratch: Displacement and count of each stretch of SCRATCH, in elements, by its first cell; ``scratch_count``: of those that have
-            memory.
+        batches: Operations on many single blocks may be written as a `Batch`; ``gaps``: there are gaps between blocks of INPUT and OUTPUT.
+        scratch: Displacement and count of each stretch of SCRATCH, by its first cell; with ``batches`` in blocks, else in elements.
+        scratch_count: Elements of those that have memory.
         nlandings: Landing slots that receives take in turn.
     """
 
@@ -108,16 +160,19 @@ class Items:
             copied,
         )
         self.keeps_empty = layout.varying and not self.on_gpu
-        self.list: list[Item] = []
+        stride, block = layout.blocks or (0, 0)
+        self.batches = not self.on_gpu and bool(block)
+        self.gaps = self.batches and stride is not block
+        self._block = block * itemsize
+        self._pitch = stride * itemsize, stride * itemsize, self._block  # from a block to the next, by buffer
+        self.list: list[Any] = []  # of `Item` and `Batch`
         self.stretches = stretches
         self._found: dict[tuple[Buffer, int], Pieces] = {}  # pieces of stretches, by buffer and first chunk
-        self.scratch, self.scratch_count = _cells(
-            {
-                first: layout.total(schedule.scratch[first : first + n])
-                for first, n in stretches.all(Buffer.SCRATCH)
-            },
-            unused,
-        )
+        cells = dict(stretches.all(Buffer.SCRATCH))
+        if not self.batches:
+            cells = {first: layout.total(schedule.scratch[first : first + n]) for first, n in cells.items()}
+        self.scratch, count = _cells(cells, unused)
+        self.scratch_count = count * block if self.batches else count
         self.landings: list[Any] = []  # bytes of each landing slot
         self.pinned: set[int] = set()  # landing slots in pinned memory
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
@@ -145,10 +200,25 @@ class Items:
             pieces += found
         return pieces
 
+    def whole(self, run: Chunk) -> Pieces:
+        """Return many blocks that follow each other in memory as one piece; none where that is not known."""
+        buffer, first, n = run
+        if n == 1 or not self.batches or (self.aliases and buffer == Buffer.INPUT):
+            return []
+        if self.gaps and buffer != Buffer.SCRATCH:
+            return []
+        names = Names((buffer, start) for start, _ in self.stretches.of(run))
+        place = self.scratch[first][0] if buffer == Buffer.SCRATCH else first  # items touch all its cells
+        return [(names, Span(buffer, self._pitch[buffer] * place, self._block * n))]
+
     def _stretch(self, buffer: Buffer, first: int, n: int) -> Pieces:
         """Return the piece that is a stretch; none where it is empty and empty ones are left out."""
         if buffer == Buffer.INPUT and first in self.aliases:
             buffer, first = Buffer.OUTPUT, self.aliases[first]
+        if self.batches:
+            place = self.scratch[first][0] if buffer == Buffer.SCRATCH else first
+            nbytes = self._block if n == 1 else self._block * n
+            return [((buffer, first), Span(buffer, self._pitch[buffer] * place, nbytes))]
         displ, count = self._place(buffer, first, n)
         if not self.keeps_empty and not count:
             return []
@@ -161,13 +231,31 @@ class Items:
         places = self.layout.inputs if buffer == Buffer.INPUT else self.layout.outputs
         return places.run(first, n) if isinstance(places, Tiles) else places[first]
 
+    def blocks(self, runs: Sequence[Chunk]) -> Blocks:
+        """Return the chunks of runs of one buffer, each on its own; none is another's alias."""
+        buffer = runs[0].buffer
+        return self._blocks(buffer, [(buffer, i) for _, first, n in runs for i in range(first, first + n)])
+
+    def _blocks(self, buffer: int, names: list[Any]) -> Blocks:
+        """Return blocks of these names, which follow each other in a slot."""
+        places, pitch = list(range(len(names))), self._block
+        if buffer in (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH):
+            pitch = self._pitch[buffer]
+            places = [self.scratch[i][0] if buffer == Buffer.SCRATCH else i for _, i in names]
+        displs: Any = Multiples(np.array(places), pitch)
+        return Blocks(names, Span(buffer, displs, self._block))
+
+    def is_mapped(self, buffer: int) -> bool:
+        """Say whether a buffer's bytes lie in memory as a map says."""
+        return buffer in self._mapped
+
     def are_whole(self, pieces: Pieces) -> bool:
         """Say whether pieces are one stretch of memory."""
         spans = spans_of(pieces)
-        return len(spans) == 1 and spans[0].buffer not in self._mapped
+        return len(spans) == 1 and not self.is_mapped(spans[0].buffer)
 
-    def append(self, item: Item) -> None:
-        """Add an item."""
+    def append(self, item: Any) -> None:
+        """Add an item or a batch."""
         self.list.append(item)
         for name in item.writes if self._staged else ():
             for names in self._staged_of.pop(name, ()):
@@ -205,7 +293,22 @@ class Items:
 
     def copy(self, destination: Pieces, source: Pieces) -> None:
         """Copy pieces."""
-        self.operate(Code.COPY, (destination, source))
+        sides = destination, source
+        if self.gaps and len(source) >= BATCH and all(map(self._are_blocks, sides)):
+            self.copy_blocks(*(self._blocks(pieces[0][1].buffer, names_of(pieces)) for pieces in sides))
+        else:
+            self.operate(Code.COPY, (destination, source))
+
+    def _are_blocks(self, pieces: Pieces) -> bool:
+        """Say whether pieces are single blocks, all in a buffer or in a slot."""
+        buffer = pieces[0][1].buffer
+        return all(span.buffer == buffer and span.nbytes is self._block for _, span in pieces)
+
+    def copy_blocks(self, destination: Blocks, source: Blocks) -> None:
+        """Copy blocks, each to another."""
+        spans = [destination.span, source.span]
+        copy = Item(Code.COPY, -1, spans, source.names, destination.names)
+        self.append(Batch((copy,), len(source.names)))
 
     def packed(self, pieces: Pieces, *, pinned: bool = False, lent: bool = False) -> Pieces:
         """Return a contiguous copy of pieces to send or lend: it is in use for as long as the peer likes."""
@@ -257,9 +360,10 @@ class Items:
                 self.staging_nbytes += span.nbytes
             for name in names:
                 self._staged_of.setdefault(name, []).append(names)
-            self._staged[names] = Span(STAGING, start, self.staging_nbytes - start), ("staged", self.nstaged)
+            nbytes = self.staging_nbytes - start
+            self._staged[names] = Span(STAGING, start, nbytes), ("staged", self.nstaged)
             self.nstaged += 1
-            self.staging_nbytes = aligned(self.staging_nbytes)
+            self.staging_nbytes = start + aligned(nbytes)
         return self._staged[names]
 
     def post(
@@ -273,6 +377,19 @@ class Items:
     ) -> None:
         """Announce a message."""
         self.append(Item(Code.POST, peer, [source], list(reads), [], to=staged_displ, in_place=in_place))
+
+    def post_blocks(self, peers: Multiples, blocks: Blocks) -> None:
+        """Announce blocks, which no other message has, each to a peer: inline, or its staged copy or, in symmetric memory, itself."""
+        n, nbytes = len(blocks.names), blocks.span.nbytes
+        post = Item(Code.POST, peers, [blocks.span], blocks.names, [])
+        if nbytes <= INLINE_NBYTES:
+            self.append(Batch((post,), n))
+            return
+        to = Multiples(np.arange(n), aligned(nbytes), self.staging_nbytes)
+        post = post._replace(to=to, in_place=InPlace.IF_SYMMETRIC)
+        self.append(Batch((post._replace(code=Code.STAGE, peer=-1), post), n))
+        self.nstaged += n
+        self.staging_nbytes += n * aligned(nbytes)
 
     def lend(self, peer: int, pieces: Pieces, *, readable: bool) -> None:
         """Announce pieces that the peer reads in place, or a copy if they are not readable or overwritten too soon."""
@@ -293,6 +410,29 @@ class Items:
         self.append(Item(Code.AWAIT, peer, [], [], [], to=slot, nbytes=nbytes_of(pieces)))
         return placed(("message", slot), MESSAGE - slot, pieces)
 
+    def await_blocks(self, peers: Multiples) -> list[Pieces]:
+        """Wait for a message of a block of each peer; return their pieces, which last until `acknowledge`."""
+        n, first = len(peers.factors), len(self._unused)
+        slots = range(first, first + n)
+        self._unused += zip(slots, peers.value.tolist(), [1] * n)
+        self.nmessages = max(self.nmessages, first + n)
+        to = Multiples(np.array(slots))
+        self.append(Batch((Item(Code.AWAIT, peers, [], [], [], to=to, nbytes=self._block),), n))
+        return [[(("message", slot), Span(MESSAGE - slot, 0, self._block))] for slot in slots]
+
+    def receive_blocks(self, peers: Multiples, blocks: Blocks) -> None:
+        """Copy a message of each peer into a block."""
+        assert not self._unused
+        n, nbytes = len(blocks.names), blocks.span.nbytes
+        message: list[Hashable] = [("message", 0)] * n
+        self.nmessages = max(self.nmessages, 1)
+        parts = (
+            Item(Code.AWAIT, peers, [], [], [], nbytes=nbytes),
+            Item(Code.COPY, -1, [blocks.span, Span(MESSAGE, 0, nbytes)], message, blocks.names),
+            Item(Code.ACK, peers, [], message, [], nbytes=1),
+        )
+        self.append(Batch(parts, n))
+
     def _message_slot(self, peer: int) -> int:
         return len(self._unused)
 
@@ -302,6 +442,11 @@ class Items:
         self._unused = []
 
     def _say_used(self, messages: list[tuple[int, int, Any]]) -> None:
+        if self.batches and len(messages) >= BATCH:
+            names: list[Hashable] = [("message", slot) for slot, _, _ in messages]
+            peers = Multiples(np.array([peer for _, peer, _ in messages]))
+            self.append(Batch((Item(Code.ACK, peers, [], names, [], nbytes=1),), len(messages)))
+            return
         for slot, peer, nbytes in messages:
             self.append(Item(Code.ACK, peer, [], [("message", slot)], [], nbytes=nbytes))
 

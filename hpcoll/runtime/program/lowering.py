@@ -2,24 +2,25 @@
 
 A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need not know: it posts
 each receive as soon as its destination is free (never behind a wait that the schedule does not have), waits for sends before their chunk is
-overwritten, and splits messages above a limit. `route` and `items` are its first half.
+overwritten, and splits messages above a limit. `route` and `items` are its first half. Alike operations on many blocks are a `Batch`, whose
+rows are written together.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial, wraps
-from itertools import chain
-from typing import Any
+from functools import partial
+from itertools import chain, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.sizes import Number, Size, int_value, largest
+from hpcoll.base.collector import uncollected
+from hpcoll.base.sizes import Multiples, Number, Size, int_value, largest
 from hpcoll.runtime.program.chunks import LANDING, MESSAGE, ChunkLayout, Segments, Span, Tiles
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
-from hpcoll.runtime.program.items import InPlace, Item, Items
+from hpcoll.runtime.program.items import Batch, InPlace, Item, Items
 from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Row, Symbol, aligned
-from hpcoll.runtime.program.route import Route, add_steps
+from hpcoll.runtime.program.route import Route, add_steps, carried_cells
 from hpcoll.runtime.program.stretches import Stretches
 from hpcoll.schedules.ir import Buffer, Schedule, Step
 
@@ -27,12 +28,20 @@ MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
 
 
+class _Block(NamedTuple):
+    """Groups of alike rows, one after another: the rows of a group, in which a number that differs between groups is `Multiples`."""
+
+    rows: list[Row]
+    n: int  # groups
+
+
 class _Rows:
     """Second half: items in order, receives posted ahead, waits where memory is used again."""
 
     def __init__(self, items: Items, most_nbytes: int) -> None:
         self.items, self.most_nbytes = items, most_nbytes
-        self.rows: list[Row] = []
+        self.list = _with_single_items(items.list)
+        self.rows: list[Row | _Block] = []
         self.owners: dict[int, Item] = {}  # row -> what it is for
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
@@ -58,18 +67,21 @@ class _Rows:
 
     def emit(self) -> tuple[Number, ...]:
         """Write the rows, and return what the lane needs, in the order of `Program`."""
-        items, posts, kept = self.items.list, self._post_positions(), self._kept()
+        items, posts, kept = self.list, self._post_positions(), self._kept()
         sends: dict[Hashable, list[int]] = {}  # chunk -> items that send or lend it and were not waited for
         for i, item in enumerate(items):
             for receive in posts.get(i, ()):
                 self._wait_sends(sends, items[receive])
                 self._post(receive)
+            if isinstance(item, Batch):
+                self._batch(item, kept.get(i, 0))
+                continue
             if item.code == Code.RECV or item.grants:
                 self._wait(i)
             elif item.code == Code.SEND:
                 self._message(i)
             elif item.code >= Code.STAGE:
-                self._shared(i, item, READ if i in kept or item.lends else 0)
+                self._shared(i, item, READ if item.lends else kept.get(i, 0))
             else:
                 self._wait_sends(sends, item)
                 self._local(item)
@@ -80,43 +92,62 @@ class _Rows:
             self._wait(i)
         for peer in sorted(self.nlent):
             self._wait_unread(peer, 0)
-        posted = {(items[i].peer, items[i].spans[0].buffer) for i in kept if items[i].code == Code.POST}
+        posted = {peer for i, in_place in kept.items() for peer in _readers(items[i], in_place)}
         self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]
         self.rows, nevents = self.items.waits(self.rows, self.owners)
         shared = self.items.staging_nbytes, self.items.nmessages
         return self.nrequests, self.scratch_nbytes, *shared, nevents, self.pinned_nbytes
 
-    def _kept(self) -> set[int]:
-        """Return items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
-        kept: set[int] = set()
+    def _kept(self) -> dict[int, Any]:
+        """Return IN_PLACE of items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
+        kept: dict[int, Any] = {}
         overwritten: set[Hashable] = set()
-        for i, item in reversed(list(enumerate(self.items.list))):
-            callers = item.in_place == InPlace.IF_SYMMETRIC and item.spans[0].buffer in (
+        for i, item in reversed(list(enumerate(self.list))):
+            first = item.parts[0] if isinstance(item, Batch) else item
+            callers = first.in_place == InPlace.IF_SYMMETRIC and first.spans[0].buffer in (
                 Buffer.INPUT,
                 Buffer.OUTPUT,
             )
-            if callers and not overwritten.intersection(item.reads):
-                kept.add(i)
+            if callers and isinstance(item, Batch):
+                kept[i] = Multiples(np.array([name not in overwritten for name in first.reads]), READ)
+            elif callers and not overwritten.intersection(item.reads):
+                kept[i] = READ
             overwritten.update(item.writes)
         return kept
 
     def _post(self, i: int) -> None:
         """Write a receive: of the MPI library, or memory for a put."""
-        if self.items.list[i].grants:
-            self._shared(i, self.items.list[i], WRITTEN)
+        if self.list[i].grants:
+            self._shared(i, self.list[i], WRITTEN)
         else:
             self._message(i)
 
-    def _shared(self, i: int, item: Item, in_place: int) -> None:
-        """Write an operation on shared memory. Room is taken before the lane's first message, which may not wait for this lane."""
+    def _batch(self, batch: Batch, in_place: Any) -> None:
+        """Write a batch, of copies and operations on shared memory."""
+        self._reserve(batch.parts[0])
+        rows = [
+            self._copy(part) if part.code == Code.COPY else self._operation(part, in_place)
+            for part in batch.parts
+        ]
+        self.rows.append(_Block(rows, batch.n))
+
+    def _reserve(self, item: Item) -> None:
+        """Take room before the lane's first message, which may not wait for this lane."""
         if item.code in (Code.STAGE, Code.POST) and self.items.nstaged and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
-        self.owners[len(self.rows)] = item
+
+    def _operation(self, item: Item, in_place: Any) -> Row:
         where, nbytes = (
             (self._at(item.spans[0]), item.spans[0].nbytes) if item.spans else ((0, 0), item.nbytes)
         )
-        self.rows.append((item.code, max(0, item.peer), item.to, *where, nbytes, in_place))
+        return item.code, 0 if item.code == Code.STAGE else item.peer, item.to, *where, nbytes, in_place
+
+    def _shared(self, i: int, item: Item, in_place: int) -> None:
+        """Write an operation on shared memory."""
+        self._reserve(item)
+        self.owners[len(self.rows)] = item
+        self.rows.append(self._operation(item, in_place))
         if item.in_place >= InPlace.LENT:
             self.nlent[item.peer] += 1
             self.unread[item.peer] += 1
@@ -134,7 +165,12 @@ class _Rows:
         announced: dict[int, int] = {}  # peer -> position behind the last message to it
         receives: list[int] = []
         latest = last_send = 0
-        for i, item in enumerate(self.items.list):
+        for i, item in enumerate(self.list):
+            if isinstance(item, Batch):
+                if item.parts[-1].code in (Code.POST, Code.ACK):
+                    last_send = i + 1
+                touched.update(dict.fromkeys(item.last, i + 1))
+                continue
             if item.code == Code.RECV or item.grants:
                 free = max(touched.get(name, 0) for name in item.writes)
                 lends = (other for name in item.writes for other in sent.get(name, ()))
@@ -166,10 +202,10 @@ class _Rows:
         if span.buffer < LANDING:
             return span.buffer, span.displ
         buffer, displ = self.landings[span.buffer - LANDING]
-        return buffer, displ + span.displ
+        return buffer, span.displ + displ
 
     def _message(self, i: int) -> None:
-        item = self.items.list[i]
+        item = self.list[i]
         buffer, displ = self._at(item.spans[0])
         whole = item.spans[0].nbytes
         most = self.most_nbytes
@@ -196,16 +232,19 @@ class _Rows:
         """Wait for readers of the chunks that an item writes, unless it lets the reader itself write, which does so in order."""
         for name in item.writes:
             for i in sends.pop(name, ()):
-                if not item.grants_reader_of(self.items.list[i]):
+                if not item.grants_reader_of(self.list[i]):
                     self._wait(i)
 
+    def _copy(self, item: Item) -> Row:
+        return Code.COPY, *self._at(item.spans[0]), *self._at(item.spans[1]), item.spans[0].nbytes
+
     def _local(self, item: Item) -> None:
-        destination, *operands = [self._at(span) for span in item.spans]
-        nbytes = item.spans[0].nbytes
         self.owners[len(self.rows)] = item
         if item.code == Code.COPY:
-            self.rows.append((Code.COPY, *destination, *operands[0], nbytes))
+            self.rows.append(self._copy(item))
         else:
+            destination, *operands = [self._at(span) for span in item.spans]
+            nbytes = item.spans[0].nbytes
             count, nsources = nbytes // self.items.itemsize, len(operands) - item.nfurther
             self.rows.append(
                 (Code.REDUCE, *destination, count, len(self.sources), nsources, nbytes, item.nfurther)
@@ -213,23 +252,7 @@ class _Rows:
             self.sources += operands
 
 
-def _uncollected(function: Callable[..., Program]) -> Callable[..., Program]:
-    """Let a function run without the collector of cycles, which would look again and again at the many tuples that it makes."""
-
-    @wraps(function)
-    def run(*args: Any, **options: Any) -> Program:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*args, **options)
-        finally:
-            if enabled:
-                gc.enable()
-
-    return run
-
-
-@_uncollected
+@uncollected
 def lower(
     schedule: Schedule,
     segments: Segments,
@@ -261,7 +284,8 @@ def lower(
     kind: type[Items] = Items
     if on_gpu:
         from hpcoll.runtime.program.gpu import GpuItems as kind
-    rows: list[Row] = []
+    rows: list[Row | _Block] = []
+    nrows = 0
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
@@ -272,21 +296,22 @@ def lower(
             for steps in schedule.channels:
                 stretches = _stretches(schedule, steps, layout, aliases)
                 make = partial(kind, schedule, layout, stretches, itemsize, aliases, mapped)
-                lane = _Rows(_items(make, steps, routes), most_nbytes)
+                lane = _Rows(_items(make, steps, routes, stretches), most_nbytes)
                 lane_needs = lane.emit()
-                tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
-                rows += [_padded(row, len(sources)) for row in lane.rows]
+                rows += [row if isinstance(row, _Block) else _padded(row, len(sources)) for row in lane.rows]
+                first, nrows = nrows, nrows + sum(map(_nrows, lane.rows))
+                tables[id(layout)].append((first, nrows))
                 sources += lane.sources
                 needs = tuple(map(largest, needs, lane_needs)) if needs else lane_needs
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
-    flat = [list(chain.from_iterable(table)) for table in (rows, sources, lanes)]
-    numbers = enumerate(chain.from_iterable(flat))
-    symbols = tuple(Symbol(number, at) for at, number in numbers if isinstance(number, Size))
-    arrays = [
-        np.array([*map(int_value, table)], np.int64).reshape(-1, width)
-        for table, width in zip(flat, (NCOLUMNS, 2, 3), strict=True)
-    ]
-    return Program(*arrays, min(window, len(lanes)), *needs, symbols=symbols)  # type: ignore
+    arrays, symbols, at = [], list[Symbol](), 0
+    tables_of_numbers: tuple[list[Any], ...] = rows, sources, lanes
+    for table, width in zip(tables_of_numbers, (NCOLUMNS, 2, 3), strict=True):
+        array, found = _table(table, at)
+        arrays.append(array.reshape(-1, width))
+        symbols += found
+        at += array.size
+    return Program(*arrays, min(window, len(lanes)), *needs, symbols=tuple(symbols))  # type: ignore
 
 
 def _stretches(
@@ -299,20 +324,89 @@ def _stretches(
     return Stretches(steps, (*map(len, sides), len(schedule.scratch)), single, aliases)
 
 
-def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
+def _items(
+    make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route], stretches: Stretches
+) -> Items:
     """Return a channel's items, with copies of chunks that would be overwritten while lent, and no memory for unused cells."""
+    carried = carried_cells(steps, routes)
 
     def written(*known: frozenset[int]) -> Items:
         items = make(*known)
-        add_steps(items, steps, routes)
+        add_steps(items, steps, routes, carried)
         return items
 
-    items = written()
+    copied, unused = frozenset[int](), frozenset(first for run in carried for first, _ in stretches.of(run))
+    items = written(copied, unused)
     copied = items.overwritten_too_soon()
     if copied:
-        items = written(copied)
-    unused = items.untouched()
-    return written(copied, unused) if unused else items
+        items = written(copied, unused)
+    untouched = items.untouched()
+    return items if untouched == unused else written(copied, untouched)
+
+
+def _with_single_items(items: Sequence[Any]) -> list[Any]:
+    """Return items, of which none is a batch that others wait in the midst of.
+
+    Such a one would write where a message under way is, or receives behind it would go where its first groups have worked.
+    """
+    received: dict[Hashable, int] = {}  # chunk -> item that receives it last
+    for i, item in enumerate(items):
+        if not isinstance(item, Batch) and (item.code == Code.RECV or item.grants):
+            received.update(dict.fromkeys(item.writes, i))
+    lent: set[Hashable] = set()
+    found: list[Any] = []
+    for i, item in enumerate(items):
+        if not isinstance(item, Batch):
+            found.append(item)
+            lent.update(item.reads if item.lends else ())
+            continue
+        names = received.keys() & {*item.reads, *item.writes}.difference(item.last)
+        if lent.isdisjoint(item.writes) and not any(received[name] > i for name in names):
+            found.append(item)
+        else:
+            found += item.items()
+    return found
+
+
+def _readers(item: Item | Batch, in_place: Any) -> list[tuple[int, int]]:
+    """Return who may read an item's message in place, and in which buffer."""
+    if isinstance(item, Batch):
+        post = item.parts[-1]
+        return [(peer, post.spans[0].buffer) for peer in post.peer.value[in_place.factors].tolist()]
+    return [(item.peer, item.spans[0].buffer)] if item.code == Code.POST else []
+
+
+def _nrows(row: Row | _Block) -> int:
+    return row.n * len(row.rows) if isinstance(row, _Block) else 1
+
+
+def _table(rows: Sequence[Any], at: int) -> tuple[np.ndarray, list[Symbol]]:
+    """Return the numbers of rows, one behind the other, and their symbols; ``at`` is the place of the first one."""
+    arrays, symbols = [np.zeros(0, np.int64)], list[Symbol]()
+    for kind, group in groupby(rows, type):
+        if kind is _Block:
+            for block in group:
+                arrays.append(_block_numbers(block, at, symbols))
+                at += arrays[-1].size
+        else:
+            flat = list(chain.from_iterable(group))
+            symbols += [Symbol(number, at + i) for i, number in enumerate(flat) if isinstance(number, Size)]
+            arrays.append(np.array([*map(int_value, flat)], np.int64))
+            at += len(flat)
+    return np.concatenate(arrays), symbols
+
+
+def _block_numbers(block: _Block, at: int, symbols: list[Symbol]) -> np.ndarray:
+    """Return the numbers of a block, and add its symbols."""
+    numbers = np.zeros((block.n, len(block.rows), NCOLUMNS), np.int64)
+    places = at + np.arange(numbers.size).reshape(numbers.shape)
+    for i, row in enumerate(block.rows):
+        for column, number in enumerate(row):
+            numbers[:, i, column] = int_value(number)
+            many = Multiples(0, 0, number) if isinstance(number, Size) else number
+            if isinstance(many, Multiples) and many.symbolic:
+                symbols.append(Symbol(many, places[:, i, column]))
+    return numbers.ravel()
 
 
 def _padded(row: Row, nsources: int) -> Row:

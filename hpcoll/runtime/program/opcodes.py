@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.sizes import Number, Size
+from hpcoll.base.sizes import Multiples, Number, Size
 from hpcoll.runtime.program.fields import BUFFER, CODE, IN_PLACE, NBYTES, NSOURCES, REDUCED_NBYTES
 
 CACHE_LINE_NBYTES = 64  # of a cache line
@@ -54,10 +54,10 @@ class Code(IntEnum):
 
 
 class Symbol(NamedTuple):
-    """A size in a program, and its place among the program's numbers, in the order of `Program.numbers`."""
+    """A size in a program, or many, and the place of each among the program's numbers, in the order of `Program.numbers`."""
 
-    size: Size
-    at: int
+    size: Size | Multiples
+    at: Any  # int, or an array of them
 
 
 @dataclass(frozen=True)

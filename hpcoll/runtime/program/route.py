@@ -10,16 +10,21 @@ message that is only carried to it where it lies. Both ends of a message decide 
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
 
 from hpcoll.analysis.cost import Levels, Network
+from hpcoll.base.sizes import Multiples
 from hpcoll.runtime.program.chunks import Pieces
-from hpcoll.runtime.program.items import LANDING_SLOTS, Items
+from hpcoll.runtime.program.items import BATCH, LANDING_SLOTS, Items
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Step, outputs
+
+_INPUT, _, _SCRATCH = Buffer  # looking up members of an enum is slow
+_SEND, _RECV, _COPY = Op.SEND, Op.RECV, Op.COPY
 
 
 class Route(ABC):
@@ -32,6 +37,7 @@ class Route(ABC):
     text: ClassVar[str]  # for the log
     # `land` gives a message where the sender or the library left it: it needs no memory here
     uses_in_place: ClassVar[bool]
+    batches: ClassVar[bool] = False  # it posts and awaits messages, so that many alike ones may be a `Batch`
     puts: bool = False  # the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know
 
     def __init__(self, peer: int) -> None:
@@ -95,19 +101,28 @@ class Routes(dict[int, Route]):
         raise KeyError(peer)
 
 
-def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) -> None:
-    """Write the items of a lane."""
+def add_steps(
+    items: Items, steps: Sequence[Step], routes: Mapping[int, Route], carried: Collection[Chunk]
+) -> None:
+    """Write the items of a lane, of which ``carried`` are the `carried_cells`."""
     groups = list(_fused(steps))
     items.nlandings = max([LANDING_SLOTS, *(len(group) for group in groups)])
-    carried = _carried(steps, routes)
     messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
     handed: set[int] = set()  # puts that the reduction before them makes
+    batches, done = _batches(items, groups, routes, carried), 0
     for i, group in enumerate(groups):
+        if i < done:
+            continue
+        if i in batches:
+            done = i + batches[i]
+            _add_batch(items, [group[0] for group in groups[i:done]], routes, carried, messages)
+            continue
         step = group[0]
         if step.op == Op.RECV_REDUCE:
             _receive_reduce(items, group, routes)
             continue
-        operands = [messages.pop(run, []) or items.chunks(run) for run in step.runs]
+        whole = [items.whole(run) for run in step.runs] if step.dst not in carried and not messages else [[]]
+        operands = whole if all(whole) else [messages.pop(run, []) or items.chunks(run) for run in step.runs]
         if not operands[0] or i in handed:
             continue
         puts = step.put and routes[step.peer].puts
@@ -131,6 +146,63 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
     items.end()
 
 
+def _batches(
+    items: Items, groups: Sequence[Sequence[Step]], routes: Mapping[int, Route], carried: Collection[Chunk]
+) -> dict[int, int]:
+    """Return the length of each long run of steps that are alike, each on single blocks of its own, by the first one's place."""
+    if not items.batches:
+        return {}
+    sent = Counter(group[0].srcs[0] for group in groups if group[0].op is _SEND)
+    sent.update(outputs(index) for index in items.aliases.values())  # by their other names
+
+    def likeness(group: Sequence[Step]) -> Hashable:
+        """Return what steps of a batch have in common; None: the step is in none."""
+        op, peer, dst, srcs, *_ = group[0]
+        source, n = -1, 1
+        if op is _SEND or op is _COPY:
+            source, index, n = srcs[0]
+            if source is _INPUT and items.aliases and items.aliases.keys() & range(index, index + n):
+                return None
+        if op is _COPY and dst is not None:
+            return (dst[0], source) if (n == 1 or items.gaps) and dst[0] is not source else None
+        if op is _SEND and n == sent[srcs[0]] == 1 and routes[peer].batches and not items.is_mapped(source):
+            return op, source
+        if op is _RECV and dst is not None and dst[2] == 1 and routes[peer].batches:
+            return op, dst[0], dst in carried
+        return None
+
+    found, at = {}, 0
+    for alike, run in groupby(groups, likeness):
+        batch = list(run)
+        if alike and (len(batch) >= BATCH or sum(group[0].runs[0].n for group in batch) >= BATCH):
+            found[at] = len(batch)
+        at += len(batch)
+    return found
+
+
+def _add_batch(
+    items: Items,
+    steps: Sequence[Step],
+    routes: Mapping[int, Route],
+    carried: Collection[Chunk],
+    messages: dict[Chunk, Pieces],
+) -> None:
+    """Write steps that are alike."""
+    op = steps[0].op
+    targets = [step.dst for step in steps if step.dst is not None]
+    sources = [step.srcs[0] for step in steps if step.srcs]
+    if op is _COPY:
+        items.copy_blocks(items.blocks(targets), items.blocks(sources))
+        return
+    peers = Multiples(np.array([routes[step.peer].peer for step in steps]))
+    if op is _SEND:
+        items.post_blocks(peers, items.blocks(sources))
+    elif targets[0] in carried:
+        messages.update(zip(targets, items.await_blocks(peers), strict=True))
+    else:
+        items.receive_blocks(peers, items.blocks(targets))
+
+
 def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
     """Return the groups right behind a reduction that put its result into peers' memory, where its kernel can write it."""
     puts: list[int] = []
@@ -146,10 +218,11 @@ def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, 
 
 def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:
     assert group[0].dst is not None
-    destination = items.chunks(group[0].dst)
+    runs = group[0].dst, group[0].srcs[0]
+    whole = [items.whole(run) for run in runs]
+    destination, *operands = whole if all(whole) else [items.chunks(run) for run in runs]
     if not destination:
         return
-    operands = [items.chunks(group[0].srcs[0])]
     for step in group:
         landed = routes[step.peer].land(items, destination)
         operands = [landed, *operands] if step.received_first else [*operands, landed]
@@ -157,16 +230,20 @@ def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Ro
     items.acknowledge()
 
 
-def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
+def carried_cells(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
     """Return scratch cells that only carry a message from its receive to the reduction right behind a run of receives.
 
     The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
     """
     carried: set[Chunk] = set()
-    runs = [run for step in steps for run in step.runs if run.buffer == Buffer.SCRATCH]
-    uses = np.zeros(max((run.index + run.n for run in runs), default=0), int)  # of each cell, by steps
-    for _, first, n in runs:
-        uses[first : first + n] += 1
+    runs = np.array(
+        [(index, index + n) for step in steps for buffer, index, n in step.runs if buffer is _SCRATCH],
+        int,
+    ).reshape(-1, 2)
+    begun, ended = np.bincount(runs[:, 0], minlength=1), np.bincount(runs[:, 1], minlength=1)
+    begun = np.pad(begun, (0, len(ended) - len(begun)))
+    twice = np.cumsum(begun - ended) == 2  # which cells two steps use
+    others = [0, *np.cumsum(~twice).tolist()]  # how many cells before each are no such ones
     for end, reduction in enumerate(steps):
         if reduction.op != Op.REDUCE:
             continue
@@ -177,7 +254,7 @@ def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
         if all(
             run.buffer == Buffer.SCRATCH
             and run in reduction.srcs
-            and (uses[run.index : run.index + run.n] == 2).all()
+            and others[run.index] == others[run.index + run.n]
             for run in cells
         ):
             carried.update(cells)

@@ -33,12 +33,15 @@ class Stretches:
         for buffer in single:
             cuts[buffer][:] = True
         alike: list[list[np.ndarray]] = []  # insides of runs that one step reads and writes, chunk by chunk
+        ends: list[list[int]] = [[], [], []]  # of runs, by buffer
         for step in steps:
             runs = step.runs
             for buffer, index, n in runs:
-                cuts[buffer][index] = cuts[buffer][index + n] = True
+                ends[buffer] += (index, index + n)
             if len(runs) > 1 and runs[0].n > 1:
                 alike.append([cuts[buffer][index + 1 : index + n] for buffer, index, n in runs])
+        for cut, places in zip(cuts, ends, strict=True):
+            cut[places] = True
         changed = True
         while changed:
             changed = False

@@ -20,6 +20,7 @@ class RingRoute(Route):
     name: ClassVar[str] = "shm"
     text: ClassVar[str] = "get them through shared memory"
     uses_in_place: ClassVar[bool] = True
+    batches: ClassVar[bool] = True
 
     @classmethod
     def cost(cls, levels: Levels) -> Network:

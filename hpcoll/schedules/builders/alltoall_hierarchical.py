@@ -11,7 +11,7 @@ A rank receives one message from every other node, not one from every rank: fewe
 Source: Bruck et al., IEEE TPDS 1997, section on hierarchies; node-aware alltoall of Collom, Li and Bienz, 2023.
 """
 
-from hpcoll.schedules.composition import Node
+from hpcoll.schedules.composition import Node, pieces
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 
@@ -43,5 +43,5 @@ def alltoall_hierarchical(w: Writer) -> None:
         source = ranks[node.mates.index(w.rank) % len(ranks)]
         landed = w.scratch(*[(w.rank, w.rank)] * len(ranks))
         w.recv(source, landed)
-        for i, rank in enumerate(ranks):
-            w.copy(cell(landed, i), outputs(rank))
+        for lo, hi in pieces([[outputs(rank) for rank in ranks]]):
+            w.copy(cell(landed, lo, hi - lo), outputs(ranks[lo], hi - lo))
