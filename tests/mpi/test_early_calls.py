@@ -1,5 +1,6 @@
 """The first calls on a communicator whose ranks know each other: the library's own, where all ranks make the same and no bit can differ."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,20 @@ def test_blocks_outside_of_their_array() -> None:
     comm.Free()
     told = agreed([type(error).__name__])
     assert {name for _, name in told} == {"ArgumentError"}, told
+
+
+@SEVERAL
+def test_calls_in_flight_come_before() -> None:
+    """A blocking call behind one in flight is no first one: a thread may be at the first use already."""
+    wrong, total = [], MPI.COMM_WORLD.size * (MPI.COMM_WORLD.size + 1) // 2
+    for turn in range(10):
+        comm = communicator().Dup()
+        x, y, z = np.full(3, comm.rank + 1), np.zeros(3, int), np.zeros(3, int)
+        if comm.rank == turn % comm.size:
+            time.sleep(0.002)
+        request = comm.Iallreduce(x, y)
+        comm.Allreduce(x, z)
+        request.Wait()
+        comm.Free()
+        wrong += [] if y.tolist() == z.tolist() == [total] * 3 else [(turn, y, z)]
+    ensure_none(wrong)

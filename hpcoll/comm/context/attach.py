@@ -187,7 +187,8 @@ class _Calls:
     def __get__(self, comm: "WithContext | None", kind: type) -> Any:
         if comm is None:
             return self
-        if comm._early is None or existing_context(comm) is not None:
+        # calls in flight that wait for the first use come before
+        if comm._early is None or "_starts" in vars(comm) or existing_context(comm) is not None:
             return comm._context
         return EarlyCalls(comm, _registry.agree)
 
