@@ -10,7 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mpi4py import MPI
 
@@ -23,7 +23,7 @@ from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
-from hpcoll.selection.topology import Process, this_process
+from hpcoll.selection.processes import Processes, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
 _MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
@@ -76,9 +76,8 @@ class TeamCache:
     def __init__(self) -> None:
         self._teams: dict[Key, Team] = {}
         self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
-        self._processes: dict[
-            int, tuple[Settings, Process]
-        ] = {}  # by rank in COMM_WORLD, and with what settings all agreed
+        # ranks that have told each other of their processes, and the settings that all had; the latest first
+        self._met: list[tuple[Settings, tuple[int, ...], Processes]] = []
         self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
@@ -111,9 +110,7 @@ class TeamCache:
     def _offer(self, key: Key, team: Team | None, ready: bool) -> _Offer:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
-        known = self._processes.get(me) == (settings, mine) and all(
-            self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks
-        )
+        known = self._known(ranks, settings)
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
         if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
@@ -125,7 +122,7 @@ class TeamCache:
         new = next(self._numbers) if ranks[0] == me else -1
         return _Offer(
             -ready,
-            -known,
+            -(known is not None and known[0][known[1][ranks.index(me)]] == mine),
             number,
             ~number,
             new,
@@ -154,22 +151,34 @@ class TeamCache:
             team.used |= 1 << number if number >= 0 else 0
         return resources, None
 
+    def _known(self, ranks: tuple[int, ...], settings: Settings) -> tuple[Processes, list[int]] | None:
+        """Return processes among which those of some ranks are known, and their places there; None where they are not."""
+        for theirs, met, processes in self._met:
+            if theirs != settings:
+                continue
+            if met == ranks:
+                return processes, [*range(len(ranks))]
+            places = {rank: place for place, rank in enumerate(met)}
+            if places.keys() >= set(ranks):
+                return processes, [places[rank] for rank in ranks]
+        return None
+
     def _new_team(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Team:
         ranks, mixed, settings = key
         self._free_closed()
-        known = [self._processes[rank][1] for rank in ranks] if offer.known else None
+        known = self._known(ranks, settings) if offer.known else None
         team = Team(
             native,
             offer.new,
-            known,
+            known and known[0].of(known[1]),
             ranks,
             mixed=mixed,
             all_share=bool(offer.sharing),
             may_part=bool(offer.parting),
         )
-        for rank, process in zip(ranks, team.processes, strict=True):
-            if rank != MPI.UNDEFINED:
-                self._processes[rank] = settings, process
+        if known is None and MPI.UNDEFINED not in ranks:
+            others = [one for one in self._met if not set(one[1]) <= set(ranks)]
+            self._met = [(settings, ranks, team.processes), *others]
         self._teams[key] = team
         return team
 
@@ -233,9 +242,6 @@ class TeamCache:
     def forget(self) -> None:
         """Drop everything: this process is a fork."""
         self.__init__()  # type: ignore[misc]
-
-
-_NOBODY: tuple[Any, None] = None, None
 
 
 def _lowest(bits: int) -> int:
