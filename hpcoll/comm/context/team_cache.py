@@ -23,7 +23,7 @@ from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
-from hpcoll.selection.processes import Processes, this_process
+from hpcoll.selection.processes import Process, Processes, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
 _MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
@@ -70,14 +70,27 @@ class _Offer(NamedTuple):
 _NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
 
 
+class _Met(NamedTuple):
+    """Ranks that have told each other of their processes."""
+
+    settings: Settings  # that all had
+    mine: Process  # this one, as it was told
+    ranks: tuple[int, ...]  # in COMM_WORLD
+    processes: Processes
+
+    def processes_of(self, ranks: tuple[int, ...]) -> Processes:
+        """Return the processes of some of them."""
+        places = {rank: place for place, rank in enumerate(self.ranks)}
+        return self.processes.of([places[rank] for rank in ranks])
+
+
 class TeamCache:
     """The cache of teams, and of the parts of freed communicators."""
 
     def __init__(self) -> None:
         self._teams: dict[Key, Team] = {}
         self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
-        # ranks that have told each other of their processes, and the settings that all had; the latest first
-        self._met: list[tuple[Settings, tuple[int, ...], Processes]] = []
+        self._met: list[_Met] = []  # the latest first
         self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
@@ -110,9 +123,9 @@ class TeamCache:
     def _offer(self, key: Key, team: Team | None, ready: bool) -> _Offer:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
-        known = self._known(ranks, settings)
+        known = self._known(ranks, settings, mine)
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
-        if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
+        if team is not None and team.process == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = (
                     team.number,
@@ -122,7 +135,7 @@ class TeamCache:
         new = next(self._numbers) if ranks[0] == me else -1
         return _Offer(
             -ready,
-            -(known is not None and known[0][known[1][ranks.index(me)]] == mine),
+            -(known is not None),
             number,
             ~number,
             new,
@@ -151,34 +164,30 @@ class TeamCache:
             team.used |= 1 << number if number >= 0 else 0
         return resources, None
 
-    def _known(self, ranks: tuple[int, ...], settings: Settings) -> tuple[Processes, list[int]] | None:
-        """Return processes among which those of some ranks are known, and their places there; None where they are not."""
-        for theirs, met, processes in self._met:
-            if theirs != settings:
-                continue
-            if met == ranks:
-                return processes, [*range(len(ranks))]
-            places = {rank: place for place, rank in enumerate(met)}
-            if places.keys() >= set(ranks):
-                return processes, [places[rank] for rank in ranks]
+    def _known(self, ranks: tuple[int, ...], settings: Settings, mine: Process) -> _Met | None:
+        """Return ranks that have met with the same settings, some of them or all; None where these have not, or this one is another now."""
+        for met in self._met:
+            alike = met.settings == settings and met.mine == mine
+            if alike and (met.ranks == ranks or {*met.ranks} >= {*ranks}):
+                return met
         return None
 
     def _new_team(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Team:
         ranks, mixed, settings = key
         self._free_closed()
-        known = self._known(ranks, settings) if offer.known else None
+        known = self._known(ranks, settings, this_process(cuda.is_likely())) if offer.known else None
         team = Team(
             native,
             offer.new,
-            known and known[0].of(known[1]),
+            known and known.processes_of(ranks),
             ranks,
             mixed=mixed,
             all_share=bool(offer.sharing),
             may_part=bool(offer.parting),
         )
         if known is None and MPI.UNDEFINED not in ranks:
-            others = [one for one in self._met if not set(one[1]) <= set(ranks)]
-            self._met = [(settings, ranks, team.processes), *others]
+            others = [one for one in self._met if not set(one.ranks) <= set(ranks)]
+            self._met = [_Met(settings, team.process, ranks, team.processes), *others]
         self._teams[key] = team
         return team
 

@@ -67,6 +67,7 @@ class Team:
 
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
+        process: Process of this rank; ``processes``: those of all.
         config: Settings from the environment, equal on all ranks.
         node: Ranks that share memory with this one.
         topology: Where all ranks run.
@@ -121,8 +122,8 @@ class Team:
                     node, first = of_node(self.comm)
                 if processes is not None:
                     processes.share(self.comm, first, near=node is self.comm)
-                mine = this_process(cuda.is_likely())
-                self.config, self.processes = agree(self.comm, mine, first, processes)
+                self.process = this_process(cuda.is_likely())
+                self.config, self.processes = agree(self.comm, self.process, first, processes)
             except ArgumentError:
                 if node is not self.comm:
                     node.Free()
