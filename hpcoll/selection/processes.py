@@ -112,7 +112,7 @@ def tell_all(comm: MPI.Intracomm, mine: Process, first: int, settings: str) -> t
         mine.word.address,
         mine.word.value,
         mine.host.encode(),
-        text and crc32(text) << 32 | adler32(text),
+        crc32(text) << 32 | adler32(text) if text else 0,
     )
     every = np.empty(comm.Get_size(), TOLD)
     comm.Allgather(told.view(np.uint8), every.view(np.uint8))

@@ -76,6 +76,15 @@ def test_other_settings_of_one_rank_are_told() -> None:
     agree(comm, MINE, 0)  # type: ignore[arg-type]
 
 
+def test_wrong_settings_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one rank or of all, so that digests may be equal: no rank goes on."""
+    monkeypatch.setenv("HPCOLL_SEGMENT", "none")
+    comm = Exchange(["a", "a"], [0] * 2, [0] * 2)
+    comm.allgather = lambda mine: [mine] * 2  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError, match="rank 0: environment variable HPCOLL_SEGMENT"):
+        agree(comm, MINE, 0)  # type: ignore[arg-type]
+
+
 def test_nodes_are_cut_into_groups_of_neighbours() -> None:
     """Whatever the order of ranks; the last group of a node may have fewer."""
     assert grouped(np.array([0, 1, 0, 1, 0]), 2).tolist() == [0, 1, 0, 1, 4]
