@@ -156,7 +156,7 @@ def page_of(folder: Path, *, own: bool = False) -> tuple[Identity, dict[str, Any
 
     With ``own`` a page that another user has made is refused: PermissionError.
     """
-    files = f"{folder}/fd"  # of many processes: texts cost a fifth of what paths do
+    files = f"{folder}/fd"  # a text: of the files of many processes, paths take most of the time
     for name in os.listdir(files):
         try:
             if os.readlink(f"{files}/{name}") != LINK:
