@@ -4,7 +4,6 @@ A file is read once by a process, when settings are first read. Packages are loo
 registered: looking takes some 70 ms. The model chooses among rows of files and programs only, which ranks compare.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -88,6 +87,8 @@ def _content(path: Path) -> bytes:
 
 
 def _digest(content: bytes) -> str:
+    import hashlib  # which brings a library of ciphers
+
     return hashlib.blake2b(content, digest_size=6).hexdigest()
 
 

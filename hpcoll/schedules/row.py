@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import traceback
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -274,6 +273,8 @@ def _build(row: Algorithm, writer: Writer) -> None:
 
 def exception_in_words(error: BaseException) -> str:
     """Return kind, place and text of an exception; the place is a line that calls the writer, not one of the writer."""
+    import traceback
+
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__, limit=-_DEEP)

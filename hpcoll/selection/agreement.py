@@ -7,7 +7,7 @@ than its text, which stands for the environment and not for a place in the progr
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from zlib import crc32
 
@@ -19,7 +19,7 @@ from hpcoll.base.errors import ArgumentError, SettingsError
 from hpcoll.runtime.telemetry.status_page import launcher
 from hpcoll.runtime.transports.mpi import host_name
 from hpcoll.selection.config import Config, log, meant_variable, read_config
-from hpcoll.selection.topology import Process
+from hpcoll.selection.processes import Process, Processes, tell_all
 
 _named: set[str] = set()  # unknown variables that were warned about
 # keeps the lock by which the other ranks of the node know that this one has spoken
@@ -27,12 +27,18 @@ _until_the_end = ExitStack()
 
 
 def agree(
-    comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None
-) -> tuple[Config, Sequence[Process]]:
+    comm: MPI.Intracomm, mine: Process, first: int, known: Processes | None = None
+) -> tuple[Config, Processes]:
     """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
-    ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then. Every rank
-    raises SettingsError when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
+    Args:
+        comm: Communicator of the ranks.
+        mine: Process of this rank.
+        first: Lowest rank with which this one shares memory.
+        known: All ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then.
+
+    Raises:
+        SettingsError: On every rank: a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
     """
     problem, config = "", Config()
     try:
@@ -41,12 +47,15 @@ def agree(
         problem = f"rank {comm.Get_rank()}: {error}"
     with _said_once():
         if known is None:
-            known = agreed(comm.allgather, problem, config.agreement(), mine)
+            facts = config.agreement()
+            known, same = tell_all(comm, mine, first, "" if problem else repr(facts))
+            if not same:
+                agreed(comm.allgather, problem, facts)
         _configure_log(config, comm.Get_rank())
         if config.tuning is not None and len(known) > 1:
             from hpcoll.selection.measured import measured
 
-            table, levels = measured(comm, config.tuning, [process.host for process in known])
+            table, levels = measured(comm, config.tuning, known.hosts)
             config = config._replace(table=table, levels=levels)
     return config, known
 

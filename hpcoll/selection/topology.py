@@ -1,19 +1,14 @@
 """The topology of a communicator: the ranks of each node and of each cache domain, and the GPUs of each host."""
 
-import os
+from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain, cycle, islice, repeat
-from pathlib import Path
 from typing import NamedTuple
 
-from hpcoll.base.machine import CPUS, domain_of
-from hpcoll.runtime.transports.cross_memory import ProbeWord, word
-from hpcoll.runtime.transports.mpi import host_name
-from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
+import numpy as np
 
-_GPUS = Path("/proc/driver/nvidia/gpus")
-UNBOUND = -1  # domain of a process that is not bound to one, as far as Linux says
+from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
+from hpcoll.selection.processes import UNBOUND, Processes
 
 
 class Topology(NamedTuple):
@@ -50,39 +45,45 @@ class Topology(NamedTuple):
         return "; ".join(words)
 
 
-class Process(NamedTuple):
-    """A rank's process, as other ranks know it."""
-
-    host: str
-    pid: int  # in its own namespace
-    domain: int  # number of its cache domain on its host, or `UNBOUND`
-    ngpus: int  # on its host
-    has_gpu: bool  # probably
-    word: ProbeWord  # in its memory, by which others find out whether they can read there
-
-
-def this_process(has_gpu: bool) -> Process:
-    """Return this process; MPI must be initialised."""
-    host, domain = host_name(), bound_to(frozenset(os.sched_getaffinity(0)))
-    return Process(host, os.getpid(), domain, _ngpus(), has_gpu, word())
-
-
 def find_topology(
     rank: int,
-    processes: Sequence[Process],
-    firsts: Sequence[tuple[int, bool]],
+    processes: Processes,
+    firsts: np.ndarray,
+    sharing: np.ndarray,
     per_domain: Sequence[int] = (),
 ) -> Topology:
     """Return the topology of a communicator, as ``rank`` has it.
 
-    ``firsts`` has for each rank the lowest rank of its node, and whether it shares memory there. ``per_domain`` has sizes of cache domains,
-    as in `dealt`, instead of those that Linux shows.
+    Args:
+        rank: This rank.
+        processes: Process of each rank.
+        firsts: Of each rank the lowest rank of its node.
+        sharing: Says of each rank whether it shares memory there.
+        per_domain: Sizes of cache domains, as in `dealt`, instead of those that Linux shows.
     """
-    hosts, _, bound, ngpus, *_ = zip(*processes, strict=True)
-    nodes = numbered(first for first, _ in firsts)
-    named = dealt(nodes, per_domain) if per_domain else list(bound)
-    sharing = [domain if shares else UNBOUND for domain, (_, shares) in zip(named, firsts, strict=True)]
-    return Topology(rank, nodes, domains_of(nodes, sharing), hosts, ngpus)
+    nodes = numbered(firsts.tolist())
+    named = np.array(dealt(nodes, per_domain)) if per_domain else processes.rows["domain"]
+    domains = domains_of(nodes, np.where(sharing, named, UNBOUND).tolist())
+    return Topology(rank, nodes, domains, processes.hosts, tuple(processes.rows["ngpus"].tolist()))
+
+
+def grouped(firsts: np.ndarray, most: int | None) -> np.ndarray:
+    """Return of each rank the lowest rank of its node, where nodes are cut into groups of at most so many ranks; None: they are not.
+
+    >>> grouped(np.array([0, 0, 2, 0, 2]), 2).tolist()
+    [0, 0, 2, 3, 2]
+    """
+    if not most:
+        return firsts
+    seen = Counter[int]()
+    leaders: dict[int, int] = {}
+    found = firsts.copy()
+    for rank, first in enumerate(firsts.tolist()):
+        if seen[first] % most == 0:
+            leaders[first] = rank
+        seen[first] += 1
+        found[rank] = leaders[first]
+    return found
 
 
 def domains_of(nodes: Nodes, bound: Sequence[int]) -> Nodes:
@@ -111,18 +112,3 @@ def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
     )
     dealt_to = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
     return [dealt_to[rank] for rank in range(len(nodes))]
-
-
-@lru_cache(maxsize=1)
-def _ngpus() -> int:
-    try:
-        return sum(1 for _ in _GPUS.iterdir())
-    except OSError:
-        return 0
-
-
-@lru_cache(maxsize=16)
-def bound_to(cores: frozenset[int], cpus: Path = CPUS) -> int:
-    """Return the number, which is the lowest core, of the cache domain that has all these cores; `UNBOUND` where there is none."""
-    domain = domain_of(min(cores), cpus)
-    return min(domain) if cores <= domain else UNBOUND

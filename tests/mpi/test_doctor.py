@@ -10,7 +10,7 @@ from mpi4py import MPI
 from hpcoll.cli import main
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN
 from hpcoll.schedules.placement import describe, describe_all
-from hpcoll.selection.topology import UNBOUND
+from hpcoll.selection.processes import UNBOUND
 
 Capture = pytest.CaptureFixture[str]
 
@@ -96,7 +96,7 @@ def test_ranks_that_are_bound_to_one_core(capsys: Capture) -> None:
 def test_ranks_on_several_caches_are_said_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """As if even ranks were bound to another cache than odd ones; then as if one were bound to none."""
     places = [WORLD.rank % 2]
-    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: places[-1])
+    monkeypatch.setattr("hpcoll.selection.processes.bound_to", lambda cores: places[-1])
     found = describe_all((0,) * NRANKS, tuple(rank % 2 for rank in range(NRANKS)))
     assert rows(report(capsys), "placement") == [(OK, found, None)]
     places.append(WORLD.rank or UNBOUND)

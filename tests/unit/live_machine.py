@@ -50,11 +50,11 @@ class Machine:
         self._readlink = os.readlink
         monkeypatch.setattr("hpcoll.runtime.telemetry.status_page.os.readlink", self._link)
 
-    def _link(self, path: Path) -> str:
+    def _link(self, path: str) -> str:
         """The link of an open file; those of pages, which only the system can make."""
         if self.closed:
-            raise PermissionError(13, "no", str(path))
-        return self._readlink(path) if path.is_symlink() else LINK
+            raise PermissionError(13, "no", path)
+        return self._readlink(path) if os.path.islink(path) else LINK
 
     def stat(self, pid: int, state: str = "S", begun: float = 0.0) -> Path:
         """A process, or its new state; the folder of its files."""

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from many_processes import processes_of
 from test_machine import several_l3, write
 
 from hpcoll.analysis.cost import (
@@ -18,17 +20,9 @@ from hpcoll.analysis.cost import (
     levels_between,
 )
 from hpcoll.base.errors import ArgumentError
-from hpcoll.runtime.transports.cross_memory import ProbeWord
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes, parts
-from hpcoll.selection.topology import (
-    UNBOUND,
-    Process,
-    Topology,
-    bound_to,
-    dealt,
-    domains_of,
-    find_topology,
-)
+from hpcoll.selection.processes import UNBOUND, bound_to
+from hpcoll.selection.topology import Topology, dealt, domains_of, find_topology
 
 
 @pytest.mark.parametrize(
@@ -167,11 +161,9 @@ def test_of_a_system_that_hides_its_caches_no_rank_is_bound(tmp_path: Path) -> N
 def placed(
     hosts: str, bound: list[int], found: list[tuple[int, bool]], per_domain: tuple[int, ...] = ()
 ) -> Topology:
-    named = enumerate(zip(hosts, bound, strict=True))
-    processes = [
-        Process(host, rank, domain, 0, False, ProbeWord(rank, 0, 0)) for rank, (host, domain) in named
-    ]
-    return find_topology(0, processes, found, per_domain)
+    firsts, sharing = np.array(found).T
+    processes = processes_of(list(hosts), bound, firsts.tolist())
+    return find_topology(0, processes, firsts, sharing.astype(bool), per_domain)
 
 
 def test_64_ranks_on_8_caches(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def _with_mpi(local: list[Finding]) -> DoctorReport:
     """Return the whole report, from the findings that each rank has made without MPI; collective, on a running MPI."""
     from mpi4py import MPI
 
-    from hpcoll.selection.topology import bound_to, domains_of
+    from hpcoll.selection.processes import bound_to
+    from hpcoll.selection.topology import domains_of
 
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)

@@ -36,14 +36,14 @@ from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, RUN
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.transports.cross_memory import LEAST_NBYTES, STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.local_ranks import LocalRanks, of_node
 from hpcoll.runtime.transports.mpi import handle, library
 from hpcoll.runtime.transports.rings import Rings
 from hpcoll.schedules.ir import Schedule, Writer, outputs
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import Config
 from hpcoll.selection.measured import site
-from hpcoll.selection.topology import Process, this_process
+from hpcoll.selection.processes import Process, this_process
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
 # bytes: 8 B .. 8 MiB
@@ -131,9 +131,10 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
     All levels together take about so many ``seconds``; where these are few, long messages are left out.
     """
     end = perf_counter() + seconds
-    config, processes = agree(world, this_process(has_gpu=False))
-    hosts, pids = [process.host for process in processes], [process.pid for process in processes]
-    node = LocalRanks(world, config.shm, config.shm_ranks, pids)
+    here, first = of_node(world)
+    config, processes = agree(world, this_process(has_gpu=False), first)
+    hosts = processes.hosts
+    node = LocalRanks(world, here, config.shm, config.shm_ranks, processes.rows["pid"])
     leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.local_peers)))
     node.free()
     wait_policy = SHARED_CORE if max(Counter(hosts).values()) > (os.cpu_count() or 1) else OWN_CORE
@@ -180,7 +181,8 @@ def _paired(
 ) -> Iterator[_Pair | None]:
     """Pair the two ranks of a communicator, which is freed at the end; None where there is no shared memory."""
     if level == NODE:
-        node = LocalRanks(comm, config.shm, config.shm_ranks, [process.pid for process in processes])
+        pids = [process.pid for process in processes]
+        node = LocalRanks(comm, of_node(comm)[0], config.shm, config.shm_ranks, pids)
         reads = config.shm_copy != STAGED and not node.read_own_memory(
             [process.word for process in processes], None, NEVER
         )

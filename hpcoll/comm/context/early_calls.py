@@ -196,8 +196,9 @@ def _within(spec: Any, nranks: int) -> bool:
 
 
 _Facts = Callable[[tuple[Any, ...], int, int], tuple[Any, ...] | None]
-_SAME: dict[str, _Facts] = {
-    "Barrier": lambda arguments, nranks, rank: (0,),
+_SAME: dict[
+    str, _Facts
+] = {  # not Barrier: behind it may come calls that the library takes in any order, such as Iagree
     "Bcast": _broadcast,
     "Allreduce": _reduction,
     "Allgather": _gathering,

@@ -24,7 +24,7 @@ from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
-from hpcoll.selection.topology import Process, this_process
+from hpcoll.selection.processes import Process, Processes, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
 
@@ -73,15 +73,27 @@ def _numbers(bits: Any) -> int:
     return int.from_bytes(bits, "little")
 
 
+class _Met(NamedTuple):
+    """Ranks that have told each other of their processes."""
+
+    settings: Settings  # that all had
+    mine: Process  # this one, as it was told
+    ranks: tuple[int, ...]  # in COMM_WORLD
+    processes: Processes
+
+    def processes_of(self, ranks: tuple[int, ...]) -> Processes:
+        """Return the processes of some of them."""
+        places = {rank: place for place, rank in enumerate(self.ranks)}
+        return self.processes.of([places[rank] for rank in ranks])
+
+
 class TeamCache:
     """The cache of teams, and of the parts of freed communicators."""
 
     def __init__(self) -> None:
         self._teams: dict[Key, Team] = {}
         self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
-        self._processes: dict[
-            int, tuple[Settings, Process]
-        ] = {}  # by rank in COMM_WORLD, and with what settings all agreed
+        self._met: list[_Met] = []  # the latest first
         self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
@@ -128,8 +140,11 @@ class TeamCache:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
-        known = sharing = False  # asked where a new team is made, which then at worst asks all ranks again
-        if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
+        known, sharing = (
+            None,
+            False,
+        )  # asked where a new team is made, which then at worst asks all ranks again
+        if team is not None and team.process == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = (
                     team.number,
@@ -138,15 +153,13 @@ class TeamCache:
                 )
         else:
             sharing = known_to_share(ranks)
-            known = self._processes.get(me) == (settings, mine) and all(
-                self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks
-            )
+            known = self._known(ranks, settings, mine)
         new = next(self._numbers) if ranks[0] == me else -1
         return _Offer(
             0,
             ~0,
             -ready,
-            -known,
+            -(known is not None),
             number,
             ~number,
             new,
@@ -175,22 +188,30 @@ class TeamCache:
             team.used |= 1 << number if number >= 0 else 0
         return resources, None
 
+    def _known(self, ranks: tuple[int, ...], settings: Settings, mine: Process) -> _Met | None:
+        """Return ranks that have met with the same settings, some of them or all; None where these have not, or this one is another now."""
+        for met in self._met:
+            alike = met.settings == settings and met.mine == mine
+            if alike and (met.ranks == ranks or {*met.ranks} >= {*ranks}):
+                return met
+        return None
+
     def _new_team(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Team:
         ranks, mixed, settings = key
         self._free_closed()
-        known = [self._processes[rank][1] for rank in ranks] if offer.known else None
+        known = self._known(ranks, settings, this_process(cuda.is_likely())) if offer.known else None
         team = Team(
             native,
             offer.new,
-            known,
+            known and known.processes_of(ranks),
             ranks,
             mixed=mixed,
             all_share=bool(offer.sharing),
             may_part=bool(offer.parting),
         )
-        for rank, process in zip(ranks, team.processes, strict=True):
-            if rank != MPI.UNDEFINED:
-                self._processes[rank] = settings, process
+        if known is None and MPI.UNDEFINED not in ranks:
+            others = [one for one in self._met if not set(one.ranks) <= set(ranks)]
+            self._met = [_Met(settings, team.process, ranks, team.processes), *others]
         self._teams[key] = team
         return team
 
@@ -254,9 +275,6 @@ class TeamCache:
     def forget(self) -> None:
         """Drop everything: this process is a fork."""
         self.__init__()  # type: ignore[misc]
-
-
-_NOBODY: tuple[Any, None] = None, None
 
 
 def _lowest(bits: int) -> int:

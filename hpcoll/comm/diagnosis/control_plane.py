@@ -58,7 +58,7 @@ class ControlPlane(Channel):
         self._now = now
         self._comm = resources.comm
         self._logs = resources.team.logs
-        self._hosts = [process.host for process in resources.team.processes]
+        self._hosts = resources.topology.hosts
         self._messages = ControlMessages(resources.comm, control_tag())
         self._answer = answer
         # the latest on a message context, and on any

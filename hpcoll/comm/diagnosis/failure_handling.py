@@ -3,6 +3,7 @@
 A program in which no call waits long imports no more of diagnosis than this.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,11 @@ from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.call_hooks import BeginningCall, CallOwner, StalledCall
 from hpcoll.comm.team.bootstrap import failure_detectors
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
+from hpcoll.runtime.engine.wait_policy import crowd
 from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
 from hpcoll.selection.config import EVERY_CALL
+
+_EARLY_S = 0.03  # in which a call of ranks that have a core each is not looked at
 
 
 class Diagnosis:
@@ -53,7 +57,10 @@ class Diagnosis:
 
     def stalls(self, call: StalledCall, held: bool) -> None:
         """Let the watchdog look at the call."""
-        if isinstance(call.owner, CommunicatorCalls):
+        if not isinstance(call.owner, CommunicatorCalls):
+            return
+        early_s = _EARLY_S * crowd(len(call.owner.resources.near))
+        if call.watchdog is not None or time.monotonic() > call.since + early_s:
             _watchdog_over(call, call.owner).look(held=held)
 
     def ends(self, call: StalledCall) -> None:

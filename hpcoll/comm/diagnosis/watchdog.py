@@ -3,8 +3,9 @@
 What ranks know of each other (`hpcoll.comm.diagnosis.peer_state`) is looked at only by a rank that has waited for some time already.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
@@ -21,6 +22,7 @@ from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.names import region_text
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.engine.wait_policy import pause_s
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import PROCESS, CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
@@ -31,6 +33,7 @@ _DEADLOCK_S = 0.1  # at who waits for whom
 _SEARCH_S = 0.25  # at processes
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
+_SOME = 16  # ranks of one look, besides those that are awaited
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
 _SETTLE_S = 0.1  # in which ranks that tell something at the same time see it of each other, so that all take the first
 _KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout, Revoked)}
@@ -72,6 +75,7 @@ class Watchdog:
         self._region = region_text(calls.region(self._number) if call else int(PROCESS[f.REGION]))
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned = False
+        self._turn = resources.rank + 1 - _SOME
         self._doubts = False
         self._code = 0
         self._held = True
@@ -123,17 +127,23 @@ class Watchdog:
             MismatchError, PeerFailed, CollectiveTimeout: It is, on all ranks.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        end = math.inf if self._limit_s is None else self._since + self._limit_s
+        if now < min(self._next_look, end) and self._known.log.aborted_by is None:
             return
-        self._next_look = now + _LOOK_S
+        spent = time.thread_time()
         self._held = held
+        self._look(now)
+        self._next_look = now + max(_LOOK_S, pause_s(time.thread_time() - spent, len(self._resources.near)))
+
+    def _look(self, now: float) -> None:
         call = self._blocked()
         RANK_STATUS.wait(self, call, self._observations.of(call.awaits, self._activity))
         self._channel.serve()
         self._ask(now, call)
         self.raise_remote_failure()
+        some = self._some(call.awaits)
         doubted = self._doubts
-        self._doubts = self._differs()
+        self._doubts = self._differs(some)
         if doubted and self._doubts:  # what is seen once may have been read while it was written
             self._fail(MismatchError, "")
         if now >= self._next_deadlock:
@@ -141,7 +151,7 @@ class Watchdog:
             self._find_deadlock(call)
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
-            self._find_absent()
+            self._find_absent(some)
         if self._limit_s is not None and now - self._since > self._limit_s:
             self._fail(
                 CollectiveTimeout,
@@ -158,7 +168,7 @@ class Watchdog:
 
     def _ask(self, now: float, call: BlockedCall) -> None:
         """Ask the ranks that share no memory and know why this one waits."""
-        if now - self._since > _ASK_S:
+        if len(self._resources.near) < self._resources.nranks and now - self._since > _ASK_S:
             warn = self._resources.config.warn
             # of those known the lowest warns
             lowest = [0] if warn and now - self._since > warn / 2 and self._resources.nranks <= _FEW else []
@@ -225,10 +235,20 @@ class Watchdog:
         # the library's own; where it knows failures it may be of one
         self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)
 
-    def _differs(self) -> bool:
-        """Say whether another rank has called something else where this one waits, or before."""
+    def _some(self, awaits: Sequence[int]) -> list[int]:
+        """Return the ranks of one look: those that are awaited, and some of the others in turn, those behind this one first.
+
+        A look costs the same however many ranks there are, and all ranks together look at all. Ranks in doubt are looked at again.
+        """
+        known = self._known.known_ranks()
+        if not self._doubts:
+            self._turn = (self._turn + _SOME) % len(known)
+        return [*awaits, *(known + known)[self._turn : self._turn + min(_SOME, len(known))]]
+
+    def _differs(self, ranks: Sequence[int]) -> bool:
+        """Say whether one of some ranks has called something else where this one waits, or before."""
         mine = self._known.past_call(self._resources.rank, self._number)
-        past = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks())
+        past = (self._known.past_call(rank, self._number) for rank in ranks)
         return mine is not None and any(not call.alike(mine) for call in past if call is not None)
 
     def _difference(self, lane: int, number: int) -> str:
@@ -264,9 +284,9 @@ class Watchdog:
             # for the text, which has them all
             self._known.ask(list(range(self._resources.nranks)), self._circle_since)
 
-    def _find_absent(self) -> None:
-        """Raise where a rank that has yet to take part never will."""
-        for rank in self._known.known_ranks():
+    def _find_absent(self, ranks: Sequence[int]) -> None:
+        """Raise where one of some ranks has yet to take part and never will."""
+        for rank in ranks:
             if rank == self._resources.rank or not self._is_behind(rank):
                 continue
             left = self._known.status(rank).left

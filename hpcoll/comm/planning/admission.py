@@ -1,6 +1,5 @@
 """The admission of registered algorithms to calls of a communicator: proven, and alike on all ranks, before any message of a call."""
 
-import hashlib
 from collections.abc import Callable
 
 from hpcoll.base.errors import ArgumentError, ScheduleError
@@ -44,6 +43,8 @@ class Admission:
         except ScheduleError as error:
             refused, found = error, [str(error)]
         if gather_number and (row, call.root) not in self._used:
+            import hashlib  # which brings a library of ciphers
+
             mine = int(hashlib.blake2b("".join(found).encode(), digest_size=7).hexdigest(), 16)
             every = gather_number(
                 mine, Purpose.SCHEDULES, lambda: f"{row.key}, whose schedules are compared at its first use"

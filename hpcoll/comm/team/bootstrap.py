@@ -21,6 +21,7 @@ from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.runtime.engine.wait_policy import crowd, pause_s
 from hpcoll.runtime.transports.mpi import (
     KNOWN_S,
     Revoked,
@@ -37,7 +38,7 @@ FIRST_USE = "the first collective of hpcoll's"  # for texts
 
 _SPINS = 300
 _SOON_S = 2e-3
-_NAP_S = 1e-4
+_NAP_S, _NAPS, _LONG_NAP_S = 1e-4, 16, 0.01  # a nap, its share of the time waited before, and the most
 _LOOK_S = 0.25
 _LOOKS = 3
 _SEARCH_S = 0.5  # between two searches for ranks that have no communicator, at first
@@ -241,7 +242,7 @@ class _Waiting:
         self._who = f"rank {comm.rank}"
         self._missed = 0
         self._ended_early = ""
-        self._next_search = begun + _SEARCH_S
+        self._next_search = begun + _SEARCH_S * crowd()
         self._pause = _SEARCH_S
 
     @property
@@ -255,8 +256,8 @@ class _Waiting:
         next_look = self._begun + _LOOK_S
         try:
             while not request.Test():
-                time.sleep(_NAP_S)
                 waited = time.monotonic() - self._begun
+                time.sleep(max(_NAP_S, min(waited / _NAPS, _LONG_NAP_S)))
                 if limit and waited > limit:
                     text = f"not all of {self._comm.size} ranks came to {self._called} in {limit:g} s: {self._who_came()}"
                     raise CollectiveTimeout(f"{self._who}: {text}")
@@ -294,9 +295,10 @@ class _Waiting:
         now = time.monotonic()
         world = world_ranks(self._comm)
         if not self._ended_early and now > self._next_search:
-            self._next_search = now + self._pause
-            self._pause = min(2 * self._pause, _MOST_S)
+            spent = time.thread_time()
             ended = early_exit.find(world)
+            self._next_search = now + max(self._pause, pause_s(time.thread_time() - spent))
+            self._pause = min(2 * self._pause, _MOST_S)
             self._ended_early = "" if ended is None else f"rank {world.index(ended[0])} {ended[1]}"
         return self._ended_early
 

@@ -76,7 +76,7 @@ class Resources(ContextPool):
             f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
         )
         self.host = team.processes[team.rank].host
-        self.pids = [process.pid for process in team.processes]
+        self.pids = team.processes.rows["pid"]
         self.near = (
             {rank: local for local, rank in enumerate(self.node.ranks)}
             if self.shares_memory

@@ -31,13 +31,14 @@ from hpcoll.runtime.program.route import in_words
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.local_ranks import LocalRanks, of_node
 from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once, title_of
 from hpcoll.runtime.transports.rings import Rings, capacity_nbytes
 from hpcoll.runtime.transports.window import FOLDER
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
-from hpcoll.selection.topology import Process, find_topology, this_process
+from hpcoll.selection.processes import Processes, this_process
+from hpcoll.selection.topology import find_topology, grouped
 
 if TYPE_CHECKING:
     from hpcoll.comm.team.shared_staging import SharedStaging
@@ -66,6 +67,7 @@ class Team:
 
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
+        process: Process of this rank; ``processes``: those of all.
         config: Settings from the environment, equal on all ranks.
         node: Ranks that share memory with this one.
         topology: Where all ranks run.
@@ -91,7 +93,7 @@ class Team:
         self,
         comm: MPI.Intracomm,
         number: int,
-        processes: Sequence[Process] | None,
+        processes: Processes | None,
         world_ranks: tuple[int, ...],
         *,
         mixed: bool,
@@ -114,19 +116,26 @@ class Team:
         self._comms: list[MPI.Intracomm] = [self.comm]
         with revoking(self._comms):
             try:
-                self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
+                node: MPI.Comm = self.comm
+                first = 0
+                if not all_share:
+                    node, first = of_node(self.comm)
+                if processes is not None:
+                    processes.share(self.comm, first, near=node is self.comm)
+                self.process = this_process(cuda.is_likely())
+                self.config, self.processes = agree(self.comm, self.process, first, processes)
             except ArgumentError:
+                if node is not self.comm:
+                    node.Free()
                 self.comm.Free()
                 raise
-            pids = [process.pid for process in self.processes]
-            self.node = LocalRanks(
-                self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share
-            )
+            pids = self.processes.rows["pid"]
+            self.node = LocalRanks(self.comm, node, self.config.shm, self.config.shm_ranks, pids)
         with self._together():
             self._meet(may_part=may_part)
-        self.has_gpus = any(process.has_gpu for process in self.processes)
+        self.has_gpus = bool(self.processes.rows["has_gpu"].any())
         self.asked_mixed = mixed
-        self.mixed = mixed or not all(process.has_gpu for process in self.processes)
+        self.mixed = mixed or not self.processes.rows["has_gpu"].all()
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
             peers = [rank for rank in range(self.nranks) if rank != self.rank]
@@ -146,14 +155,13 @@ class Team:
 
     def _meet(self, *, may_part: bool) -> None:
         """Find out how these ranks exchange messages, and make the first message contexts; collective."""
-        hosts = [process.host for process in self.processes]
-        self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
+        self.wait_policy = wait_policy(self.processes.host_nranks(self.rank), os.cpu_count() or 1)
         if self.nranks == 1:  # its calls in flight wait for nobody: the progress thread has nothing to do
             self.wait_policy = self.wait_policy._replace(eager=NEVER)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
             unreadable = self.node.read_own_memory(
-                [process.word for process in self.processes], self.config.shm_copy, measured
+                [self.processes[rank].word for rank in self.node.ranks], self.config.shm_copy, measured
             )
             if unreadable and self.node.rank == 0:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
@@ -171,7 +179,8 @@ class Team:
             )
         shares = self._stock[0].rings is not None
         near = self.node.nranks == self.nranks
-        everyone = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
+        firsts = grouped(self.processes.rows["first"], self.config.shm_ranks)
+        sharing = np.full(self.nranks, shares) if near else self._sharing(firsts, shares)
         self.one_node = near and shares
         if (
             not self.one_node
@@ -179,11 +188,25 @@ class Team:
             and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size))
         ):
             FINALIZE_COMMS[self.number, self.world_ranks] = self.comm.Dup()
-        self.capacity = capacity_nbytes(self.nranks) if any(theirs for _, theirs in everyone) else 0
-        self.topology = find_topology(self.rank, self.processes, everyone, self.config.domains or ())
-        self.levels = levels_between(hosts, self.config.levels).on_parts(
+        self.capacity = capacity_nbytes(self.nranks) if sharing.any() else 0
+        self.topology = find_topology(self.rank, self.processes, firsts, sharing, self.config.domains or ())
+        self.levels = levels_between(self.processes.names, self.config.levels).on_parts(
             self.topology.nodes, self.topology.domains
         )
+
+    def _sharing(self, firsts: np.ndarray, mine: bool) -> np.ndarray:
+        """Return which ranks share memory with others of their nodes; collective. Only where some could have none do all tell it.
+
+        Args:
+            firsts: Of each rank the lowest rank of its node.
+            mine: This rank does.
+        """
+        can = (np.bincount(firsts)[firsts] > 1) & (self.config.shm != 0)
+        refused = np.array([can[self.rank] != mine], np.uint8)
+        self.comm.Allreduce(MPI.IN_PLACE, refused, MPI.MAX)
+        if refused[0]:
+            self.comm.Allgather(np.array([mine]).view(np.uint8), can.view(np.uint8))
+        return can
 
     def _together(self) -> AbstractContextManager[None]:
         """Return a context manager for calls of the MPI library's own that all ranks make."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -93,5 +92,5 @@ def _slowness(
     for pair, took in by_pair.items():
         for node in pair:
             best[node] = min(best[node], took)
-    middle = median(best)
+    middle = float(np.median(best))
     return {host: took / middle for host, took in zip(hosts, best, strict=True)}

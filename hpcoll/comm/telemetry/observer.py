@@ -6,7 +6,6 @@ from hpcoll.base.errors import HpcollError
 from hpcoll.base.files import UntrustedError
 from hpcoll.base.text import error_text
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
-from hpcoll.comm.telemetry import interrupted, metrics, trace
 from hpcoll.comm.telemetry.exchange import exchange_of
 from hpcoll.selection.config import log
 
@@ -22,10 +21,16 @@ class Telemetry:
         exchange_of(context)
         config = context.resources.config
         if config.trace:
+            from hpcoll.comm.telemetry import trace
+
             self._begin("trace is", trace.begin, context.resources, config.trace.folder)
         if config.metrics:
+            from hpcoll.comm.telemetry import metrics
+
             self._begin("metrics are", metrics.Metrics, context.resources, config.metrics)
         if config.summary and "summary" not in self._begun:
+            from hpcoll.comm.telemetry import interrupted
+
             self._begun.add("summary")
             interrupted.begin()
 

@@ -73,10 +73,7 @@ def path_in(folder: Path, team: Team) -> Path:
         f"{first.word.value % 2**64:016x}",
     ]
     host = team.processes[team.rank].host
-    if (
-        len({process.host for process in team.processes}) > 1
-        and (file_system := _file_system(folder)) not in _COHERENT
-    ):
+    if len(team.processes.names) > 1 and (file_system := _file_system(folder)) not in _COHERENT:
         words.append(host)
         if team.rank == 0:
             log.warning(

@@ -33,6 +33,21 @@ TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the pr
 SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)
 
 
+def crowd(nranks: int = 1, ncores: int | None = None) -> float:
+    """Return how many of a communicator's ranks of a host share a core, at least 1; the launcher's others there count, too."""
+    return max(1.0, max(nranks, local_nranks(os.environ)) / (ncores or os.cpu_count() or 1))
+
+
+def pause_s(spent_s: float, nranks: int = 1) -> float:
+    """Return the seconds until the next look of a rank that waits, so that such looks take a twentieth of the cores.
+
+    Args:
+        spent_s: CPU seconds of the look before.
+        nranks: As in `crowd`.
+    """
+    return 20 * spent_s * crowd(nranks)
+
+
 def wait_policy(nranks: int, ncores: int) -> WaitPolicy:
     """Return the wait policy of a communicator's ranks of a host, which need a core each; the launcher's others there count, too."""
     everybody = max(nranks, local_nranks(os.environ))

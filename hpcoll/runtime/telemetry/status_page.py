@@ -156,9 +156,10 @@ def page_of(folder: Path, *, own: bool = False) -> tuple[Identity, dict[str, Any
 
     With ``own`` a page that another user has made is refused: PermissionError.
     """
-    for name in os.listdir(folder / "fd"):
+    files = f"{folder}/fd"  # a text: of the files of many processes, paths take most of the time
+    for name in os.listdir(files):
         try:
-            if os.readlink(folder / "fd" / name) != LINK:
+            if os.readlink(f"{files}/{name}") != LINK:
                 continue
             who, notice = _read(folder / "fd" / name, own)
             if who.pid == _own_pid(folder):

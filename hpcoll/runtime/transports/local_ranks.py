@@ -18,7 +18,7 @@ from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.telemetry.status_page import PAGE_NBYTES, StatusSlots
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, ProbeWord, own_memory, refusal
-from hpcoll.runtime.transports.mpi import world_ranks
+from hpcoll.runtime.transports.mpi import ranks_in, world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.window import AddressRanges, Mapping, Window, WindowNumber, sweep, whole_pages
 
@@ -39,7 +39,7 @@ class LocalRanks:
 
     Attributes:
         comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
-        ranks: Their ranks in the communicator; ``first``: the lowest; ``pids``: their processes.
+        ranks: Their ranks in the communicator; ``pids``: their processes.
         local_peers: Local rank of each of the others, by its rank in the communicator.
         refused: Why there are no rings; the empty string while there are.
         memory_alone: On local rank 0: the folder makes no files without names, so that ours are of memory alone.
@@ -48,39 +48,37 @@ class LocalRanks:
     def __init__(
         self,
         comm: MPI.Intracomm,
+        node: MPI.Comm,
         limit: int | None,
         most: int | None,
-        pids: Sequence[int],
-        ranks: tuple[int, ...] | None = None,
-        *,
-        all_share: bool = False,
+        pids: Sequence[int] | np.ndarray,
     ) -> None:
-        """Find them among all ranks, whose processes are ``pids`` and whose ranks in COMM_WORLD are ``ranks``.
+        """Take them from all ranks, whose processes are ``pids``.
 
-        All communicators of the node share at most ``limit`` bytes; None: half of what others leave. At most ``most`` neighbours share
-        memory; None: all of a node. ``all_share``: `known_to_share` says so on all of them.
+        ``node`` is what `of_node` has returned for them, and is theirs. All communicators of the node share at most ``limit`` bytes; None:
+        half of what others leave. At most ``most`` neighbours share memory; None: all of a node.
         """
-        ranks = world_ranks(comm) if ranks is None else ranks
-        self.comm = comm if not most and all_share else _split(comm, most, ranks)
+        self.comm = node
+        if most and node.size > most:
+            self.comm = node.Split(node.rank // most, node.rank)
+            if node is not comm:
+                node.Free()
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit, self.memory_alone = "", limit, False
         self.status_slots: StatusSlots | None = None
         self.own_memory: OwnMemory | None = None
         self._ahead, self._nasked = list[Rings](), 0
-        everyone = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
-        self.ranks = [rank for rank, _ in everyone]
-        self.first = self.ranks[0]
-        self.pids = tuple(pid for _, pid in everyone)
+        self.ranks = list(ranks_in(comm, self.comm)) if self._own else list(range(self.nranks))
+        self.pids = tuple(int(pids[rank]) for rank in self.ranks)
         self.local_peers = {rank: local for local, rank in enumerate(self.ranks) if rank != comm.rank}
         self.ranges = AddressRanges(frozenset(self.pids))
 
-    def read_own_memory(self, words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> str:
-        """Let messages be read in their senders' own memory, if all these ranks can; collective; arguments as `own_memory`, of all ranks.
+    def read_own_memory(self, mine: Sequence[ProbeWord], copy: str | None, measured: int | None) -> str:
+        """Let messages be read in their senders' own memory, if all these ranks can; collective; arguments as `own_memory`.
 
         Return why some rank cannot, on every rank; the empty string when all can.
         """
-        mine = [words[rank] for rank in self.ranks]
         problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""
         if not problem:
             me, known = (
@@ -264,18 +262,17 @@ _reading: list[
 ] = []  # processes that are known to read each other's memory, this one among them
 
 
-def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:
-    """Return the ranks that share memory with this one, in groups of ``most``; ``comm`` itself where it has no others. Collective."""
-    whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    if whole.size == comm.size <= (most or comm.size):
-        whole.Free()
-        _sharing.append(frozenset(ranks))
-        return comm
-    if most is None:
-        return whole
-    group = whole.Split(whole.rank // most, whole.rank)
-    whole.Free()
-    return group
+def of_node(comm: MPI.Intracomm) -> tuple[MPI.Comm, int]:
+    """Return the communicator of the ranks that can share memory with this one, and the lowest of them; collective.
+
+    It is ``comm`` itself where that has no others.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    if node.size < comm.size:
+        return node, ranks_in(comm, node)[0]
+    node.Free()
+    _sharing.append(frozenset(world_ranks(comm)))
+    return comm, 0
 
 
 def known_to_share(ranks: tuple[int, ...]) -> bool:

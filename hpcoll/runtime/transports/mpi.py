@@ -290,13 +290,18 @@ def group_of(comm: MPI.Comm) -> MPI.Group:
     return group
 
 
-def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
-    """Return a communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
-    group, world = group_of(comm), MPI.COMM_WORLD.Get_group()
-    ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
+def ranks_in(other: MPI.Comm, comm: MPI.Comm) -> tuple[int, ...]:
+    """Return a communicator's ranks in another one, in order; ``MPI.UNDEFINED`` for processes that are not there."""
+    group, there = group_of(comm), group_of(other)
+    ranks = tuple(MPI.Group.Translate_ranks(group, None, there))
     group.Free()
-    world.Free()
+    there.Free()
     return ranks
+
+
+def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
+    """Return a communicator's ranks in COMM_WORLD, as `ranks_in`."""
+    return ranks_in(MPI.COMM_WORLD, comm)
 
 
 @cache
