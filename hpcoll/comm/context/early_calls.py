@@ -18,19 +18,10 @@ from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.selection.config import Config
 
-_MOST = {
-    "Alltoallw": 4
-}  # calls of a communicator up to which one of that method is early; of others the first is
-_FACTS = (
-    "algorithms",
-    "order",
-    "check",
-    "timeout",
-    "record",
-    "trace",
-    "metrics",
-    "summary",
-)  # settings that ask for more
+# calls of a communicator up to which one of that method is early; of others the first is
+_MOST = {"Alltoallw": 4}
+# settings that ask for more
+_FACTS = ("algorithms", "order", "check", "timeout", "record", "trace", "metrics", "summary")
 _FEW = 64  # ranks up to which types are looked at
 _TYPES = frozenset("bBhHiIlLqQfdFD")
 _OPS = {id(op): number for number, op in enumerate((MPI.SUM, MPI.PROD, MPI.BAND, MPI.BOR, MPI.MIN, MPI.MAX))}
