@@ -15,6 +15,7 @@ from hpcoll.base.text import MAX_RANKS, quoted, ranks_in_words
 from hpcoll.grids.parts import Parts, Words, evenly, first_wrong, in_a_row, in_turns, parts_of
 
 _SHOWN = 8  # boxes in a text
+_MOST = 1 << 60  # elements along an axis
 
 
 class Distribution:
@@ -58,7 +59,7 @@ class Distribution:
         *,
         split: int | Sequence[int | None] | None = None,
         grid: Sequence[int] | None = None,
-        boxes: Sequence[Any] | None = None,
+        boxes: Iterable[Any] | None = None,
         sizes: Sequence[Any] | None = None,
         block: int | Sequence[int | None] | None = None,
     ) -> None:
@@ -66,12 +67,16 @@ class Distribution:
         self._nranks = _numbers(f"1 to {MAX_RANKS} ranks", [nranks], least=1, most=MAX_RANKS)[0]
         given = {"split": split, "grid": grid, "sizes": sizes, "block": block}
         options = {name: value for name, value in given.items() if value is not None}
-        text = [f"{self._shape}", f"{self._nranks}", *(f"{name}={value}" for name, value in options.items())]
+        text = [f"{self._shape}", f"{self._nranks}"]
+        text += [f"{name}={quoted(_plain(value))}" for name, value in options.items()]
         if boxes is not None:
             if options:
                 _refuse("boxes= alone", ", ".join(options))
-            self._parts = _of_boxes(self._shape, self._nranks, boxes)
-            text.append(f"boxes={quoted(list(boxes[:_SHOWN]))}")
+            each = list(boxes) if isinstance(boxes, Iterable) else []
+            if len(each) != self._nranks:
+                _refuse(f"boxes= with a value for each of {self._nranks} ranks", quoted(boxes))
+            self._parts = _of_boxes(self._shape, each)
+            text.append(f"boxes={quoted([_plain(one) for one in each[:_SHOWN]])}")
         elif split is not None or grid is not None:
             self._parts = _of_grid(self._shape, self._nranks, **given)
         else:
@@ -161,7 +166,12 @@ def _refuse(expected: str, got: str) -> NoReturn:
     raise ArgumentError(f"Distribution needs {expected}, got {got}")
 
 
-def _numbers(expected: str, values: Any, least: int = 0, most: float = float("inf")) -> tuple[int, ...]:
+def _plain(value: Any) -> Any:
+    """Return an array as a list, and anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _numbers(expected: str, values: Any, least: int = 0, most: int = _MOST) -> tuple[int, ...]:
     """Return one number or more, each in a range."""
     try:
         numbers = tuple(operator.index(value) for value in values)
@@ -227,17 +237,15 @@ def _cuts(axis: int, n: int, nparts: int, sizes: Any, block: Any) -> list[Words]
     return in_a_row(numbers)
 
 
-def _of_boxes(shape: Sequence[int], nranks: int, given: Any) -> Parts:
+def _of_boxes(shape: Sequence[int], given: Sequence[Any]) -> Parts:
     """Return the parts that ranks' boxes are, once it is proven that they make up the array."""
-    if not isinstance(given, Sequence) or len(given) != nranks:
-        _refuse(f"boxes= with a value for each of {nranks} ranks", quoted(given))
     each = [_boxes(shape, rank, value) for rank, value in enumerate(given)]
     _prove(shape, each)
     axes = [[_along(boxes, axis) for boxes in each] for axis in range(len(shape))]
     for rank, boxes in enumerate(each):
         if len(boxes) != prod(len(intervals[rank]) for intervals in axes):
             _refuse(f"boxes of rank {rank} that are all combinations of intervals", quoted(given[rank]))
-    return parts_of(axes, [np.arange(nranks)] * len(shape))
+    return parts_of(axes, [np.arange(len(given))] * len(shape))
 
 
 def _boxes(shape: Sequence[int], rank: int, value: Any) -> Words:

@@ -85,6 +85,9 @@ def test_values() -> None:
     assert len({rows, same, *others}) == 4
     assert all(rows != other for other in (*others, "rows"))
     assert repr(rows) == "hpcoll.Distribution((10, 7), 2, split=0)"
+    sized = Distribution(SHAPE, 2, split=0, sizes=np.array([3, 7]))
+    assert repr(sized) == "hpcoll.Distribution((10, 7), 2, split=0, sizes=[3, 7])"
+    assert Distribution(SHAPE, 2, boxes=np.array([rows.boxes(rank)[0] for rank in range(2)])) == rows
     assert len(repr(Distribution((10**4,), 10**4, boxes=[[(i, i + 1)] for i in range(10**4)]))) < 200
     with pytest.raises(AttributeError):
         rows.shape = (1, 1)  # type: ignore[misc]
@@ -122,6 +125,7 @@ def test_a_billion_elements() -> None:
             "rank 1 .*all",
         ),
         ({"boxes": [ALL]}, "a value for each of 2 ranks"),
+        ({"boxes": 2}, "a value for each of 2 ranks"),
         ({"boxes": [((0, 10), (0, 8)), None]}, "boxes of rank 0 with"),
         ({"boxes": [None, ((0, 10), (7, 0))]}, "boxes of rank 1 with"),
         ({"boxes": [None, ((-1, 10), (0, 7))]}, "boxes of rank 1 with"),
@@ -150,7 +154,7 @@ def test_refused(given: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "nranks"), [((), 2), ((3, -1), 2), (5, 2), ((3.5,), 2), ((3,), 0), ((3,), "2")]
+    ("shape", "nranks"), [((), 2), ((3, -1), 2), (5, 2), ((3.5,), 2), ((3,), 0), ((3,), "2"), ((1 << 70,), 2)]
 )
 def test_shapes_and_ranks_refused(shape: Any, nranks: Any) -> None:
     with pytest.raises(ArgumentError, match="Distribution needs"):
