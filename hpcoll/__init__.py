@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     )
     from hpcoll.exact.accumulator import ExactAccumulator
     from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
+    from hpcoll.grids.distribution import Distribution
     from hpcoll.grids.halo import Halo
+    from hpcoll.grids.redistribution import Redistribution, redistribute
     from hpcoll.launch.run import run
     from hpcoll.launch.start import start
     from hpcoll.registry.decorator import algorithm
@@ -63,6 +65,7 @@ __all__ = [
     "Communicator",
     "DeviceError",
     "DistGraphCommunicator",
+    "Distribution",
     "ExactAccumulator",
     "GradientBuckets",
     "GradientError",
@@ -73,6 +76,7 @@ __all__ = [
     "MismatchError",
     "ParameterServer",
     "PeerFailed",
+    "Redistribution",
     "ReduceOp",
     "ScheduleError",
     "Stragglers",
@@ -91,6 +95,7 @@ __all__ = [
     "local_device",
     "outputs",
     "premul_sum",
+    "redistribute",
     "reduce_op",
     "run",
     "start",
@@ -99,11 +104,13 @@ _LATER = {
     "CartCommunicator": "hpcoll.comm.communicator",
     "Communicator": "hpcoll.comm.communicator",
     "DistGraphCommunicator": "hpcoll.comm.communicator",
+    "Distribution": "hpcoll.grids.distribution",
     "ExactAccumulator": "hpcoll.exact.accumulator",
     "GradientBuckets": "hpcoll.training.gradient_buckets",
     "GraphCommunicator": "hpcoll.comm.communicator",
     "Halo": "hpcoll.grids.halo",
     "ParameterServer": "hpcoll.training.parameter_server",
+    "Redistribution": "hpcoll.grids.redistribution",
     "Stragglers": "hpcoll.analysis.waits",
     "algorithm": "hpcoll.registry.decorator",
     "exact_dot": "hpcoll.exact.reductions",
@@ -111,6 +118,7 @@ _LATER = {
     "exact_norm": "hpcoll.exact.reductions",
     "exact_sum": "hpcoll.exact.reductions",
     "hooks": "hpcoll.hooks",
+    "redistribute": "hpcoll.grids.redistribution",
     "run": "hpcoll.launch.run",
     "start": "hpcoll.launch.start",
 }

@@ -17,7 +17,7 @@ def received(event: CallEvent) -> np.ndarray:
     """What a call of all ranks is given to receive into; nothing of other calls."""
     buffer: Any = event._arguments[1]
     array = buffer[0] if isinstance(buffer, list) else buffer
-    return array if event.comm.size == WORLD.size and array.dtype.kind == "f" else np.empty(0)
+    return array if event.comm.size == WORLD.size and array.dtype.kind in "fc" else np.empty(0)
 
 
 @contextmanager

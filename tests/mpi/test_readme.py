@@ -65,6 +65,16 @@ def halo_exchange(names: dict[str, Any], out: str) -> None:
     np.testing.assert_allclose(own, u[rows, columns], rtol=1e-12, atol=1e-12)
 
 
+def redistribute(names: dict[str, Any], out: str) -> None:
+    height = names["y"].shape[1]
+    ranks = np.concatenate(
+        [np.full(len(part), rank) for rank, part in enumerate(np.array_split(range(240), NRANKS))]
+    )
+    assert (names["y"] == np.outer(ranks, np.ones(height))).all()
+    for result in ("out", "z"):
+        assert (names[result] == names["y"] + 10).all()
+
+
 def find_who_is_late(names: dict[str, Any], out: str) -> None:
     assert len(names["found"].rows) == NRANKS
     assert (out == f"{names['found']}\n") == (RANK == 0)
@@ -139,6 +149,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/how_to/own_operators.md": own_operators,
     "docs/how_to/parameter_server.md": parameter_server,
     "docs/how_to/halo_exchange.md": halo_exchange,
+    "docs/how_to/redistribute.md": redistribute,
     "docs/how_to/same_bits.md": same_bits,
     "docs/how_to/share_arrays.md": share_arrays,
     "docs/how_to/train.md": train,

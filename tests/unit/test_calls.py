@@ -161,7 +161,8 @@ def test_every_collective_has_it(form: str) -> None:
 @pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
 def test_keywords_go_by_name(form: str) -> None:
     """What is given by position too much is refused before anything happens, and so is a keyword that a method has not."""
-    comm = SimpleNamespace(_context=SimpleNamespace(rank=0, token=None))
+    context = SimpleNamespace(rank=0, token=None)
+    comm = SimpleNamespace(_context=context, _calls=context)
     for method, row in METHODS.items():
         name = form.format(method.lower() if form == "I{}" else method)
         call = partial(getattr(hpcoll.CartCommunicator, name), comm)

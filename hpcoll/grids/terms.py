@@ -1,0 +1,126 @@
+"""The terms of a redistribution, on which all ranks agree before any of them sends: distributions, element type, axes and order."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.agreement import agreed
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.text import quoted
+from hpcoll.comm.communicator import Communicator
+from hpcoll.grids.distribution import Distribution
+
+
+class Terms(NamedTuple):
+    """The arguments of a redistribution; they are as the program gives them until `agreed_terms` returns them."""
+
+    source: Distribution
+    target: Distribution
+    axes: Any  # then a tuple of all axes
+    order: str
+    dtype: Any  # None: a rank without elements does not know it
+
+    def local_shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of a rank's arrays of source and target."""
+        return self.source.local_shape(rank), self.target.local_shape(rank)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A distribution as other ranks know it."""
+
+    digest: str
+    text: str = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"{self.text} (digest {self.digest[:8]})"
+
+
+def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any, Any] | None = None) -> Terms:
+    """Return the terms of all ranks; collective.
+
+    Args:
+        comm: The ranks.
+        name: The caller, for errors.
+        given: This rank's arguments.
+        arrays: This rank's ``x`` and ``out``, of a call that is checked with its plan.
+
+    Raises:
+        ArgumentError: On every rank: a rank's arguments cannot be used, or ranks differ.
+    """
+    problem = ""
+    facts = dict[str, Any]()
+    terms = given
+    try:
+        terms = _checked(given, comm.size)
+        if arrays is not None:
+            check_arrays(*arrays, terms.local_shapes(comm.rank), terms.dtype)
+        facts = {
+            f"source of {name}": _Known(terms.source.digest, repr(terms.source)),
+            f"target of {name}": _Known(terms.target.digest, repr(terms.target)),
+            f"axes of {name}": terms.axes,
+            f"order of {name}": terms.order,
+        }
+    except ArgumentError as error:
+        problem = f"rank {comm.rank}: {name} needs {error}"
+    # one that is refused may be anything, even what cannot be pickled
+    dtypes = agreed(comm.allgather, problem, facts, None if problem else terms.dtype)
+    known = {rank: dtype for rank, dtype in enumerate(dtypes) if dtype is not None}
+    first = min(known, default=0)
+    for rank, dtype in known.items():
+        if dtype != known[first]:
+            expected = f"expected {known[first]} as on rank {first}"
+            raise ArgumentError(
+                f"rank {rank}: dtype of {name} must be equal on all ranks, {expected}, got {dtype}"
+            )
+    # any type will do where no rank has an element
+    return terms._replace(dtype=known.get(first, np.dtype(np.float64)))
+
+
+def _checked(given: Terms, nranks: int) -> Terms:
+    """Return terms with axes and element type as values of one kind."""
+    source, target, axes, order, dtype = given
+    for side, distribution in (("source", source), ("target", target)):
+        if not isinstance(distribution, Distribution):
+            raise ArgumentTypeError(f"a Distribution as {side}, got {quoted(distribution)}")
+        if distribution.nranks != nranks:
+            raise ArgumentError(f"a {side} for {nranks} ranks, got one for {distribution.nranks}")
+    ndim = len(source.shape)
+    try:
+        along = tuple(range(ndim)) if axes is None else tuple(range(ndim)[axis] for axis in axes)
+    except (IndexError, TypeError):
+        along = ()
+    if sorted(along) != list(range(ndim)):
+        raise ArgumentError(f"axes= with each of {ndim} axes once, got {quoted(axes)}")
+    expected = tuple(source.shape[axis] for axis in along)
+    if target.shape != expected:
+        raise ArgumentError(f"a target of shape {expected}, as its source has it, got {target.shape}")
+    if order not in ("C", "F"):
+        raise ArgumentError(f"order= C or F, got {quoted(order)}")
+    return Terms(source, target, along, order, None if dtype is None else _element_type(dtype))
+
+
+def _element_type(given: Any) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(given)
+    except TypeError:
+        raise ArgumentTypeError(f"an element type of NumPy, got {quoted(given)}") from None
+    if dtype.hasobject or not dtype.itemsize:
+        raise ArgumentTypeError(f"elements of fixed size, got {dtype}")
+    return dtype
+
+
+def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: Any) -> None:
+    """Refuse arrays that are not a rank's local ones. A rank without source elements needs no ``x``, and no rank needs ``out``."""
+    for name, array, shape, optional in zip(("x", "out"), (x, out), shapes, (0 in shapes[0], True)):
+        if array is None and optional:
+            continue
+        if not isinstance(array, np.ndarray):
+            got = type(array).__name__
+            raise ArgumentTypeError(f"{name} as an array of NumPy of shape {shape}, got {got}")
+        if array.shape != shape or array.dtype != dtype:
+            expected = f"{name} of shape {shape} and type {dtype}"
+            raise ArgumentError(f"{expected}, got shape {array.shape} and type {array.dtype}")
+    if out is not None and not out.flags.writeable:
+        raise ArgumentError("out that can be written, got a read-only array")
