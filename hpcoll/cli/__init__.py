@@ -89,6 +89,10 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the arguments; here the command refuses what it does not know, with its own usage."""
         parsed, unknown = super().parse_known_args(args, namespace)
+        many = next((one.dest for one in self._actions if one.nargs == "*"), "")
+        if many and not any(word.startswith("-") for word in unknown):  # argparse takes none behind options
+            setattr(parsed, many, [*getattr(parsed, many), *unknown])
+            unknown = []
         if unknown:
             meaning = meant(self._option_string_actions, unknown[0].partition("=")[0])
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meaning}")

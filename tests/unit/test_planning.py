@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hpcoll.cli import main
 from hpcoll.cli.bench.plan import plan
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import parse_nodes
@@ -54,3 +55,8 @@ def test_bruck_copies_runs(nranks: int) -> None:
     """About two copies a rank, where blocks one by one would be half as many as ranks in each round."""
     (steps,) = schedule(CATALOGUE["alltoall/bruck"], nranks, 1).channels
     assert len(steps) < 2 * nranks + 6 * nranks.bit_length()
+
+
+def test_collectives_may_follow_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "plan", "-n", "8", "--ranks-per-node", "4", "bcast", "scan"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]} == {"bcast", "scan"}
