@@ -54,7 +54,8 @@ def run(
         ArgumentError: A wrong number of ranks, or something that cannot be pickled.
         PeerFailed: A rank's process has ended without a result.
         TransportError: The ranks have not ended in time.
-        Exception: The error of the rank that raised first, with its traceback, and what the others say of it. All ranks are ended.
+        Exception: The error of the rank that raised first, with its traceback, and what the others say of it where they have
+            the time: Open MPI's mpirun ends them at once. All ranks are ended.
     """
     if not isinstance(nranks, int) or nranks < 1:
         raise ArgumentError(f"nranks must be a number of ranks, at least 1, got {nranks!r}")

@@ -75,7 +75,8 @@ def test_error_of_a_rank(launch: Launch) -> None:
     told = str(caught.value.__cause__)
     assert "in fails" in told
     assert "launch/child.py" not in told
-    assert re.search(r"PeerFailed: rank [02]: Barrier\(\)", told)  # mpirun may end one before it says so
+    if MPICH:  # mpirun ends the others at once
+        assert re.search(r"PeerFailed: rank [02]: Barrier\(\)", told)
 
 
 @pytest.mark.parametrize(

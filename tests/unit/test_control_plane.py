@@ -98,6 +98,7 @@ def ranks(n: int, clock: SimpleNamespace) -> list[Any]:
             log=log,
             every_message_context=lambda log=log: [SimpleNamespace(log=log)],
             node=SimpleNamespace(status_slots=None),
+            topology=SimpleNamespace(hosts=[str(one) for one in range(n)]),
             pids=[0] * n,
             who=lambda rank: f"rank {rank} (process 1)",
             process=lambda rank: "process 1",
@@ -105,7 +106,6 @@ def ranks(n: int, clock: SimpleNamespace) -> list[Any]:
         )
         on.team = Group(
             logs={0: log},
-            processes=[SimpleNamespace(host=str(one)) for one in range(n)],
             world_ranks=range(n),
         )
         on.team.channel = ControlPlane(on, answer_about, lambda: clock.now)
