@@ -15,7 +15,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.comm.context.attach import context_of, renewed
-from hpcoll.comm.context.early_calls import may_begin
 from hpcoll.comm.context.shared_arrays import SharedArrays
 from hpcoll.comm.methods.blocking import Blocking
 from hpcoll.comm.methods.blocking_neighbours import Neighbours
@@ -113,7 +112,7 @@ class Communicator(
         made._mixed = resources.asked_mixed
         if resources.has_gpus:
             made._attach(context_of(made, made._mixed))
-        elif may_begin(resources.config):
+        elif resources.team.begins_early:
             made._early = 0
         return made
 

@@ -203,7 +203,8 @@ class WithContext(MPI.Intracomm):
 
     def _attach(self, context: Context) -> None:
         """Have a context from now on."""
-        vars(self).update(_context=context, _calls=context)
+        self._context = context
+        self._calls = context
 
     def Free(self) -> None:
         """Free it, once what was in flight on it has ended.

@@ -16,20 +16,12 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, NUMBERS
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import run_cached
-from hpcoll.selection.config import Config
 
 # calls of a communicator up to which one of that method is early; of others the first is
 _MOST = {"Alltoallw": 4}
-# settings that ask for more
-_FACTS = ("algorithms", "order", "check", "timeout", "record", "trace", "metrics", "summary")
 _FEW = 64  # ranks up to which types are looked at
 _TYPES = frozenset("bBhHiIlLqQfdFD")
 _OPS = {id(op): number for number, op in enumerate((MPI.SUM, MPI.PROD, MPI.BAND, MPI.BOR, MPI.MIN, MPI.MAX))}
-
-
-def may_begin(config: Config) -> bool:
-    """Say whether communicators of these settings, which are equal on all ranks, may begin with early calls."""
-    return not any(getattr(config, name) for name in _FACTS)
 
 
 class NoCalls(dict[Any, int]):

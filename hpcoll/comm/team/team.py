@@ -48,6 +48,8 @@ FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
+# settings with which hpcoll makes all calls from the first one on
+_FROM_THE_FIRST = ("algorithms", "order", "check", "timeout", "record", "trace", "metrics", "summary")
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
 _IN_TURN = 3  # attempts in which they keep their order
 _ANYWAY = 0.25  # share of later ones in which they do not
@@ -145,6 +147,11 @@ class Team:
             )
             if self.node.own_memory is not None:
                 log.info("long messages of ranks of a node: %s", self.node.own_memory)
+
+    @cached_property
+    def begins_early(self) -> bool:
+        """The MPI library may make the first calls of further communicators; alike on all ranks."""
+        return not any(getattr(self.config, name) for name in _FROM_THE_FIRST)
 
     @cached_property
     def turns(self) -> "SharedStaging":
