@@ -179,9 +179,8 @@ def _within(spec: Any, nranks: int) -> bool:
 
 
 _Facts = Callable[[tuple[Any, ...], int, int], tuple[Any, ...] | None]
-_SAME: dict[
-    str, _Facts
-] = {  # not Barrier: behind it may come calls that the library takes in any order, such as Iagree
+# Not of Barrier: behind it may come calls that the library takes in any order, such as Iagree.
+_SAME: dict[str, _Facts] = {
     "Bcast": _broadcast,
     "Allreduce": _reduction,
     "Allgather": _gathering,

@@ -260,6 +260,7 @@ def _first(comm: WithContext, asked: BeginningCall) -> MPI.Request | None:
         first = asked._replace(arguments=retain_datatypes(arguments))
 
         def begin_first(make: Make) -> None:
+            """Begin it, by the call cache where that knows one like it."""
             context = existing_context(comm)
             assert context is not None
             send, recv, op, root = FOUND_BY[method](first.arguments, context.caller)
