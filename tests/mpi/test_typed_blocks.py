@@ -163,7 +163,7 @@ def test_freed_in_flight(first: bool) -> None:
 
 
 def test_refused() -> None:
-    """Blocks that reach outside the array, and a block of this rank's own that has two sizes."""
+    """Blocks that reach outside the array, a block of this rank's own that has two sizes, and counts that are none."""
     comm, (face,) = fresh(), faces(1)
     p = comm.size
     ones, zeros, types = [1] * p, [0] * p, [face] * p
@@ -178,6 +178,9 @@ def test_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=r"needs bytes -?\d+ to -?\d+ of its array"):
             comm.Alltoallw([cube(comm, 0), ones, zeros, types], spec)
+    for counts in (2, None, [*ones, 1], ["1"] * p, [1.5] * p):
+        with pytest.raises(ArgumentError, match=f"rank {comm.rank}: recvbuf needs (integer )?counts"):
+            comm.Alltoallw([cube(comm, 0), ones, zeros, types], [cube(comm, 0, p), counts, zeros, types])
     with pytest.raises(ArgumentError, match="block"):
         comm.Alltoallw(
             [cube(comm, 0), [2] * p, zeros, [MPI.DOUBLE] * p], [short, ones, zeros, [MPI.DOUBLE] * p]

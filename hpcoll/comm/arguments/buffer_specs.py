@@ -291,7 +291,7 @@ def place_blocks(
         base, extra = divmod(layout.infer(array.nbytes, 1, subject), nblocks)
         sizes = (base + 1,) * extra + (base,) * (nblocks - extra)
     else:
-        sizes = _integers(counts, (1,) * nblocks, subject)
+        sizes = integers(counts, (1,) * nblocks, subject)
     if min(sizes) < 0:
         raise ArgumentError(f"{subject} needs counts >= 0, got {min(sizes)}")
     total = sum(sizes)
@@ -299,7 +299,7 @@ def place_blocks(
         starts = tuple(accumulate(sizes[:-1], initial=0))
         first, end = 0, total
     else:
-        starts = _integers(displs, range(nblocks), subject)
+        starts = integers(displs, range(nblocks), subject)
         used = [(start, start + size) for start, size in zip(starts, sizes, strict=True) if size] or [(0, 0)]
         first, end = min(used)[0], max(end for _, end in used)
     layout.check(first, end, array, subject=subject)
@@ -320,7 +320,7 @@ def _integer(value: Any, subject: str) -> int:
         ) from None
 
 
-def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
+def integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
     """Return an integer per block; a lone integer stands for its multiples by scale."""
     if (
         type(values) is np.ndarray

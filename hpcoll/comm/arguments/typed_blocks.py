@@ -7,7 +7,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.comm.arguments.buffer_specs import BufferLayout, layout_of
+from hpcoll.base.text import quoted
+from hpcoll.comm.arguments.buffer_specs import BufferLayout, integers, layout_of
 from hpcoll.comm.arguments.call import Call, is_in_place
 from hpcoll.comm.arguments.data_movement import BYTES, NOTHING, PlainBytes, as_copied, move, packed_places
 from hpcoll.comm.arguments.memory import memory, surroundings
@@ -61,6 +62,10 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
         return NOTHING
     parts, subject = TypedSpec.of(spec, nblocks), f"rank {rank}: {name}"
     if parts is None:
+        if isinstance(spec, list | tuple) and 2 <= len(spec) <= 4:
+            raise ArgumentTypeError(
+                f"{subject} needs counts, displacements and datatypes for {nblocks} blocks, got {quoted(spec[1:])}"
+            )
         return None
     anywhere = parts.buffer is MPI.BOTTOM  # displacements are addresses
     array = (
@@ -71,8 +76,12 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
     if not isinstance(array, np.ndarray):
         return None
     blocks: _Blocks = []
+    alone = range(nblocks)  # a lone integer is refused before
     for count, displ, datatype in zip(
-        map(int, parts.counts), map(int, parts.displs), parts.types, strict=True
+        integers(parts.counts, alone, subject),
+        integers(parts.displs, alone, subject),
+        parts.types,
+        strict=True,
     ):
         if datatype is None:
             raise ArgumentTypeError(f"{subject} needs a datatype for each block, got None")

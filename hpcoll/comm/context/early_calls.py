@@ -160,10 +160,11 @@ def _within(spec: Any, nranks: int) -> bool:
     ):
         return False
     types, places = spec[-1], spec[1] if len(spec) == 3 else ([1] * nranks, [0] * nranks)
-    if not (type(places) in (list, tuple) and len(places) == 2 and type(types) in (list, tuple)):
+    every = (*places, types) if type(places) in (list, tuple) and len(places) == 2 else ()
+    if not every or not all(type(one) in (list, tuple) and len(one) == nranks for one in every):
         return False
     counts, displs = places
-    if not (len(types) == len(counts) == len(displs) == nranks):
+    if not all(type(number) is int for number in (*counts, *displs)):
         return False
     for datatype, count, displ in zip(types, counts, displs):
         if not isinstance(datatype, MPI.Datatype) or datatype == MPI.DATATYPE_NULL:
