@@ -251,6 +251,87 @@ def test_every_method_finds_its_entry(described: list[str]) -> None:
     ensure_none(wrong)
 
 
+def sum_of_scalars(comm: Any, turn: int) -> bool:
+    total_of = np.zeros(1)
+    comm.Allreduce(np.full(3, comm.rank + turn + 0.5).sum(), total_of)
+    return bool(total_of[0] == sum(3 * (rank + turn + 0.5) for rank in range(comm.size)))
+
+
+def in_fortran_order(comm: Any, turn: int) -> bool:
+    x = np.asfortranarray(np.arange(6.0).reshape(2, 3) + (turn if comm.rank == 0 else 99))
+    comm.Bcast(x)
+    return bool((x == np.arange(6.0).reshape(2, 3) + turn).all())
+
+
+def of_a_subclass(comm: Any, turn: int) -> bool:
+    x, y = np.full(4, comm.rank + turn).view(Marked), np.zeros(4, int).view(Marked)
+    comm.Allreduce(x, [y, MPI.LONG])
+    return bool((y == sum(rank + turn for rank in range(comm.size))).all())
+
+
+def sizes_of(comm: Any) -> tuple[list[int], list[int]]:
+    """Counts and displacements of blocks of their own sizes, with a gap before each."""
+    counts = [rank + 2 for rank in range(comm.size)]
+    return counts, [sum(counts[:rank]) + rank + 1 for rank in range(comm.size)]
+
+
+def gathered_in_place(comm: Any, turn: int, method: str = "Allgatherv") -> bool:
+    (counts, displs), here = sizes_of(comm), comm.rank
+    whole = np.full(sum(counts) + comm.size + 1, -1.0)
+    right = whole.copy()
+    for rank, (count, displ) in enumerate(zip(counts, displs, strict=True)):
+        right[displ : displ + count] = rank + turn
+    own = slice(displs[here], displs[here] + counts[here])
+    whole[own] = right[own]
+    root = 0 if method == "Gatherv" else here
+    send = MPI.IN_PLACE if here == root else right[own]
+    getattr(comm, method)(send, [whole, (counts, displs)])
+    return here != root or bool((whole == right).all())
+
+
+def reduced_by_counts(comm: Any, turn: int) -> bool:
+    counts = [rank + 1 for rank in range(comm.size)]
+    x, y = np.full(sum(counts), turn + 1.0), np.zeros(comm.rank + 1)
+    comm.Reduce_scatter([x, sum(counts), MPI.DOUBLE], [y, comm.rank + 1, MPI.DOUBLE], counts)
+    return bool((y == comm.size * (turn + 1.0)).all())
+
+
+FORMS: dict[str, Callable[[Any, int], bool]] = {
+    "a scalar of NumPy": sum_of_scalars,
+    "Fortran order": in_fortran_order,
+    "a subclass": of_a_subclass,
+    "Allgatherv in place": gathered_in_place,
+    "Gatherv in place": lambda comm, turn: gathered_in_place(comm, turn, "Gatherv"),
+    "counts twice": reduced_by_counts,
+}
+
+
+@pytest.mark.skipif(not call_cache.SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_are_found_again(form: str, described: list[str]) -> None:
+    """Buffers as programs write them: the third call needs no description, and has the right answer with new arrays."""
+    comm, wrong = fresh(), []
+    for turn in range(5):
+        if turn == 2:
+            described.clear()
+        wrong += unless(FORMS[form](comm, turn), f"turn {turn}")
+    comm.Free()
+    ensure_none(wrong + described)
+
+
+@pytest.mark.skipif(not call_cache.SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
+def test_counts_that_do_not_add_up() -> None:
+    """A Reduce_scatter like an earlier one, but of another number of elements than its counts have, is refused."""
+    comm = fresh()
+    counts = [2] * comm.size
+    x, y = np.ones(sum(counts) + 1), np.zeros(2)
+    for _ in range(3):
+        comm.Reduce_scatter([x, sum(counts), MPI.DOUBLE], y, counts)
+    with pytest.raises(ArgumentError):
+        comm.Reduce_scatter([x, sum(counts) + 1, MPI.DOUBLE], y, counts)
+    comm.Free()
+
+
 @pytest.mark.skipif(not call_cache.SUPPORTED, reason="arrays of this NumPy are laid out otherwise")
 def test_what_is_never_found_neither_pushes_out_nor_keeps_out(described: list[str]) -> None:
     """Pairs of a new type each time are entered in vain: other calls keep their entry, and those of a new kind soon have one."""

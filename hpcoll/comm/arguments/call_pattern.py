@@ -154,17 +154,18 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
 def _readable(spec: Any, *, writable: bool) -> np.ndarray | None:
     """Return the memory that compiled code would find, or None. Of a view it reads formats of a few letters."""
     buffer = buffer_of(spec)
-    known = type(buffer) is np.ndarray or (
+    known = isinstance(buffer, np.ndarray) or (
         is_holder(buffer) and (type(buffer) is not memoryview or len(buffer.format) < _FORMAT_NLETTERS)
     )
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None
     try:
-        array = buffer if type(buffer) is np.ndarray else np.asarray(memoryview(buffer))
+        array = buffer if isinstance(buffer, np.ndarray) else np.asarray(memoryview(buffer))
     except ValueError:  # NumPy has no such elements
         return None
     flags = array.flags
-    return array if flags.c_contiguous and flags.aligned and (flags.writeable or not writable) else None
+    whole = flags.forc if array is buffer else flags.c_contiguous
+    return array if whole and flags.aligned and (flags.writeable or not writable) else None
 
 
 def _form(spec: Any) -> tuple[int, int, Any]:

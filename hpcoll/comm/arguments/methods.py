@@ -315,11 +315,23 @@ def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
     """Return a Reduce_scatter's sendbuf as a spec with its counts; None, which is never found, where compiled code cannot read that."""
     if recvcounts is None or sendbuf is MPI.IN_PLACE:
         return None
-    if type(sendbuf) is np.ndarray or is_holder(sendbuf):
+    if isinstance(sendbuf, np.ndarray) or is_holder(sendbuf):
         return sendbuf, recvcounts, None, None
     if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype | str):
         return sendbuf[0], recvcounts, None, sendbuf[1]
+    if (
+        type(sendbuf) in (list, tuple)
+        and len(sendbuf) == 3
+        and type(sendbuf[1]) is int
+        and _add_up(recvcounts, sendbuf[1])
+    ):
+        return sendbuf[0], recvcounts, None, sendbuf[2]
     return None
+
+
+def _add_up(counts: Any, count: int) -> bool:
+    """Say whether counts in a list or tuple are all of the elements that a spec names."""
+    return type(counts) in (list, tuple) and all(type(one) is int for one in counts) and sum(counts) == count
 
 
 def _found_by(row: Method) -> Callable[[tuple[Any, ...], Caller], tuple[Any, ...]]:

@@ -43,21 +43,31 @@ class _Reader:
     def __init__(self, blocking: Callable[..., None], *others: Parameter) -> None:
         given = signature(blocking)
         parameters, at = [*given.parameters.values()], 1 + len(METHODS[blocking.__name__].arguments)
-        defaults = [parameter.default for parameter in parameters[1:at]]
         self.signature = given.replace(parameters=[*parameters[:at], *others, *parameters[at:]])
+        self._positional = [(parameter.name, parameter.default) for parameter in parameters[1:at]]
         # the defaults that are left, by the number of arguments that are given by position
-        self.rest = {n: tuple(defaults[n:]) for n in range(defaults.count(Parameter.empty), at)}
+        defaults = [default for _, default in self._positional]
+        self._rest = {n: tuple(defaults[n:]) for n in range(defaults.count(Parameter.empty), at)}
+        self._ignored = [parameter.name for parameter in others]
         self._keywords = {parameter.name for parameter in parameters[at:]}
 
     def read(
         self, given: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional arguments of the blocking method, and its keywords; TypeError where there are others."""
-        if len(given) in self.rest and keywords.keys() <= self._keywords:  # to bind takes as long as all else
-            return given + self.rest[len(given)], keywords
-        bound = self.signature.bind(None, *given, **keywords)
-        bound.apply_defaults()
-        return bound.args[1 : 1 + max(self.rest)], bound.kwargs
+        if len(given) in self._rest and keywords.keys() <= self._keywords:
+            return given + self._rest[len(given)], keywords
+        others = keywords.copy()
+        rest = [others.pop(name, default) for name, default in self._positional[len(given) :]]
+        for name in self._ignored:
+            others.pop(name, None)
+        most = len(self._positional)
+        lacks = any(value is Parameter.empty for value in rest)
+        if lacks or len(given) > most or not others.keys() <= self._keywords:
+            self.signature.bind(
+                None, *given, **keywords
+            )  # it raises, unless what is ignored is given by position
+        return (*given[:most], *rest), others
 
     def documented(
         self, method: Callable[..., Any], name: str, blocking: Callable[..., None], form: str, returned: type
@@ -130,11 +140,57 @@ def _broadcast(name: str) -> Callable[..., MPI.Request]:
     return _begin
 
 
+def _rooted(name: str) -> Callable[..., MPI.Request]:
+    def _begin(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+    ) -> MPI.Request:
+        if extra is not ...:
+            raise TypeError(f"I{name.lower()}() takes keywords by name only")
+        return issue(self, name, (sendbuf, recvbuf, root), algorithm, segment, stream, timeout, tag)
+
+    return _begin
+
+
+def _rooted_reduction(name: str) -> Callable[..., MPI.Request]:
+    def _begin(
+        self: WithContext,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Op = MPI.SUM,
+        root: int = 0,
+        extra: Any = ...,
+        algorithm: Name = None,
+        segment: Nbytes = None,
+        timeout: Time = None,
+        tag: str | None = None,
+        stream: Any = None,
+        order: str | None = None,
+    ) -> MPI.Request:
+        if extra is not ...:
+            raise TypeError(f"I{name.lower()}() takes keywords by name only")
+        return issue(
+            self, name, (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout, tag, order
+        )
+
+    return _begin
+
+
 # by the arguments of the methods: CPython is quickest with these, as in `hpcoll.comm.methods.blocking_shapes`
 _SHAPES = {
     ("sendbuf", "recvbuf", "op"): _reduction,
     ("sendbuf", "recvbuf"): _between_buffers,
     ("buf", "root"): _broadcast,
+    ("sendbuf", "recvbuf", "root"): _rooted,
+    ("sendbuf", "recvbuf", "op", "root"): _rooted_reduction,
 }
 
 

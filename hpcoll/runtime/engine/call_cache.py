@@ -61,14 +61,17 @@ class BufferPattern(NamedTuple):
         """The pattern as words of an entry."""
         if self.array is None:
             return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
-        flags = c.CONTIGUOUS | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
         wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
+        is_array = isinstance(array, np.ndarray)
+        order = c.FORTRAN if is_array and not array.flags.c_contiguous else c.CONTIGUOUS
+        flags = order | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
         if self.typed is not None:
             wanted = self.typed.ctypes.data
         words = [self.kind, self.length, self.type_at, wanted]
         bare = self.type_at < 0 and self.typed is None
-        if type(array) is np.ndarray:
-            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.HOLDER)]
+        if is_array:  # of that type, or plain
+            words += [id(array.dtype), self.element, array.itemsize, flags, id(type(array))]
+            words += [0] * (c.VALUE - c.HOLDER - 1)
             words += [0 if bare else structure_of(array.dtype), -1, 0]
         else:
             words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array, bare)]
@@ -77,7 +80,7 @@ class BufferPattern(NamedTuple):
     @property
     def owners(self) -> tuple[object, ...]:
         """The objects whose addresses are in `words`."""
-        return self.type, self.typed, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
+        return self.type, self.typed, getattr(self.array, "dtype", None), type(self.array)
 
 
 class CachedCall(NamedTuple):

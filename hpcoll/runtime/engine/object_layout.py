@@ -16,6 +16,7 @@ from hpcoll.runtime.program import call_fields
 from hpcoll.runtime.program import call_fields as c
 
 _RELEASED, _C_CONTIGUOUS = 1, 2  # flags of a memoryview
+_HEAD_NBYTES = object.__basicsize__
 # whose callers remove arguments, so that a C function may be given more than it has (`compiled.mpi_ops`)
 _MACHINES = (
     "x86_64",
@@ -106,6 +107,13 @@ def _holders() -> dict[type[Any], Holder]:
             holders[ctypes.Array if isinstance(sample, ctypes.Array) else type(sample)] = holder
     if len({_words(id(ArrayType(code)), 6)[5] for code in "bd"} | {_words(id(ArrayType("d")), 6)[5]}) != 2:
         holders.pop(ArrayType, None)  # it does not say there what its elements are
+    for number in map(
+        np.dtype, "?bBhHiIlLqQfdFD"
+    ):  # NumPy's scalars, such as a sum: the number is behind the type
+        scalar: np.generic = np.frombuffer(b"any sixteen byte", number)[0]
+        memory: Any = MPI.buffer.fromaddress(id(scalar) + _HEAD_NBYTES, number.itemsize)
+        if bytes(memory) == scalar.tobytes():
+            holders[number.type] = Holder(-_HEAD_NBYTES, -1, -1, -1, 0, 0)
     return holders
 
 
@@ -179,7 +187,7 @@ def structure_of(dtype: np.dtype[Any]) -> int:
 
 def unit_of(thing: Any) -> int:
     """Return the bytes in which an object that holds memory counts its length."""
-    return thing.itemsize if type(thing) is ArrayType else 1
+    return thing.itemsize if isinstance(thing, ArrayType | np.generic) else 1
 
 
 HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators

@@ -56,9 +56,9 @@ ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN, OF_EDGES = range(7)
     ELEMENT,  # bytes of what is counted; of a derived datatype the extent of an element
     ITEMSIZE,  # bytes of an element of the array
     FLAGS_OF,  # flags that the array must have
-    HOLDER,  # a type, as address
+    HOLDER,  # a type, as address; of an array its own, which may be a subclass
     DATA_AT,  # less than 0: the memory itself begins so many bytes behind the object's start
-    NITEMS_AT,
+    NITEMS_AT,  # -1: it has one
     READONLY_AT,
     CHECK_AT,  # the word that must be VALUE, as far as MASK says
     MASK,
@@ -80,7 +80,7 @@ TYPED_COUNT, TYPED_DISPL, TYPED_TYPE, TYPED_HANDLE, TYPED_PLACE, TYPED_NFIELDS =
 # scalar of NumPy's: its value. Of a list: how many items, and their address; of a tuple: where items begin.
 TYPE_OF, DATA, NDIM, DIMENSIONS, STRIDES, DESCR, FLAGS = 1, 2, 3, 4, 5, 7, 8
 SCALAR, SIZE, ITEMS, FIRST_ITEM = 2, 2, 3, tuple.__basicsize__ // 8
-CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
+CONTIGUOUS, FORTRAN, ALIGNED, WRITEABLE = 0x1, 0x2, 0x100, 0x400
 # Of an element type since NumPy 2: kind and number of the type, flags, bytes; the flag of one with Python objects.
 DESCR_KIND, DESCR_FLAGS, DESCR_NBYTES, HAS_OBJECTS = 3, 4, 5, 0x1
 

@@ -78,7 +78,7 @@ def drop(table, array, pending):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _array(table, side, array):  # type: ignore[no-untyped-def]
-    """Return the bytes of a C-ordered array of the side's element type, or of what holds memory; -1 for anything else."""
+    """Return the bytes of an array of the side's element type and order, or of what holds memory; -1 for anything else."""
     wanted = pointer(side)
     return _array_nbytes(table, wanted, array) if wanted[c.DTYPE] else _held(side, array)
 
@@ -86,7 +86,7 @@ def _array(table, side, array):  # type: ignore[no-untyped-def]
 @njit(nogil=True, forceinline=True)
 def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
     fields = pointer(array)
-    if fields[c.TYPE_OF] != pointer(table)[c.ARRAY]:
+    if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] and fields[c.TYPE_OF] != wanted[c.HOLDER]:
         return _NO
     if fields[c.DESCR] != wanted[c.DTYPE] and not _is_alike(wanted, fields[c.DESCR]):
         return _NO
@@ -140,7 +140,7 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
         return _NO
     if wanted[c.FORMAT] != 0 and not _has_format(fields[wanted[c.FORMAT_AT]], wanted[c.FORMAT]):
         return _NO
-    return fields[wanted[c.NITEMS_AT]] * wanted[c.ITEMSIZE]
+    return (fields[wanted[c.NITEMS_AT]] if wanted[c.NITEMS_AT] >= 0 else 1) * wanted[c.ITEMSIZE]
 
 
 @njit(nogil=True, forceinline=True)
