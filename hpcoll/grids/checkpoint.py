@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from math import prod
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -29,13 +28,7 @@ T = TypeVar("T")
 
 _PART = ".part"  # behind the name of a file that is not whole yet
 _PIECE = 1 << 30  # most bytes of one read or write: MPI counts in 32 bits
-_CODES = {
-    MPI.ERR_NO_SUCH_FILE: errno.ENOENT,
-    MPI.ERR_ACCESS: errno.EACCES,
-    MPI.ERR_READ_ONLY: errno.EROFS,
-    MPI.ERR_NO_SPACE: errno.ENOSPC,
-    MPI.ERR_QUOTA: errno.EDQUOT,
-}
+_CODES = {MPI.ERR_NO_SUCH_FILE: errno.ENOENT, MPI.ERR_ACCESS: errno.EACCES, MPI.ERR_NO_SPACE: errno.ENOSPC}
 
 
 def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intracomm) -> None:
@@ -66,7 +59,7 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
             run = np.ascontiguousarray(np.zeros(0) if x is None else x)
         else:
             run = redistribute(x, distribution, shares, ranks.comm)
-        displ += _displ(shares, ranks.comm.rank, dtype)
+        displ += ranks.comm.exscan(run.nbytes) or 0
         ranks.together(lambda: _transfer(part, MPI.MODE_WRONLY, displ, run))
         ranks.at_first(lambda: _put(part))
     except BaseException:
@@ -102,7 +95,7 @@ def load(path: Name, distribution: Distribution, comm: MPI.Intracomm, out: Array
     run = np.empty(shares.local_shape(ranks.comm.rank), dtype, order)
     shapes = run.shape, distribution.local_shape(ranks.comm.rank)
     ranks.together(lambda: check_arrays(run, out, shapes, dtype))
-    displ += _displ(shares, ranks.comm.rank, dtype)
+    displ += ranks.comm.exscan(run.nbytes) or 0
     ranks.together(lambda: _transfer(path, MPI.MODE_RDONLY, displ, run))
     if distribution == shares and order == "C" and not ranks.comm.allreduce(out is not None, MPI.MAX):
         return run
@@ -133,13 +126,10 @@ class _Ranks:
         except ArgumentError as error:
             failed = type(error)(f"rank {self.comm.rank}: {self._name} needs {error}")
         except (OSError, ValueError, MPI.Exception) as error:
-            code = (
-                _CODES.get(error.Get_error_class())
-                if isinstance(error, MPI.Exception)
-                else getattr(error, "errno", 0)
-            )
+            of_mpi = _CODES.get(error.Get_error_class()) if isinstance(error, MPI.Exception) else None
+            code = getattr(error, "errno", of_mpi) or errno.EIO
             text = self._needs(self._expected, printable(error))
-            failed = (MissingFileError if code == errno.ENOENT else FileError)(code or errno.EIO, text)
+            failed = (MissingFileError if code == errno.ENOENT else FileError)(code, text)
         everyone = self.comm.allgather((failed, result))
         for theirs, _ in everyone:
             if theirs is not None:
@@ -177,11 +167,6 @@ def _runs(shape: Sequence[int], nparts: int) -> list[list[tuple[int, int]]]:
     return [[cut, *((0, rest) for rest in inner)] for cut in cuts]
 
 
-def _displ(shares: Distribution, rank: int, dtype: Any) -> int:
-    """Return where a rank's run begins, in bytes behind the header."""
-    return sum(prod(shares.local_shape(before)) for before in range(rank)) * int(dtype.itemsize)
-
-
 # --- stages: each raises what the file system says
 
 
@@ -215,11 +200,5 @@ def _transfer(path: str, mode: int, displ: int, run: Array) -> None:
 
 
 def _put(part: str) -> None:
-    """Put the written file in the place of an earlier one, on disk too."""
+    """Put the written file in the place of an earlier one."""
     os.replace(part, part.removesuffix(_PART))
-    with suppress(OSError):  # not all file systems know this
-        folder = os.open(os.path.dirname(part), os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
