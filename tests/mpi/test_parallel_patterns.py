@@ -144,6 +144,21 @@ def test_restart(
     ensure(module.main(run) == 1, "changed")
 
 
+def test_transfers_of_another_package(
+    example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where mpi4py-fft is missing, rank 0 says so."""
+    status = example("fft_transfers").main("--shape 9 7 10".split())
+    out, errors = capsys.readouterr()
+    if importlib.util.find_spec("mpi4py_fft"):
+        ensure(status == 0 and (RIGHT in out) == (RANK == 0), (status, out))
+    else:
+        ensure(
+            status == 2 and ("needs mpi4py-fft (pip install mpi4py-fft)" in errors) == (RANK == 0),
+            (status, errors),
+        )
+
+
 ORDERS = [  # six micro-batches on a stage that is followed by 0, 1, ... others
     "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5",
     "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5",
