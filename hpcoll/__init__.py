@@ -19,6 +19,7 @@ from hpcoll.base.errors import (
     ArgumentError,
     CollectiveTimeout,
     DeviceError,
+    FileError,
     GradientError,
     HpcollError,
     KernelError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     )
     from hpcoll.exact.accumulator import ExactAccumulator
     from hpcoll.exact.reductions import exact_dot, exact_mean, exact_norm, exact_sum
+    from hpcoll.grids.checkpoint import load, save
     from hpcoll.grids.distribution import Distribution
     from hpcoll.grids.halo import Halo
     from hpcoll.grids.redistribution import Redistribution, redistribute
@@ -67,6 +69,7 @@ __all__ = [
     "DistGraphCommunicator",
     "Distribution",
     "ExactAccumulator",
+    "FileError",
     "GradientBuckets",
     "GradientError",
     "GraphCommunicator",
@@ -92,12 +95,14 @@ __all__ = [
     "exact_sum",
     "hooks",
     "inputs",
+    "load",
     "local_device",
     "outputs",
     "premul_sum",
     "redistribute",
     "reduce_op",
     "run",
+    "save",
     "start",
 ]
 _LATER = {
@@ -118,8 +123,10 @@ _LATER = {
     "exact_norm": "hpcoll.exact.reductions",
     "exact_sum": "hpcoll.exact.reductions",
     "hooks": "hpcoll.hooks",
+    "load": "hpcoll.grids.checkpoint",
     "redistribute": "hpcoll.grids.redistribution",
     "run": "hpcoll.launch.run",
+    "save": "hpcoll.grids.checkpoint",
     "start": "hpcoll.launch.start",
 }
 if _place := _of_this_process():  # a launcher that knows nothing of MPI

@@ -20,6 +20,7 @@ LANGUAGES = ("python", "sh", "console", "text", "xml", "json")
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
+    "needs an h5py of MPI": r"mpio",
     "kills a rank": r"--kill",
     "needs LogGOPSim": r"^(txt2bin|LogGOPSim) ",
     "needs Slurm": r"^(sbatch|srun|salloc) ",

@@ -58,7 +58,7 @@ LATER = {
     "unit": "bench_plot budget children cuda_double* digits docs_commands doctor* exact_kernels fuzz gpu_check "
     "kernels_device msccl_bad_input mscclpp_json predict reference_* ring_model second_user synthesize "
     "verify_mutations",
-    "mpi": "bench* buffer_specs_gpu children doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
+    "mpi": "bench* buffer_specs_gpu checkpoint_jobs children doctor early_exit endurance file_programs gpu_[!c]* in_flight_* inspect_live "
     "interrupted* jobs local_failures many_ranks messages_gpu* metrics own_algorithms_jobs parallel_patterns parameter_server_errors "
     "pending_starts revoked settings_jobs shm_full shm_jobs soak stopped_run summary_interrupted symmetric_refused timeouts trace tune*",
     "cluster": "hosts hosts_bundles hosts_clocks hosts_grids slurm",

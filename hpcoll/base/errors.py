@@ -61,6 +61,21 @@ class GradientError(HpcollError, ArithmeticError):
     """A gradient has NaN or infinite elements; raised on every rank, naming parameters and ranks."""
 
 
+class FileError(HpcollError, OSError):
+    """A rank could not write a file that ranks share, or read it; raised on every rank. The communicator is as before.
+
+    Attributes:
+        errno: Number of the system's error, as of OSError.
+    """
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A `FileError` where Python raises FileNotFoundError."""
+
+
 class TransportError(HpcollError):
     """A call failed half-way. The communicator is suspect, and its later calls raise, too.
 
@@ -115,6 +130,7 @@ for _public in (
     ArgumentError,
     CollectiveTimeout,
     DeviceError,
+    FileError,
     GradientError,
     HpcollError,
     KernelError,

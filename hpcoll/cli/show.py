@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # it needs NumPy, which the list of algorithms does not
 CHUNKS = 4  # of algorithms that take any number
 NRANKS, NBYTES, CALC = 8, "1M", 0.01
 NODES = "4"  # ranks of each
+SHAPE = "1000x800"
 DERIVED = "by its steps"  # in place of a formula of a registered row
 MAX_FORMULA = 20  # columns; `show KEY` shows it whole
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
@@ -61,6 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--write FILE", "write the schedule to FILE instead: .xml for MSCCL, or .goal")
     add("--bytes SIZE", "bytes of the message in FILE.goal", NBYTES)
     add("--calc TIME", "time to combine a byte in FILE.goal, in ns", CALC)
+    add("--shape SHAPE", "shape of the array of redistribute", SHAPE)
+    add(
+        "--from DISTRIBUTION",
+        "of redistribute: who has what, as split=0, or grid=(2, 2), block=64",
+        dest="source",
+    )
+    add("--to DISTRIBUTION", "of redistribute: who gets what", dest="target")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,6 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             write(program, arguments.write, arguments.bytes, arguments.calc)
             return 0
         _show(programs.row_of_file(arguments, arguments.pattern), arguments)
+        return 0
+    if arguments.pattern == "redistribute":
+        _redistribution(arguments)
         return 0
     collective, _, algorithm = arguments.pattern.partition("/")
     if algorithm:
@@ -123,6 +134,25 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     if not arguments.svg and not arguments.write:
         print_drawing(drawing)
         print_lines(["", f"refused: {wrong}"] if wrong else [])
+
+
+def _redistribution(arguments: argparse.Namespace) -> None:
+    from hpcoll.cli.moved_boxes import distribution_of, lines, picture  # it needs NumPy
+
+    try:
+        shape = tuple(int(n) for n in arguments.shape.split("x"))
+    except ValueError:
+        raise ArgumentError(
+            f"--shape needs numbers such as 1000x800, got {quoted(arguments.shape)}"
+        ) from None
+    nranks = NRANKS if arguments.nranks is None else arguments.nranks
+    sides = ("from", arguments.source), ("to", arguments.target)
+    source, target = (distribution_of(name, text, shape, nranks) for name, text in sides)
+    title = f"{source} to {target}".replace("hpcoll.", "")
+    if arguments.svg:
+        output.write(arguments.svg, picture(title, source, target))
+    else:
+        print_lines([title, *lines(source, target)])
 
 
 def print_drawing(drawing: "Drawing") -> None:

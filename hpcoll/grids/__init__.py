@@ -1,1 +1,1 @@
-"""Arrays that a grid of ranks shares: the exchange of their ghost layers."""
+"""Arrays that ranks share: the exchange of their ghost layers, their distribution, and files of them."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import ensure, ensure_none, unless
@@ -114,6 +115,48 @@ def test_picture(name: str, example: Callable[[str], ModuleType], tmp_path: Path
             wrong += unless(lines.count(None) == 2 * 6 * (NRANKS - 1), lines)
             wrong += unless(("forward" in texts, "collective" in texts) == (True, False), texts)
     ensure_none(wrong)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_restart(
+    example: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All ranks begin, all but the last go on, and then all; a plate that is changed meanwhile is told."""
+    file = MPI.COMM_WORLD.bcast(tmp_path) / "plate.npy"
+    module = example("restart")
+    run = [str(file), "--steps", "3"]
+    status = module.main(run)
+    fewer = MPI.COMM_WORLD.Split(RANK == NRANKS - 1, RANK)
+    if RANK < NRANKS - 1:
+        status += module.main(run, fewer)
+    MPI.COMM_WORLD.Barrier()
+    status += module.main(run)
+    out = capsys.readouterr().out
+    counts = [line.split(",")[0] for line in out.splitlines() if "steps" in line]
+    ensure(status == 0 and counts == ["3 steps", "6 steps", "9 steps"] * (RANK == 0), (status, out))
+    fewer.Free()
+    MPI.COMM_WORLD.Barrier()
+    if RANK == 0:
+        plate = np.load(file)
+        plate[30, 20] += 1e-9
+        np.save(file, plate)
+    MPI.COMM_WORLD.Barrier()
+    ensure(module.main(run) == 1, "changed")
+
+
+def test_transfers_of_another_package(
+    example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where mpi4py-fft is missing, rank 0 says so."""
+    status = example("fft_transfers").main("--shape 9 7 10".split())
+    out, errors = capsys.readouterr()
+    if importlib.util.find_spec("mpi4py_fft"):
+        ensure(status == 0 and (RIGHT in out) == (RANK == 0), (status, out))
+    else:
+        ensure(
+            status == 2 and ("needs mpi4py-fft (pip install mpi4py-fft)" in errors) == (RANK == 0),
+            (status, errors),
+        )
 
 
 ORDERS = [  # six micro-batches on a stage that is followed by 0, 1, ... others

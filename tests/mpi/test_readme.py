@@ -5,6 +5,7 @@ Files that commands use, blocks with a title, run with those (tests/unit/test_do
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,7 @@ def redistribute(names: dict[str, Any], out: str) -> None:
     assert (names["y"] == np.outer(ranks, np.ones(height))).all()
     for result in ("out", "z"):
         assert (names[result] == names["y"] + 10).all()
+    assert (names["again"] == RANK).all()
 
 
 def find_who_is_late(names: dict[str, Any], out: str) -> None:
@@ -161,8 +163,11 @@ RUN = [block for block in BLOCKS if block.language == "python" and not block.rea
 
 
 @pytest.mark.parametrize("page", dict.fromkeys(block.page for block in RUN))
-def test_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All blocks in one namespace; what comes out is checked."""
+def test_page(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All blocks in one namespace, in a folder that ranks share; what comes out is checked."""
+    monkeypatch.chdir(MPI.COMM_WORLD.bcast(tmp_path))
     names: dict[str, Any] = {}
     for block in RUN:
         if block.page == page:

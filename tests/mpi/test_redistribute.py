@@ -217,6 +217,23 @@ def test_bad_input_of_one_rank(other: dict[str, Any], text: str) -> None:
     ensure_none(refused(lambda: hpcoll.redistribute(**given), f"rank 0: redistribute {text}"))
 
 
+def test_parts_that_each_rank_knows() -> None:
+    """They are exchanged once; where they overlap or leave a gap, all ranks name the first element, and its ranks."""
+    low, high = ROWS.boxes(RANK)[0][0] if ROWS.boxes(RANK) else (0, 0)
+    gathered = lambda mine: Distribution((12,), NRANKS, boxes=communicator().allgather([mine]))  # noqa: E731
+    wrong = unless(gathered((low, high)) == Distribution((12,), NRANKS, split=0), "the parts")
+    text = "Distribution needs each element in the box of one rank, got element"
+    if 2 <= NRANKS <= 6:
+        twice = (low - (RANK == 1), high)
+        wrong += refused(
+            lambda: gathered(twice), f"{text} ({12 // NRANKS + (12 % NRANKS > 0) - 1},) on ranks 0-1"
+        )
+    gap = (low, high - (RANK == 0))
+    last = ROWS.boxes(0)[0][0][1] - 1
+    wrong += refused(lambda: gathered(gap), f"{text} ({last},) on no rank")
+    ensure_none(wrong)
+
+
 def test_bad_input_of_a_plan() -> None:
     """Ranks agree on a plan; each checks the arrays of a call by itself."""
     comm = communicator()

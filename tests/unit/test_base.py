@@ -21,7 +21,14 @@ from test_architecture import MODULES, imports
 import hpcoll
 from hpcoll.base import ops
 from hpcoll.base.dtypes import check_op, is_bfloat16, is_extended, kind, working_dtype
-from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.errors import (
+    ArgumentError,
+    FileError,
+    HpcollError,
+    KernelError,
+    ScheduleError,
+    TransportError,
+)
 from hpcoll.base.ops import ReduceOp, reduce_op
 from hpcoll.base.text import (
     LINE,
@@ -158,6 +165,7 @@ def test_errors_say_where() -> None:
     [
         ArgumentError("a"),
         KernelError("k"),
+        FileError(28, "f"),
         TransportError("t", code=5),
         ScheduleError("s"),
         ScheduleError("s", rank=1, step=2, op="x"),

@@ -88,9 +88,60 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out == ""
 
 
+REDISTRIBUTE = "show redistribute --shape 12x10 -n 4 --from split=0,sizes=[0,6,5,1] --to".split()
+
+
+def test_show_draws_a_redistribution(capsys: Capture) -> None:
+    """Who sends which boxes, and keeps which; of blocks in turns the first ones are written out."""
+    assert main([*REDISTRIBUTE, "grid=(2, 2)"]) == 0
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert title.endswith(" to Distribution((12, 10), 4, grid=(2, 2))")
+    assert [line.split(maxsplit=2)[2] for line in rows] == [
+        "→ 0          30 elements  [0:6, 0:5]",
+        "keeps        30 elements  [0:6, 5:10]",
+        "keeps        25 elements  [6:11, 0:5]",
+        "→ 3          25 elements  [6:11, 5:10]",
+        "→ 2           5 elements  [11:12, 0:5]",
+        "keeps         5 elements  [11:12, 5:10]",
+    ]
+    assert main([*REDISTRIBUTE, "split=1, block=1"]) == 0
+    out = capsys.readouterr().out
+    assert "rank 1 → 0          18 elements  [0:6, 0:1] [0:6, 4:5] [0:6, 8:9]\n" in out
+    assert main("show redistribute -n 2 --from block=1,split=1 --to=".split()) == 0
+    assert "[0:1000, 0:1] [0:1000, 2:3] [0:1000, 4:5] and 397 more" in capsys.readouterr().out
+
+
+def test_show_writes_a_picture_of_a_redistribution(tmp_path: Path) -> None:
+    """Each rank on both sides, an arrow for each pair, and the boxes."""
+    assert main([*REDISTRIBUTE, "grid=(2, 2)", "--svg", f"{tmp_path}/boxes.svg"]) == 0
+    root = ElementTree.parse(tmp_path / "boxes.svg").getroot()
+    count = {tag: len(root.findall(f"{{*}}{tag}")) for tag in ("circle", "line", "polygon")}
+    assert count == {"circle": 8, "line": 3, "polygon": 3}
+    texts = [text.text or "" for text in root.findall("{*}text")]
+    assert sum("[11:12, 5:10]" in text for text in texts) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (
+            "show redistribute --from split=0 --to split=2 -n 4".split(),
+            "--to: Distribution needs an axis of 2 to split, got 2",
+        ),
+        (
+            "show redistribute --from split=0".split(),
+            "--to needs arguments of a Distribution, such as split=0, got None",
+        ),
+        ("show redistribute --from splat=0 --to split=1".split(), "--from needs arguments of a Distribution"),
+        ("show redistribute --from (0) --to split=1".split(), "--from needs arguments of a Distribution"),
+        (
+            "show redistribute --shape 3x? --from split=0 --to split=1".split(),
+            "--shape needs numbers such as 1000x800, got '3x?'",
+        ),
+        (
+            "show redistribute --from split=0 --to split=1 -n 65".split(),
+            "show redistribute needs 1 to 64 ranks, got 65",
+        ),
         (["show", "allsum"], "collective must be one of"),
         (["show", "allreduce/rings"], "allreduce algorithm must be one of ring"),
         ("show allreduce -n 4".split(), "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
