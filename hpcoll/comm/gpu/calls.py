@@ -18,21 +18,24 @@ from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.gpu import staging
 from hpcoll.comm.gpu.mirror import Mirror, mirror_of
-from hpcoll.comm.gpu.repeated import GPU_NBYTES, KnownCalls, SeenCall, look
+from hpcoll.comm.gpu.repeated import SHORT_NBYTES, Copies, KnownCalls, SeenCall, ShortCalls, look
 from hpcoll.comm.gpu.resources import GpuEngines, Gpus
 from hpcoll.comm.gpu.staging import Launch, Lifted
 from hpcoll.comm.planning.planner import Planner
 from hpcoll.comm.plans.plan import Prepared
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.comm.requests.persistent_request import Starts
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
-from hpcoll.runtime.engine.call_cache import Key, whole
+from hpcoll.runtime.engine.call_cache import CallTable, Key, whole
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
+from hpcoll.runtime.program import copy_fields as g
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import HOST, NATIVE, name_of
@@ -62,8 +65,9 @@ class GpuCalls:
         self._resources, self._planner = resources, planner
         self._routes: Gpus | None = None
         self._known = KnownCalls()
+        self._short = ShortCalls()
 
-    short_nbytes = GPU_NBYTES - 1  # most of a message that runs by the host's way
+    short_nbytes = SHORT_NBYTES  # most of a message that runs by the host's way
 
     def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
         """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
@@ -79,9 +83,34 @@ class GpuCalls:
         if seen is not None:
             self._known.add(key, seen, prepared)
 
+    def take_copies(self, seen: SeenCall, table: CallTable) -> Copies | None:
+        """Return copies for a short call that a table may find; None where it has none. They are to be given back."""
+        return self._short.take(self._resources.caller, seen, table) if table.calls else None
+
+    def give_copies(self, seen: SeenCall, table: CallTable, copies: Copies) -> None:
+        """Take back the copies of a call that has ended."""
+        self._short.give(seen, table, copies)
+
+    def starts(self, asked: BeginningCall, prepared: Prepared, engine: HostEngine) -> Starts | None:
+        """Return a function that says how a persistent request is started on its host copies; None where each start describes the call."""
+        call, seen = prepared.on_host, self.look(asked.method, asked.arguments, asked.stream)
+        if call is None or call.finish is not None or not call.as_given or seen is None:
+            return None
+        form = seen.form
+        runs = {g.ENGINE: engine.address, g.SEND: call.send, g.RECV: call.recv}
+        copies = Copies(seen, prepared.arguments, runs, apart=True)
+
+        def starts() -> tuple[int, ...] | None:
+            """Return what compiled code takes, with the streams of now."""
+            seen = self.look(asked.method, asked.arguments, asked.stream)
+            return None if seen is None or seen.form != form else copies.started(seen)
+
+        return starts
+
     def forget(self) -> None:
         """Forget the calls that are known."""
         self._known.forget()
+        self._short.forget()
 
     def prepare(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: BeginningCall
@@ -180,7 +209,7 @@ class GpuCalls:
         if call is None:
             return None
         nbytes = self._planner.known_nbytes(call)
-        small = nbytes is not None and nbytes < GPU_NBYTES and self._resources.config.cuda_path is None
+        small = nbytes is not None and nbytes <= SHORT_NBYTES and self._resources.config.cuda_path is None
         return None if small else (on_gpu, call)
 
     def _is_short(self, row: Method, arrays: Arrays) -> bool:
@@ -188,7 +217,7 @@ class GpuCalls:
         tells = self._resources.config.cuda_path is None and row.name not in _UNTOLD
         graph = self._resources.caller.graph() if row.neighbours else None
         most = self._resources.nranks if graph is None else graph.degree
-        return tells and most * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
+        return tells and most * max(array.nbytes for array in arrays.values()) <= SHORT_NBYTES
 
     def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, *, folds_once: bool) -> "_OnGpu":
         """Return the call on copies of its host arrays on the GPU, and of an array with gaps that is sent."""
