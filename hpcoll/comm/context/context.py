@@ -262,11 +262,12 @@ class Context(CommunicatorCalls):
         seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
         if seen is None:
             return False
-        if not seen.is_short or self.resources.config.cuda_path is not None:
+        short = seen.is_short
+        if not short or self.resources.config.cuda_path is not None:
             prepared = self.gpu.known(key, seen)
             if prepared is not None:
                 self._run_engine(key, arguments, prepared, limit_s)
-            if prepared is not None or not seen.is_short:
+            if prepared is not None or not short:
                 return prepared is not None
         table = self.on_host[0].table(key)
         copies = self.gpu.take_copies(seen, table)

@@ -32,7 +32,7 @@ from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.engine.call_cache import CallTable, Key, whole
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu import cuda
-from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
+from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, is_capturing, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.runtime.program import copy_fields as g
@@ -75,7 +75,14 @@ class GpuCalls:
 
     def known(self, key: Key, seen: SeenCall) -> Prepared | None:
         """Return a call that was prepared before, on memory that is the same still; None where there is none."""
-        return self._known.find(key, seen, self._routes)
+        found = self._known.find(key, seen)
+        if found is None or self._routes is None or is_capturing(self._routes.gpu.driver, seen.stream):
+            return None
+        (prepared, exported), streams = found, {seen.stream}
+        assert prepared.described is not None
+        described = prepared.described._replace(keep=seen.arguments)
+        call = self._launching(described, self._routes, seen.spans, streams)
+        return prepared._replace(call=call) if call.exported == exported else None
 
     def note(self, key: Key, arguments: tuple[Any, ...], stream: Any, prepared: Prepared) -> None:
         """Let calls like one be found by `known`, if it ran by a program for GPU memory."""
@@ -162,14 +169,31 @@ class GpuCalls:
         call: Call,
     ) -> Prepared:
         routes = self.routes(on_gpu.gpu)
-        call = self._planner.ordered(self._launching(call, on_gpu, routes, arrays, asked.stream), row, asked)
+        described = self._planner.ordered(call, row, asked)
+        resources = self._resources
+
+        def launching(call: Call, arrays: Arrays) -> Call:
+            """Return a call on arrays, with the streams of now."""
+            streams = {stream_of(array, asked.stream, resources.rank) for array in arrays.values()}
+            return self._launching(call, routes, [array.span for array in arrays.values()], streams, on_gpu)
+
+        call = launching(described, arrays)
+        seen = self.look(row.name, arguments, asked.stream) if asked.in_flight else None
 
         def describe() -> Call | None:
+            """Return the same call where memory and streams are the same, for one run of it ends before the next begins."""
+            now = None if seen is None else self.look(row.name, arguments, asked.stream)
+            if (
+                now is not None
+                and seen is not None
+                and now.known_by == seen.known_by
+                and not is_capturing(routes.gpu.driver, now.stream)
+                and routes.exported(call, now.spans) == call.exported
+            ):
+                return call
             anew = on_gpu.describe()
-            again = row.gpu_arrays(arguments, self._resources.rank)
-            return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
+            return None if anew is None else launching(anew, row.gpu_arrays(arguments, resources.rank))
 
-        resources = self._resources
         engines = GpuEngines(routes, resources.topology, resources.wait_policy, resources.lock)
         plan = self._planner.plan(
             call,
@@ -180,7 +204,8 @@ class GpuCalls:
             engines.build,
             waits=not asked.in_flight,
         )
-        return Prepared(call, plan, arguments, describe, routes)
+        own = not on_gpu.fills and on_gpu.received is None
+        return Prepared(call, plan, arguments, describe, routes, described=described if own else None)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
         """Say whether half types may travel as they are: one kernel reads all, and no other algorithm is asked for."""
@@ -262,15 +287,22 @@ class GpuCalls:
         call = self._planner.describe(row, mirror.arguments, asked)
         return None if call is None else _mirrored(call, mirror)
 
-    def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
-        """Return the call with the kernels that are launched before and after it."""
-        gpu, received = on_gpu.gpu, on_gpu.received
-        call = staging.settled(call, gpu)
-        first, *others = {stream_of(array, stream, self._resources.rank) for array in arrays.values()}
-        launches = (*on_gpu.fills, *call.before)
-        finish = (
-            call.finish if received is None else staging.finisher(gpu, [received.bring_home], call.finish)
-        )
+    def _launching(
+        self,
+        call: Call,
+        routes: Gpus,
+        spans: list[tuple[int, int]],
+        streams: set[int],
+        on_gpu: "_OnGpu | None" = None,
+    ) -> Call:
+        """Return a call on arrays of some spans, behind streams, with the kernels that are launched before and after it."""
+        gpu, (first, *others) = routes.gpu, streams
+        call = staging.settled(call, gpu, self._resources.rank)
+        launches, finish = call.before, call.finish
+        if on_gpu is not None:
+            launches = *on_gpu.fills, *launches
+            received = on_gpu.received
+            finish = finish if received is None else staging.finisher(gpu, [received.bring_home], finish)
 
         def start(engine: Any) -> None:
             with gpu.entered():
@@ -280,7 +312,7 @@ class GpuCalls:
                     launch(first)
                 engine.after(first)
 
-        exported = routes.exported(call, [array.span for array in arrays.values()])
+        exported = routes.exported(call, spans)
         call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
         return call._replace(native=False, as_given=False)
 

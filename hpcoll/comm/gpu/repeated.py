@@ -16,7 +16,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
-from hpcoll.comm.gpu.resources import Gpus
 from hpcoll.comm.plans.plan import Prepared
 from hpcoll.runtime.engine.call_cache import CallTable, Key
 from hpcoll.runtime.engine.entry import call_compiled
@@ -29,16 +28,15 @@ from hpcoll.runtime.program.fields import COPIED
 
 SHORT_NBYTES = 64 << 10  # of a message; longer ones run by a program for GPU memory
 _MOST_KNOWN = 64  # longer calls that are known, and forms of short ones
-_SERVED = frozenset(
-    name for name, row in METHODS.items() if row.arguments and not {MANY, TYPED} & {*row.holds}
-)
+# methods whose calls ranks know to be short
+_MAY_BE_SHORT = frozenset(name for name, row in METHODS.items() if not {MANY, TYPED} & {*row.holds})
 
 
 class SeenCall(NamedTuple):
     """A call on arrays in GPU memory without gaps, as their interfaces describe them.
 
     Attributes:
-        form: Shape and element type of each array; other arguments, such as an operator, by their identity.
+        form: Shape and element type of each array, with the rest of its spec; other arguments, such as an operator, by their identity.
         sent: Position of the array that is sent, or None.
         received: Position of the array that is received into, or None.
         addresses: Of these two arrays, 0 where there is none.
@@ -64,8 +62,18 @@ class SeenCall(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Say whether both arrays are short."""
-        return max(self.sizes) <= SHORT_NBYTES
+        """Say whether its copies may be found: its arrays are short, and are all that it says of its buffers."""
+        bare = all(
+            type(self.arguments[at]) not in (list, tuple)
+            for at in (self.sent, self.received)
+            if at is not None
+        )
+        return self.method in _MAY_BE_SHORT and bare and max(self.sizes) <= SHORT_NBYTES
+
+    @property
+    def known_by(self) -> Hashable:
+        """Form, memory and stream, which tell it from all other calls of its method."""
+        return self.form, self.addresses, self.stream
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -82,8 +90,6 @@ def _nbytes(described: Any) -> int:
 
 def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
     """Return a call of a rank; None where its arguments need a closer look. They are those of `hpcoll.comm.context.context.Context.run`."""
-    if method not in _SERVED:
-        return None
     try:
         asked = 0 if stream is None else stream_handle(stream, caller.rank)
         sent, received = METHODS[method].buffers(arguments, caller.rank)
@@ -94,6 +100,10 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
             elif argument is MPI.IN_PLACE:
                 form.append(None)
             else:
+                more: Hashable = None
+                if type(argument) in (list, tuple):
+                    argument, *rest = argument
+                    more = _told(rest)
                 interface = argument.__cuda_array_interface__
                 (pointer, readonly), typestr = interface["data"], interface["typestr"]
                 if (
@@ -104,7 +114,7 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
                     or (readonly and at == received)
                 ):
                     return None
-                form.append((interface["shape"], typestr))
+                form.append((interface["shape"], typestr, more))
                 addresses[at == received] = pointer
                 streams.add(asked or interface.get("stream") or torch_stream(argument) or LEGACY_STREAM)
         (order,) = streams
@@ -117,6 +127,19 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
         ValueError,
     ):  # the usual way says what is wrong
         return None
+
+
+def _told(item: Any) -> Hashable:
+    """Return what tells an item of a spec from others; raise TypeError for an item that may change unseen."""
+    if type(item) in (list, tuple):
+        return tuple(map(_told, item))
+    if isinstance(item, MPI.Datatype):
+        return id(item), MPI._handleof(item)
+    if type(item) is np.ndarray:
+        return item.tobytes(), item.dtype.str, item.shape
+    if item is None or isinstance(item, int | str):
+        return item
+    raise TypeError
 
 
 class Copies:
@@ -219,37 +242,44 @@ class KnownCalls:
     """Longer calls of one communicator that a program for GPU memory serves, by the addresses and sizes of their arrays."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, tuple[Prepared, Call, tuple[Any, ...]]] = {}
+        self._calls: dict[Hashable, tuple[Prepared, tuple[bool, bool] | None, object]] = {}
 
-    def find(self, key: Key, seen: SeenCall, routes: Gpus | None) -> Prepared | None:
-        """Return a call that is known, on memory that is the same still; None where there is none."""
-        known = self._calls.get((key, seen.form, seen.addresses, seen.stream))
-        if known is None or routes is None:
-            return None
-        prepared, call, _ = known
-        if routes.exported(call, seen.spans) != call.exported:
-            return None
-        return prepared._replace(call=call._replace(keep=seen.arguments))
+    def find(self, key: Key, seen: SeenCall) -> tuple[Prepared, tuple[bool, bool] | None] | None:
+        """Return a call that is known, not launched yet, and what of its memory peers could map; None where there is none."""
+        known = self._calls.get((key, seen.known_by))
+        return None if known is None else known[:2]
 
     def add(self, key: Key, seen: SeenCall, prepared: Prepared) -> None:
-        """Let a call be found, if it is nothing but a run of its engine: no launch before it, nothing to finish. No array is kept."""
-        call = prepared.call
-        if call is None or call.finish is not None or call.before or not prepared.plan.kept:
+        """Let a call be found, if nothing of how it was described is this one's alone. No array is kept."""
+        call, launched = prepared.described, prepared.call
+        if (
+            call is None
+            or launched is None
+            or call.finish is not None
+            or call.before
+            or not prepared.plan.kept
+        ):
             return
         if len(self._calls) >= _MOST_KNOWN:
             self.forget()
-        # their addresses are not to be used again
-        others = tuple(one for one, form in zip(seen.arguments, seen.form, strict=True) if form == id(one))
-        call = call._replace(keep=())
-        self._calls[key, seen.form, seen.addresses, seen.stream] = (
-            prepared._replace(call=None, arguments=(), describe=_anew),
-            call,
-            others,
+        rest = [one[1:] if type(one) in (list, tuple) else one for one in seen.arguments]
+        others = [
+            one for one, form in zip(rest, seen.form, strict=True) if type(form) is not tuple or form[2]
+        ]
+        self._calls[key, seen.known_by] = (
+            prepared._replace(call=None, arguments=(), describe=_anew, described=call._replace(keep=())),
+            launched.exported,
+            _held(others),  # whose addresses are not to be used again
         )
 
     def forget(self) -> None:
         """Forget all calls."""
         self._calls.clear()
+
+
+def _held(item: Any) -> Any:
+    """Return what holds an item, however a list in it changes."""
+    return tuple(map(_held, item)) if type(item) in (list, tuple) else item
 
 
 def _anew() -> Call | None:
