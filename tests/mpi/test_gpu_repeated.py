@@ -164,3 +164,20 @@ def _refusal(call: Any) -> str:
     except ArgumentError as error:
         return str(error)
     return ""
+
+
+def test_by_the_host_alone(double: Any) -> None:
+    """Where all calls take the host's way, long ones are found by their copies, too: two copies, and nobody asks what memory it is."""
+    comm, found = communicator("host"), []
+    arrays = [double.Array(LONG).fill(0) for _ in range(2)]
+    for form, run in _forms(comm, arrays).items():
+        for turn in range(12):
+            arrays[0].fill(RANK + turn)
+            before = double.calls.copy()
+            run()
+            made = double.calls - before
+            right = (read(arrays[1]) == P * (P - 1) / 2 + P * turn).all()
+            counts = made["cuMemcpyAsync"], made["cuPointerGetAttribute"]
+            found.append((form, turn, bool(right), turn < 9 or form != "blocking" or counts == (2, 0)))
+    ensure_none([one for one in found if not all(one[2:])])
+    comm.Free()

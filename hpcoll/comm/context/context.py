@@ -262,7 +262,7 @@ class Context(CommunicatorCalls):
         seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
         if seen is None:
             return False
-        short = seen.is_short
+        short = self.gpu.may_copy(seen)
         if not short or self.resources.config.cuda_path is not None:
             prepared = self.gpu.known(key, seen)
             if prepared is not None:

@@ -164,7 +164,7 @@ def _on_copies(
 ) -> MPI.Request | None:
     """Return the request of a call on GPU arrays, if it is like an earlier one; arguments as of `_go_on`."""
     seen = context.gpu.look(method, arguments, asked[-1])
-    if seen is None or not seen.is_short:
+    if seen is None or not context.gpu.may_copy(seen):
         return None
     table = context.on_host[1 + context.issued % IN_FLIGHT].table(key)
     copies = context.gpu.take_copies(seen, table)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import EXACT_SUM
 from hpcoll.comm.arguments.call import Call
@@ -67,7 +68,19 @@ class GpuCalls:
         self._known = KnownCalls()
         self._short = ShortCalls()
 
-    short_nbytes = SHORT_NBYTES  # most of a message that runs by the host's way
+    @property
+    def short_nbytes(self) -> int:
+        """Most bytes of a message that runs by the host's way."""
+        return NEVER if self._by_host else SHORT_NBYTES
+
+    @property
+    def _by_host(self) -> bool:
+        """Say whether all calls run by the host's way."""
+        return self._resources.mixed or self._resources.config.cuda_path == HOST
+
+    def may_copy(self, seen: SeenCall) -> bool:
+        """Say whether a call like one may be found by its copies."""
+        return seen.is_copied and max(seen.sizes) <= self.short_nbytes
 
     def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
         """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
@@ -101,7 +114,7 @@ class GpuCalls:
     def starts(self, asked: BeginningCall, prepared: Prepared, engine: HostEngine) -> Starts | None:
         """Return a function that says how a persistent request is started on its host copies; None where each start describes the call."""
         call, seen = prepared.on_host, self.look(asked.method, asked.arguments, asked.stream)
-        if call is None or call.finish is not None or not call.as_given or seen is None:
+        if call is None or call.finish is not None or not call.as_given or seen is None or not seen.is_copied:
             return None
         form = seen.form
         runs = {g.ENGINE: engine.address, g.SEND: call.send, g.RECV: call.recv}
@@ -221,8 +234,7 @@ class GpuCalls:
     ) -> "tuple[_OnGpu, Call] | None":
         """Return the call, if a program for GPU memory runs it."""
         if (
-            self._resources.mixed
-            or self._resources.config.cuda_path == HOST
+            self._by_host
             or algorithm == NATIVE
             or any(argument is EXACT_SUM for argument in arguments)
             or self._is_short(row, arrays)
@@ -350,7 +362,7 @@ class GpuCalls:
         assert driver is not None
         ordinal = driver.current_ordinal()
         gpu = gpu_of(local_device(resources.native) if ordinal is None else ordinal)
-        routes = None if resources.mixed or resources.config.cuda_path == HOST else self.routes(gpu)
+        routes = None if self._by_host else self.routes(gpu)
         return array_over(
             Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes),
             form.shape,

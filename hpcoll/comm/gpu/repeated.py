@@ -28,6 +28,7 @@ from hpcoll.runtime.program.fields import COPIED
 
 SHORT_NBYTES = 64 << 10  # of a message; longer ones run by a program for GPU memory
 _MOST_KNOWN = 64  # longer calls that are known, and forms of short ones
+_MOST_NBYTES = 256 << 20  # of copies that no call uses
 # methods whose calls ranks know to be short
 _MAY_BE_SHORT = frozenset(name for name, row in METHODS.items() if not {MANY, TYPED} & {*row.holds})
 
@@ -61,14 +62,11 @@ class SeenCall(NamedTuple):
         )
 
     @property
-    def is_short(self) -> bool:
-        """Say whether its copies may be found: its arrays are short, and are all that it says of its buffers."""
-        bare = all(
-            type(self.arguments[at]) not in (list, tuple)
-            for at in (self.sent, self.received)
-            if at is not None
+    def is_copied(self) -> bool:
+        """Say whether copies can stand for its arrays: these are all that it says of its buffers, and ranks know how long messages are."""
+        return self.method in _MAY_BE_SHORT and not any(
+            type(self.arguments[at]) in (list, tuple) for at in (self.sent, self.received) if at is not None
         )
-        return self.method in _MAY_BE_SHORT and bare and max(self.sizes) <= SHORT_NBYTES
 
     @property
     def known_by(self) -> Hashable:
@@ -205,25 +203,31 @@ _FUNCTIONS = {
 
 
 class ShortCalls:
-    """Copies for short calls of one communicator, by the table that finds them and their form."""
+    """Copies for calls of one communicator by the host's way, by the table that finds them and their form."""
 
     def __init__(self) -> None:
         self._idle: dict[Hashable, list[Copies]] = {}
+        self._nbytes = 0  # of all that were given back
 
     def take(self, caller: Caller, seen: SeenCall, table: CallTable) -> Copies:
         """Return copies that no call uses, until they are given back."""
         idle = self._idle.get((table.address, seen.form))
-        return idle.pop() if idle else _made(caller, seen, table)
+        if not idle:
+            return _made(caller, seen, table)
+        self._nbytes -= sum(seen.sizes)
+        return idle.pop()
 
     def give(self, seen: SeenCall, table: CallTable, copies: Copies) -> None:
         """Take back the copies of a call that has ended."""
-        if len(self._idle) >= _MOST_KNOWN:
+        self._nbytes += sum(seen.sizes)
+        if len(self._idle) >= _MOST_KNOWN or self._nbytes > _MOST_NBYTES:
             self.forget()
         self._idle.setdefault((table.address, seen.form), []).append(copies)
 
     def forget(self) -> None:
         """Forget all copies."""
         self._idle.clear()
+        self._nbytes = 0
 
 
 def _made(caller: Caller, seen: SeenCall, table: CallTable) -> Copies:

@@ -168,7 +168,9 @@ def _of_table(table: Words, nbytes: int) -> Layout:
     pieces[PIECE_NBYTES] = min(nbytes, pieces[PIECE_NBYTES])
     if len(pieces) > PIECE_NFIELDS:  # its outermost loop is for any number of elements
         inner = int(np.prod(pieces[PIECE_NFIELDS + 2 :: 2]))
-        pieces[PIECE_NFIELDS] = nbytes // (int(pieces[PIECE_NBYTES]) * inner)
+        count = nbytes // (int(pieces[PIECE_NBYTES]) * inner)
+        rest = pieces[PIECE_NFIELDS + 1 :] if count > 1 else pieces[PIECE_NFIELDS + 2 :]
+        pieces = np.array([*pieces[:PIECE_NFIELDS], *[count] * (count > 1), *rest], np.int64)
     return Layout(pieces.reshape(1, -1), nbytes)
 
 
