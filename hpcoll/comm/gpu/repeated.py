@@ -41,7 +41,9 @@ class SeenCall(NamedTuple):
         sent: Position of the array that is sent, or None.
         received: Position of the array that is received into, or None.
         addresses: Of these two arrays, 0 where there is none.
+        sizes: Their bytes.
         stream: Handle of the stream that orders the call.
+        is_copied: Copies can stand for them: they are all that it says of its buffers, and ranks know how long messages are.
     """
 
     method: str
@@ -50,23 +52,9 @@ class SeenCall(NamedTuple):
     sent: int | None
     received: int | None
     addresses: tuple[int, int]
+    sizes: tuple[int, int]
     stream: int
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of the two arrays."""
-        sent, received = self.sent, self.received
-        return (
-            0 if sent is None else _nbytes(self.form[sent]),
-            0 if received is None else _nbytes(self.form[received]),
-        )
-
-    @property
-    def is_copied(self) -> bool:
-        """Say whether copies can stand for its arrays: these are all that it says of its buffers, and ranks know how long messages are."""
-        return self.method in _MAY_BE_SHORT and not any(
-            type(self.arguments[at]) in (list, tuple) for at in (self.sent, self.received) if at is not None
-        )
+    is_copied: bool
 
     @property
     def known_by(self) -> Hashable:
@@ -82,8 +70,8 @@ class SeenCall(NamedTuple):
 
 @lru_cache(4096)
 def _nbytes(described: Any) -> int:
-    """Return the bytes of an array of a shape and an element type; 0 for None, which stands for no array."""
-    return 0 if described is None else prod(described[0]) * np.dtype(described[1]).itemsize
+    """Return the bytes of an array of a shape and an element type."""
+    return prod(described[0]) * np.dtype(described[1]).itemsize
 
 
 def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
@@ -91,7 +79,7 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
     try:
         asked = 0 if stream is None else stream_handle(stream, caller.rank)
         sent, received = METHODS[method].buffers(arguments, caller.rank)
-        form, addresses, streams = list[Hashable](), [0, 0], set[int]()
+        form, addresses, sizes, order, bare = list[Hashable](), [0, 0], [0, 0], asked, True
         for at, argument in enumerate(arguments):
             if at != sent and at != received:
                 form.append(argument if isinstance(argument, int) else id(argument))
@@ -101,7 +89,7 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
                 more: Hashable = None
                 if type(argument) in (list, tuple):
                     argument, *rest = argument
-                    more = _told(rest)
+                    more, bare = _told(rest), False
                 interface = argument.__cuda_array_interface__
                 (pointer, readonly), typestr = interface["data"], interface["typestr"]
                 if (
@@ -112,11 +100,18 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
                     or (readonly and at == received)
                 ):
                     return None
-                form.append((interface["shape"], typestr, more))
-                addresses[at == received] = pointer
-                streams.add(asked or interface.get("stream") or torch_stream(argument) or LEGACY_STREAM)
-        (order,) = streams
-        return SeenCall(method, arguments, tuple(form), sent, received, (addresses[0], addresses[1]), order)
+                own = asked or interface.get("stream") or torch_stream(argument) or LEGACY_STREAM
+                order = order or own
+                if order != own:
+                    return None
+                described = interface["shape"], typestr, more
+                form.append(described)
+                addresses[at == received], sizes[at == received] = pointer, _nbytes(described)
+        ends = (addresses[0], addresses[1]), (sizes[0], sizes[1])
+        copied = bare and method in _MAY_BE_SHORT
+        return (
+            SeenCall(method, arguments, tuple(form), sent, received, *ends, order, copied) if order else None
+        )
     except (
         ArgumentError,
         AttributeError,
@@ -135,7 +130,7 @@ def _told(item: Any) -> Hashable:
         return id(item), MPI._handleof(item)
     if type(item) is np.ndarray:
         return item.tobytes(), item.dtype.str, item.shape
-    if item is None or isinstance(item, int | str):
+    if item is None or isinstance(item, int | str | np.integer):
         return item
     raise TypeError
 
@@ -145,6 +140,7 @@ class Copies:
 
     Attributes:
         arguments: Arguments of the method, on the copies.
+        nbytes: Bytes of the copies.
 
     Args:
         seen: The call, or another one of its form.
@@ -159,6 +155,7 @@ class Copies:
         cuda = driver()
         assert cuda is not None
         self.arguments, self._cuda, self._ordinal = arguments, cuda, cuda.current_ordinal() or 0
+        self.nbytes = sum(seen.sizes)
         self._run: tuple[int, ...] = ()  # as `started` gives it
         self._words = np.zeros(g.NFIELDS, np.int64)
         self._address = self._words.ctypes.data
@@ -214,12 +211,13 @@ class ShortCalls:
         idle = self._idle.get((table.address, seen.form))
         if not idle:
             return _made(caller, seen, table)
-        self._nbytes -= sum(seen.sizes)
-        return idle.pop()
+        copies = idle.pop()
+        self._nbytes -= copies.nbytes
+        return copies
 
     def give(self, seen: SeenCall, table: CallTable, copies: Copies) -> None:
         """Take back the copies of a call that has ended."""
-        self._nbytes += sum(seen.sizes)
+        self._nbytes += copies.nbytes
         if len(self._idle) >= _MOST_KNOWN or self._nbytes > _MOST_NBYTES:
             self.forget()
         self._idle.setdefault((table.address, seen.form), []).append(copies)
