@@ -57,6 +57,9 @@ _UNTOLD = (
 class GpuCalls:
     """The GPU part of a communicator.
 
+    Attributes:
+        short_nbytes: Most bytes of a message that runs by the host's way.
+
     Args:
         resources: Of the communicator.
         planner: Keeps its plans.
@@ -67,16 +70,8 @@ class GpuCalls:
         self._routes: Gpus | None = None
         self._known = KnownCalls()
         self._short = ShortCalls()
-
-    @property
-    def short_nbytes(self) -> int:
-        """Most bytes of a message that runs by the host's way."""
-        return NEVER if self._by_host else SHORT_NBYTES
-
-    @property
-    def _by_host(self) -> bool:
-        """Say whether all calls run by the host's way."""
-        return self._resources.mixed or self._resources.config.cuda_path == HOST
+        self._by_host = resources.mixed or resources.config.cuda_path == HOST
+        self.short_nbytes = NEVER if self._by_host else SHORT_NBYTES
 
     def may_copy(self, seen: SeenCall) -> bool:
         """Say whether a call like one may be found by its copies."""

@@ -79,7 +79,8 @@ def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -
     try:
         asked = 0 if stream is None else stream_handle(stream, caller.rank)
         sent, received = METHODS[method].buffers(arguments, caller.rank)
-        form, addresses, sizes, order, bare = list[Hashable](), [0, 0], [0, 0], asked, True
+        form: list[Hashable] = []
+        addresses, sizes, order, bare = [0, 0], [0, 0], asked, True
         for at, argument in enumerate(arguments):
             if at != sent and at != received:
                 form.append(argument if isinstance(argument, int) else id(argument))
