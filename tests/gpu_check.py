@@ -4,6 +4,8 @@
   tests/run.sh gpu FOLDER               results go to a folder: report.txt has all that is shown, bench.json all that was measured
   tests/run.sh gpu --wheels WHEELS      without a package index: the wheels in a folder are installed
   tests/run.sh gpu --nranks 2 -k Bcast  some tests (pytest's -k) on so many ranks, and no benchmarks
+  tests/run.sh gpu --table              no tests: eleven collectives by every way, on 2 and 4 ranks, with and without MPS, in eight minutes;
+                                        table.md has tables for docs/evidence/gpu.md; further words go to benchmarks/gpu_calls/program.py
 
 PYTHON is the interpreter that has CuPy, numba-cuda or PyTorch. What it lacks comes into an environment over it, build/gpu/venv: releases of
 the lock files, by hash, a folder's wheels too. An MPI library, pytest and its plugins take 8 MB:
@@ -36,8 +38,10 @@ from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 from stages import Stage
 
 LIMIT_S = 530  # for all
+TABLE_S = 95  # of the ranks of a table
 CORES = os.cpu_count() or 1
 WARM_UP = "warm-up"
+MPS = "nvidia-cuda-mps-control"
 KERNELS = "tests/gpu/test_gpu_kernels.py"
 # Seconds of the files that run on ranks, and of a benchmark.
 FILES = {"collectives": 70, "memory": 25, "streams": 25}
@@ -183,6 +187,45 @@ def planned(python: str, nranks: Sequence[int], only: str, out: Path) -> list[St
     return [*found, *(bench(python, nranks[0], one, out) for one in COLLECTIVES if nranks[0] > 1)]
 
 
+def tabled(python: str, nranks: Sequence[int], out: Path, more: Sequence[str]) -> list[Stage]:
+    """Return the stages of the tables: on several ranks, without MPS and then with it, where there is its program."""
+    found = [Stage(WARM_UP, limited(60, python, "-m", "hpcoll", "warmup"), cores=0)]
+    for mps in [False, True][: 1 + bool(shutil.which(MPS))]:
+        pipe = [f"CUDA_MPS_{kind}_DIRECTORY={out / 'mps'}" for kind in ("PIPE", "LOG") if mps]
+        if mps:
+            (out / "mps").mkdir(exist_ok=True)
+            found.append(
+                Stage("MPS begins", limited(20, "env", *pipe, MPS, "-d"), cores=CORES, after=WARM_UP)
+            )
+        for n in nranks:
+            file = out / f"calls-{n}{'-mps' * mps}.json"
+            words = [
+                str(ROOT / "benchmarks/gpu_calls/program.py"),
+                "--to",
+                str(file),
+                "--seconds",
+                str(TABLE_S - 20),
+            ]
+            command = ("mpiexec", "-n", str(n), "env", *pipe, python, "-m", "mpi4py", *words, *more)
+            title = f"table {on_ranks(n)}{', with MPS' * mps}"
+            found.append(Stage(title, limited(TABLE_S, *command), cores=CORES, after=WARM_UP))
+        if mps:
+            end = f"echo quit | {MPS}"
+            found.append(
+                Stage("MPS ends", limited(20, "env", *pipe, "sh", "-c", end), cores=CORES, after=WARM_UP)
+            )
+    return found
+
+
+def tables(python: str, out: Path) -> str:
+    """Return the tables of what was measured, which are in a file too."""
+    files = sorted(out.glob("calls-*.json"))
+    command = [python, str(ROOT / "benchmarks/gpu_calls/table.py"), *map(str, files)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (out / "table.md").write_text(text)
+    return text
+
+
 def read(out: Path) -> list[dict[str, Any]]:
     """Return the documents of benchmarks, also of those that were cut off between two sizes."""
     found = []
@@ -232,7 +275,10 @@ def main(words: list[str]) -> int:
     parser.add_argument("--nranks", metavar="N", type=int, nargs="+", default=[2, 4, 1])
     parser.add_argument("--limit", metavar="SECONDS", type=float, default=LIMIT_S, help=f"for all: {LIMIT_S}")
     parser.add_argument("-k", metavar="EXPRESSION", default="")
-    asked = parser.parse_args(words)
+    parser.add_argument("--table", action="store_true")
+    asked, more = parser.parse_known_args(words)
+    if more and not asked.table:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     count, cuda = gpus()
     if not count:
         print("tests/run.sh gpu: this machine has no GPU that the CUDA driver shows")
@@ -252,10 +298,16 @@ def main(words: list[str]) -> int:
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"{error}\n0 passed, 1 failed")
             return 1
-        try:
+        logs = ROOT / "build" / "tests"
+        if asked.table:
+            several = [n for n in asked.nranks if n > 1]
+            for file in out.glob("calls-*.json"):
+                file.unlink()
             return stages.run(
-                planned(python, asked.nranks, asked.k, out), ROOT / "build" / "tests", asked.limit, sum_up
+                tabled(python, several, out, more), logs, asked.limit, lambda: print(tables(python, out))
             )
+        try:
+            return stages.run(planned(python, asked.nranks, asked.k, out), logs, asked.limit, sum_up)
         finally:
             (out / "bench.json").write_text(json.dumps(measured or read(out), indent=1) + "\n")
 

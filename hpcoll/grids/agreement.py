@@ -1,6 +1,5 @@
 """The arguments of a `Halo`, which all ranks of a grid check before any of them sends: its own, then those of all."""
 
-import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +8,10 @@ from mpi4py import MPI
 
 from hpcoll.base.agreement import agreed
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.comm.arguments.memory import find_gpu_array
+from hpcoll.runtime.gpu.arrays import DeviceArray
+
+_KINDS = "an array on the host", "an array on a GPU"
 
 
 class Block(NamedTuple):
@@ -20,6 +23,12 @@ class Block(NamedTuple):
     kind: str
     dtype: str
     shape: tuple[int, ...]
+    order: str
+
+    @property
+    def on_gpu(self) -> bool:
+        """Say whether it lies in GPU memory."""
+        return self.kind == _KINDS[True]
 
     @property
     def ndim(self) -> int:
@@ -27,8 +36,10 @@ class Block(NamedTuple):
         return len(self.shape)
 
 
-def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes: Any) -> tuple[Any, Block]:
-    """Return the array as one of NumPy's or CuPy's, and what it is; collective.
+def agreed_block(
+    comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes: Any
+) -> tuple[np.dtype[Any], Block]:
+    """Return the element type of an array, and what else it is; collective.
 
     Raises:
         ArgumentError: On every rank: a rank's arguments cannot be used, or ranks differ.
@@ -44,35 +55,39 @@ def agreed_block(comm: MPI.Cartcomm, given: Any, width: Any, corners: bool, axes
     facts = {f"{field} of Halo": getattr(mine, field, None) for field in equal}
     blocks: list[Block] = agreed(comm.allgather, problem, facts, mine)
     _check_rows(comm, blocks)
-    return array, blocks[comm.rank]
+    return array.dtype, blocks[comm.rank]
 
 
-def _as_array(given: Any) -> Any:
-    """Return an array of NumPy's or CuPy's over the same memory."""
-    if hasattr(given, "__cuda_array_interface__"):
-        try:
-            return importlib.import_module("cupy").asarray(given)
-        except ImportError as error:
-            raise ArgumentTypeError(f"CuPy for an array on a GPU, got {error}") from None
-    if not isinstance(given, np.ndarray):
-        raise ArgumentTypeError(f"an array of NumPy or CuPy, got {type(given).__name__}")
-    if not given.flags.writeable:
+def _as_array(given: Any) -> np.ndarray[Any, Any] | DeviceArray:
+    """Return an array of NumPy's, or one in GPU memory."""
+    array = given if isinstance(given, np.ndarray) else find_gpu_array(given)
+    if array is None:
+        raise ArgumentTypeError(f"an array of NumPy, or one in GPU memory, got {type(given).__name__}")
+    if array.readonly if isinstance(array, DeviceArray) else not array.flags.writeable:
         raise ArgumentError("an array that can be written, got a read-only one")
-    if given.dtype.hasobject:
-        raise ArgumentTypeError(f"elements of fixed size, got {given.dtype}")
-    if not given.flags.forc:
+    if array.dtype.hasobject:
+        raise ArgumentTypeError(f"elements of fixed size, got {array.dtype}")
+    if not _order(array):
         raise ArgumentError(
-            f"an array that is contiguous in C or Fortran order, got strides {given.strides} for shape {given.shape}"
+            f"an array that is contiguous in C or Fortran order, got strides {array.strides} for shape {array.shape}"
         )
-    return given
+    return array
+
+
+def _order(array: np.ndarray[Any, Any] | DeviceArray) -> str:
+    """Return the order of elements without gaps, as `DeviceArray.order`."""
+    if isinstance(array, DeviceArray):
+        return array.order
+    return "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else ""
 
 
 def _block(array: Any, ndims: int, width: Any, corners: bool, axes: Any) -> Block:
     """Return the description of a rank's arguments."""
-    along = tuple(range(ndims)) if axes is None else _axes(axes, array.ndim)
-    if len(along) != ndims or (axes is None and array.ndim != ndims):
+    ndim = len(array.shape)
+    along = tuple(range(ndims)) if axes is None else _axes(axes, ndim)
+    if len(along) != ndims or (axes is None and ndim != ndims):
         expected = f"an array with {ndims} axes, as the grid has dimensions, or axes= for them"
-        raise ArgumentError(f"{expected}, got {array.ndim if axes is None else axes!r}")
+        raise ArgumentError(f"{expected}, got {ndim if axes is None else axes!r}")
     widths = _widths(width, ndims)
     for dimension, (axis, (low, high)) in enumerate(zip(along, widths)):
         n = array.shape[axis]
@@ -80,8 +95,8 @@ def _block(array: Any, ndims: int, width: Any, corners: bool, axes: Any) -> Bloc
         if n < least:
             expected = f"at least {least} points along dimension {dimension} for a width of {(low, high)}, ghost layers included"
             raise ArgumentError(f"{expected}, got {n}")
-    kind = "an array on the host" if isinstance(array, np.ndarray) else "an array on a GPU"
-    return Block(widths, corners, along, kind, str(array.dtype), tuple(array.shape))
+    kind = _KINDS[isinstance(array, DeviceArray)]
+    return Block(widths, corners, along, kind, str(array.dtype), tuple(array.shape), _order(array))
 
 
 def _axes(axes: Any, ndim: int) -> tuple[int, ...]:

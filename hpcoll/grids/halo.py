@@ -5,10 +5,10 @@ program can compute while it runs. Going dimension by dimension takes fewer mess
 """
 
 from collections.abc import Sequence
+from math import prod
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
@@ -16,7 +16,7 @@ from hpcoll.base.text import format_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.agreement import agreed_block
 from hpcoll.grids.ghost_layers import exchanges, inner_part, owned_part, rim_parts
-from hpcoll.grids.transfers import PartsInPlace, StagedParts
+from hpcoll.grids.transfers import PartsInPlace
 
 
 class Halo:
@@ -37,7 +37,7 @@ class Halo:
 
     Args:
         comm: Communicator with Cartesian topology, hpcoll's or mpi4py's, whose periods say where the array closes on itself.
-        array: This rank's block with its ghost layers: a contiguous array of NumPy's, or any of CuPy's or with CUDA's array interface.
+        array: This rank's block with its ghost layers: a contiguous array of NumPy's, or one in GPU memory, such as CuPy's.
             The kind, element type and number of axes are equal on all ranks, and the points along an axis on ranks in a row.
         width: Number of ghost layers, or one for each dimension of the grid; a pair is the layers before the block and after it.
         corners: Fill the ghost layers at edges and corners, too, from diagonal neighbours.
@@ -68,7 +68,9 @@ class Halo:
             )
         self._rank = comm.rank
         self._running = False
-        self.array, block = agreed_block(comm, array, width, bool(corners), axes)
+        self.array = array
+        dtype, block = agreed_block(comm, array, width, bool(corners), axes)
+        self._block = block
         shape = block.shape
         widths = [(0, 0)] * len(block.shape)
         for axis, pair in zip(block.axes, block.width):
@@ -88,17 +90,17 @@ class Halo:
             if (source := _neighbour(comm, steps, -1)) != MPI.PROC_NULL:
                 sources.append(source)
                 received.append(exchange.received)
-        self.nbytes = sum(self.array[part].nbytes for part in sent)
+        points = sum(prod(span.stop - span.start for span in part) for part in sent)
+        self.nbytes = points * dtype.itemsize
         # of Open MPI, a grid's graph would be a grid, too
         plain = (comm if isinstance(comm, Communicator) else Communicator(comm)).Split()
         self._graph = plain.Create_dist_graph_adjacent(sources, targets)
         plain.Free()
-        transfer: Any = PartsInPlace if isinstance(self.array, np.ndarray) else StagedParts
-        self._transfer = transfer(self._graph, self.array, sent, received)
+        self._transfer = PartsInPlace(self._graph, array, dtype, block, sent, received)
 
     def __repr__(self) -> str:
         state = "freed" if self._graph == MPI.COMM_NULL else "exchange runs" if self._running else "idle"
-        array = f"{self.array.dtype} array of shape {tuple(self.array.shape)}"
+        array = f"{self._block.dtype} array of shape {self._block.shape}"
         return f"<hpcoll.Halo of rank {self._rank}: {array}, sends {format_nbytes(self.nbytes)} per exchange, {state}>"
 
     def exchange(self) -> None:

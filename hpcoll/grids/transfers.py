@@ -1,6 +1,5 @@
-"""The ways of parts of an array to the neighbours in a graph: by datatypes of MPI's, or through contiguous buffers on a GPU."""
+"""The way of parts of an array to the neighbours in a graph: datatypes of MPI's in one exchange."""
 
-import importlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -8,27 +7,36 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.grids.agreement import Block
 from hpcoll.grids.ghost_layers import Part
 
 
 class PartsInPlace:
-    """Parts of a host array as datatypes of one exchange.
+    """Parts of an array as datatypes of one exchange.
 
     Args:
         graph: Communicator of the neighbours, with this topology.
-        array: Contiguous in C or Fortran order.
+        array: The program's array.
+        dtype: Its element type.
+        block: What else it is.
         sent: The part for each rank to which this one sends.
         received: The part from each rank from which it receives.
     """
 
     def __init__(
-        self, graph: Any, array: np.ndarray[Any, Any], sent: Sequence[Part], received: Sequence[Part]
+        self,
+        graph: Any,
+        array: Any,
+        dtype: np.dtype[Any],
+        block: Block,
+        sent: Sequence[Part],
+        received: Sequence[Part],
     ) -> None:
         self._graph = graph
-        self._element = _element(array.dtype)
+        self._element = _element(dtype)
+        self._plans = block.on_gpu  # where a call like an earlier one is quicker once it is planned
         self._types = [
-            [_subarray(array, part, self._element) for part in parts] for parts in (sent, received)
+            [_subarray(block, part, self._element) for part in parts] for parts in (sent, received)
         ]
         self._buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
         self._request: Any = None
@@ -43,7 +51,11 @@ class PartsInPlace:
 
     def exchange(self) -> None:
         """Exchange all parts."""
-        self._graph.Neighbor_alltoallw(*self._buffers)
+        if self._plans:
+            self.start()
+            self.wait()
+        else:
+            self._graph.Neighbor_alltoallw(*self._buffers)
 
     def start(self) -> None:
         """Begin the exchange."""
@@ -71,82 +83,8 @@ def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
     return element if element != MPI.DATATYPE_NULL else MPI.BYTE.Create_contiguous(dtype.itemsize)
 
 
-def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:
+def _subarray(block: Block, part: Part, element: MPI.Datatype) -> MPI.Datatype:
     starts = [span.start for span in part]
     counts = [span.stop - span.start for span in part]
-    order = MPI.ORDER_C if array.flags.c_contiguous else MPI.ORDER_F
-    return element.Create_subarray(array.shape, counts, starts, order).Commit()
-
-
-class StagedParts:
-    """Parts of a GPU array, copied by its library into contiguous buffers and out of them.
-
-    Where a call in flight cannot take GPU memory, `wait` exchanges the buffers.
-
-    Args:
-        graph: As of `PartsInPlace`, and so the others.
-    """
-
-    def __init__(self, graph: Any, array: Any, sent: Sequence[Part], received: Sequence[Part]) -> None:
-        self._graph = graph
-        module = importlib.import_module("cupy")
-        self._views = list[list[Any]]()
-        self._staging = list[list[Any]]()
-        buffers = list[list[Any]]()
-        for parts in (sent, received):
-            views = [array[part] for part in parts]
-            counts = [view.nbytes for view in views]
-            places = [sum(counts[:i]) for i in range(len(counts))]
-            flat = module.empty(sum(counts), np.uint8)
-            copies = [
-                flat[at : at + n].view(array.dtype).reshape(view.shape)
-                for at, n, view in zip(places, counts, views)
-            ]
-            self._views.append(views)
-            self._staging.append(copies)
-            buffers.append([flat, counts, places, MPI.BYTE])
-        self._buffers: list[list[Any]] = buffers
-        self._request: Any = None
-
-    @cached_property
-    def _in_flight(self) -> bool:
-        """All ranks can exchange in flight, which the first start tries with what the buffers hold."""
-        taken = True
-        try:
-            self._graph.Ineighbor_alltoallv(*self._buffers).Wait()
-        except ArgumentError:
-            taken = False
-        return all(self._graph.allgather(taken))
-
-    def exchange(self) -> None:
-        """Exchange all parts."""
-        self._copy(0)
-        self._graph.Neighbor_alltoallv(*self._buffers)
-        self._copy(1)
-
-    def start(self) -> None:
-        """Copy what is sent, and begin the exchange where that is possible."""
-        if self._in_flight:
-            self._copy(0)
-            self._request = self._graph.Ineighbor_alltoallv(*self._buffers)
-
-    def wait(self) -> None:
-        """Wait until all parts are in their places; exchange them where they are not in flight."""
-        if self._request is None:
-            self.exchange()
-        else:
-            self._request.Wait()
-            self._request = None
-            self._copy(1)
-
-    def _copy(self, side: int) -> None:
-        """Copy what is sent into its buffer (0), or what was received to its places (1)."""
-        for view, copy in zip(self._views[side], self._staging[side]):
-            if side:
-                view[...] = copy
-            else:
-                copy[...] = view
-
-    def free(self) -> None:
-        """Give back the buffers."""
-        del self._views, self._staging, self._buffers
+    order = MPI.ORDER_C if block.order == "C" else MPI.ORDER_F
+    return element.Create_subarray(block.shape, counts, starts, order).Commit()

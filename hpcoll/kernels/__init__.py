@@ -3,4 +3,3 @@
 MAX_SOURCES = 8  # of one reduction on a GPU: kernels take operands by value
 MAX_DESTINATIONS = 8  # that get its result
 WIDE_NBYTES = 16  # one load or store of a GPU's thread, where memory is aligned to it
-MAX_AXES = 6  # of a strided array on a GPU

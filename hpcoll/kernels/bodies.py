@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES, vectors
+from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES, vectors
 from hpcoll.kernels.numbers import Number, operator, times
 
 address = vectors.address
@@ -191,44 +191,50 @@ def scale(source: Number, target: Number) -> tuple[Any, Any]:
     return kernel, types.void(*pointers, types.int64, types.float64, types.float64, types.int64)
 
 
-def _offset(index, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
-    """Byte offset of element ``index`` in C order; unsigned, because signed division rounds and costs more."""
-    rest = np.uint64(index)
-    above = rest // np.uint64(n5)
-    offset = np.int64(rest - above * np.uint64(n5)) * st5
-    if above == 0:
-        return offset
-    rest, above = above, above // np.uint64(n4)
-    offset += np.int64(rest - above * np.uint64(n4)) * st4
-    if above == 0:
-        return offset
-    rest, above = above, above // np.uint64(n3)
-    offset += np.int64(rest - above * np.uint64(n3)) * st3
-    if above == 0:
-        return offset
-    rest, above = above, above // np.uint64(n2)
-    offset += np.int64(rest - above * np.uint64(n2)) * st2
-    if above == 0:
-        return offset
-    rest, above = above, above // np.uint64(n1)
-    return offset + np.int64(rest - above * np.uint64(n1)) * st1 + np.int64(above) * st0
+def _offset(pieces, first, nloops, at):  # type: ignore[no-untyped-def]
+    """Byte offset of a packed position in the piece whose words begin at ``first``; unsigned, because signed division costs more."""
+    run, rest = np.uint64(pieces[first + 2]), np.uint64(at - pieces[first])
+    index = rest // run
+    offset = pieces[first + 1] + np.int64(rest - index * run)
+    loop = first + 1 + 2 * nloops
+    while loop > first + 3:
+        count = np.uint64(pieces[loop])
+        above = index // count
+        offset += np.int64(index - above * count) * pieces[loop + 1]
+        index = above
+        loop -= 2
+    return offset + np.int64(index) * pieces[first + 4] if nloops > 0 else offset
 
 
-def pack(itemsize: int) -> tuple[Any, Any]:
-    """``(dst, src, n0..n5, st0..st5)``: a strided array to contiguous memory; strides in bytes, of any sign.
+def move(itemsize: int) -> tuple[Any, Any]:
+    """``(packed, memory, pieces, npieces, nloops, nitems, unpacks)``: items from where they lie to where they are packed, or back.
 
-    Neighbouring threads have neighbouring items of the contiguous side.
+    ``pieces`` has 3 + 2 nloops int64 for each piece, in the order of packed positions: packed position, offset from ``memory`` on and
+    bytes of its first run, then count and stride of each loop around it, the outermost first. All but the counts are multiples of the
+    item. Neighbouring threads have neighbouring items of the packed side.
     """
     copy = vectors.copier(itemsize)
-    offset_of = vectors.calls(_offset, types.int64(*[types.int64] * 12))
+    words = types.CPointer(types.int64)
+    offset_of = vectors.calls(_offset, types.int64(words, *[types.int64] * 3))
 
-    def kernel(dst, src, n0, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
-        i, count = cuda.grid(1), n0 * n1 * n2 * n3 * n4 * n5
-        while i < count:
-            copy(dst, i * itemsize, src, offset_of(i, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5))
+    def kernel(packed, memory, pieces, npieces, nloops, nitems, unpacks):  # type: ignore[no-untyped-def]
+        i, width = cuda.grid(1), 3 + 2 * nloops
+        while i < nitems:
+            at, low, high = i * itemsize, 0, npieces
+            while high - low > 1:
+                middle = (low + high) // 2
+                if pieces[middle * width] <= at:
+                    low = middle
+                else:
+                    high = middle
+            offset = offset_of(pieces, low * width, nloops, at)
+            if unpacks:
+                copy(memory, offset, packed, at)
+            else:
+                copy(packed, at, memory, offset)
             i += cuda.gridsize(1)
 
-    return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * MAX_AXES))
+    return kernel, types.void(_BYTES, _BYTES, words, *[types.int64] * 4)
 
 
 def _both(function: Any, signature: Any, nlanes: int) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ A kernel is a name and a text; compiling needs no GPU and no driver. The entry o
 
     fold_<op>_<dtype>(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)
     scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
-    pack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)        strided source, strides in bytes; leading axes may be 1
+    move_<itemsize>(packed, memory, pieces, npieces, nloops, nitems, unpacks)    pieces: `hpcoll.kernels.bodies.move`
 
 A fold has 2 to 8 sources; a destination may be any one of them.
 
@@ -107,10 +107,10 @@ def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
 
 
 @lru_cache(maxsize=256)
-def pack(itemsize: int, cc: Capability) -> Kernel:
-    """Return the kernel that copies a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
-    name = f"pack_{itemsize}"
-    return _kernel(name, lambda: bodies.pack(itemsize), cc)
+def move(itemsize: int, cc: Capability) -> Kernel:
+    """Return the kernel that packs items of 1, 2, 4, 8 or 16 bytes, or unpacks them."""
+    name = f"move_{itemsize}"
+    return _kernel(name, lambda: bodies.move(itemsize), cc)
 
 
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:

@@ -1,7 +1,6 @@
 """The arithmetic of kernels, known by the name of their entry: NumPy on the memory behind the pointers."""
 
 import ctypes
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from cuda_double.memory import Memory
 from cuda_double.streams import Span
 
 MAX_SOURCES = MAX_DESTINATIONS = 8
-MAX_DIMS = 6
 _MAX_RUNS = 4096  # of a strided array, told apart
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -86,7 +84,7 @@ def nparams(entry: str) -> int | None:
     counts = {
         "fold": MAX_DESTINATIONS + MAX_SOURCES + 3,
         "scale": 6,
-        "pack": 2 + 2 * MAX_DIMS,
+        "move": 7,
     }
     return counts.get(entry.split("_")[0])
 
@@ -98,7 +96,7 @@ def launch(entry: str, values: list[int], memory: Memory) -> Launch:
         return _fold(_combine(entry), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
-    return _pack(int(rest[0]), values, memory)
+    return _move(int(rest[0]), values, memory)
 
 
 def _elements(address: int, count: int, dtype: np.dtype, memory: Memory) -> np.ndarray:
@@ -181,20 +179,38 @@ def _runs(first: int, offsets: np.ndarray, item: int) -> tuple[Span, ...]:
     return tuple((first + int(lo), first + int(hi)) for lo, hi in zip(lows, highs))
 
 
-def _pack(item: int, values: list[int], memory: Memory) -> Launch:
-    target, source, shape, strides = values[0], values[1], values[2 : 2 + MAX_DIMS], values[2 + MAX_DIMS :]
-    require(min(shape) >= 0, INVALID_VALUE, f"shape {shape}")
-    nbytes = item * math.prod(shape)
-    unaligned = [word for word in (target, source, *strides) if word % min(item, 8)]
+def _move(item: int, values: list[int], memory: Memory) -> Launch:
+    packed, there, table, npieces, nloops, nitems, unpacks = values
+    words = 8 * npieces * (3 + 2 * nloops)
+    pieces = memory.view(table, words).view(np.int64).reshape(npieces, -1)
+    found = [np.zeros(0, np.int64)]
+    for at, offset, run, *loops in pieces.tolist():
+        require(
+            sum(map(len, found)) * item == at,
+            INVALID_VALUE,
+            f"a piece at {at}, behind {found[-1].size} items",
+        )
+        require(run > 0 and run % item == 0, INVALID_VALUE, f"runs of {run} bytes, of items of {item}")
+        shape, strides = [*loops[::2], run // item], [*loops[1::2], item]
+        require(min(shape) > 0, INVALID_VALUE, f"loops {loops}")
+        found.append(offset + _offsets(shape, strides))
+    offsets, nbytes = np.concatenate(found), item * nitems
+    require(offsets.size == nitems, INVALID_VALUE, f"{nitems} items, pieces of {offsets.size}")
+    unaligned = [word for word in (packed, there, *offsets.tolist()) if word % min(item, 8)]
     require(not unaligned, MISALIGNED_ADDRESS, f"items of {item} bytes at or every {unaligned}")
-    offsets = _offsets(shape, strides)
     lo, hi = (int(offsets.min()), int(offsets.max()) + item) if offsets.size else (0, 0)
     index = (offsets - lo)[:, None] + np.arange(item)
 
     def run() -> None:
-        memory.view(target, nbytes).reshape(-1, item)[...] = memory.view(source + lo, hi - lo)[index]
+        dense, apart = memory.view(packed, nbytes).reshape(-1, item), memory.view(there + lo, hi - lo)
+        if unpacks:
+            apart[index] = dense
+        else:
+            dense[...] = apart[index]
 
-    return Launch(run, _runs(source, offsets, item), ((target, target + nbytes),) if nbytes else ())
+    runs, whole = _runs(there, offsets, item), ((packed, packed + nbytes),) if nbytes else ()
+    told = (table, table + words)
+    return Launch(run, (*whole, told), runs) if unpacks else Launch(run, (*runs, told), whole)
 
 
 def entries(ptx: str) -> dict[str, list[str]]:

@@ -128,7 +128,12 @@ def test_packing(itemsize: int, gpu: Gpu) -> None:
     part = raw[1::2, :, ::3]
     shape, strides = part.shape[:3], part.strides[:3]
     offset = part.ctypes.data - raw.ctypes.data
-    axes = [*[1] * 3, *shape, *[0] * 3, *strides]
+    loops = [word for pair in zip(shape, strides) for word in pair]
+    pieces = Cells(gpu, np.array([0, offset, itemsize, *loops]))
     whole, packed = Cells(gpu, raw), Cells(gpu, np.zeros(part.size, np.uint8))
-    launch(gpu, kernels.pack(itemsize, gpu.cc), [packed.address, whole.address + offset, *axes], part.size)
+    words, n = [pieces.address, 1, 3, part.size // itemsize], part.size
+    launch(gpu, kernels.move(itemsize, gpu.cc), [packed.address, whole.address, *words, 0], n)
     assert packed.values().tobytes() == part.tobytes()
+    back = Cells(gpu, np.zeros_like(raw))
+    launch(gpu, kernels.move(itemsize, gpu.cc), [packed.address, back.address, *words, 1], n)
+    assert back.values().reshape(raw.shape)[1::2, :, ::3].tobytes() == part.tobytes()

@@ -87,10 +87,21 @@ def test_specs(double: Double) -> None:
     refuse("needs 13 elements of float64, got 12", [x, 13, MPI.DOUBLE])
 
 
-def test_derived_datatypes_are_left_to_others(double: Double) -> None:
+def test_derived_datatypes_have_maps_of_their_bytes(double: Double) -> None:
+    """Pieces: packed position, offset and bytes of a run, then count and stride of each loop."""
     x, datatype = double.Array(12, np.float64), MPI.DOUBLE.Create_vector(2, 1, 3).Commit()
-    assert resolve([x, 1, datatype], name="buf", rank=3) is None
-    assert resolve([x, 2, MPI.DOUBLE_INT], name="buf", rank=3) is None
+    for spec, nbytes, pieces in (
+        ([x, 1, datatype], 16, [[0, 0, 8, 2, 24]]),
+        ([x, (2, 1), datatype], 32, [[0, 32, 8, 2, 32, 2, 24]]),
+        ([x, 2, MPI.DOUBLE_INT], 24, [[0, 0, 12, 2, 16]]),
+    ):
+        found = resolve(spec, name="buf", rank=3)
+        assert found is not None
+        assert found.gpu is not None
+        assert found.map is not None
+        got = found.map.pieces.copy()
+        got[:, 1] += found.address - x.address
+        assert (found.nbytes, found.map.nbytes, got.tolist()) == (nbytes, nbytes, pieces), spec
     datatype.Free()
 
 

@@ -87,3 +87,97 @@ def test_longer_calls_on_the_same_arrays(double: Any) -> None:
         found.append(bool((read(result) == P * (P - 1) / 2 + 7 * P).all()))
     ensure_none([(i, one) for i, one in enumerate(found) if not one])
     comm.Free()
+
+
+def _forms(comm: Any, arrays: Any) -> dict[str, Any]:
+    """A sum of the first array into the second: blocking, in flight, persistent."""
+    planned = comm.Allreduce_init(*arrays)
+
+    def started() -> None:
+        planned.Start()
+        planned.Wait()
+
+    return {
+        "blocking": lambda: comm.Allreduce(*arrays),
+        "in flight": lambda: comm.Iallreduce(*arrays).Wait(),
+        "persistent": started,
+    }
+
+
+def test_two_copies_and_no_kernel(double: Any) -> None:
+    """Of a short call like an earlier one, in every form, behind the work that its stream has; what it reads is what that work leaves."""
+    comm, found, stream = communicator(), [], double.stream()
+    arrays = [double.Array(100, stream=stream).fill(0) for _ in range(2)]
+    for form, run in _forms(comm, arrays).items():
+        for turn in range(12):
+            double.later(stream, arrays[0].address, np.full(100, RANK + turn, np.float32))
+            before = double.calls.copy()
+            run()
+            made = double.calls - before
+            right = read(arrays[1]) == P * (P - 1) / 2 + P * turn
+            settled = turn < 9 or (made["cuMemcpyAsync"], made["cuLaunchKernel"]) == (2, 0)
+            settled = settled and (turn < 9 or not made["cuPointerGetAttribute"])
+            found.append((form, turn, bool(right.all()), settled))
+    ensure_none([one for one in found if not all(one[2:])])
+    comm.Free()
+
+
+def test_several_in_flight(double: Any) -> None:
+    """Each has copies of its own until it has ended, whatever order they are waited for in; new arrays are as good as known ones."""
+    comm, found = communicator(), []
+    for turn in range(4):
+        arrays = [[double.Array(50).fill(RANK + i + turn), double.Array(50).fill(-1)] for i in range(12)]
+        requests = [comm.Iallreduce(*pair) for pair in arrays]
+        for request in requests[::-1]:
+            request.Wait()
+        sums = [read(received) == P * (P - 1) / 2 + P * (i + turn) for i, (_, received) in enumerate(arrays)]
+        found += [bool(one.all()) for one in sums]
+        told = [double.Array(50).fill(i if i % P == RANK else -1) for i in range(12)]
+        MPI.Request.Waitall([comm.Ibcast(one, i % P) for i, one in enumerate(told)])
+        found += [bool((read(one) == i).all()) for i, one in enumerate(told)]
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
+    comm.Free()
+
+
+def test_a_persistent_request_whose_memory_goes(double: Any) -> None:
+    """A start on freed memory is refused on every rank as the first one would be; one under capture too."""
+    comm, found, stream = communicator(), [], double.stream()
+    arrays = [double.Array(100, stream=stream).fill(RANK) for _ in range(2)]
+    run = _forms(comm, arrays)["persistent"]
+    run()
+    double.capture(stream)
+    found.append(_refusal(run))
+    double.capture(stream, capturing=False)
+    run()
+    found.append("" if (read(arrays[1]) == P * (P - 1) / 2).all() else "a wrong sum")
+    arrays[0].free()
+    found.append(_refusal(run))
+    assert "captured" in found[0]
+    assert found[1] == ""
+    assert "freed or never allocated" in found[2]
+    comm.Free()
+
+
+def _refusal(call: Any) -> str:
+    try:
+        call()
+    except ArgumentError as error:
+        return str(error)
+    return ""
+
+
+def test_by_the_host_alone(double: Any) -> None:
+    """Where all calls take the host's way, long ones are found by their copies, too: two copies, and nobody asks what memory it is."""
+    comm, found = communicator("host"), []
+    arrays = [double.Array(LONG).fill(0) for _ in range(2)]
+    for form, run in _forms(comm, arrays).items():
+        for turn in range(12):
+            arrays[0].fill(RANK + turn)
+            before = double.calls.copy()
+            run()
+            made = double.calls - before
+            right = (read(arrays[1]) == P * (P - 1) / 2 + P * turn).all()
+            counts = made["cuMemcpyAsync"], made["cuPointerGetAttribute"]
+            found.append((form, turn, bool(right), turn < 9 or form != "blocking" or counts == (2, 0)))
+    ensure_none([one for one in found if not all(one[2:])])
+    comm.Free()

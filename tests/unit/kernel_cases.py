@@ -198,11 +198,14 @@ class KernelCases(NamedTuple):
                 for signs in ((1,) * 6, (-1,) * 6, (1, -1, 1, -1, 1, -1)):
                     self.check_strided(itemsize, shape, signs, rng)
             self.check_strided(itemsize, (1, 1, 1, 2, 3, 4), (1, 1, 1, 1, 0, 1), rng)
+            self.check_pieces(itemsize, rng)
         far = [2**20 + 7, 2**3, 2**21, 3, 2**10, 2**6]
         for index in (0, 1, prod(far[1:]) * 2**20 + 12345678901):
             strides = [2**33, -(2**35), 48, -16, 2**40 + 16, -(2**37)]
             expected = sum(int(i) * st for i, st in zip(np.unravel_index(index, far), strides, strict=True))
-            assert bodies._offset(index, *far[1:], *strides) == expected
+            loops = [word for pair in zip(far, strides, strict=True) for word in pair]
+            words = [9, 9, 64, 100, 1 << 50, 1, *loops]
+            assert bodies._offset(words, 3, 6, 100 + index) == (1 << 50) + expected
 
     def check_strided(
         self, itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...], rng: np.random.Generator
@@ -215,9 +218,36 @@ class KernelCases(NamedTuple):
         index = np.indices(shape).reshape(6, -1)
         offsets = (index * np.array(strides)[:, None]).sum(0)[:, None] + np.arange(itemsize)
         step = -(-step // 16) * 16
-        memory = placed(rng.integers(0, 256, 2 * step, np.uint8), 0)
-        packed = placed(np.zeros(offsets.size + 3, np.uint8), 0)
-        self.launch("pack", (itemsize,), packed, Pointer(memory, step), *shape, *strides)
-        what = f"items of {itemsize}, shape {shape}, strides {strides}"
-        assert np.array_equal(packed[: offsets.size], memory[step + offsets.ravel()]), what
+        loops = [word for pair in zip(shape, strides, strict=True) for word in pair]
+        pieces = np.array([[0, 0, itemsize, *loops]])
+        self.check_moves(itemsize, pieces, offsets.ravel(), step, rng)
+
+    def check_pieces(self, itemsize: int, rng: np.random.Generator) -> None:
+        """Runs of several lengths, alone and in a loop; a piece begins in the middle of what a thread block moves."""
+        pieces, offsets, at = [], [np.zeros(0, int)], 0
+        for n, run, count in ((0, 3, 1), (1, 1, 5), (2, 4, 2), (3, 2, 1), (4, 7, 3)):
+            first, stride = (400 * (4 - n) + n) * itemsize, (run + n % 3) * itemsize
+            pieces.append([at * itemsize, first, run * itemsize, count, stride])
+            starts = first + np.arange(count) * stride
+            offsets.append((starts[:, None] + np.arange(run * itemsize)).ravel())
+            at += run * count
+        self.check_moves(itemsize, np.array(pieces), np.concatenate(offsets), 0, rng)
+
+    def check_moves(
+        self, itemsize: int, pieces: np.ndarray, offsets: np.ndarray, origin: int, rng: np.random.Generator
+    ) -> None:
+        """Pack bytes that lie at offsets from an origin, and unpack them elsewhere."""
+        nbytes = origin + int(offsets.max(initial=0)) + 16
+        memory, other = (
+            placed(rng.integers(1, 256, nbytes, np.uint8), 0),
+            placed(np.zeros(nbytes, np.uint8), 0),
+        )
+        packed, n = placed(np.zeros(offsets.size + 3, np.uint8), 0), offsets.size // itemsize
+        words = pieces, len(pieces), (pieces.shape[1] - 3) // 2, n
+        self.launch("move", (itemsize,), packed, Pointer(memory, origin), *words, 0)
+        what = f"items of {itemsize}, pieces {pieces.tolist()}"
+        assert np.array_equal(packed[: offsets.size], memory[origin + offsets]), what
         assert not packed[offsets.size :].any(), what
+        self.launch("move", (itemsize,), packed, Pointer(other, origin), *words, 1)
+        assert np.array_equal(other[origin + offsets], memory[origin + offsets]), what
+        assert np.count_nonzero(other) == np.unique(offsets).size, what

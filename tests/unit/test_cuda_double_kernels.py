@@ -19,9 +19,10 @@ def fold(double: Double, entry: str, target: int, *sources: int, count: int = N)
 
 def test_strided_runs_interleave_without_a_race(double: Double) -> None:
     whole, dense = double.Array((6, 4), np.int64), double.Array(6, np.int64)
+    column = double.Array(5, np.int64).fill([0, 0, 8, 6, 32])
     one, stream = double.Array(1, np.int64).fill(7), driver().stream
     # the first column
-    assert queue(double, "pack_8", dense.address, whole.address, 1, 1, 1, 1, 6, 1, 0, 0, 0, 0, 32, 8) == 0
+    assert queue(double, "move_8", dense.address, whole.address, column.address, 1, 1, 6, 0) == 0
     driver().copy(whole[2:, 1].address, one.address, 8, stream())
     assert not double.races
     driver().copy(whole[2:, 0].address, one.address, 8, stream())
@@ -41,7 +42,8 @@ def test_kernels_touch_what_gpus_can(double: Double) -> None:
     # overlaps its source partly
     assert fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700
     assert fold(double, entry, gpu.address + 2, pinned.address, pinned.address, count=1) == 716
-    assert launch(double, "pack_8", gpu.address, gpu.address + 4, *[1] * 6, *[0] * 6) == 716
+    piece = double.Array(3, np.int64).fill([0, 4, 8])
+    assert launch(double, "move_8", gpu.address + 64, gpu.address, piece.address, 1, 0, 1, 0) == 716
     assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 2, N, block=0) == 1
     assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 1, N) == 1
     assert launch(double, entry, *[gpu.address] * 8, 0, *[pinned.address] * 8, 2, N) == 1
@@ -59,7 +61,7 @@ def test_kernels_of_hpcoll(double: Double) -> None:
     for kernel, kind in [
         (device.fold(ops.SUM, float32, cc), "fold"),
         (device.scale(float32, float32, cc), "scale"),
-        (device.pack(8, cc), "pack"),
+        (device.move(8, cc), "move"),
     ]:
         (declared,) = kernels.entries(kernel.ptx.decode()).values()
         assert len(declared) == kernels.nparams(kind)

@@ -139,3 +139,35 @@ def test_over_the_double_tests_run_and_two_files_are_left(tmp_path: Path) -> Non
     assert run.stdout.endswith("\n3 passed, 0 failed\n")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.txt", "bench.json"}
     assert (tmp_path / "out" / "report.txt").read_text() == run.stdout
+
+
+@pytest.mark.full
+def test_over_the_double_tables_are_made(tmp_path: Path) -> None:
+    """All ways of eleven collectives have right answers there."""
+    (tmp_path / "wheels").mkdir()
+    small = ("--sizes", "1024", "--points", "6")
+    words = ("--wheels", tmp_path / "wheels", "--nranks", "2", "--table", *small)
+    run = check(tmp_path / "out", *words, PYTHONPATH=str(MACHINE))
+    assert run.returncode == 0, run.stdout
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert text in run.stdout
+    assert "### 2 ranks on Double 0" in text
+    assert "Wrong answers: none. Left out for want of time: 0 rows." in text
+    rows = [line.split(" | ") for line in text.splitlines() if " | 1 KiB | " in line]
+    assert len(rows) == 11
+    assert {len(row) for row in rows} == {11}, "a way or a form is missing"
+    assert text.count("Ghost layers of ") == 2
+
+
+def test_the_table_is_made_with_and_without_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: name)
+    planned = gpu_check.tabled("python", [2, 4], tmp_path, ())
+    titles = [f"table on {n} ranks{mps}" for mps in ("", ", with MPS") for n in (2, 4)]
+    assert [stage.title for stage in planned] == [
+        "warm-up",
+        *titles[:2],
+        "MPS begins",
+        *titles[2:],
+        "MPS ends",
+    ]
+    assert 4 * gpu_check.TABLE_S + 100 <= 480

@@ -9,7 +9,7 @@ from pages import between
 
 from hpcoll.analysis.cost import ALIKE, H100, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
 from hpcoll.base.text import format_nbytes
-from hpcoll.comm.gpu.calls import GPU_NBYTES
+from hpcoll.comm.gpu.repeated import SHORT_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE, find
@@ -132,7 +132,7 @@ def test_of_algorithms_alike_one_with_the_fewest_rounds_is_chosen(gpus: Nodes, n
 
 def line(gpus: Nodes, nbytes: int) -> str:
     p = len(gpus)
-    if nbytes < GPU_NBYTES:
+    if nbytes <= SHORT_NBYTES:
         rows = [row for row in CATALOGUE.values() if row.collective == "allreduce" and not row.placed]
         host = min(seconds(row, p, nbytes, nbytes, SHARED_NETWORK) for row in rows)
         name, found = "by the host", by_host(nbytes, host)

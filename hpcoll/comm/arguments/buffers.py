@@ -92,7 +92,7 @@ def resolve(
         stream: Handle of the stream that orders the call, for producers of GPU arrays.
 
     Returns:
-        The description, or None where the call must go to the MPI library unchanged; GPU memory with a derived datatype is such a case.
+        The description, or None where the call must go to the MPI library unchanged.
 
     Raises:
         ArgumentError: Not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
@@ -106,8 +106,6 @@ def resolve(
     if array is None or layout is None:
         return None
     gpu = array if isinstance(array, DeviceArray) else None
-    if gpu is not None and layout.datatype is not None:
-        return None
     # a length that the caller has declared; mpi4py does not ask it
     if layout.datatype is not None and isinstance(buffer, MPI.buffer):
         layout = layout._replace(trusted=True)
@@ -121,6 +119,8 @@ def resolve(
     if layout.table is not None and sizes and starts:
         size, extent, table = layout.dtype.itemsize, layout.extent, layout.table
         every = Map((n * size, start * extent, table) for n, start in zip(sizes, starts, strict=True))
+    elif layout.table is not None and gpu is not None:
+        every = Map([(nbytes, 0, layout.table)])
     return _new_tuple(
         Resolved,
         (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, gpu, every, spec, layout),

@@ -15,6 +15,7 @@ from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
 from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.fields import PACK, UNPACK
 from hpcoll.runtime.program.layouts import UNMAPPED, Layout, Map
 
@@ -230,7 +231,7 @@ def sent_aside(send: Resolved) -> tuple[PlainBytes, int]:
     """
     if send.map is None and send.counts is None:
         return plain_bytes(send), send.nbytes
-    if send.gpu is not None:
+    if send.gpu is not None and send.map is None:
         first, end = send.gpu.span
         return plain_bytes(send), end - first if send.nbytes else 0
     return as_copied(plain_bytes(send)), 0
@@ -241,8 +242,11 @@ def _sizes(one: Resolved) -> list[int]:
 
 
 def as_copied(one: PlainBytes) -> PlainBytes:
-    """Return a copy in host memory, block after block."""
-    sizes, packed, every = [nbytes for _, nbytes in one.places], np.empty(one.nbytes, np.uint8), _map(one)
+    """Return a copy, block after block: in host memory, or one that is packed later on a GPU."""
+    sizes, every = [nbytes for _, nbytes in one.places], _map(one)
+    if isinstance(one.keep, DeviceArray) or getattr(one.keep, "gpu", None) is not None:
+        return one._replace(map=every, places=packed_places(sizes))
+    packed = np.empty(one.nbytes, np.uint8)
     call_compiled(PACK, every.address, one.address, packed.ctypes.data, one.nbytes)
     return PlainBytes(packed.ctypes.data, one.nbytes, packed_places(sizes), packed, one.element, copied=True)
 

@@ -11,7 +11,8 @@ from hpcoll.base.text import quoted
 from hpcoll.comm.arguments.buffer_specs import BufferLayout, integers, layout_of
 from hpcoll.comm.arguments.call import Call, is_in_place
 from hpcoll.comm.arguments.data_movement import BYTES, NOTHING, PlainBytes, as_copied, move, packed_places
-from hpcoll.comm.arguments.memory import memory, surroundings
+from hpcoll.comm.arguments.memory import Array, memory, surroundings
+from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.layouts import Map
 from hpcoll.runtime.transports.mpi import handle
 
@@ -73,7 +74,7 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
         if anywhere
         else memory(parts.buffer, "", subject, writable=name == "recvbuf", bare=False, stream=None)
     )
-    if not isinstance(array, np.ndarray):
+    if array is None:
         return None
     blocks: _Blocks = []
     alone = range(nblocks)  # a lone integer is refused before
@@ -92,7 +93,8 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
     if not anywhere and not isinstance(parts.buffer, MPI.buffer):
         _check_reach(blocks, array, subject)
     sizes = [count * layout.dtype.itemsize for count, _, layout in blocks]
-    address, nbytes = 0 if anywhere else array.ctypes.data, sum(sizes)
+    start = array.pointer if isinstance(array, DeviceArray) else array.ctypes.data
+    address, nbytes = 0 if anywhere else start, sum(sizes)
     if all(layout.table is None for *_, layout in blocks):
         places = tuple((displ, size) for (_, displ, _), size in zip(blocks, sizes, strict=True))
         return PlainBytes(address, nbytes, places, array, "")
@@ -103,7 +105,7 @@ def typed_bytes(spec: Any, name: str, rank: int, nblocks: int) -> PlainBytes | N
     return PlainBytes(address, nbytes, packed_places(sizes), array, "", map=every)
 
 
-def _check_reach(blocks: _Blocks, array: np.ndarray[Any, Any], subject: str) -> None:
+def _check_reach(blocks: _Blocks, array: Array | DeviceArray, subject: str) -> None:
     """Refuse blocks that reach outside an array and what it is a view of."""
     before, behind = surroundings(array)
     for count, displ, layout in blocks:

@@ -32,6 +32,7 @@ from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+from hpcoll.runtime.program.copy_fields import NOT_STORED
 from hpcoll.runtime.program.fields import BUSY, DONE, NOTED
 from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.selection.config import EVERY_CALL, NATIVE
@@ -53,7 +54,7 @@ class CallCaches:
 
     Attributes:
         blocking: Of blocking calls.
-        on_host: Of blocking calls on the host copies of GPU arrays.
+        on_host: Of calls on the host copies of GPU arrays: of blocking ones, and behind them as ``started``.
         started: Of calls in flight, one for each of their message contexts.
         planned: Of persistent requests.
     """
@@ -61,10 +62,10 @@ class CallCaches:
     def __init__(self, rank: int, nblocks: int, tickets: Sequence[int]) -> None:
         self.nblocks = nblocks
         self.blocking = call_cache.CallCache(rank, nblocks, methods=METHODS)
-        self.on_host = call_cache.CallCache(rank, nblocks)
+        self.on_host = [call_cache.CallCache(rank, nblocks, one) for one in (0, *tickets)]
         self.started = [call_cache.CallCache(rank, nblocks, one) for one in tickets]
         self.planned = call_cache.CallCache(rank, nblocks, _BUSY.ctypes.data)
-        self.every = (self.blocking, self.on_host, *self.started, self.planned)
+        self.every = (self.blocking, *self.on_host, *self.started, self.planned)
 
     def forget(self) -> None:
         """Forget all calls."""
@@ -104,7 +105,7 @@ class Context(CommunicatorCalls):
 
     Attributes:
         tables: Call cache of blocking calls; ``plain`` and ``ordered`` are parts of it, at hand for methods.
-        on_host: Call cache of blocking calls on the host copies of GPU arrays.
+        on_host: Call caches of calls on the host copies of GPU arrays: of blocking ones, and behind them as ``started``.
         started: Call caches of calls in flight, one for each of their message contexts.
         planned: Call cache of persistent requests.
         issued: Number of calls in flight that were issued, alike on all ranks.
@@ -258,23 +259,30 @@ class Context(CommunicatorCalls):
         self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None
     ) -> bool:
         """Run a call on GPU arrays, if it is like an earlier one; say so."""
-        from hpcoll.comm.gpu.repeated import on_host
-
         seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
         if seen is None:
             return False
-        prepared = self.gpu.known(key, seen)
-        if prepared is not None:
-            self._run_engine(key, arguments, prepared, limit_s)
-        if prepared is not None or not seen.is_short:
-            return prepared is not None
-        short, table = on_host(self.caller, seen), self.on_host.table(key)
-        if short is None or (status := run_cached(table.address, *short.found_by)) in (MISS, BUSY, NO_CALL):
+        short = self.gpu.may_copy(seen)
+        if not short or self.resources.config.cuda_path is not None:
+            prepared = self.gpu.known(key, seen)
+            if prepared is not None:
+                self._run_engine(key, arguments, prepared, limit_s)
+            if prepared is not None or not short:
+                return prepared is not None
+        table = self.on_host[0].table(key)
+        copies = self.gpu.take_copies(seen, table)
+        if copies is None:
             return False
-        self._go_on_cached(table, status, limit_s, short.arguments)
-        with self.failure_scope(seen.method):
-            short.store()
-        return True
+        status = copies.run(seen)
+        found = status not in (MISS, BUSY, NO_CALL)
+        if found and status != DONE:
+            if status != NOT_STORED:
+                self._go_on_cached(table, status, limit_s, (*arguments, *copies.arguments))
+            if status != NOTED:
+                with self.failure_scope(seen.method):
+                    copies.store()
+        self.gpu.give_copies(seen, table, copies)
+        return found
 
     def prepare(self, asked: BeginningCall) -> Prepared:
         """Describe a call and find how it runs.
@@ -332,7 +340,7 @@ class Context(CommunicatorCalls):
                 call, arguments, table, most_nbytes = (
                     prepared.on_host,
                     prepared.arguments,
-                    self.on_host.table(key),
+                    self.on_host[0].table(key),
                     self.gpu.short_nbytes,
                 )
                 buffers = FOUND_BY[method](arguments, self.caller)[:2]

@@ -1,6 +1,7 @@
 """Calls that return before they have ended: non-blocking ones, and persistent requests."""
 
 import operator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+from hpcoll.runtime.program.copy_fields import NOT_STORED
 from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.runtime.telemetry.call_log import EVERY
 from hpcoll.schedules.row import Algorithm
@@ -119,6 +121,10 @@ def _go_on(
         asked: Last fields of `BeginningCall`.
         make: Makes the request, unless the call ends at once; None: whoever serves it does.
     """
+    if status == MISS and "gpu" in context.__dict__:
+        request = _on_copies(context, method, arguments, key, asked, make)
+        if request is not None:
+            return request
     turn, meant = (
         context.issued % IN_FLIGHT,
         METHODS[method].meant(arguments, context.rank) if status == MISS else arguments,
@@ -148,6 +154,40 @@ def _go_on(
     return request or _prepared(context, call, make)
 
 
+def _on_copies(
+    context: Context,
+    method: str,
+    arguments: tuple[Any, ...],
+    key: Key,
+    asked: tuple[Any, ...],
+    make: Make | None,
+) -> MPI.Request | None:
+    """Return the request of a call on GPU arrays, if it is like an earlier one; arguments as of `_go_on`."""
+    seen = context.gpu.look(method, arguments, asked[-1])
+    if seen is None or not context.gpu.may_copy(seen):
+        return None
+    table = context.on_host[1 + context.issued % IN_FLIGHT].table(key)
+    copies = context.gpu.take_copies(seen, table)
+    if copies is None:
+        return None
+    status, give = copies.run(seen), partial(context.gpu.give_copies, seen, table, copies)
+    if status == DONE:
+        give()
+        _issued(context)
+        return _to_self(None, _NOBODY)
+    if status in (MISS, NO_CALL):
+        give()
+        return None
+
+    def finish() -> None:
+        """Bring the result to the GPU."""
+        copies.store()
+        give()
+
+    theirs = *arguments, *copies.arguments
+    return _under_way(context, table, method, status, theirs, asked[0], make or Request.of, finish)
+
+
 def _under_way(
     context: Context,
     table: CallTable,
@@ -156,8 +196,12 @@ def _under_way(
     arguments: tuple[Any, ...],
     limit_s: float | None,
     make: Make,
+    finish: Callable[[], None] | None = None,
 ) -> MPI.Request | None:
-    """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
+    """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free.
+
+    ``finish`` remains to be done when it has ended.
+    """
     message_context = context.resources.message_contexts[1 + context.issued % IN_FLIGHT]
     plan, engine, maps = table.latest.plan, table.latest.by, table.latest.maps
     (source, target, counts), kept = table.waiting, table.take_kept()
@@ -169,8 +213,10 @@ def _under_way(
         first = partial(begin, message_context, engine, source, target)
     else:
         plan.claim(message_context, engine)
-        first = partial(int, status)
-    call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept), maps=maps)
+        first = partial(int, DONE if status == NOT_STORED else status)
+    call = Call(
+        "", source, target, engine.elements, _BYTE, finish=finish, keep=(*arguments, *kept), maps=maps
+    )
     request = launch(context, message_context, plan, call, engine, first, make, limit_s, begun=status != BUSY)
     _issued(context)
     return request
@@ -222,6 +268,12 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
             context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s
         )
     _issued(context)
+    most_nbytes = engine.wait_policy.eager
+    if prepared.on_host is not None:  # it is found by the copies of its arrays
+        call, meant = prepared.on_host, prepared.arguments
+        send, recv, *_ = FOUND_BY[method](meant, context.caller)
+        table = context.on_host[1 + turn].table((method, root, asked.algorithm, asked.segment, asked.order))
+        most_nbytes = min(most_nbytes, context.gpu.short_nbytes)
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(
             context.planner,
@@ -231,7 +283,7 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
             (send, recv),
             call,
             CachedCall(engine, plan),
-            engine.wait_policy.eager,
+            most_nbytes,
         )
     return request
 
@@ -374,7 +426,8 @@ def _made_persistent(context: Context, asked: BeginningCall, region: Region | No
         at_once = call.exported is not None  # its message context goes with it
         compared.begin_comparison(message_context, engine, at_once=at_once)
         compare = partial(compared.end_comparison, message_context.index)
-        request._bind(context, prepared, message_context, engine, compare, asked.limit_s)
+        starts = None if prepared.on_host is None else context.gpu.starts(asked, prepared, engine)
+        request._bind(context, prepared, message_context, engine, compare, asked.limit_s, starts)
     return request
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import EXACT_SUM
 from hpcoll.comm.arguments.call import Call
@@ -18,21 +19,24 @@ from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Method
 from hpcoll.comm.gpu import staging
 from hpcoll.comm.gpu.mirror import Mirror, mirror_of
-from hpcoll.comm.gpu.repeated import GPU_NBYTES, KnownCalls, SeenCall, look
+from hpcoll.comm.gpu.repeated import SHORT_NBYTES, Copies, KnownCalls, SeenCall, ShortCalls, look
 from hpcoll.comm.gpu.resources import GpuEngines, Gpus
 from hpcoll.comm.gpu.staging import Launch, Lifted
 from hpcoll.comm.planning.planner import Planner
 from hpcoll.comm.plans.plan import Prepared
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.requests.call_hooks import BeginningCall
+from hpcoll.comm.requests.persistent_request import Starts
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
-from hpcoll.runtime.engine.call_cache import Key, whole
+from hpcoll.runtime.engine.call_cache import CallTable, Key, whole
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu import cuda
-from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
+from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, is_capturing, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
+from hpcoll.runtime.program import copy_fields as g
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import HOST, NATIVE, name_of
@@ -53,6 +57,9 @@ _UNTOLD = (
 class GpuCalls:
     """The GPU part of a communicator.
 
+    Attributes:
+        short_nbytes: Most bytes of a message that runs by the host's way.
+
     Args:
         resources: Of the communicator.
         planner: Keeps its plans.
@@ -62,8 +69,13 @@ class GpuCalls:
         self._resources, self._planner = resources, planner
         self._routes: Gpus | None = None
         self._known = KnownCalls()
+        self._short = ShortCalls()
+        self._by_host = resources.mixed or resources.config.cuda_path == HOST
+        self.short_nbytes = NEVER if self._by_host else SHORT_NBYTES
 
-    short_nbytes = GPU_NBYTES - 1  # most of a message that runs by the host's way
+    def may_copy(self, seen: SeenCall) -> bool:
+        """Say whether a call like one may be found by its copies."""
+        return seen.is_copied and max(seen.sizes) <= self.short_nbytes
 
     def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
         """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.gpu.repeated.look`."""
@@ -71,7 +83,14 @@ class GpuCalls:
 
     def known(self, key: Key, seen: SeenCall) -> Prepared | None:
         """Return a call that was prepared before, on memory that is the same still; None where there is none."""
-        return self._known.find(key, seen, self._routes)
+        found = self._known.find(key, seen)
+        if found is None or self._routes is None or is_capturing(self._routes.gpu.driver, seen.stream):
+            return None
+        (prepared, exported), streams = found, {seen.stream}
+        assert prepared.described is not None
+        described = prepared.described._replace(keep=seen.arguments)
+        call = self._launching(described, self._routes, seen.spans, streams)
+        return prepared._replace(call=call) if call.exported == exported else None
 
     def note(self, key: Key, arguments: tuple[Any, ...], stream: Any, prepared: Prepared) -> None:
         """Let calls like one be found by `known`, if it ran by a program for GPU memory."""
@@ -79,9 +98,34 @@ class GpuCalls:
         if seen is not None:
             self._known.add(key, seen, prepared)
 
+    def take_copies(self, seen: SeenCall, table: CallTable) -> Copies | None:
+        """Return copies for a short call that a table may find; None where it has none. They are to be given back."""
+        return self._short.take(self._resources.caller, seen, table) if table.calls else None
+
+    def give_copies(self, seen: SeenCall, table: CallTable, copies: Copies) -> None:
+        """Take back the copies of a call that has ended."""
+        self._short.give(seen, table, copies)
+
+    def starts(self, asked: BeginningCall, prepared: Prepared, engine: HostEngine) -> Starts | None:
+        """Return a function that says how a persistent request is started on its host copies; None where each start describes the call."""
+        call, seen = prepared.on_host, self.look(asked.method, asked.arguments, asked.stream)
+        if call is None or call.finish is not None or not call.as_given or seen is None or not seen.is_copied:
+            return None
+        form = seen.form
+        runs = {g.ENGINE: engine.address, g.SEND: call.send, g.RECV: call.recv}
+        copies = Copies(seen, prepared.arguments, runs, apart=True)
+
+        def starts() -> tuple[int, ...] | None:
+            """Return what compiled code takes, with the streams of now."""
+            seen = self.look(asked.method, asked.arguments, asked.stream)
+            return None if seen is None or seen.form != form else copies.started(seen)
+
+        return starts
+
     def forget(self) -> None:
         """Forget the calls that are known."""
         self._known.forget()
+        self._short.forget()
 
     def prepare(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: BeginningCall
@@ -133,14 +177,31 @@ class GpuCalls:
         call: Call,
     ) -> Prepared:
         routes = self.routes(on_gpu.gpu)
-        call = self._planner.ordered(self._launching(call, on_gpu, routes, arrays, asked.stream), row, asked)
+        described = self._planner.ordered(call, row, asked)
+        resources = self._resources
+
+        def launching(call: Call, arrays: Arrays) -> Call:
+            """Return a call on arrays, with the streams of now."""
+            streams = {stream_of(array, asked.stream, resources.rank) for array in arrays.values()}
+            return self._launching(call, routes, [array.span for array in arrays.values()], streams, on_gpu)
+
+        call = launching(described, arrays)
+        seen = self.look(row.name, arguments, asked.stream) if asked.in_flight else None
 
         def describe() -> Call | None:
+            """Return the same call where memory and streams are the same, for one run of it ends before the next begins."""
+            now = None if seen is None else self.look(row.name, arguments, asked.stream)
+            if (
+                now is not None
+                and seen is not None
+                and now.known_by == seen.known_by
+                and not is_capturing(routes.gpu.driver, now.stream)
+                and routes.exported(call, now.spans) == call.exported
+            ):
+                return call
             anew = on_gpu.describe()
-            again = row.gpu_arrays(arguments, self._resources.rank)
-            return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
+            return None if anew is None else launching(anew, row.gpu_arrays(arguments, resources.rank))
 
-        resources = self._resources
         engines = GpuEngines(routes, resources.topology, resources.wait_policy, resources.lock)
         plan = self._planner.plan(
             call,
@@ -151,7 +212,8 @@ class GpuCalls:
             engines.build,
             waits=not asked.in_flight,
         )
-        return Prepared(call, plan, arguments, describe, routes)
+        own = not on_gpu.fills and on_gpu.received is None
+        return Prepared(call, plan, arguments, describe, routes, described=described if own else None)
 
     def _may_fold_once(self, row: Method, algorithm: str | Algorithm | None) -> bool:
         """Say whether half types may travel as they are: one kernel reads all, and no other algorithm is asked for."""
@@ -167,8 +229,7 @@ class GpuCalls:
     ) -> "tuple[_OnGpu, Call] | None":
         """Return the call, if a program for GPU memory runs it."""
         if (
-            self._resources.mixed
-            or self._resources.config.cuda_path == HOST
+            self._by_host
             or algorithm == NATIVE
             or any(argument is EXACT_SUM for argument in arguments)
             or self._is_short(row, arrays)
@@ -180,7 +241,7 @@ class GpuCalls:
         if call is None:
             return None
         nbytes = self._planner.known_nbytes(call)
-        small = nbytes is not None and nbytes < GPU_NBYTES and self._resources.config.cuda_path is None
+        small = nbytes is not None and nbytes <= SHORT_NBYTES and self._resources.config.cuda_path is None
         return None if small else (on_gpu, call)
 
     def _is_short(self, row: Method, arrays: Arrays) -> bool:
@@ -188,7 +249,7 @@ class GpuCalls:
         tells = self._resources.config.cuda_path is None and row.name not in _UNTOLD
         graph = self._resources.caller.graph() if row.neighbours else None
         most = self._resources.nranks if graph is None else graph.degree
-        return tells and most * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
+        return tells and most * max(array.nbytes for array in arrays.values()) <= SHORT_NBYTES
 
     def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, *, folds_once: bool) -> "_OnGpu":
         """Return the call on copies of its host arrays on the GPU, and of an array with gaps that is sent."""
@@ -233,15 +294,22 @@ class GpuCalls:
         call = self._planner.describe(row, mirror.arguments, asked)
         return None if call is None else _mirrored(call, mirror)
 
-    def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
-        """Return the call with the kernels that are launched before and after it."""
-        gpu, received = on_gpu.gpu, on_gpu.received
-        call = staging.settled(call, gpu)
-        first, *others = {stream_of(array, stream, self._resources.rank) for array in arrays.values()}
-        launches = (*on_gpu.fills, *call.before)
-        finish = (
-            call.finish if received is None else staging.finisher(gpu, [received.bring_home], call.finish)
-        )
+    def _launching(
+        self,
+        call: Call,
+        routes: Gpus,
+        spans: list[tuple[int, int]],
+        streams: set[int],
+        on_gpu: "_OnGpu | None" = None,
+    ) -> Call:
+        """Return a call on arrays of some spans, behind streams, with the kernels that are launched before and after it."""
+        gpu, (first, *others) = routes.gpu, streams
+        call = staging.settled(call, gpu, self._resources.rank)
+        launches, finish = call.before, call.finish
+        if on_gpu is not None:
+            launches = *on_gpu.fills, *launches
+            received = on_gpu.received
+            finish = finish if received is None else staging.finisher(gpu, [received.bring_home], finish)
 
         def start(engine: Any) -> None:
             with gpu.entered():
@@ -251,7 +319,7 @@ class GpuCalls:
                     launch(first)
                 engine.after(first)
 
-        exported = routes.exported(call, [array.span for array in arrays.values()])
+        exported = routes.exported(call, spans)
         call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
         return call._replace(native=False, as_given=False)
 
@@ -289,7 +357,7 @@ class GpuCalls:
         assert driver is not None
         ordinal = driver.current_ordinal()
         gpu = gpu_of(local_device(resources.native) if ordinal is None else ordinal)
-        routes = None if resources.mixed or resources.config.cuda_path == HOST else self.routes(gpu)
+        routes = None if self._by_host else self.routes(gpu)
         return array_over(
             Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes),
             form.shape,

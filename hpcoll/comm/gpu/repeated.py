@@ -1,191 +1,288 @@
 """Calls on GPU arrays like an earlier one, which need no description.
 
-Short ones are copied to page-locked memory, where the call cache finds them, whatever their sizes. Longer ones are known by the addresses
-and sizes of their arrays. A call that is not found here, or that must wait for another, takes the usual way from its start: nothing has
-left this rank by then.
+Short ones are copied to page-locked memory, where the call cache finds them, whatever their sizes: compiled code does all that in one
+crossing. Longer ones are known by the addresses and sizes of their arrays. A call that is not found here, or that must wait for another,
+takes the usual way from its start: nothing has left this rank by then.
 """
 
 from collections.abc import Hashable
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import DeviceError
+from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
-from hpcoll.comm.gpu.resources import Gpus
 from hpcoll.comm.plans.plan import Prepared
-from hpcoll.runtime.engine.call_cache import Key
-from hpcoll.runtime.gpu.arrays import LEGACY_STREAM, stream_handle, torch_stream
-from hpcoll.runtime.gpu.cuda import Driver, driver
-from hpcoll.runtime.gpu.device import pinned
-from hpcoll.runtime.program.call_fields import MANY
+from hpcoll.runtime.engine.call_cache import CallTable, Key
+from hpcoll.runtime.engine.entry import call_compiled
+from hpcoll.runtime.gpu.arrays import LEGACY_STREAM, enter, stream_handle, torch_stream
+from hpcoll.runtime.gpu.cuda import driver
+from hpcoll.runtime.gpu.device import gpu_of, pinned
+from hpcoll.runtime.program import copy_fields as g
+from hpcoll.runtime.program.call_fields import MANY, TYPED
+from hpcoll.runtime.program.fields import COPIED
 
-GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
-_MOST_KNOWN = 64  # longer calls that are known
-_SERVED = frozenset(
-    name for name, row in METHODS.items() if row.fills and MANY not in row.holds and row.arguments
-)
-
-
-class SeenArray(NamedTuple):
-    """An array in GPU memory, without gaps, as its interface describes it."""
-
-    pointer: int
-    nbytes: int
-    typestr: str
-    stream: int  # that orders the call on it
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The addresses of its first byte and after its last one."""
-        return self.pointer, self.pointer + self.nbytes
+SHORT_NBYTES = 64 << 10  # of a message; longer ones run by a program for GPU memory
+_MOST_KNOWN = 64  # longer calls that are known, and forms of short ones
+_MOST_NBYTES = 256 << 20  # of copies that no call uses
+# methods whose calls ranks know to be short
+_MAY_BE_SHORT = frozenset(name for name, row in METHODS.items() if not {MANY, TYPED} & {*row.holds})
 
 
 class SeenCall(NamedTuple):
-    """A call with its arrays by their positions among the arguments."""
+    """A call on arrays in GPU memory without gaps, as their interfaces describe them.
+
+    Attributes:
+        form: Shape and element type of each array, with the rest of its spec; other arguments, such as an operator, by their identity.
+        sent: Position of the array that is sent, or None.
+        received: Position of the array that is received into, or None.
+        addresses: Of these two arrays, 0 where there is none.
+        sizes: Their bytes.
+        stream: Handle of the stream that orders the call.
+        is_copied: Copies can stand for them: they are all that it says of its buffers, and ranks know how long messages are.
+    """
 
     method: str
     arguments: tuple[Any, ...]
+    form: tuple[Hashable, ...]
     sent: int | None
     received: int | None
-    arrays: dict[int, SeenArray]
+    addresses: tuple[int, int]
+    sizes: tuple[int, int]
+    stream: int
+    is_copied: bool
 
     @property
-    def is_short(self) -> bool:
-        """Say whether all arrays are short."""
-        return all(array.nbytes < GPU_NBYTES for array in self.arrays.values())
+    def known_by(self) -> Hashable:
+        """Form, memory and stream, which tell it from all other calls of its method."""
+        return self.form, self.addresses, self.stream
 
-    def known_by(self, key: Key) -> Hashable:
-        """Return what tells it from others: arrays, and what is not one, such as an operator, by its identity."""
-        return key, *(self.arrays.get(at) or id(argument) for at, argument in enumerate(self.arguments))
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The addresses of the first byte and after the last one of each array."""
+        pairs = zip(self.addresses, self.sizes, strict=True)
+        return [(first, first + nbytes) for first, nbytes in pairs if first]
+
+
+@lru_cache(4096)
+def _nbytes(described: Any) -> int:
+    """Return the bytes of an array of a shape and an element type."""
+    return prod(described[0]) * np.dtype(described[1]).itemsize
 
 
 def look(caller: Caller, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
     """Return a call of a rank; None where its arguments need a closer look. They are those of `hpcoll.comm.context.context.Context.run`."""
-    cuda = driver()
-    if method not in _SERVED or cuda is None:
-        return None
     try:
-        handle = None if stream is None else stream_handle(stream, caller.rank)
+        asked = 0 if stream is None else stream_handle(stream, caller.rank)
         sent, received = METHODS[method].buffers(arguments, caller.rank)
-        arrays = dict[int, SeenArray]()
-        for at in (sent, received):
-            if at is not None and arguments[at] is not MPI.IN_PLACE:
-                one = _seen(cuda, arguments[at], handle, written=at == received)
-                if one is None:
+        form: list[Hashable] = []
+        addresses, sizes, order, bare = [0, 0], [0, 0], asked, True
+        for at, argument in enumerate(arguments):
+            if at != sent and at != received:
+                form.append(argument if isinstance(argument, int) else id(argument))
+            elif argument is MPI.IN_PLACE:
+                form.append(None)
+            else:
+                more: Hashable = None
+                if type(argument) in (list, tuple):
+                    argument, *rest = argument
+                    more, bare = _told(rest), False
+                interface = argument.__cuda_array_interface__
+                (pointer, readonly), typestr = interface["data"], interface["typestr"]
+                if (
+                    interface.get("strides") is not None
+                    or interface.get("mask") is not None
+                    or typestr[1] == "V"
+                    or not pointer
+                    or (readonly and at == received)
+                ):
                     return None
-                arrays[at] = one
-        return SeenCall(method, arguments, sent, received, arrays)
-    except (DeviceError, LookupError, TypeError, ValueError):  # the usual way says what is wrong
+                own = asked or interface.get("stream") or torch_stream(argument) or LEGACY_STREAM
+                order = order or own
+                if order != own:
+                    return None
+                described = interface["shape"], typestr, more
+                form.append(described)
+                addresses[at == received], sizes[at == received] = pointer, _nbytes(described)
+        ends = (addresses[0], addresses[1]), (sizes[0], sizes[1])
+        copied = bare and method in _MAY_BE_SHORT
+        return (
+            SeenCall(method, arguments, tuple(form), sent, received, *ends, order, copied) if order else None
+        )
+    except (
+        ArgumentError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # the usual way says what is wrong
         return None
 
 
-def _seen(cuda: Driver, given: Any, handle: int | None, *, written: bool) -> SeenArray | None:
-    interface = getattr(given, "__cuda_array_interface__", None)
-    if interface is None or interface.get("strides") is not None or interface.get("mask") is not None:
-        return None
-    (pointer, readonly), typestr = interface["data"], interface["typestr"]
-    nbytes = prod(interface["shape"]) * np.dtype(typestr).itemsize
-    if not nbytes or typestr[1] == "V" or (written and readonly):
-        return None
-    stream = handle or interface.get("stream") or torch_stream(given) or LEGACY_STREAM
-    return None if cuda.is_capturing(stream) else SeenArray(pointer, nbytes, typestr, stream)
+def _told(item: Any) -> Hashable:
+    """Return what tells an item of a spec from others; raise TypeError for an item that may change unseen."""
+    if type(item) in (list, tuple):
+        return tuple(map(_told, item))
+    if isinstance(item, MPI.Datatype):
+        return id(item), MPI._handleof(item)
+    if type(item) is np.ndarray:
+        return item.tobytes(), item.dtype.str, item.shape
+    if item is None or isinstance(item, int | str | np.integer):
+        return item
+    raise TypeError
 
 
-class ShortCall(NamedTuple):
-    """A call on host copies, which have been filled.
+class Copies:
+    """Page-locked copies of a call's arrays, and what compiled code needs to run it on them.
 
     Attributes:
-        found_by: Buffers and operator by which the call cache finds it.
-        arguments: Arguments of the method, on host copies.
-        received: The array that gets the result, and its copy; None: none does.
+        arguments: Arguments of the method, on the copies.
+        nbytes: Bytes of the copies.
+
+    Args:
+        seen: The call, or another one of its form.
+        arguments: As above.
+        runs: Fields of `hpcoll.runtime.program.copy_fields` that say what is run.
+        apart: The result goes to the GPU on a stream of its own, behind no work that the program begins meanwhile.
     """
 
-    found_by: tuple[Any, ...]
-    arguments: tuple[Any, ...]
-    received: tuple[SeenArray, np.ndarray] | None
+    def __init__(
+        self, seen: SeenCall, arguments: tuple[Any, ...], runs: dict[int, int], *, apart: bool
+    ) -> None:
+        cuda = driver()
+        assert cuda is not None
+        self.arguments, self._cuda, self._ordinal = arguments, cuda, cuda.current_ordinal() or 0
+        self.nbytes = sum(seen.sizes)
+        self._run: tuple[int, ...] = ()  # as `started` gives it
+        self._words = np.zeros(g.NFIELDS, np.int64)
+        self._address = self._words.ctypes.data
+        in_place = seen.sent is not None and not seen.addresses[0]
+        read = in_place or not METHODS[seen.method].fills
+        fields = runs | {field: cuda.address(name) for field, name in _FUNCTIONS.items()}
+        fields[g.HOME] = gpu_of(self._ordinal).stream if apart else 0
+        sides = (g.SENT, seen.sent, 1, 0), (g.RECEIVED, seen.received, int(read), 1)
+        for (side, at, fetched, stored), nbytes in zip(sides, seen.sizes, strict=True):
+            if at is not None and nbytes:
+                words = arguments[at].ctypes.data, nbytes, fetched, stored
+                fields |= {side + i: word for i, word in enumerate(words)}
+        for field, value in fields.items():
+            self._words[field] = value
+
+    def started(self, seen: SeenCall) -> tuple[int, ...]:
+        """Return what `hpcoll.runtime.engine.entry.call_compiled` takes to run a call of their form."""
+        self._run = COPIED, self._address, *seen.addresses, seen.stream
+        return self._run
+
+    def run(self, seen: SeenCall) -> int:
+        """Run a call of their form; the answer is one of `hpcoll.runtime.engine.compiled.copied_calls.run_copied`."""
+        return call_compiled(*self.started(seen))
 
     def store(self) -> None:
-        """Copy the result to the GPU, and wait for that; raise DeviceError when the driver fails."""
-        if self.received is not None:
-            cuda, (array, host) = driver(), self.received
-            assert cuda is not None
-            cuda.copy(array.pointer, host.ctypes.data, array.nbytes, array.stream)
-            cuda("cuStreamSynchronize", array.stream)
+        """Copy the result of a call that did not end in `run` to the GPU, and wait for that; raise DeviceError when the driver fails."""
+        *_, received, stream = self._run
+        host, nbytes, _, stored = map(int, self._words[g.RECEIVED :])
+        if received and stored:
+            enter(self._cuda, self._ordinal)
+            stream = int(self._words[g.HOME]) or stream
+            self._cuda.copy(received, host, nbytes, stream)
+            self._cuda("cuStreamSynchronize", stream)
 
 
-def on_host(caller: Caller, seen: SeenCall) -> ShortCall | None:
-    """Return a short call on host copies of its arrays; None where these need a closer look."""
-    cuda, arrays = driver(), seen.arrays
+_FUNCTIONS = {
+    g.IS_CAPTURING: "cuStreamIsCapturing",
+    g.ADDRESS_RANGE: "cuMemGetAddressRange_v2",
+    g.COPY_ASYNC: "cuMemcpyAsync",
+    g.SYNCHRONIZE: "cuStreamSynchronize",
+}
+
+
+class ShortCalls:
+    """Copies for calls of one communicator by the host's way, by the table that finds them and their form."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Hashable, list[Copies]] = {}
+        self._nbytes = 0  # of all that were given back
+
+    def take(self, caller: Caller, seen: SeenCall, table: CallTable) -> Copies:
+        """Return copies that no call uses, until they are given back."""
+        idle = self._idle.get((table.address, seen.form))
+        if not idle:
+            return _made(caller, seen, table)
+        copies = idle.pop()
+        self._nbytes -= copies.nbytes
+        return copies
+
+    def give(self, seen: SeenCall, table: CallTable, copies: Copies) -> None:
+        """Take back the copies of a call that has ended."""
+        self._nbytes += copies.nbytes
+        if len(self._idle) >= _MOST_KNOWN or self._nbytes > _MOST_NBYTES:
+            self.forget()
+        self._idle.setdefault((table.address, seen.form), []).append(copies)
+
+    def forget(self) -> None:
+        """Forget all copies."""
+        self._idle.clear()
+        self._nbytes = 0
+
+
+def _made(caller: Caller, seen: SeenCall, table: CallTable) -> Copies:
+    cuda, theirs = driver(), list(seen.arguments)
     assert cuda is not None
-    if len(arrays) == 2 and _overlap(*arrays.values()):
-        return None
-    copies = {at: pinned(cuda, array.nbytes).view(array.typestr) for at, array in arrays.items()}
-    in_place = len(arrays) < sum(at is not None for at in (seen.sent, seen.received))
-    try:
-        for at, array in arrays.items():
-            base, reach = cuda.address_range(array.pointer)
-            if array.span[1] > base + reach:
-                return None
-            if at == seen.sent or in_place:
-                cuda.copy(copies[at].ctypes.data, array.pointer, array.nbytes, array.stream)
-                cuda("cuStreamSynchronize", array.stream)
-    except DeviceError:
-        return None
-    theirs = tuple(copies.get(at, argument) for at, argument in enumerate(seen.arguments))
-    send, recv, op, _ = FOUND_BY[seen.method](theirs, caller)
-    received = (arrays[seen.received], copies[seen.received]) if seen.received in arrays else None
-    return ShortCall((send, recv, op), theirs, received)
-
-
-def _overlap(one: SeenArray, other: SeenArray) -> bool:
-    return one.pointer < other.span[1] and other.pointer < one.span[1]
+    for at in (seen.sent, seen.received):
+        if at is not None and (described := seen.form[at]) is not None:
+            theirs[at] = pinned(cuda, _nbytes(described)).view(described[1])  # type: ignore[index]
+    arguments = tuple(theirs)
+    send, recv, op, _ = FOUND_BY[seen.method](arguments, caller)
+    runs = {g.TABLE: table.address, g.SEND: id(send), g.RECV: id(recv), g.OP: id(op)}
+    return Copies(seen, arguments, runs, apart=table.starts)
 
 
 class KnownCalls:
     """Longer calls of one communicator that a program for GPU memory serves, by the addresses and sizes of their arrays."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, tuple[Prepared, Call, tuple[Any, ...]]] = {}
+        self._calls: dict[Hashable, tuple[Prepared, tuple[bool, bool] | None, object]] = {}
 
-    def find(self, key: Key, seen: SeenCall, routes: Gpus | None) -> Prepared | None:
-        """Return a call that is known, on memory that is the same still; None where there is none."""
-        known = self._calls.get(seen.known_by(key))
-        if known is None or routes is None:
-            return None
-        prepared, call, _ = known
-        if routes.exported(call, [array.span for array in seen.arrays.values()]) != call.exported:
-            return None
-        return prepared._replace(call=call._replace(keep=seen.arguments))
+    def find(self, key: Key, seen: SeenCall) -> tuple[Prepared, tuple[bool, bool] | None] | None:
+        """Return a call that is known, not launched yet, and what of its memory peers could map; None where there is none."""
+        known = self._calls.get((key, seen.known_by))
+        return None if known is None else known[:2]
 
     def add(self, key: Key, seen: SeenCall, prepared: Prepared) -> None:
-        """Let a call be found, if it is nothing but a run of its engine: no launch before it, nothing to finish. No array is kept."""
-        call, streams = prepared.call, {array.stream for array in seen.arrays.values()}
+        """Let a call be found, if nothing of how it was described is this one's alone. No array is kept."""
+        call, launched = prepared.described, prepared.call
         if (
             call is None
+            or launched is None
             or call.finish is not None
             or call.before
-            or len(streams) > 1
             or not prepared.plan.kept
         ):
             return
         if len(self._calls) >= _MOST_KNOWN:
             self.forget()
-        # their addresses are not to be used again
-        others = tuple(argument for at, argument in enumerate(seen.arguments) if at not in seen.arrays)
-        call = call._replace(keep=())
-        self._calls[seen.known_by(key)] = (
-            prepared._replace(call=None, arguments=(), describe=_anew),
-            call,
-            others,
+        rest = [one[1:] if type(one) in (list, tuple) else one for one in seen.arguments]
+        others = [
+            one for one, form in zip(rest, seen.form, strict=True) if type(form) is not tuple or form[2]
+        ]
+        self._calls[key, seen.known_by] = (
+            prepared._replace(call=None, arguments=(), describe=_anew, described=call._replace(keep=())),
+            launched.exported,
+            _held(others),  # whose addresses are not to be used again
         )
 
     def forget(self) -> None:
         """Forget all calls."""
         self._calls.clear()
+
+
+def _held(item: Any) -> Any:
+    """Return what holds an item, however a list in it changes."""
+    return tuple(map(_held, item)) if type(item) in (list, tuple) else item
 
 
 def _anew() -> Call | None:

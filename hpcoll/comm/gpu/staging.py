@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.comm.arguments.call import Call, factor_of, result_count
 from hpcoll.comm.arguments.memory import UNREADABLE, buffer_of, host_array, with_buffer
-from hpcoll.kernels import MAX_AXES, WIDE_NBYTES
+from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
-from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
+from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, gpu_of, kernels
+from hpcoll.runtime.program.fields import PIECE_NFIELDS
+from hpcoll.runtime.program.layouts import UNMAPPED, Layout, Words
 
 Launch = Callable[[int], None]  # of a stream
 
@@ -79,16 +80,36 @@ def reduction(call: Call, nranks: int, *, one_fold: bool) -> Call:
     )
 
 
-def settled(call: Call, gpu: Gpu) -> Call:
-    """Return a call that works on a copy of its input where results overwrite that."""
-    if not call.copied:
+def settled(call: Call, gpu: Gpu, rank: int) -> Call:
+    """Return a call on packed copies of its buffers that have maps, and on a copy of its input where results overwrite that."""
+    if call.maps is UNMAPPED and not call.copied:
         return call
-    copied = copy(gpu, call.send, call.copied)
+    before, after, keep = list(call.before), list[Launch](), list(call.keep)
+    send, recv, (source, target) = call.send, call.recv, call.maps
+    sends, receives = (rank == call.root, rank != call.root) if call.collective == "bcast" else (True, True)
+    if call.copied or source is not None:
+        packed = (
+            copy(gpu, send, call.copied) if source is None else moved(gpu, send, source.pieces, source.nbytes)
+        )
+        before += [packed.fill] * sends
+        keep.append(packed.memory)
+        send = packed.memory.address
+    if target is not None:
+        shared = target is source and call.in_place
+        packed = moved(
+            gpu, recv, target.pieces, target.nbytes, into=packed.memory if shared else None, unpacks=True
+        )
+        after += [packed.fill] * receives
+        keep.append(packed.memory)
+        recv = packed.memory.address
     return call._replace(
-        send=copied.memory.address,
+        send=send,
+        recv=recv,
         copied=0,
-        before=(*call.before, copied.fill),
-        keep=(*call.keep, copied.memory),
+        before=tuple(before),
+        finish=finisher(gpu, after, call.finish),
+        keep=tuple(keep),
+        maps=UNMAPPED,
     )
 
 
@@ -139,21 +160,38 @@ def copy(gpu: Gpu, src: int, nbytes: int) -> StagedBytes:
     return StagedBytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
 
 
+def moved(
+    gpu: Gpu, memory: int, pieces: Words, nbytes: int, *, into: Temporary | None = None, unpacks: bool = False
+) -> StagedBytes:
+    """Return packed memory and the launch that fills it from the pieces at an address, or with ``unpacks`` these from it.
+
+    Args:
+        gpu: Where the memory is.
+        memory: Address from which offsets of pieces count.
+        pieces: As of `hpcoll.runtime.program.layouts.Layout`.
+        nbytes: Bytes of all pieces.
+        into: The packed memory; None: it is made.
+        unpacks: Whether the pieces are written.
+    """
+    made, packed, (npieces, width) = kernels(), into or gpu.temporary(nbytes), pieces.shape
+    columns = *range(PIECE_NFIELDS), *range(PIECE_NFIELDS + 1, width, 2)  # all but the counts of loops
+    multiples = int(np.bitwise_or.reduce(pieces[:, columns], axis=None)) | memory | WIDE_NBYTES
+    item = multiples & -multiples  # the largest power of two of which all are multiples
+    function, table = gpu.function(made.move(item, gpu.cc)), gpu.table(pieces)
+    nloops, nitems = (width - PIECE_NFIELDS) // 2, nbytes // item
+    values = [packed.address, memory, table.address, npieces, nloops, nitems, int(unpacks)]
+
+    def launch(stream: int, table: Memory = table) -> None:
+        gpu.launch(function, values, -(-nitems // made.BLOCK), made.BLOCK, stream)
+
+    return StagedBytes(packed, launch)
+
+
 def pack(gpu: Gpu, array: DeviceArray) -> StagedBytes:
     """Return a copy of an array with gaps, in C order without gaps."""
-    made = kernels()
     assert array.strides is not None
-    shape, strides = _axes(array.shape, array.strides)
-    if len(shape) > MAX_AXES:
-        raise ArgumentError(
-            f"an array with gaps needs at most {MAX_AXES} axes, got {len(shape)}: copy it first"
-        )
-    shape, strides = [1] * (MAX_AXES - len(shape)) + shape, [0] * (MAX_AXES - len(strides)) + strides
-    memory = gpu.temporary(array.nbytes)
-    function = gpu.function(made.pack(array.dtype.itemsize, gpu.cc))
-    values = [memory.address, array.pointer, *shape, *strides]
-    blocks = -(-array.size // made.BLOCK)
-    return StagedBytes(memory, lambda stream: gpu.launch(function, values, blocks, made.BLOCK, stream))
+    pieces = Layout.of_array(array.shape, array.strides, array.dtype.itemsize).pieces
+    return moved(gpu, array.pointer, pieces, array.nbytes)
 
 
 class Lifted:
@@ -196,17 +234,3 @@ def lifted(gpu: Gpu, spec: Any) -> tuple[Any, Lifted | None]:
         return spec, None
     one = Lifted(gpu.temporary(array.nbytes), array)
     return with_buffer(spec, one), one
-
-
-def _axes(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return shape and strides of the same elements in the same order, with fewer axes."""
-    sizes, steps = list[int](), list[int]()
-    for n, step in zip(shape, strides, strict=True):
-        if n == 1:
-            continue
-        if sizes and steps[-1] == n * step:
-            sizes[-1], steps[-1] = sizes[-1] * n, step
-        else:
-            sizes.append(n)
-            steps.append(step)
-    return sizes, steps

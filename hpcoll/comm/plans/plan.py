@@ -222,6 +222,7 @@ class Prepared(NamedTuple):
         context_pool: Pool of the message contexts on which it travels.
         after_native: Work that remains when the MPI library has served it, or None.
         on_host: The call on the host copies of its GPU arrays, without what brings these home; None for other calls.
+        described: The call on its GPU arrays, without the launches before and after it; None for other calls.
     """
 
     call: Call | None
@@ -231,6 +232,7 @@ class Prepared(NamedTuple):
     context_pool: ContextPool
     after_native: Callable[[], None] | None = None
     on_host: Call | None = None
+    described: Call | None = None
 
 
 def addressed(counts: tuple[int, ...]) -> array:

@@ -17,11 +17,14 @@ from hpcoll.comm.requests.replaced import start_all
 from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
 from hpcoll.runtime.engine.entry import call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.call_fields import MISS
+from hpcoll.runtime.program.copy_fields import NOT_STORED
 from hpcoll.runtime.program.fields import DONE, FAILED, START
 from hpcoll.runtime.transports.mpi import handle
 
 _NULL = handle(MPI.REQUEST_NULL)
-_Start: TypeAlias = tuple[int, int, int, int, int]  # what `call_compiled` takes to start
+Start: TypeAlias = tuple[int, ...]  # what `call_compiled` takes to start
+Starts: TypeAlias = Callable[[], Start | None]
 
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, pool: ContextPool) -> None:
@@ -41,7 +44,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     """
 
     Startall = classmethod(start_all)
-    _eager: _Start | None = None
+    _eager: Start | None = None
+    _starts: Starts | None = None  # says how it is started on copies of its arrays
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = True  # there is none, or the MPI library has freed it
     _pid, _freed = 0, False  # of the process that made it
@@ -56,10 +60,11 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         engine: HostEngine,
         compare: Callable[[], None],
         limit_s: float | None,
+        starts: Starts | None,
     ) -> None:
         """Set up; ``compare`` raises where not all ranks have made the same request.
 
-        At each start a call of which a copy is sent is described anew.
+        At each start a call of which a copy is sent is described anew, unless ``starts`` says how it is made.
         """
         call, plan, _, describe, pool, *_ = prepared
         assert call is not None
@@ -75,13 +80,15 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         address = MPI._addressof(self)
         nbytes = MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
-        self._is_eager = is_eager(call, engine) and call.as_given and call.finish is None
+        self._starts = starts
+        given = call.as_given and call.finish is None
+        self._is_eager = is_eager(call, engine) and (given or starts is not None)
         context.persistent[message_context.index] = self
         if call.exported is None:  # what GPU memory has is given back with it
             self._release = weakref.finalize(self, _released, plan, message_context, engine, pool)
             self._release.atexit = False
 
-    def _prepare(self) -> _Start | None:
+    def _prepare(self) -> Start | None:
         """Do what comes before the first start: see that all ranks have made the same request. Return `_eager`."""
         if self._freed:
             return None
@@ -89,9 +96,11 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             with self._context.failure_scope(self._title):
                 self._compare()
             self._compare = None
-        return self._stand_in() if self._is_eager and self._stale else None
+        if self._is_eager and self._stale:
+            self._stand_in()
+        return self._starts() if self._starts is not None and self._is_eager else self._eager
 
-    def _stand_in(self) -> _Start:
+    def _stand_in(self) -> None:
         """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
         me = weakref.ref(self)
 
@@ -108,8 +117,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         self._engine.bind_request(
             MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request)
         )
-        self._eager = START, self._engine.address, self._call.send, self._call.recv, 0
-        return self._eager
+        if self._starts is None:
+            self._eager = START, self._engine.address, self._call.send, self._call.recv, 0
 
     def Start(self) -> None:
         """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
@@ -121,7 +130,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         eager = self._eager or self._prepare()
         status = call_compiled(*eager) if eager else None
         if status != DONE:
-            self._begin(status)
+            self._begin(None if status == MISS else status)
 
     def _begin(self, status: int | None) -> None:
         """Begin the long way, or go on after the first turns with that ``status``."""
@@ -130,7 +139,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         self._refuse_started()
         with self._context.failure_scope(self._title):
-            call = (self._describe() if self._describe else None) or self._call
+            call = (self._describe() if self._describe and status is None else None) or self._call
             if call.start is not None:
                 call.start(self._engine)
         try:
@@ -153,8 +162,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             request = MPI.Grequest.Start(query, nothing, nothing, (operation,))
             self._operation = operation
             self._cell[0] = handle(request)
-            if status == FAILED:
-                operation.end_at_once(failed=True)
+            if status in (FAILED, NOT_STORED):
+                operation.end_at_once(failed=status == FAILED)
                 request.Complete()
             else:
                 operation.activate(handle(request), begun=status is not None)

@@ -229,7 +229,7 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
         else stream_handle(stream, rank)
     )
     cuda = driver()
-    if cuda is not None and _is_capturing(cuda, handle):
+    if cuda is not None and is_capturing(cuda, handle):
         raise ArgumentError(
             f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective"
         )
@@ -269,7 +269,8 @@ def torch_stream(owner: Any) -> int:
     return int(torch.cuda.current_stream(owner.device).cuda_stream) or LEGACY_STREAM
 
 
-def _is_capturing(cuda: Driver, stream: int) -> bool:
+def is_capturing(cuda: Driver, stream: int) -> bool:
+    """Say whether a stream cannot be used because one is being captured into a CUDA graph."""
     try:
         return cuda.is_capturing(stream)
     except DeviceError as error:

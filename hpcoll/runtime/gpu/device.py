@@ -20,6 +20,7 @@ _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peer
 _PIECE_NBYTES = _SLAB_NBYTES // 8  # the largest piece
 _IDLE_SHARE = 64  # part of the GPU's memory that stays allocated for temporary memory while nobody uses it
 _STREAMS = 3  # enough for one lane's copies while another's kernel runs; more only take each other's turns
+_TABLES = 256  # of numbers in its memory that are kept
 _STREAM_SETS = 16  # message contexts from there on share them: that delays work, but never for something that comes behind it
 
 
@@ -64,6 +65,7 @@ class Gpu:
             ordinal, DeviceAttribute.MULTIPROCESSORS
         )
         self._functions: dict[str, int] = {}
+        self._tables: dict[bytes, Memory] = {}
         self._streams: dict[int, list[int]] = {}
         self.enter()
         self.stream = driver.stream()
@@ -142,6 +144,19 @@ class Gpu:
                     streams.append(idle.pop())
         release(self, "cuMemFree_v2", streams)
         return bool(streams)
+
+    def table(self, words: np.ndarray[Any, np.dtype[np.int64]]) -> Memory:
+        """Return numbers in GPU memory; they are there still where they have been asked for before."""
+        words = np.ascontiguousarray(words)
+        key = words.tobytes()
+        if key not in self._tables:
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            memory = Memory(self, words.nbytes)
+            self.driver.copy(memory.address, words.ctypes.data, words.nbytes, self.stream)
+            self.finish(self.stream)
+            self._tables[key] = memory
+        return self._tables[key]
 
     def streams(self, message_context: int, nlanes: int) -> list[int]:
         """Return the streams of a message context, by its number, for so many lanes at once, which take them in turn."""

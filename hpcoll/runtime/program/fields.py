@@ -15,7 +15,8 @@
     UNPACK,
     FLOATS,
     ON_OBJECT,
-) = range(13)
+    COPIED,
+) = range(14)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run, as those that follow
 UNFIT = 6  # the program does not hold for these counts: nothing has happened
 NO_ROOM = 7  # it needs more scratch: nothing has happened

@@ -5,11 +5,12 @@ ones, and `hpcoll.runtime.engine.compiled.mapped_ops` finds the memory by the ma
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcoll.runtime.program.fields import PACKED_AT, PIECE_NBYTES, PIECE_NFIELDS, PIECE_OFFSET
+from hpcoll.runtime.program.fields import PACKED_AT, PIECE_NBYTES, PIECE_NFIELDS, PIECE_OFFSET, PIECES
 
 _EVERY_NBYTES = 1 << 61  # more than any message has
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -39,6 +40,14 @@ class Layout:
         """Return the layout of runs, packed one behind the other; arguments are sequences of integers, one per run."""
         runs = np.array([np.cumsum(nbytes) - nbytes, offsets, nbytes], np.int64).T
         return _merged(runs[runs[:, PIECE_NBYTES] > 0], int(np.sum(nbytes)))
+
+    @classmethod
+    def of_array(cls, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> "Layout":
+        """Return the layout of an array's elements in C order; strides in bytes."""
+        layout = cls.of_run(itemsize)
+        for n, stride in zip(shape[::-1], strides[::-1], strict=True):
+            layout = layout.repeated(n, stride)
+        return layout
 
     @property
     def loops(self) -> list[tuple[int, int]]:
@@ -135,11 +144,34 @@ class Map:
     """
 
     def __init__(self, blocks: Iterable[tuple[int, int, Words]]) -> None:
-        sizes, displs, self._tables = zip(*blocks, strict=True)
+        self._blocks = list(blocks)
+        sizes, displs, tables = zip(*self._blocks, strict=True)
+        self.nbytes = sum(sizes)  # that are packed
         firsts = np.cumsum([0, *sizes[:-1]])
-        places = np.array([firsts, displs, [table.ctypes.data for table in self._tables]], np.int64)
+        places = np.array([firsts, displs, [table.ctypes.data for table in tables]], np.int64)
         self._words = np.array([len(sizes), *places.T.ravel()], np.int64)
         self.address: int = self._words.ctypes.data  # for compiled code
+
+    @cached_property
+    def pieces(self) -> Words:
+        """The pieces of all blocks, as those of one `Layout`."""
+        return joined(
+            (displ, _of_table(table, nbytes)) for nbytes, displ, table in self._blocks if nbytes
+        ).pieces
+
+
+def _of_table(table: Words, nbytes: int) -> Layout:
+    """Return the layout of so many packed bytes of elements whose table `Layout.table` gave."""
+    (size, extent, npieces, _), pieces = table[:PIECES].tolist(), table[PIECES:].copy()
+    if npieces > 1:
+        return Layout(pieces.reshape(npieces, -1), size).repeated(nbytes // size, extent)
+    pieces[PIECE_NBYTES] = min(nbytes, pieces[PIECE_NBYTES])
+    if len(pieces) > PIECE_NFIELDS:  # its outermost loop is for any number of elements
+        inner = int(np.prod(pieces[PIECE_NFIELDS + 2 :: 2]))
+        count = nbytes // (int(pieces[PIECE_NBYTES]) * inner)
+        rest = pieces[PIECE_NFIELDS + 1 :] if count > 1 else pieces[PIECE_NFIELDS + 2 :]
+        pieces = np.array([*pieces[:PIECE_NFIELDS], *[count] * (count > 1), *rest], np.int64)
+    return Layout(pieces.reshape(1, -1), nbytes)
 
 
 # of INPUT and OUTPUT; None: contiguous, or blocks at the displacements that a program has

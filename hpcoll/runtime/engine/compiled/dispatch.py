@@ -4,6 +4,7 @@ from numba import njit
 
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress, region_calls
+from hpcoll.runtime.engine.compiled.copied_calls import run_copied
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.object_calls import call_on_object
 from hpcoll.runtime.engine.compiled.spec_reader import read_floats
@@ -18,6 +19,8 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return call_on_object(a, b)
     if what == f.FLOATS:
         return read_floats(a, b, c, d)
+    if what == f.COPIED:
+        return run_copied(a, b, c, d)
     thread = release_gil(())
     answer = _answer(what, a, b, c, d)
     take_gil((thread,))
