@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.communicator import Communicator
+from hpcoll.comm.status.regions import regions
 from hpcoll.grids.arrivals import Arrivals, Fold
 from hpcoll.grids.distribution import Distribution
 from hpcoll.grids.moves import received, sent
@@ -140,7 +141,9 @@ class Redistribution:
         for at in range(self.nrounds):
             sent, received, arrivals = self._only or self._made(at)
             taken = np.empty(arrivals.nelements, self._terms.dtype) if arrivals else result
-            yield exchange(sent.spec(given), received.spec(taken))
+            with regions[self._name]:  # ledger, traces and errors know the exchange by it
+                running = exchange(sent.spec(given), received.spec(taken))
+            yield running
             if arrivals:
                 arrivals.put(taken, result)
             del taken  # before the next is made

@@ -98,6 +98,18 @@ def random_pair(random: np.random.Generator, case: int) -> list[Any]:
     )
 
 
+def test_seen_by_its_name() -> None:
+    """The ledger counts exchanges of a redistribution by its name; so errors and traces, which have regions, know it."""
+    comm = fresh()
+    for _ in range(2):
+        hpcoll.redistribute(X, ROWS, COLUMNS, comm)
+    with hpcoll.Redistribution(comm, ROWS, COLUMNS, float) as plan:
+        plan.start(X).wait()
+    found = {row.region: row.calls for row in comm.ledger.regions()}
+    comm.Free()
+    ensure(found == {"redistribute": 2, "Redistribution": 1}, found)
+
+
 @pytest.mark.parametrize("kind", ["moved", "converted", "summed", "gapped"])
 def test_extra_memory_is_bounded(way: str, kind: str) -> None:
     """What a call takes, packing for other nodes included, stays within the bound, a tenth of what it takes without."""
