@@ -29,9 +29,14 @@ class Move(NamedTuple):
         return prod(self.shape)
 
     @property
+    def is_box(self) -> bool:
+        """The elements are in one run along each axis."""
+        return all(len(starts) == 1 for starts, _ in self.pieces)
+
+    @property
     def places(self) -> tuple[Any, ...]:
         """The index of its elements in the local array."""
-        if all(len(starts) == 1 for starts, _ in self.pieces):
+        if self.is_box:
             return tuple(slice(starts[0], starts[0] + lengths[0]) for starts, lengths in self.pieces)
         return np.ix_(*(indices(starts, lengths) for starts, lengths in self.pieces))
 

@@ -97,6 +97,13 @@ class Redistribution:
         self._arrives = every or terms.out_dtype != terms.dtype  # there is more to do with elements
         n = sum(move.nelements for move in self._sent if move.peer != comm.rank)
         self.nbytes = n * terms.dtype.itemsize
+        own = [move for move in (*self._sent, *self._received) if move.peer == comm.rank]
+        self._kept = list[Any]()  # its places in source and target, where a copy does
+        if not self._arrives and all(move.is_box for move in own):
+            self._kept = [move.places for move in own]
+            self._sent, self._received = (
+                [move for move in moves if move.peer != comm.rank] for moves in (self._sent, self._received)
+            )
         self.nrounds = 1 if terms.memory is None else self._agreed_rounds()
         self._only = self._made(0) if self.nrounds == 1 else None
 
@@ -138,6 +145,8 @@ class Redistribution:
 
     def _moving(self, given: Array, result: Array, exchange: Any) -> Iterator[Any]:
         """Move round after round by a collective, whose answers are yielded; then it has ended."""
+        if self._kept:
+            result[self._kept[1]] = given.transpose(self._terms.axes)[self._kept[0]]
         for at in range(self.nrounds):
             sent, received, arrivals = self._only or self._made(at)
             taken = np.empty(arrivals.nelements, self._terms.dtype) if arrivals else result
@@ -183,7 +192,7 @@ class Redistribution:
         if self._freed:
             raise ArgumentError(f"{where} to be in use, was freed")
         try:
-            check_arrays(x, out, self._terms, self._comm.rank)
+            check_arrays(x, out, self._shapes, self._terms)
         except ArgumentError as error:
             raise type(error)(f"{where} {error}") from None
         order: Any = self._terms.order

@@ -62,7 +62,7 @@ def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any,
     try:
         terms = _checked(given, comm.size)
         if arrays is not None:
-            check_arrays(*arrays, terms, comm.rank)
+            check_arrays(*arrays, terms.local_shapes(comm.rank), terms)
         op = terms.op
         facts = {
             f"source of {name}": _Known(terms.source.digest, repr(terms.source)),
@@ -148,9 +148,8 @@ def _element_type(given: Any) -> np.dtype[Any]:
     return dtype
 
 
-def check_arrays(x: Any, out: Any, terms: Terms, rank: int) -> None:
+def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms) -> None:
     """Refuse arrays that are not a rank's local ones. A rank without source elements needs no ``x``, and no rank needs ``out``."""
-    shapes = terms.local_shapes(rank)
     types = terms.dtype, terms.out_dtype or terms.dtype
     optional = 0 in shapes[0], True
     for name, array, shape, dtype, unneeded in zip(("x", "out"), (x, out), shapes, types, optional):
