@@ -90,3 +90,13 @@ def local(distribution: Distribution, whole: Array, rank: int) -> Array:
         for axis in range(whole.ndim)
     ]
     return np.zeros(distribution.local_shape(rank), whole.dtype) if not boxes else whole[np.ix_(*index)]
+
+
+def summed(distribution: Distribution, wholes: list[Array]) -> Array:
+    """The sum of what ranks have of an array, of which each has its part of another one."""
+    total = np.zeros_like(wholes[0])
+    for rank, whole in enumerate(wholes):
+        for box in distribution.boxes(rank):
+            part = tuple(slice(*one) for one in box)
+            total[part] += whole[part]
+    return total

@@ -48,7 +48,7 @@ def save(path: Name, x: Array | None, distribution: Distribution, comm: MPI.Intr
         FileError: On every rank: one cannot write, for instance since the disk is full.
     """
     ranks = _Ranks(comm, "save", "a path to write to")
-    given = Terms(distribution, distribution, None, "C", getattr(x, "dtype", None))
+    given = Terms(distribution, distribution, dtype=getattr(x, "dtype", None))
     dtype = agreed_terms(ranks.comm, "save", given, (x, None)).dtype
     path = ranks.agreed_path(path)
     shares = _shares(distribution.shape, ranks.comm.size, "C")
@@ -83,7 +83,7 @@ def load(path: Name, distribution: Distribution, comm: MPI.Intracomm, out: Array
         FileError: On every rank: one cannot read, or the file is no whole one of NumPy. It is also a FileNotFoundError where there is none.
     """
     ranks = _Ranks(comm, "load", "a file of NumPy to read")
-    agreed_terms(ranks.comm, "load", Terms(distribution, distribution, None, "C", None))
+    terms = agreed_terms(ranks.comm, "load", Terms(distribution, distribution))
     path = ranks.agreed_path(path)
     order: Any
     shape, dtype, order, displ = ranks.at_first(lambda: _header(path))
@@ -94,7 +94,8 @@ def load(path: Name, distribution: Distribution, comm: MPI.Intracomm, out: Array
     shares = _shares(shape, ranks.comm.size, order)
     run = np.empty(shares.local_shape(ranks.comm.rank), dtype, order)
     shapes = run.shape, distribution.local_shape(ranks.comm.rank)
-    ranks.together(lambda: check_arrays(run, out, shapes, dtype))
+    terms = terms._replace(dtype=dtype, out_dtype=dtype)
+    ranks.together(lambda: check_arrays(run, out, shapes, terms))
     displ += ranks.comm.exscan(run.nbytes) or 0
     ranks.together(lambda: _transfer(path, MPI.MODE_RDONLY, displ, run))
     if distribution == shares and order == "C" and not ranks.comm.allreduce(out is not None, MPI.MAX):

@@ -4,11 +4,12 @@ A rank computes with its own intervals and those of all cuts, so planning takes 
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.grids.parts import Cuts, Parts, Pieces, Words, pieces_of
+from hpcoll.grids.parts import Cuts, Parts, Pieces, Words, between, indices, pieces_of
 
 
 class Move(NamedTuple):
@@ -18,26 +19,65 @@ class Move(NamedTuple):
     pieces: list[tuple[Words, Words]]  # along each axis: starts and lengths
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return tuple(int(lengths.sum()) for _, lengths in self.pieces)
+
+    @property
     def nelements(self) -> int:
         """The number of elements."""
-        n = 1
-        for _, lengths in self.pieces:
-            n *= int(lengths.sum())
-        return n
+        return prod(self.shape)
+
+    @property
+    def is_box(self) -> bool:
+        """The elements are in one run along each axis."""
+        return all(len(starts) == 1 for starts, _ in self.pieces)
+
+    @property
+    def places(self) -> tuple[Any, ...]:
+        """The index of its elements in the local array."""
+        if self.is_box:
+            return tuple(slice(starts[0], starts[0] + lengths[0]) for starts, lengths in self.pieces)
+        return np.ix_(*(indices(starts, lengths) for starts, lengths in self.pieces))
+
+    def most(self, nrounds: int, order: str) -> int:
+        """Return the elements of the largest part, where the move is made in so many rounds."""
+        return prod(-(-n // nparts) for n, nparts in zip(self.shape, self._cut(nrounds, order)))
+
+    def part(self, at: int, nrounds: int, order: str) -> "Move | None":
+        """Return the part of a round, the same elements for both ranks; the first is the largest. None: it has none."""
+        pieces = list[tuple[Words, Words]]()
+        for (starts, lengths), n, nparts in zip(self.pieces, self.shape, self._cut(nrounds, order)):
+            at, i = divmod(at, nparts)
+            low, high = (k * (n // nparts) + min(k, n % nparts) for k in (i, i + 1))
+            pieces.append(between(starts, lengths, low, high))
+        return None if at else Move(self.peer, pieces)
+
+    def _cut(self, nrounds: int, order: str) -> list[int]:
+        """Return the number of parts of each axis, the outermost cut first, of so many rounds at most."""
+        outward = slice(None, None, 1 if order == "C" else -1)
+        nparts = list[int]()
+        for n in self.shape[outward]:
+            nparts.append(min(n, nrounds))
+            nrounds //= nparts[-1]
+        return nparts[outward]
 
 
-def sent(source: Parts, target: Parts, rank: int) -> list[Move]:
-    """Return the moves from a rank to each that gets elements of it, ascending; itself may be among them."""
+def sent(source: Parts, target: Parts, rank: int, *, every: bool = False) -> list[Move]:
+    """Return the moves from a rank to each that gets elements of it, ascending; itself may be among them.
+
+    With ``every`` each rank that has an element sends it; else one of them does.
+    """
     pieces = _pieces(source, rank, target.cuts)
     peers = _meeting(pieces, target.coords)
-    return _moves(pieces, target.coords, peers[_is_sender(source, rank, peers)])
+    return _moves(pieces, target.coords, peers[every | _is_sender(source, rank, peers)])
 
 
-def received(source: Parts, target: Parts, rank: int) -> list[Move]:
-    """Return the moves to a rank from each of which it gets elements, ascending; itself may be among them."""
+def received(source: Parts, target: Parts, rank: int, *, every: bool = False) -> list[Move]:
+    """Return the moves to a rank from each of which it gets elements, ascending; arguments as of `sent`."""
     pieces = _pieces(target, rank, source.cuts)
     peers = _meeting(pieces, source.coords)
-    return _moves(pieces, source.coords, peers[_is_sender(source, peers, rank)])
+    return _moves(pieces, source.coords, peers[every | _is_sender(source, peers, rank)])
 
 
 def _pieces(parts: Parts, rank: int, cuts: Sequence[Cuts]) -> list[Pieces]:

@@ -93,6 +93,30 @@ def cut_up(starts: Words, lengths: Words, most: int) -> tuple[Words, Words]:
     return starts[whole] + turns * most, np.minimum(lengths[whole] - turns * most, most)
 
 
+def between(starts: Words, lengths: Words, low: int, high: int) -> tuple[Words, Words]:
+    """Return what runs have of the elements ``low`` to ``high``, numbered run after run.
+
+    >>> [numbers.tolist() for numbers in between(np.array([0, 5, 9]), np.array([2, 3, 1]), 1, 4)]
+    [[1, 5], [1, 2]]
+    """
+    ends = np.cumsum(lengths)
+    firsts = ends - lengths
+    inside = (firsts < high) & (ends > low)
+    skipped = np.maximum(low - firsts, 0)[inside]
+    cut = np.maximum(ends - high, 0)[inside]
+    return starts[inside] + skipped, lengths[inside] - skipped - cut
+
+
+def indices(starts: Words, lengths: Words) -> Words:
+    """Return the indices of all elements of runs.
+
+    >>> indices(np.array([2, 8]), np.array([3, 1])).tolist()
+    [2, 3, 4, 8]
+    """
+    runs, turns = _repeats(lengths)
+    return starts[runs] + turns
+
+
 def _repeats(counts: Words) -> tuple[Words, Words]:
     """Return each index as often as its count says, and how often it was there before."""
     index = np.repeat(np.arange(len(counts)), counts)

@@ -1,15 +1,21 @@
-"""The terms of a redistribution, on which all ranks agree before any of them sends: distributions, element type, axes and order."""
+"""The terms of a redistribution, on which all ranks agree before any of them sends: distributions, element type, axes, order, memory."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from hpcoll.base.agreement import agreed
+from hpcoll.base.dtypes import is_extended, kind
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.text import quoted
+from hpcoll.base.ops import ReduceOp
+from hpcoll.base.text import parse_nbytes, quoted
+from hpcoll.comm.arguments.call import to_ours
+from hpcoll.comm.arguments.memory import find_gpu_array
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.distribution import Distribution
+from hpcoll.runtime.gpu.arrays import DeviceArray
 
 
 class Terms(NamedTuple):
@@ -17,9 +23,12 @@ class Terms(NamedTuple):
 
     source: Distribution
     target: Distribution
-    axes: Any  # then a tuple of all axes
-    order: str
-    dtype: Any  # None: a rank without elements does not know it
+    axes: Any = None  # then a tuple of all axes
+    order: str = "C"
+    memory: Any = None  # then a number of bytes, or None
+    op: Any = None  # then None where no two ranks have an element
+    dtype: Any = None  # None: a rank without elements does not know it
+    out_dtype: Any = None  # None: the same
 
     def local_shapes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of a rank's arrays of source and target."""
@@ -55,12 +64,16 @@ def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any,
     try:
         terms = _checked(given, comm.size)
         if arrays is not None:
-            check_arrays(*arrays, terms.local_shapes(comm.rank), terms.dtype)
+            check_arrays(*arrays, terms.local_shapes(comm.rank), terms)
+        op = terms.op
         facts = {
             f"source of {name}": _Known(terms.source.digest, repr(terms.source)),
             f"target of {name}": _Known(terms.target.digest, repr(terms.target)),
             f"axes of {name}": terms.axes,
             f"order of {name}": terms.order,
+            f"memory of {name}": terms.memory,
+            f"op of {name}": None if op is None else _Known(f"{op.digest:08x}", repr(op)),
+            f"dtype of the result of {name}": terms.out_dtype,
         }
     except ArgumentError as error:
         problem = f"rank {comm.rank}: {name} needs {error}"
@@ -75,12 +88,26 @@ def agreed_terms(comm: Communicator, name: str, given: Terms, arrays: tuple[Any,
                 f"rank {rank}: dtype of {name} must be equal on all ranks, {expected}, got {dtype}"
             )
     # any type will do where no rank has an element
-    return terms._replace(dtype=known.get(first, np.dtype(np.float64)))
+    dtype = known.get(first, np.dtype(np.float64))
+    _check_types(dtype, terms, f"rank {first}: {name} needs")
+    combines = (terms.source.parts.replicas > 1).any()
+    return terms._replace(dtype=dtype, out_dtype=terms.out_dtype or dtype, op=terms.op if combines else None)
+
+
+def _check_types(dtype: np.dtype[Any], terms: Terms, where: str) -> None:
+    """Refuse elements that cannot be combined, or that the result cannot have."""
+    op, out_dtype = terms.op, terms.out_dtype
+    if op is not None and (kind(dtype) not in tuple(op.kinds) or is_extended(dtype) or not dtype.isnative):
+        raise ArgumentTypeError(f"{where} elements that {op!r} takes, got {dtype}")
+    if out_dtype is not None and not np.can_cast(dtype, out_dtype, "same_kind"):
+        raise ArgumentTypeError(
+            f"{where} a result to whose type {dtype} is cast by 'same_kind', got {out_dtype}"
+        )
 
 
 def _checked(given: Terms, nranks: int) -> Terms:
     """Return terms with axes and element type as values of one kind."""
-    source, target, axes, order, dtype = given
+    source, target, axes, order, memory, op, dtype, out_dtype = given
     for side, distribution in (("source", source), ("target", target)):
         if not isinstance(distribution, Distribution):
             raise ArgumentTypeError(f"a Distribution as {side}, got {quoted(distribution)}")
@@ -98,7 +125,19 @@ def _checked(given: Terms, nranks: int) -> Terms:
         raise ArgumentError(f"a target of shape {expected}, as its source has it, got {target.shape}")
     if order not in ("C", "F"):
         raise ArgumentError(f"order= C or F, got {quoted(order)}")
-    return Terms(source, target, along, order, None if dtype is None else _element_type(dtype))
+    try:
+        nbytes = None if memory is None else parse_nbytes(memory)
+    except ArgumentError as error:
+        raise ArgumentError(f"memory= as bytes: {error}") from None
+    types = (None if one is None else _element_type(one) for one in (dtype, out_dtype))
+    return Terms(source, target, along, order, nbytes, None if op is None else _operator(op), *types)
+
+
+def _operator(given: Any) -> ReduceOp:
+    op = to_ours(given, 0) if isinstance(given, MPI.Op | ReduceOp) else None
+    if op is None or op.average or op.premultiplier is not None:
+        raise ArgumentTypeError(f"op= that combines two elements by itself, got {quoted(given)}")
+    return op
 
 
 def _element_type(given: Any) -> np.dtype[Any]:
@@ -111,16 +150,49 @@ def _element_type(given: Any) -> np.dtype[Any]:
     return dtype
 
 
-def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: Any) -> None:
+def check_arrays(x: Any, out: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], terms: Terms) -> None:
     """Refuse arrays that are not a rank's local ones. A rank without source elements needs no ``x``, and no rank needs ``out``."""
-    for name, array, shape, optional in zip(("x", "out"), (x, out), shapes, (0 in shapes[0], True)):
-        if array is None and optional:
+    types = terms.dtype, terms.out_dtype or terms.dtype
+    optional = 0 in shapes[0], True
+    for name, array, shape, dtype, unneeded in zip(("x", "out"), (x, out), shapes, types, optional):
+        if array is None and unneeded:
             continue
-        if not isinstance(array, np.ndarray):
+        on_gpu = find_gpu_array(array)
+        if on_gpu is None and not isinstance(array, np.ndarray):
             got = type(array).__name__
-            raise ArgumentTypeError(f"{name} as an array of NumPy of shape {shape}, got {got}")
-        if array.shape != shape or array.dtype != dtype:
+            raise ArgumentTypeError(f"{name} as an array of NumPy, or on a GPU, of shape {shape}, got {got}")
+        found = array if on_gpu is None else on_gpu
+        if found.shape != shape or found.dtype != dtype:
             expected = f"{name} of shape {shape} and type {dtype}"
-            raise ArgumentError(f"{expected}, got shape {array.shape} and type {array.dtype}")
-    if out is not None and not out.flags.writeable:
+            raise ArgumentError(f"{expected}, got shape {found.shape} and type {found.dtype}")
+        if on_gpu is not None:
+            _check_on_gpu(name, on_gpu, terms)
+    _check_together(x, out, bounded=terms.memory is not None)
+
+
+def _check_on_gpu(name: str, array: DeviceArray, terms: Terms) -> None:
+    """Refuse what is done with NumPy's arrays alone."""
+    if not array.order:
+        raise ArgumentError(f"{name} without gaps on a GPU, got strides {array.strides}")
+    if terms.op is not None or (terms.out_dtype or terms.dtype) != terms.dtype:
+        raise ArgumentError(
+            f"{name} as an array of NumPy for op= and other types on arrival, got one on a GPU"
+        )
+
+
+def _check_together(x: Any, out: Any, *, bounded: bool) -> None:
+    on_gpu = [find_gpu_array(array) for array in (x, out)]
+    if out is not None and not (out.flags.writeable if on_gpu[1] is None else not on_gpu[1].readonly):
         raise ArgumentError("out that can be written, got a read-only array")
+    if x is None or out is None:
+        return
+    if (on_gpu[0] is None) != (on_gpu[1] is None):
+        raise ArgumentError("x and out both on a GPU or both on the host, got one of each")
+    if on_gpu[0] is None:
+        overlap = bounded and np.may_share_memory(x, out)
+    else:
+        (low, high), (first, end) = on_gpu[0].span, on_gpu[1].span  # type: ignore[union-attr]
+        overlap = max(low, first) < min(high, end)
+    if overlap:
+        where = "for memory=" if on_gpu[0] is None else "on a GPU"
+        raise ArgumentError(f"x and out apart from each other {where}, got arrays that overlap")

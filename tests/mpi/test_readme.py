@@ -72,9 +72,11 @@ def redistribute(names: dict[str, Any], out: str) -> None:
         [np.full(len(part), rank) for rank, part in enumerate(np.array_split(range(240), NRANKS))]
     )
     assert (names["y"] == np.outer(ranks, np.ones(height))).all()
-    for result in ("out", "z"):
+    for result in ("out", "z", "short", "w"):
         assert (names[result] == names["y"] + 10).all()
     assert (names["again"] == RANK).all()
+    assert names["short"].dtype == np.float32
+    assert (names["total"] == NRANKS * (NRANKS + 1) / 2).all()
 
 
 def find_who_is_late(names: dict[str, Any], out: str) -> None:

@@ -1,12 +1,13 @@
 """Arrays change hands: after a redistribution each rank has what it would have of the whole array; bad input is refused by all ranks."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from distributions import local, random_distribution, random_shape
+from distributions import local, random_distribution, random_shape, summed
 from mpi4py import MPI
-from reference import Array, communicator, ensure, ensure_none, raised, unless
+from reference import Array, communicator, ensure, ensure_none, fresh, raised, unless
 
 import hpcoll
 from hpcoll import ArgumentError, Distribution
@@ -24,6 +25,9 @@ DTYPES: list[Any] = [
     "S5",
     [("a", "i2"), ("b", "f8")],
 ]
+CASTS = {"<f8": "f4", "<f4": "c16", "|i1": "i2", ">i4": "f8"}
+SUMMED = ("<f8", "<f4", "<c16", "|i1")
+_BESIDES_NBYTES = 5 << 19  # modules, programs, maps and datatypes, which do not grow with arrays
 SHAPE = (12, 10)
 WHOLE = np.arange(120.0).reshape(SHAPE)
 ROWS = Distribution(SHAPE, NRANKS, split=0)
@@ -59,27 +63,81 @@ def same(found: Array, wanted: Array) -> bool:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_pairs(seed: int) -> None:
-    """Any kinds of distributions, element types, orders of memory and of axes; blocking and in flight; into new and given arrays."""
+    """Any distributions, types, orders of memory and of axes; into new and given arrays; converted, summed, and in any number of rounds."""
     random = np.random.default_rng(seed)
-    comm, wrong = communicator(), list[Any]()
-    for case in range(40):
-        shape = random_shape(random)
-        axes = random.permutation(len(shape)).tolist() if random.random() < 0.5 else list(range(len(shape)))
-        source = random_distribution(random, shape, NRANKS)
-        target = random_distribution(random, tuple(shape[axis] for axis in axes), NRANKS)
-        dtype = np.dtype(DTYPES[case % len(DTYPES)])
-        order = str(random.choice(["C", "F"]))
-        whole = numbered(shape, dtype)
-        wanted = local(target, whole.transpose(axes), RANK)
-        x = laid_out(random, local(source, whole, RANK))
-        out = laid_out(random, np.zeros_like(wanted)) if random.random() < 0.5 else None
-        before = x.copy()
-        with hpcoll.Redistribution(comm, source, target, dtype, axes=axes, order=order) as plan:
-            results = [plan(x, out).copy(), plan.start(x, out).wait().copy()]
-        results.append(hpcoll.redistribute(x, source, target, comm, out, axes=axes, order=order))
-        good = all(same(one, wanted) for one in results) and same(x, before)
-        good = good and (out is None or results[2] is out)
-        wrong += unless(good, (case, source, target, axes, order, dtype))
+    ensure_none([found for case in range(27) for found in random_pair(random, case)])
+
+
+def random_pair(random: np.random.Generator, case: int) -> list[Any]:
+    """What is wrong with the answers of a random call, blocking and in flight."""
+    comm, shape = communicator(), random_shape(random)
+    axes = random.permutation(len(shape)).tolist() if random.random() < 0.5 else list(range(len(shape)))
+    source = random_distribution(random, shape, NRANKS)
+    target = random_distribution(random, tuple(shape[axis] for axis in axes), NRANKS)
+    dtype = np.dtype(DTYPES[case % len(DTYPES)])
+    out_dtype = np.dtype(CASTS.get(dtype.str, dtype)) if random.random() < 0.5 else dtype
+    op = MPI.SUM if dtype.str in SUMMED and random.random() < 0.5 else None
+    more: dict[str, Any] = {"axes": axes, "order": str(random.choice(["C", "F"])), "op": op}
+    if random.random() < 0.5:
+        more["memory"] = int(random.integers(NRANKS * 1000, NRANKS * 10000))
+    plain = op is None and out_dtype == dtype
+    whole = numbered(shape, dtype) if plain else (np.arange(np.prod(shape)).reshape(shape) % 41).astype(dtype)
+    wholes = [whole + rank if op else whole for rank in range(NRANKS)]
+    answer = summed(source, wholes) if op else whole
+    wanted = local(target, answer.transpose(axes), RANK).astype(out_dtype)
+    x = laid_out(random, local(source, wholes[RANK], RANK))
+    out = laid_out(random, np.zeros_like(wanted)) if random.random() < 0.5 else None
+    before = x.copy()
+    with hpcoll.Redistribution(comm, source, target, dtype, out_dtype=out_dtype, **more) as plan:
+        results = [plan(x, out).copy(), plan.start(x, out).wait().copy()]
+    results.append(hpcoll.redistribute(x, source, target, comm, out, dtype=out_dtype, **more))
+    good = all(same(one, wanted) for one in results) and same(x, before)
+    return unless(
+        good and (out is None or results[2] is out),
+        (case, source, target, dtype, out_dtype, plan.nrounds, more),
+    )
+
+
+def test_seen_by_its_name() -> None:
+    """The ledger counts exchanges of a redistribution by its name; so errors and traces, which have regions, know it."""
+    comm = fresh()
+    for _ in range(2):
+        hpcoll.redistribute(X, ROWS, COLUMNS, comm)
+    with hpcoll.Redistribution(comm, ROWS, COLUMNS, float) as plan:
+        plan.start(X).wait()
+    found = {row.region: row.calls for row in comm.ledger.regions()}
+    comm.Free()
+    ensure(found == {"redistribute": 2, "Redistribution": 1}, found)
+
+
+@pytest.mark.parametrize("kind", ["moved", "converted", "summed", "gapped"])
+def test_extra_memory_is_bounded(way: str, kind: str) -> None:
+    """What a call takes, packing for other nodes included, stays within the bound, a tenth of what it takes without."""
+    n, comm = 4096 * NRANKS, fresh()
+    everywhere, rows = Distribution((n, 256), NRANKS), Distribution((n, 256), NRANKS, split=0)
+    source, target = everywhere if kind == "summed" else rows, Distribution((n, 256), NRANKS, split=1)
+    dtype = np.dtype("f8")
+    more: dict[str, Any] = {"op": MPI.SUM if kind == "summed" else None}
+    more["out_dtype"] = np.dtype("f4" if kind == "converted" else "f8")
+    whole = (np.arange(n * 256.0) % 1000).reshape(n, 256)
+    x, out = local(source, whole, RANK), np.empty(target.local_shape(RANK), more["out_dtype"])
+    if kind == "gapped":
+        x = np.repeat(x, 2, axis=1)[:, ::2]
+    wrong = list[Any]()
+    for memory in ("1M", None):
+        plan = hpcoll.Redistribution(comm, source, target, dtype, memory=memory, **more)
+        tracemalloc.start()
+        plan(x, out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        plan.Free()
+        wanted = local(target, whole * (NRANKS if kind == "summed" else 1), RANK)
+        wrong += unless(same(out, wanted.astype(out.dtype)), (memory, "answer"))
+        if memory:
+            wrong += unless(peak < (1 << 20) + _BESIDES_NBYTES, (memory, peak))
+        elif way == "messages" or kind in ("converted", "summed"):
+            wrong += unless(peak >= 8 << 20, (memory, peak))
+    comm.Free()
     ensure_none(wrong)
 
 
@@ -170,6 +228,12 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
         "order of redistribute must be equal on all ranks, expected 'C' as on rank 0",
     ),
     "dtype": ({"x": X.astype("f4")}, "dtype of redistribute must be equal on all ranks, expected float64"),
+    "result": (
+        {"dtype": "f4"},
+        "dtype of the result of redistribute must be equal on all ranks, expected None",
+    ),
+    "op": ({"op": MPI.MAX}, "op of redistribute must be equal on all ranks, expected None"),
+    "memory": ({"memory": "1M"}, "memory of redistribute must be equal on all ranks, expected None"),
 }
 
 
@@ -194,8 +258,8 @@ READ_ONLY = np.zeros(COLUMNS.local_shape(RANK))
 READ_ONLY.flags.writeable = False
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"x": np.zeros((1, 2, 3))}, "needs x of shape"),
-    ({"x": [1.0, 2.0]}, "needs x as an array of NumPy of shape"),
-    ({"x": None}, "needs x as an array of NumPy of shape"),
+    ({"x": [1.0, 2.0]}, "needs x as an array of NumPy, or on a GPU, of shape"),
+    ({"x": None}, "needs x as an array of NumPy, or on a GPU, of shape"),
     ({"x": X.astype(object)}, "needs elements of fixed size, got object"),
     ({"out": np.zeros(1)}, "needs out of shape"),
     ({"out": np.zeros(COLUMNS.local_shape(RANK), "f4")}, "needs out of shape"),
@@ -207,6 +271,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"axes": (0, 2)}, "needs axes= with each of 2 axes once"),
     ({"axes": 1}, "needs axes= with each of 2 axes once"),
     ({"order": "K"}, "needs order= C or F, got 'K'"),
+    ({"memory": "much"}, "needs memory= as bytes: size must be a number of bytes such as 8, 64K or 1.5M, got 'much'"),
+    ({"op": "sum"}, "needs op= that combines two elements by itself, got 'sum'"),
+    ({"op": hpcoll.AVG}, "needs op= that combines two elements by itself, got"),
+    ({"op": MPI.MAXLOC}, "needs op= that combines two elements by itself, got"),
+    ({"dtype": "no type"}, "needs an element type of NumPy, got 'no type'"),
 ]  # fmt: skip
 
 
@@ -231,6 +300,46 @@ def test_parts_that_each_rank_knows() -> None:
     gap = (low, high - (RANK == 0))
     last = ROWS.boxes(0)[0][0][1] - 1
     wrong += refused(lambda: gathered(gap), f"{text} ({last},) on no rank")
+    ensure_none(wrong)
+
+
+EVERYWHERE = Distribution(SHAPE, NRANKS)
+UNFIT: list[tuple[dict[str, Any], str]] = [
+    ({"op": MPI.BAND}, "redistribute needs elements that hpcoll.BAND takes, got float64"),
+    (
+        {"dtype": np.int64},
+        "redistribute needs a result to whose type float64 is cast by 'same_kind', got int64",
+    ),
+    ({"memory": 8 if NRANKS > 1 else 0, "op": MPI.SUM}, "redistribute needs memory= of"),
+]
+
+
+@pytest.mark.parametrize(("other", "text"), UNFIT)
+def test_what_does_not_fit_together(other: dict[str, Any], text: str) -> None:
+    """All ranks find it, or are told by one that does."""
+    given = arguments(x=WHOLE, source=EVERYWHERE, **other)
+    ensure_none(refused(lambda: hpcoll.redistribute(**given), text))
+
+
+def test_bounded_memory_has_no_room_for_a_copy() -> None:
+    memory = np.zeros(SHAPE)
+    given = arguments(x=memory, out=memory, source=EVERYWHERE, target=EVERYWHERE, memory="1M")
+    text = "redistribute needs x and out apart from each other for memory=, got arrays that overlap"
+    ensure_none(refused(lambda: hpcoll.redistribute(**given), text))
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "c16"])
+def test_contributions_are_combined_as_in_rank_order(dtype: str) -> None:
+    """To the last bit, whoever receives, however it is cut; and the exact sum is rounded once."""
+    comm = communicator()
+    every = np.random.default_rng(3).standard_normal((NRANKS, *SHAPE)).astype(dtype) * 100
+    wrong = list[Any]()
+    for op in (MPI.SUM, MPI.PROD, hpcoll.EXACT_SUM, hpcoll.reduce_op(lambda a, b: a + 2 * b)):
+        wanted = np.empty_like(every[0])
+        comm.Allreduce(np.ascontiguousarray(every[RANK]), wanted, op, order="rank")
+        for memory in (None, NRANKS * 400):
+            found = hpcoll.redistribute(every[RANK], EVERYWHERE, COLUMNS, comm, op=op, memory=memory)
+            wrong += unless(same(found, local(COLUMNS, wanted, RANK)), (op, memory))
     ensure_none(wrong)
 
 

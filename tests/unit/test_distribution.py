@@ -249,6 +249,29 @@ def test_moves_of_random_pairs(seed: int) -> None:
         moved(source, target, np.arange(np.prod(shape)).reshape(shape), axes)
 
 
+def test_rounds_cut_a_move_alike_for_both_ranks() -> None:
+    """Each element is in one round; both ranks cut to the same shapes, of which the first is the largest and none exceeds `most`."""
+    random = np.random.default_rng(5)
+    for _ in range(40):
+        shape = random_shape(random)
+        source, target = (random_distribution(random, shape, 3) for _ in range(2))
+        for move in sent(source.parts, target.parts, 1):
+            (other,) = (one for one in received(source.parts, target.parts, move.peer) if one.peer == 1)
+            nrounds, order = int(random.integers(1, 20)), str(random.choice(["C", "F"]))
+            parts = [
+                [part for at in range(nrounds) if (part := one.part(at, nrounds, order))]
+                for one in (move, other)
+            ]
+            assert [part.shape for part in parts[0]] == [part.shape for part in parts[1]]
+            sizes = [part.nelements for part in parts[0]]
+            assert sizes[0] == max(sizes) == move.most(nrounds, order)
+            times = np.zeros(source.local_shape(1), int)
+            for part in parts[0]:
+                times[part.places] += 1
+            assert (times[move.places] == 1).all()
+            assert times.sum() == move.nelements
+
+
 def test_what_several_have_comes_from_this_rank_or_from_all_in_turns() -> None:
     everywhere, rows = Distribution((12,), 4), Distribution((12,), 4, split=0)
     two = Distribution((12,), 4, boxes=[[(0, 12)], None, [(0, 12)], None])
