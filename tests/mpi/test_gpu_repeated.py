@@ -139,6 +139,21 @@ def test_several_in_flight(double: Any) -> None:
     comm.Free()
 
 
+def test_a_second_start(double: Any) -> None:
+    """It is refused before anything is copied over what the first one works on."""
+    comm, arrays = communicator(), [double.Array(100).fill(RANK) for _ in range(2)]
+    planned, found = comm.Allreduce_init(*arrays), []
+    for turn in range(4):
+        arrays[0].fill(RANK + turn)
+        planned.Start()
+        arrays[0].fill(-99)
+        found.append("not waited for yet" in _refusal(planned.Start))
+        planned.Wait()
+        found.append(bool((read(arrays[1]) == P * (P - 1) / 2 + P * turn).all()))
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
+    comm.Free()
+
+
 def test_a_persistent_request_whose_memory_goes(double: Any) -> None:
     """A start on freed memory is refused on every rank as the first one would be; one under capture too."""
     comm, found, stream = communicator(), [], double.stream()
