@@ -7,11 +7,11 @@
 #include <sys/mman.h>
 
 typedef uint64_t Handle;
-enum { ARENA_NBYTES = 1 << 30, MOST_BLOCKS = 4096, UNKNOWN = 1, NOT_SUPPORTED = 801 };
+enum { HOST = 1, DEVICE = 2, ARENA_NBYTES = 1 << 30, MOST_BLOCKS = 4096, UNKNOWN = 1, NOT_SUPPORTED = 801 };
 
 static char *arena;
 static size_t used;
-static struct { Handle first; size_t nbytes; } blocks[MOST_BLOCKS];
+static struct { Handle first; size_t nbytes; unsigned kind; } blocks[MOST_BLOCKS];
 static int nblocks, rests;
 static Handle handles = 0x1000;
 static __thread Handle current;
@@ -20,6 +20,12 @@ static int block_of(Handle address) {
     for (int i = nblocks - 1; i >= 0; i--)
         if (address - blocks[i].first < blocks[i].nbytes) return i;
     return -1;
+}
+
+static void note(Handle first, size_t nbytes, unsigned kind) {
+    blocks[nblocks].first = first;
+    blocks[nblocks].nbytes = nbytes;
+    blocks[nblocks++].kind = kind;
 }
 
 static int new_handle(Handle *made) { *made = handles += 16; return 0; }
@@ -50,13 +56,16 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greate
 int cuMemAlloc_v2(Handle *address, size_t nbytes) {
     nbytes = (nbytes + 511) & ~(size_t)511;
     if (used + nbytes > ARENA_NBYTES || nblocks == MOST_BLOCKS) return 2;
-    *address = blocks[nblocks].first = (Handle)arena + used;
-    blocks[nblocks++].nbytes = nbytes;
+    note(*address = (Handle)arena + used, nbytes, DEVICE);
     used += nbytes;
     return 0;
 }
 int cuMemFree_v2(Handle address) { return 0; }
-int cuMemHostAlloc(Handle *address, size_t nbytes, unsigned flags) { return posix_memalign((void **)address, 4096, nbytes); }
+int cuMemHostAlloc(Handle *address, size_t nbytes, unsigned flags) {
+    if (nblocks == MOST_BLOCKS || posix_memalign((void **)address, 4096, nbytes)) return 2;
+    note(*address, nbytes, HOST);
+    return 0;
+}
 int cuMemFreeHost(Handle address) { free((void *)address); return 0; }
 int cuMemHostRegister_v2(Handle address, size_t nbytes, unsigned flags) { return 0; }
 int cuMemHostUnregister(Handle address) { return 0; }
@@ -72,7 +81,7 @@ int cuPointerGetAttribute(void *value, int attribute, Handle address) {
     int i = block_of(address);
     if (i < 0) return UNKNOWN;
     if (attribute == 7 || attribute == 17) *(Handle *)value = attribute == 7 ? i + 1 : 0;
-    else *(unsigned *)value = attribute == 2 ? 2 : 0;
+    else *(unsigned *)value = attribute == 2 ? blocks[i].kind : 0;
     return 0;
 }
 int cuMemcpyAsync(Handle to, Handle from, size_t nbytes, Handle stream) {

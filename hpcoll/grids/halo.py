@@ -4,7 +4,8 @@ All neighbours, diagonal ones among them, get their messages in one neighbourhoo
 program can compute while it runs. Going dimension by dimension takes fewer messages, and as many exchanges one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ from hpcoll.base.text import format_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.grids.agreement import agreed_block
 from hpcoll.grids.ghost_layers import exchanges, inner_part, owned_part, rim_parts
-from hpcoll.grids.transfers import PartsInPlace
+from hpcoll.grids.transfers import Exchange, PartsInPlace
 
 
 class Halo:
@@ -90,13 +91,21 @@ class Halo:
             if (source := _neighbour(comm, steps, -1)) != MPI.PROC_NULL:
                 sources.append(source)
                 received.append(exchange.received)
-        points = sum(prod(span.stop - span.start for span in part) for part in sent)
-        self.nbytes = points * dtype.itemsize
+        self.nbytes, nreceived = (
+            dtype.itemsize * sum(prod(span.stop - span.start for span in part) for part in parts)
+            for parts in (sent, received)
+        )
         # of Open MPI, a grid's graph would be a grid, too
         plain = (comm if isinstance(comm, Communicator) else Communicator(comm)).Split()
         self._graph = plain.Create_dist_graph_adjacent(sources, targets)
         plain.Free()
-        self._transfer = PartsInPlace(self._graph, array, dtype, block, sent, received)
+        transfer: Callable[..., Exchange] = PartsInPlace
+        if block.on_gpu:
+            from hpcoll.grids.packed_parts import PackedParts, short_room
+
+            rooms = short_room(comm, (self.nbytes, nreceived))
+            transfer = PartsInPlace if rooms is None else partial(PackedParts, rooms)
+        self._transfer = transfer(self._graph, array, dtype, block, sent, received)
 
     def __repr__(self) -> str:
         state = "freed" if self._graph == MPI.COMM_NULL else "exchange runs" if self._running else "idle"

@@ -11,34 +11,17 @@ from hpcoll.grids.agreement import Block
 from hpcoll.grids.ghost_layers import Part
 
 
-class PartsInPlace:
-    """Parts of an array as datatypes of one exchange.
+class Exchange:
+    """An exchange of blocks with the neighbours in a graph.
 
     Args:
         graph: Communicator of the neighbours, with this topology.
-        array: The program's array.
-        dtype: Its element type.
-        block: What else it is.
-        sent: The part for each rank to which this one sends.
-        received: The part from each rank from which it receives.
+        buffers: What is sent and what is received, as of `Neighbor_alltoallw`.
+        plans: A single exchange is made by the persistent one.
     """
 
-    def __init__(
-        self,
-        graph: Any,
-        array: Any,
-        dtype: np.dtype[Any],
-        block: Block,
-        sent: Sequence[Part],
-        received: Sequence[Part],
-    ) -> None:
-        self._graph = graph
-        self._element = _element(dtype)
-        self._plans = block.on_gpu  # where a call like an earlier one is quicker once it is planned
-        self._types = [
-            [_subarray(block, part, self._element) for part in parts] for parts in (sent, received)
-        ]
-        self._buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
+    def __init__(self, graph: Any, buffers: list[list[Any]], *, plans: bool = False) -> None:
+        self._graph, self._buffers, self._plans = graph, buffers, plans
         self._request: Any = None
 
     @cached_property
@@ -69,9 +52,44 @@ class PartsInPlace:
         (self._persistent or self._request).Wait()
 
     def free(self) -> None:
-        """Give back datatypes and request."""
+        """Give back what MPI keeps for it."""
         if vars(self).get("_persistent") is not None:
             self._persistent.Free()
+
+
+class PartsInPlace(Exchange):
+    """Parts of an array as datatypes of one exchange.
+
+    Args:
+        graph: As of `Exchange`.
+        array: The program's array.
+        dtype: Its element type.
+        block: What else it is.
+        sent: The part for each rank to which this one sends.
+        received: The part from each rank from which it receives.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        array: Any,
+        dtype: np.dtype[Any],
+        block: Block,
+        sent: Sequence[Part],
+        received: Sequence[Part],
+    ) -> None:
+        self._element = _element(dtype)
+        self._types = [
+            [_subarray(block, part, self._element) for part in parts] for parts in (sent, received)
+        ]
+        buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
+        super().__init__(
+            graph, buffers, plans=block.on_gpu
+        )  # a GPU's call like an earlier one is quicker once planned
+
+    def free(self) -> None:
+        """Give back datatypes and request."""
+        super().free()
         for datatype in (*self._types[0], *self._types[1], self._element):
             if not datatype.is_predefined:
                 datatype.Free()

@@ -8,7 +8,7 @@ import pytest
 from gpu_cases import read
 from gpu_double import LONG, WORLD, communicator
 from mpi4py import MPI
-from reference import ensure_none
+from reference import ensure_none, raised
 
 from hpcoll.base.errors import ArgumentError
 
@@ -139,6 +139,21 @@ def test_several_in_flight(double: Any) -> None:
     comm.Free()
 
 
+def test_a_second_start(double: Any) -> None:
+    """It is refused before anything is copied over what the first one works on."""
+    comm, arrays = communicator(), [double.Array(100).fill(RANK) for _ in range(2)]
+    planned, found = comm.Allreduce_init(*arrays), []
+    for turn in range(4):
+        arrays[0].fill(RANK + turn)
+        planned.Start()
+        arrays[0].fill(-99)
+        found.append("not waited for yet" in _refusal(planned.Start))
+        planned.Wait()
+        found.append(bool((read(arrays[1]) == P * (P - 1) / 2 + P * turn).all()))
+    ensure_none([(i, one) for i, one in enumerate(found) if not one])
+    comm.Free()
+
+
 def test_a_persistent_request_whose_memory_goes(double: Any) -> None:
     """A start on freed memory is refused on every rank as the first one would be; one under capture too."""
     comm, found, stream = communicator(), [], double.stream()
@@ -181,3 +196,31 @@ def test_by_the_host_alone(double: Any) -> None:
             found.append((form, turn, bool(right), turn < 9 or form != "blocking" or counts == (2, 0)))
     ensure_none([one for one in found if not all(one[2:])])
     comm.Free()
+
+
+def test_a_copy_that_fails(double: Any) -> None:
+    """To the host, once: the call is described, and made. Back, always: a DeviceError on this rank, and the communicator is closed."""
+    comm, found = communicator(), []
+    arrays = [double.Array(100).fill(RANK) for _ in range(2)]
+    for form, run in _forms(comm, arrays).items():
+        for _ in range(10):
+            run()
+        arrays[1].fill(-1)
+        double.fail("cuMemcpyAsync", 700)
+        run()
+        found.append((form, (read(arrays[1]) == P * (P - 1) / 2).all(), not double.failing))
+    ensure_none([one for one in found if not all(one[1:])])
+    double.failing = _ForGood({"cuMemcpyAsync": (1, 700)})
+    try:
+        error = raised(lambda: comm.Allreduce(*arrays))
+    finally:
+        double.failing = {}
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in str(error)
+    assert "cannot be used" in str(raised(lambda: comm.Allreduce(*arrays)))
+
+
+class _ForGood(dict[str, Any]):
+    """Failures that do not end."""
+
+    def pop(self, name: str) -> Any:  # type: ignore[override]
+        return self[name]

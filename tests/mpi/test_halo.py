@@ -12,6 +12,7 @@ from reference import Array, communicator, ensure_none, unless
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
+from hpcoll.grids import packed_parts
 
 pytestmark = [pytest.mark.mpi]
 NRANKS = MPI.COMM_WORLD.size
@@ -255,8 +256,10 @@ def test_no_grid() -> None:
 
 
 @pytest.mark.once
-def test_gpu_arrays(either: Double) -> None:
+@pytest.mark.parametrize("short", [True, False])
+def test_gpu_arrays(short: bool, either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the driver's double: one kernel packs what goes to all neighbours, one unpacks what has come, behind the work of the stream."""
+    monkeypatch.setattr(packed_parts, "SHORT_NBYTES", 1 << 16 if short else 0)
     comm, wrong = hpcoll.Communicator(MPI.COMM_WORLD.Dup()), []
     for dims, dtype in ((2, np.float64), (3, np.int16)):
         grid = comm.Create_cart(MPI.Compute_dims(NRANKS, dims), [True] * (dims - 1) + [False])
@@ -267,16 +270,47 @@ def test_gpu_arrays(either: Double) -> None:
                 mine = np.full_like(want, LEFT)
                 mine[halo.owned] = want[halo.owned] + turn * (want[halo.owned] != LEFT)
                 either.later(array.stream, array.address, mine)
-                before = either.calls["cuLaunchKernel"]
+                before = either.calls.copy()
                 halo.start() if turn else halo.exchange()
                 halo.wait() if turn else None
                 right = array.get() == want + turn * (want != LEFT)
                 wrong += unless(right.all(), (dims, turn, array.get(), want))
-                nkernels = either.calls["cuLaunchKernel"] - before
-                wrong += unless(nkernels == 2, (dims, turn, nkernels))
+                made = either.calls - before
+                counts = made["cuLaunchKernel"], made["cuMemcpyAsync"] == 0
+                wrong += unless(counts == (2, short) or (NRANKS == 1 and counts[0] == 2), (dims, turn, made))
         grid.Free()
     comm.Free()
     ensure_none(wrong)
+
+
+@pytest.mark.once
+def test_no_page_locked_memory_on_one_rank(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks exchange by programs for GPU memory then, however short the parts are."""
+    grid = grid_of([1, NRANKS], [True, True])
+    array = double.Array((5, 5)).fill(grid.rank)
+    if grid.rank == LAST:
+        monkeypatch.setattr(packed_parts, "pinned", lambda cuda, nbytes: np.empty(nbytes, np.uint8))
+    halo = hpcoll.Halo(grid, array)
+    before = double.calls["cuMemcpyAsync"]
+    halo.exchange()
+    assert double.calls["cuMemcpyAsync"] > before
+    assert (array.get()[2] == [(grid.rank - 1) % NRANKS, *[grid.rank] * 3, (grid.rank + 1) % NRANKS]).all()
+    halo.free()
+    grid.Free()
+
+
+@pytest.mark.once
+def test_a_gpu_array_without_neighbours(double: Double) -> None:
+    """Of a rank behind open edges: nothing is launched, and no other rank waits."""
+    grid = grid_of([1, NRANKS], [False, False])
+    array = double.Array((3, 3)).fill(grid.rank)
+    with hpcoll.Halo(grid, array, width=[1, 0]) as halo:
+        halo.exchange()
+        halo.start()
+        halo.wait()
+    assert (array.get() == grid.rank).all()
+    assert not double.calls["cuLaunchKernel"]
+    grid.Free()
 
 
 @pytest.mark.once

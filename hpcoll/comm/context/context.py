@@ -335,7 +335,7 @@ class Context(CommunicatorCalls):
             return
         most_nbytes = NEVER
         if "gpu" in self.__dict__:
-            self.gpu.note(key, arguments, asked.stream, prepared)
+            self.gpu.note(key, method, arguments, asked.stream, prepared)
             if prepared.on_host is not None:  # it is found by the copies of its arrays
                 call, arguments, table, most_nbytes = (
                     prepared.on_host,

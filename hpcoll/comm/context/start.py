@@ -28,7 +28,7 @@ from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.status.regions import Region, regions
 from hpcoll.comm.team.team import IN_FLIGHT
-from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
+from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key, whole
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
@@ -154,6 +154,12 @@ def _go_on(
     return request or _prepared(context, call, make)
 
 
+def _in_flight(key: Key) -> Key:
+    """Return a key under which longer calls on GPU arrays are known: their plans may be others than those of blocking calls."""
+    method, *rest = whole(key)
+    return f"I{method.lower()}", *rest
+
+
 def _on_copies(
     context: Context,
     method: str,
@@ -164,9 +170,19 @@ def _on_copies(
 ) -> MPI.Request | None:
     """Return the request of a call on GPU arrays, if it is like an earlier one; arguments as of `_go_on`."""
     seen = context.gpu.look(method, arguments, asked[-1])
-    if seen is None or not context.gpu.may_copy(seen):
+    if seen is None:
         return None
-    table = context.on_host[1 + context.issued % IN_FLIGHT].table(key)
+    turn = context.issued % IN_FLIGHT
+    if not context.gpu.may_copy(seen):
+        prepared = context.gpu.known(_in_flight(key), seen)
+        if prepared is None or prepared.call is None:
+            return None
+        with context.failure_scope(prepared.plan.named(prepared.call.count)):
+            pool = prepared.context_pool.in_flight(turn)
+            request, _ = start(context, pool, prepared.plan, prepared.call, make or Request.of, asked[0])
+        _issued(context)
+        return request
+    table = context.on_host[1 + turn].table(key)
     copies = context.gpu.take_copies(seen, table)
     if copies is None:
         return None
@@ -268,6 +284,9 @@ def _prepared(context: Context, asked: BeginningCall, make: Make | None = None) 
             context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s
         )
     _issued(context)
+    if "gpu" in context.__dict__:
+        key = method, root, asked.algorithm, asked.segment, asked.order
+        context.gpu.note(_in_flight(key), method, given, asked.stream, prepared)
     most_nbytes = engine.wait_policy.eager
     if prepared.on_host is not None:  # it is found by the copies of its arrays
         call, meant = prepared.on_host, prepared.arguments

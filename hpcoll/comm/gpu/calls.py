@@ -30,7 +30,7 @@ from hpcoll.comm.requests.persistent_request import Starts
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.symmetric_memory import ArrayForm
 from hpcoll.kernels import MAX_SOURCES
-from hpcoll.runtime.engine.call_cache import CallTable, Key, whole
+from hpcoll.runtime.engine.call_cache import CallTable, Key
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, is_capturing, stream_of
@@ -92,9 +92,11 @@ class GpuCalls:
         call = self._launching(described, self._routes, seen.spans, streams)
         return prepared._replace(call=call) if call.exported == exported else None
 
-    def note(self, key: Key, arguments: tuple[Any, ...], stream: Any, prepared: Prepared) -> None:
+    def note(
+        self, key: Key, method: str, arguments: tuple[Any, ...], stream: Any, prepared: Prepared
+    ) -> None:
         """Let calls like one be found by `known`, if it ran by a program for GPU memory."""
-        seen = self.look(whole(key)[0], arguments, stream) if prepared.context_pool is self._routes else None
+        seen = self.look(method, arguments, stream) if prepared.context_pool is self._routes else None
         if seen is not None:
             self._known.add(key, seen, prepared)
 

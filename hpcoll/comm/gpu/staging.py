@@ -89,19 +89,19 @@ def settled(call: Call, gpu: Gpu, rank: int) -> Call:
     sends, receives = (rank == call.root, rank != call.root) if call.collective == "bcast" else (True, True)
     if call.copied or source is not None:
         packed = (
-            copy(gpu, send, call.copied) if source is None else moved(gpu, send, source.pieces, source.nbytes)
+            copy(gpu, send, call.copied)
+            if source is None
+            else packed_copy(gpu, send, source.pieces, source.nbytes)
         )
         before += [packed.fill] * sends
         keep.append(packed.memory)
         send = packed.memory.address
     if target is not None:
-        shared = target is source and call.in_place
-        packed = moved(
-            gpu, recv, target.pieces, target.nbytes, into=packed.memory if shared else None, unpacks=True
-        )
-        after += [packed.fill] * receives
-        keep.append(packed.memory)
-        recv = packed.memory.address
+        memory = packed.memory if target is source and call.in_place else gpu.temporary(target.nbytes)
+        unpack = mover(gpu, memory.address, recv, target.pieces, target.nbytes, unpacks=True)
+        after += [unpack] * receives
+        keep.append(memory)
+        recv = memory.address
     return call._replace(
         send=send,
         recv=recv,
@@ -160,38 +160,43 @@ def copy(gpu: Gpu, src: int, nbytes: int) -> StagedBytes:
     return StagedBytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
 
 
-def moved(
-    gpu: Gpu, memory: int, pieces: Words, nbytes: int, *, into: Temporary | None = None, unpacks: bool = False
-) -> StagedBytes:
-    """Return packed memory and the launch that fills it from the pieces at an address, or with ``unpacks`` these from it.
+def mover(gpu: Gpu, packed: int, memory: int, pieces: Words, nbytes: int, *, unpacks: bool) -> Launch:
+    """Return the launch that fills packed memory from pieces, or with ``unpacks`` these from it.
 
     Args:
-        gpu: Where the memory is.
+        gpu: Reads and writes both memories.
+        packed: Address of the packed memory.
         memory: Address from which offsets of pieces count.
         pieces: As of `hpcoll.runtime.program.layouts.Layout`.
         nbytes: Bytes of all pieces.
-        into: The packed memory; None: it is made.
         unpacks: Whether the pieces are written.
     """
-    made, packed, (npieces, width) = kernels(), into or gpu.temporary(nbytes), pieces.shape
+    made, (npieces, width) = kernels(), pieces.shape
     columns = *range(PIECE_NFIELDS), *range(PIECE_NFIELDS + 1, width, 2)  # all but the counts of loops
     multiples = int(np.bitwise_or.reduce(pieces[:, columns], axis=None)) | memory | WIDE_NBYTES
     item = multiples & -multiples  # the largest power of two of which all are multiples
     function, table = gpu.function(made.move(item, gpu.cc)), gpu.table(pieces)
     nloops, nitems = (width - PIECE_NFIELDS) // 2, nbytes // item
-    values = [packed.address, memory, table.address, npieces, nloops, nitems, int(unpacks)]
+    values = [packed, memory, table.address, npieces, nloops, nitems, int(unpacks)]
 
     def launch(stream: int, table: Memory = table) -> None:
-        gpu.launch(function, values, -(-nitems // made.BLOCK), made.BLOCK, stream)
+        if nitems:
+            gpu.launch(function, values, -(-nitems // made.BLOCK), made.BLOCK, stream)
 
-    return StagedBytes(packed, launch)
+    return launch
+
+
+def packed_copy(gpu: Gpu, memory: int, pieces: Words, nbytes: int) -> StagedBytes:
+    """Return a packed copy of pieces; arguments as of `mover`."""
+    packed = gpu.temporary(nbytes)
+    return StagedBytes(packed, mover(gpu, packed.address, memory, pieces, nbytes, unpacks=False))
 
 
 def pack(gpu: Gpu, array: DeviceArray) -> StagedBytes:
     """Return a copy of an array with gaps, in C order without gaps."""
     assert array.strides is not None
     pieces = Layout.of_array(array.shape, array.strides, array.dtype.itemsize).pieces
-    return moved(gpu, array.pointer, pieces, array.nbytes)
+    return packed_copy(gpu, array.pointer, pieces, array.nbytes)
 
 
 class Lifted:

@@ -98,7 +98,9 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             self._compare = None
         if self._is_eager and self._stale:
             self._stand_in()
-        return self._starts() if self._starts is not None and self._is_eager else self._eager
+        if self._starts is None or not self._is_eager:
+            return self._eager
+        return self._starts() if self._cell[0] == _NULL else None
 
     def _stand_in(self) -> None:
         """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
