@@ -24,7 +24,7 @@ from environments import LOCKS, ROOT
 from platforms import command
 
 FOLDER = Path(os.environ.get("RELEASE", ROOT / "build" / "release"))
-PYROMA_LEAST = 9  # of 10: where a repository names no page of its own, the metadata cannot
+PYROMA_LEAST = 9  # of 10: the metadata name no page of the project, since it has none yet
 
 
 def commit_time() -> str:
