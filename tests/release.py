@@ -24,7 +24,7 @@ from environments import LOCKS, ROOT
 from platforms import command
 
 FOLDER = Path(os.environ.get("RELEASE", ROOT / "build" / "release"))
-PYROMA_LEAST = 9  # of 10: the metadata name no page of the project, since it has none yet
+PYROMA_LEAST = 8  # of 10: the metadata name neither a page nor an address of the project, which has none yet
 
 
 def commit_time() -> str:
