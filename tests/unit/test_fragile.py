@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import platforms
 import pytest
 from mpi4py import MPI
 from numba import njit
@@ -113,6 +114,22 @@ def methods() -> list[Any]:
     for module, owner, name in (path.split(".") for path in METHODS):
         found.append(vars(getattr(import_module(f"numba.core.{module}"), owner))[name])
     return found
+
+
+def test_the_oldest_python_has_what_compiled_code_calls() -> None:
+    """Functions of CPython's C API are looked up by name: some are macros in an older release."""
+    oldest = platforms.interpreter("3.10")
+    if not oldest:
+        pytest.skip("no Python 3.10")
+    sources = [
+        *(ROOT / "hpcoll/runtime/engine/compiled").glob("*.py"),
+        ROOT / "hpcoll/kernels/object_code.py",
+    ]
+    names = set(re.findall(r'"(Py[A-Z]\w*_\w+|Py_\w+)"', "".join(path.read_text() for path in sources)))
+    assert {"PyList_Append", "PyErr_Occurred"} <= names
+    program = "import ctypes, sys; print([one for one in sys.argv[1:] if not hasattr(ctypes.pythonapi, one)])"
+    command = [oldest, "-c", program, *names, "PyObject_VectorcallDict"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_numba_cuda_without_a_name_is_refused() -> None:
