@@ -64,7 +64,7 @@ PLATFORMS = (  # what `platforms` installs beside what other files have
     *("build", "pyproject-hooks", "wheel"),
 )
 
-RELEASE = ("build", "setuptools", "wheel", "twine", "check-wheel-contents", "pyroma")
+RELEASE = ("build", "setuptools", "wheel", "twine", "check-wheel-contents", "pyroma", "check-jsonschema")
 
 # In the order in which they are made. An MPI library's has mpi4py. PyTorch has a CUDA of its own, another than the tests' compiler is of.
 FILES = {

@@ -24,6 +24,13 @@ from environments import LOCKS, ROOT
 from platforms import command
 
 FOLDER = Path(os.environ.get("RELEASE", ROOT / "build" / "release"))
+SCHEMAS = {
+    "citation-file-format": "CITATION.cff",
+    "github-workflows": ".github/workflows/*.yml",
+    "github-issue-forms": ".github/ISSUE_TEMPLATE/w*.yml",
+    "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "readthedocs": ".readthedocs.yaml",
+}
 PYROMA_LEAST = 8  # of 10: the metadata name neither a page nor an address of the project, which has none yet
 
 
@@ -85,6 +92,14 @@ def check(bin: Path, files: list[Path]) -> None:
     subprocess.run([bin / "pyroma", "--min", str(PYROMA_LEAST), "--file", sdist], check=True)
 
 
+def check_schemas(bin: Path) -> None:
+    """Compare the files that forges and other sites read with their schemas."""
+    for schema, pattern in SCHEMAS.items():
+        files = sorted(ROOT.glob(pattern))
+        assert files, pattern
+        subprocess.run([bin / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files], check=True)
+
+
 def main(words: list[str]) -> int:
     """Make the release, and say where it is; 1 where a platform failed."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -97,6 +112,7 @@ def main(words: list[str]) -> int:
             assert one.read_bytes() == other.read_bytes(), f"{one.name} is made of other bytes each time"
     print(f"made twice, the same bytes: {', '.join(one.name for one in files)}", flush=True)
     check(bin, files)
+    check_schemas(bin)
     sums = "".join(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in files)
     (FOLDER / "SHA256SUMS").write_text(sums)
     print(sums, end="", flush=True)

@@ -1,0 +1,62 @@
+"""Files beside the package say what the package says; jobs/release.sh compares them with their schemas."""
+
+import re
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import release
+import yaml
+
+import hpcoll
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == hpcoll.__version__
+
+
+def test_the_version_stands_in_one_place() -> None:
+    """Beside it, the citation has it, and the names of files on pages; both are compared here."""
+    assert "version = attr: hpcoll.__version__\n" in (ROOT / "setup.cfg").read_text()
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    assert set(re.findall(r"hpcoll-([\d.]+)-py3", pages)) == {hpcoll.__version__}
+
+
+@pytest.mark.parametrize("file", [".github/workflows/checks.yml", ".readthedocs.yaml"])
+def test_what_other_sites_run_is_there(file: str) -> None:
+    programs = set(re.findall(r"(?:\.ci|jobs|tests)/[\w.]+", (ROOT / file).read_text()))
+    assert programs
+    assert [one for one in programs if not (ROOT / one).is_file()] == []
+
+
+def test_an_archive_is_the_same_whoever_packs_it(tmp_path: Path) -> None:
+    """Other times, owners, order and rights of the same files."""
+    packed = []
+    for names, owner, mode in ((("a", "b"), 0, 0o600), (("b", "a"), 1000, 0o664)):
+        made = BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as archive:
+            for name in names:
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime, member.uid, member.mode = 1, owner, owner, mode
+                archive.addfile(member, BytesIO(name.encode()))
+        packed.append(made.getvalue())
+    assert packed[0] != packed[1]
+    first, second = (release.settled(one, 1_700_000_000) for one in packed)
+    assert first == second
+    with tarfile.open(fileobj=BytesIO(first)) as archive:
+        assert [(one.name, one.mtime, one.mode) for one in archive] == [
+            ("a", 1_700_000_000, 0o644),
+            ("b", 1_700_000_000, 0o644),
+        ]
+
+
+def test_a_release_is_of_a_commit() -> None:
+    """The time in its files is the commit's: nothing else may depend on when it is made."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("no checkout of git")
+    assert int(release.commit_time()) > 1_600_000_000
