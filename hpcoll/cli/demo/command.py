@@ -82,13 +82,15 @@ def run(_: argparse.Namespace) -> int:
 
 
 def _measured(file: Path) -> list[str]:
-    """Return the table of a measurement: each size by the library and by hpcoll."""
+    """Return the table of a measurement: each size by the library and by hpcoll; and what disturbed it."""
     rows = [["bytes", "library", "hpcoll", "library / hpcoll", "algorithm"]]
-    results = json.loads(file.read_text())["results"]
+    document = json.loads(file.read_text())
+    results = document["results"]
     native = {one["size"]: one["out_of_place"]["p50_us"] for one in results if one["algorithm"] == "native"}
     for one in results:
         if one["algorithm"] != "native":
             library, own = native[one["size"]], one["out_of_place"]["p50_us"]
             size = format_nbytes(one["size"])
             rows.append([size, f"{library:.1f} us", f"{own:.1f} us", f"{library / own:.1f}", one["ran"]])
-    return grid(rows)
+    notes = [line for note in document["notes"] for line in wrapped(note.lstrip("* "), "  ")]
+    return [*grid(rows), *notes]
