@@ -3,12 +3,15 @@
 import re
 import subprocess
 import tarfile
+from configparser import ConfigParser
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 import release
 import yaml
+from check_recipes import CHECKS
+from packaging.requirements import Requirement
 
 import hpcoll
 
@@ -60,3 +63,35 @@ def test_a_release_is_of_a_commit() -> None:
     if done.returncode:
         pytest.skip("no checkout of git")
     assert int(release.commit_time()) > 1_600_000_000
+
+
+def needed() -> dict[str, str]:
+    """Return the packages that hpcoll needs, and the oldest release of each."""
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    found = [Requirement(line) for line in config["options"]["install_requires"].split()]
+    return {one.name: str(one.specifier).removeprefix(">=") for one in found}
+
+
+def test_recipes_ask_for_what_the_package_needs() -> None:
+    conda = (ROOT / "packaging/conda/recipe.yaml").read_text()
+    spack = (ROOT / "packaging/spack/py_hpcoll/package.py").read_text()
+    assert len(needed()) == 4
+    for name, oldest in needed().items():
+        assert f"    - {name} >={oldest}\n" in conda
+        assert f'depends_on("py-{name.replace("_", "-")}@{oldest}:")' in spack
+
+
+@pytest.mark.parametrize("recipe", CHECKS)
+def test_recipes_are_filled_in_when_a_release_is_made(recipe: str) -> None:
+    """None has a version or a sum of its own."""
+    text = (ROOT / "packaging" / recipe).read_text()
+    assert hpcoll.__version__ not in text
+    assert not re.search(r"[0-9a-f]{64}", text)
+
+
+def test_every_recipe_is_checked() -> None:
+    files = {
+        str(one.relative_to(ROOT / "packaging")) for one in (ROOT / "packaging").rglob("*.*") if one.is_file()
+    }
+    assert {one for one in files if "__pycache__" not in one} <= {*CHECKS}
