@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from hpcoll.training.gradient_buckets import GradientBuckets
     from hpcoll.training.parameter_server import ParameterServer
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "AVG",
     "EXACT_SUM",

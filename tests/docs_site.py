@@ -42,9 +42,11 @@ mpi4py.rc.initialize = False  # hpcoll is imported, and no rank is started
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Let the header show the version, and the repository where the package's metadata name one."""
+    import hpcoll
+
     metadata = ConfigParser()
     metadata.read(ROOT / "setup.cfg")
-    config.site_name = f"hpcoll {metadata['metadata']['version']}"
+    config.site_name = f"hpcoll {hpcoll.__version__}"
     config.repo_url = metadata["metadata"].get("url", config.repo_url)
     return config
 
@@ -149,7 +151,7 @@ def options_of(name: str) -> str:
     parts = [
         f"```text\n{parser.format_usage()}```",
         "\n".join(["| argument | meaning |", "|---|---|", *rows]),
-        escaped(epilog),
+        escaped(epilog).replace("\n", "\n\n"),
     ]
     return "\n\n".join(parts)
 

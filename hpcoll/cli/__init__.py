@@ -4,6 +4,8 @@ So ``hpcoll show`` needs neither MPI nor a compiler. Errors that hpcoll raises, 
 code 2.
 """
 
+# PYTHON_ARGCOMPLETE_OK
+
 import argparse
 import codecs
 import importlib
@@ -13,7 +15,6 @@ import traceback
 from contextlib import redirect_stdout, suppress
 from typing import Any, NamedTuple, NoReturn
 
-from hpcoll import __version__
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.text import LINE, meant, one_of, printable, quoted
 from hpcoll.cli import output
@@ -25,46 +26,84 @@ class Command(NamedTuple):
     name: str
     help: str
     module: str
+    example: str
 
 
 COMMANDS = (
-    Command("show", "list the algorithms, or draw one", "hpcoll.cli.show"),
-    Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
-    Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
-    Command("synthesize", "search for the fewest rounds on given links", "hpcoll.cli.synthesize"),
+    Command(
+        "demo", "show on four ranks what hpcoll does, in a minute", "hpcoll.cli.demo.command", "hpcoll demo"
+    ),
+    Command("show", "list the algorithms, or draw one", "hpcoll.cli.show", "hpcoll show allreduce/ring -n 4"),
+    Command(
+        "verify",
+        "prove the algorithms correct",
+        "hpcoll.cli.verify",
+        "hpcoll verify 'allreduce/*' --max-nranks 16",
+    ),
+    Command(
+        "simulate",
+        "predict times on a network of many nodes",
+        "hpcoll.cli.simulate.command",
+        "hpcoll simulate allreduce -n 64 --ranks-per-node 8",
+    ),
+    Command(
+        "synthesize",
+        "search for the fewest rounds on given links",
+        "hpcoll.cli.synthesize",
+        "hpcoll synthesize allgather --topology ring:8",
+    ),
     Command(
         "run",
         "start a program on several ranks of this host, whatever MPI library there is",
         "hpcoll.cli.run",
+        "hpcoll run -n 4 program.py",
     ),
-    Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
+    Command(
+        "bench",
+        "measure collectives under mpirun",
+        "hpcoll.cli.bench.command",
+        "mpirun -n 2 hpcoll bench allreduce -e 16M",
+    ),
     Command(
         "bench-torch",
         "measure the backend of torch.distributed beside gloo, under mpirun",
         "hpcoll.cli.bench_torch.command",
+        "mpirun -n 2 hpcoll bench-torch",
     ),
     Command(
         "doctor",
         "check MPI, GPUs, network and limits of this machine, and say what to change",
         "hpcoll.cli.doctor.command",
+        "mpirun -n 2 hpcoll doctor",
     ),
     Command(
         "inspect",
         "explain a hang from the records of its ranks, or show who waits for whom now",
         "hpcoll.cli.inspect.command",
+        "hpcoll inspect --live",
     ),
     Command(
         "trace",
         "say who waited for whom in a run, from its trace; compare two runs; write a page",
         "hpcoll.cli.trace.command",
+        "hpcoll trace folder/*",
     ),
-    Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
     Command(
-        "tune", "measure all algorithms under mpirun and write a tuning table", "hpcoll.cli.tune.command"
+        "warmup",
+        "compile ahead of time what programs need first",
+        "hpcoll.cli.warmup",
+        "hpcoll warmup --types double --ops sum",
+    ),
+    Command(
+        "tune",
+        "measure all algorithms under mpirun and write a tuning table",
+        "hpcoll.cli.tune.command",
+        "mpirun -n 8 hpcoll tune",
     ),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
 _NUMBERS_BELOW = 2**63  # on the command line
+_COLLECTIVE = "pattern", "patterns", "collective"  # arguments that name one, or an algorithm
 _STAND_INS = {
     "…": "...",
     "→": ">",
@@ -107,6 +146,13 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message, LINE))
 
 
+class _Lines(argparse.HelpFormatter):
+    """A formatter that keeps the lines of texts apart."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(super(_Lines, self)._fill_text(line, width, indent) for line in text.splitlines())
+
+
 def _integer(text: str) -> int:
     try:
         number = int(text)
@@ -122,6 +168,8 @@ def main(argv: list[str] | None = None) -> int:
 
     That is 0 for good, 1 where the command's answer is no, 2 where it could not be carried out.
     """
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what a word may be
+        _complete(os.environ.get("COMP_LINE", "").split()[1:2])
     arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if sys.stderr is None:  # it was closed
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -142,7 +190,28 @@ def main(argv: list[str] | None = None) -> int:
     return ERROR
 
 
+def _complete(chosen: list[str]) -> None:
+    """Print what the word at the cursor may be, and end the process; nothing where argcomplete is not installed."""
+    with suppress(ImportError):
+        from argcomplete import autocomplete
+        from argcomplete.completers import FilesCompleter
+
+        from hpcoll.schedules.catalogue import CATALOGUE
+        from hpcoll.schedules.collectives import COLLECTIVES
+
+        def names(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
+            named = [*COLLECTIVES, *CATALOGUE] if action.dest in _COLLECTIVE else []
+            return [*(name for name in named if name.startswith(prefix)), *FilesCompleter()(prefix)]
+
+        autocomplete(_parser(chosen), default_completer=names)
+
+
 def _run(arguments: list[str]) -> int:
+    if "--version" in arguments[:2] and {*arguments} <= {"--version", "--verbose"}:
+        from hpcoll.cli.version import versions
+
+        output.print_lines(versions("--verbose" in arguments))
+        return 0
     try:
         parsed = _parser(arguments[:1]).parse_args(arguments)
     except SystemExit:  # help, or wrong arguments
@@ -227,14 +296,23 @@ def line_of(error: HpcollError | MemoryError) -> str:
 def _parser(chosen: list[str]) -> _Parser:
     """Return the parser of all commands; only the module of the chosen one is imported."""
     parser = _Parser(prog="hpcoll", description="Collectives for MPI programs: draw, prove, measure.")
-    parser.add_argument("--version", action="version", version=f"hpcoll {__version__}")
+    parser.add_argument(
+        "--version", action="store_true", help="print the versions of hpcoll and what it uses"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="with --version: a line for each, and where it is"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = commands.add_parser(
-            command.name, help=command.help, description=command.help[:1].upper() + command.help[1:] + "."
+            command.name,
+            help=command.help,
+            description=command.help[:1].upper() + command.help[1:] + ".",
+            formatter_class=_Lines,
         )
         if [command.name] == chosen:
             module = importlib.import_module(command.module)
             module.configure(subparser)
+            subparser.epilog = f"{subparser.epilog or ''}\nExample: {command.example}".strip()
             subparser.set_defaults(run=module.run)
     return parser

@@ -4,25 +4,29 @@ Imported only where something has to be compiled.
 """
 
 import gc
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
+from inspect import signature as signature_of
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba.core.compiler_lock import global_compiler_lock
 
+from hpcoll.base.launchers import local_rank
+from hpcoll.base.text import LINE, printable
 from hpcoll.kernels.machine_code import RAISED, target_machine
 
 _RAISED = b"compiled code of hpcoll raised an exception\0"
-_UNTRIED = (0, 69)  # the first release of Numba whose private methods were not tried, as in setup.cfg
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
-# a class, the name of a method, and the function in its place
-_Replacement = tuple[Any, str, Callable[..., Any]]
+_CALLED = re.compile(r'^declare .*@"?(_Z\w+)', re.MULTILINE)  # code of Numba's that a module has not got
+_Method = tuple[Callable[..., Any], Any, str]  # with its class, and its name
 
 
 def object_file(
@@ -49,7 +53,9 @@ def object_file(
     exported = compiled.native_name
     for text in (
         _what_raises(module),
-        _python_function(exported, len(compiled._sig.args), name, on_objects) if for_python else "",
+        _python_function(exported, len(signature_of(function).parameters), name, on_objects)
+        if for_python
+        else "",
     ):
         module.link_in(llvm.parse_assembly(text))
     module.get_function(name if for_python else exported).name = name
@@ -62,33 +68,41 @@ def object_file(
 
 def _compiled(function: Callable[..., Any], signature: Any) -> Any:
     """Return a C function by Numba, of which only the optimized code in LLVM's language is used."""
-    left_out = _left_out()
-    optimize = next(
-        (vars(owner)[name] for owner, name, _ in left_out if name == "_optimize_final_module"), None
-    )
-    if optimize is None:
+    try:
+        left_out = _left_out()
+        with _without_machine_code(left_out):
+            compiled = numba.cfunc(signature)(function)
+        left_out[_OPTIMIZE][0](compiled._library)
+        if missing := _CALLED.search(compiled.inspect_llvm()):
+            raise RuntimeError(f"the code of {missing[1]} is missing")
+    except Exception as error:  # private methods may do anything in another release
+        _say_slower(f"{type(error).__name__}: {error}")
         return numba.cfunc(signature)(function)
-    with _without_machine_code(left_out):
-        compiled = numba.cfunc(signature)(function)
-    optimize(compiled._library)
     return compiled
 
 
+@cache
+def _say_slower(why: str) -> None:
+    if not local_rank(os.environ):
+        text = f"Numba {numba.__version__} is not as hpcoll knows it ({why}): compiling takes several times as long"
+        print(printable(f"hpcoll: {text}", LINE), file=sys.stderr, flush=True)
+
+
 @contextmanager
-def _without_machine_code(left_out: Sequence[_Replacement]) -> Iterator[None]:
+def _without_machine_code(left_out: Sequence[_Method]) -> Iterator[None]:
     """Let Numba neither optimize each function by itself nor make machine code of it: that is most of the time, and is not needed.
 
     Functions that were compiled meanwhile cannot be called from Python.
     """
-    with global_compiler_lock:
-        before, collects = [vars(owner)[name] for owner, name, _ in left_out], gc.isenabled()
+    with import_module("numba.core.compiler_lock").global_compiler_lock:
+        collects = gc.isenabled()
         gc.disable()  # a tenth of the time
         try:
-            for owner, name, instead in left_out:
+            for (_, owner, name), instead in zip(left_out, _LEFT_OUT.values(), strict=True):
                 setattr(owner, name, instead)
             yield
         finally:
-            for (owner, name, _), method in zip(left_out, before, strict=True):
+            for method, owner, name in left_out:
                 setattr(owner, name, method)
             if collects:
                 gc.enable()
@@ -103,25 +117,30 @@ def _no_wrappers(compiler: Any, flags: Any) -> Any:
     return flags
 
 
-def _left_out() -> tuple[_Replacement, ...]:
-    """Return private methods of Numba and their replacements; none where this Numba was not tried, or has others: it does all then."""
-    release = re.match(r"(\d+)\.(\d+)", numba.__version__)
-    if release is None or tuple(map(int, release.groups())) >= _UNTRIED:
-        return ()
-    # An entry point for Python must be a built-in function of its own; that of `get_executable` raises.
-    wanted: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
-        ("codegen", "CPUCodeLibrary", "_optimize_functions", _lay_out),
-        ("codegen", "CPUCodeLibrary", "_optimize_final_module", lambda library: None),
-        ("codegen", "JITCodeLibrary", "_finalize_specific", lambda library: None),
-        ("codegen", "JITCPUCodegen", "_add_module", lambda codegen, module: None),
-        ("cpu", "CPUContext", "get_executable", lambda context, *function: [].pop),
-        ("dispatcher", "_FunctionCompiler", "_customize_flags", _no_wrappers),
-    )
-    owners = [getattr(import_module(f"numba.core.{module}"), owner, None) for module, owner, _, _ in wanted]
-    members = tuple(
-        (owner, name, instead) for owner, (_, _, name, instead) in zip(owners, wanted, strict=True)
-    )
-    return members if all(owner is not None and name in vars(owner) for owner, name, _ in members) else ()
+# Private methods of Numba, and those in their place. An entry point for Python must be a built-in function of its own; that of
+# `get_executable` raises.
+_LEFT_OUT: dict[str, Callable[..., Any]] = {
+    "codegen.CPUCodeLibrary._optimize_final_module": lambda library: None,
+    "codegen.CPUCodeLibrary._optimize_functions": _lay_out,
+    "codegen.JITCodeLibrary._finalize_specific": lambda library: None,
+    "codegen.JITCPUCodegen._add_module": lambda codegen, module: None,
+    "cpu.CPUContext.get_executable": lambda context, library, function, environment: [].pop,
+    "dispatcher._FunctionCompiler._customize_flags": _no_wrappers,
+}
+_OPTIMIZE = 0  # of these
+
+
+def _left_out() -> list[_Method]:
+    """Return private methods of Numba, each with its class and name; AttributeError names one that is not as it was."""
+    found: list[_Method] = []
+    for path, instead in _LEFT_OUT.items():
+        module, owner, name = path.split(".")
+        kind = getattr(import_module(f"numba.core.{module}"), owner)
+        method = vars(kind).get(name)
+        if method is None or len(signature_of(method).parameters) != len(signature_of(instead).parameters):
+            raise AttributeError(path)
+        found.append((method, kind, name))
+    return found
 
 
 def _what_raises(module: Any) -> str:

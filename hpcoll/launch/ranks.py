@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -29,7 +30,7 @@ from hpcoll.launch.variables import NAMES
 _PATIENCE_S = 5.0  # with ranks that are asked to end
 _PROBE_S = 60.0
 _NAP_S = 0.02
-_PROBE = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+_PROBE = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor())"
 # The process becomes the program, and ends when the one that has started it does.
 _BOUND = """
 import ctypes, os, signal
@@ -234,7 +235,7 @@ def _pass_on(prefix: str, source: IO[bytes] | None, target: IO[str]) -> None:
 
 @cache
 def library() -> tuple[str, str]:
-    """Return family and name of the MPI library that mpi4py loads, which another process finds out."""
+    """Return family of the MPI library that mpi4py loads, and its name and release, which another process finds out."""
     asked = subprocess.run(
         children.python(_PROBE),
         capture_output=True,
@@ -248,8 +249,8 @@ def library() -> tuple[str, str]:
         raise HpcollError(
             f"mpi4py cannot load an MPI library: {lines[-1]}: pip install 'hpcoll[mpich]' brings one"
         )
-    name = asked.stdout.strip()
-    return family_of(name), name
+    name, release = literal_eval(asked.stdout)
+    return family_of(name), f"{name} {'.'.join(map(str, release))}"
 
 
 def _mpirun(nranks: int) -> list[str]:

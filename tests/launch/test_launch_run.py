@@ -195,3 +195,22 @@ def test_library_that_cannot_be_started_so_says_what_to_do(launch: Launch) -> No
 @pytest.mark.full
 def test_many_more_ranks_than_cores(launch: Launch) -> None:
     assert hpcoll.run(total, 64)[63] == (63, 64 * 63 / 2)
+
+
+def test_demo(launch: Launch) -> None:
+    """Every step ends well, in another folder than any checkout; the mistake is explained, and the library is measured beside hpcoll."""
+    code, said, error = launch.rank(["-m", "hpcoll", "demo"], {}).end()
+    assert code == 0, error
+    assert said.count("\n$ hpcoll ") == 4
+    assert "all correct" in said
+    assert re.search(r"^  1 KiB +[\d.]+ us +[\d.]+ us +[\d.]+ +\w+$", said, re.MULTILINE), said
+    assert re.search(r"^  rank 1: Bcast\(float64\[8\], root=0\) at mistake.py:\d+$", said, re.MULTILINE)
+    assert "afterwards, the sum of all: [4. 4. 4. 4. 4. 4. 4. 4.]" in said
+
+
+def test_demo_that_fails_says_where(launch: Launch) -> None:
+    """Ranks without MPI: the steps that need none are shown all the same."""
+    code, said, error = launch.rank(["-m", "hpcoll", "demo"], {"MPI4PY_LIBMPI": "/none/libmpi.so"}).end()
+    assert code == 1
+    assert "all correct" in said
+    assert len(re.findall("hpcoll: failed: hpcoll run -n 4 .*; hpcoll doctor says what is wrong", error)) == 2

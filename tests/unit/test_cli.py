@@ -1,7 +1,9 @@
 """The command line: what it prints, its exit codes, and that errors are one line."""
 
 import os
+import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -13,8 +15,9 @@ import pytest
 from slowness import slowed
 
 import hpcoll
+from hpcoll.base.errors import HpcollError
 from hpcoll.base.text import table
-from hpcoll.cli import COMMANDS, main
+from hpcoll.cli import COMMANDS, Command, _parser, main
 from hpcoll.cli.simulate.predict import compiled_loop
 from hpcoll.schedules.catalogue import CATALOGUE
 
@@ -378,10 +381,56 @@ def test_pictures_of_many_ranks_can_be_read_or_are_refused(tmp_path: Path, capsy
 
 
 def test_version(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"hpcoll {hpcoll.__version__}\n"
+    """The first two words are hpcoll's, the others those of what it uses; with --verbose each has a line."""
+    assert main(["--version"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    own = f"hpcoll {hpcoll.__version__}"
+    assert main(["--verbose", "--version"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == f"{own}, {ROOT / 'hpcoll'}"
+    assert line == f"{own} ({', '.join(other.split(', ')[0] for other in others)})"
+    assert f"Python {platform.python_version()}" in line
+    assert re.search(r"(Open MPI|MPICH) \d+\.\d+\.\d+, mpi4py \d.*, Numba \d", line)
+
+
+def test_version_without_an_mpi_library(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> tuple[str, str]:
+        raise HpcollError("mpi4py cannot load an MPI library")
+
+    monkeypatch.setattr("hpcoll.cli.version.library", fails)
+    assert main(["--version"]) == 0
+    assert ", no MPI library, mpi4py " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_help_ends_with_an_example(command: Command, capsys: Capture) -> None:
+    """The parser takes it, and help keeps it in a line of its own."""
+    with pytest.raises(SystemExit):
+        main([command.name, "--help"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"Example: {command.example}"
+    words = shlex.split(command.example.split("hpcoll ", 1)[1])
+    assert words[0] == command.name
+    assert _parser(words[:1]).parse_args(words).run
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("hpcoll si", ["simulate"]),
+        ("hpcoll show allreduce/double", ["allreduce/double_tree"]),
+        ("hpcoll verify barr", ["barrier", "barrier/dissemination", "barrier/hierarchical"]),
+        ("hpcoll bench --memory dev", ["device"]),
+    ],
+)
+def test_the_shell_completes(line: str, found: list[str], tmp_path: Path) -> None:
+    """As the shell asks: commands, their options and values, algorithms."""
+    pytest.importorskip("argcomplete")
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    answer = tmp_path / "answer"
+    environment = os.environ | asked | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    done = subprocess.run([sys.executable, "-m", "hpcoll"], env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert [word.strip() for word in answer.read_text().splitlines()] == found
 
 
 def test_verify_says_what_extra_takes(capsys: Capture) -> None:

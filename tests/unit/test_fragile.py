@@ -3,26 +3,33 @@
 `docs/development/internals.md` has a row for each place.
 """
 
+import ctypes
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numba
+import platforms
 import pytest
 from mpi4py import MPI
+from numba import njit
 
 from hpcoll.base.errors import TransportError
 from hpcoll.comm.objects import serializer
 from hpcoll.comm.status import call_site
-from hpcoll.kernels import object_code
+from hpcoll.kernels import machine_code, object_code
 from hpcoll.runtime.engine import call_cache, object_layout
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.transports import mpi
 
 ROOT = Path(__file__).resolve().parents[2]
+METHODS = tuple(object_code._LEFT_OUT)
+SLOWER = r"hpcoll: Numba [\d.]+ is not as hpcoll knows it \(.*\): compiling takes several times as long"
 
 
 def test_what_rows_of_the_page_name_is_there() -> None:
@@ -32,15 +39,97 @@ def test_what_rows_of_the_page_name_is_there() -> None:
     assert [file for file, name in rows if name.strip("(`)") not in (ROOT / file).read_text()] == []
 
 
-def test_numba_is_one_that_was_tried() -> None:
-    bound = re.search(r"numba>=[\d.]+,<([\d.]+)", (ROOT / "setup.cfg").read_text())
-    assert bound, "setup.cfg needs an upper bound of Numba"
-    untried = tuple(map(int, bound[1].split(".")))
-    assert untried == object_code._UNTRIED, "hpcoll/kernels/object_code.py has another bound than setup.cfg"
-    passed = tuple(map(int, numba.__version__.split(".")[:2])) >= untried
-    assert not passed, (
-        f"Numba {numba.__version__} is past the bound {bound[1]}: run tests/run.sh full with it, then move both bounds"
+def compiled_sum(n: int) -> int:
+    """Return what a function that hpcoll compiles anew, and that calls another one, answers; its object file is placed and run."""
+
+    @njit
+    def square(x: Any) -> Any:
+        return x * x
+
+    def squares(n: Any) -> Any:
+        total = 0
+        for i in range(n):
+            total += square(i)
+        return total
+
+    address = machine_code.placed(object_code.object_file(squares, "int64(int64)", "squares"), "squares")
+    assert address
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(n))
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    object_code._say_slower.cache_clear()
+    yield lambda: capsys.readouterr().err
+    object_code._say_slower.cache_clear()
+
+
+def test_the_installed_numba_is_as_hpcoll_knows_it(said: Callable[[], str]) -> None:
+    """Where this fails, a new Numba has other private methods: hpcoll works, and compiles several times as long."""
+    assert compiled_sum(5) == 30
+    assert said() == ""
+
+
+def another_number(_: Any, __: Any, ___: Any, ____: Any, _____: Any) -> None:
+    """Replace no method of Numba's: none has as many arguments."""
+
+
+def raising(*names: str) -> Callable[..., Any]:
+    """Return what raises as a method does that Numba calls in another way, with the arguments of the method in whose place it is."""
+    made: dict[str, Any] = {}
+    exec(f"def method({', '.join(names)}): raise TypeError('called in another way')", made)  # noqa: S102
+    return made["method"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("change", ["gone", "its class", "its module", "arguments", "calls"])
+@pytest.mark.parametrize("method", METHODS)
+def test_another_numba_compiles_in_its_public_way(
+    method: str, change: str, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]
+) -> None:
+    """Each private method differs in each way that a release may change it; the answers are right, and one line says that it is slower."""
+    module, owner, name = method.split(".")
+    instead = object_code._LEFT_OUT[method]
+    path, replacement = {
+        "gone": (f"{module}.{owner}.{name}_of_old", instead),
+        "its class": (f"{module}.{owner}OfOld.{name}", instead),
+        "its module": (f"{module}_of_old.{owner}.{name}", instead),
+        "arguments": (method, another_number),
+        "calls": (method, raising(*inspect.signature(instead).parameters)),
+    }[change]
+    changed = {path if one == method else one: to for one, to in object_code._LEFT_OUT.items()}
+    monkeypatch.setattr(object_code, "_LEFT_OUT", changed | {path: replacement})
+    before = methods()
+    assert compiled_sum(5) == compiled_sum(5) == 30
+    lines = said().splitlines()
+    assert len(lines) == 1 or (change, lines) == ("calls", []), (
+        "a method that is left out with its caller is not called"
     )
+    assert [one for one in lines if not re.fullmatch(SLOWER, one)] == []
+    assert methods() == before, "Numba has its own methods again"
+
+
+def methods() -> list[Any]:
+    """Return Numba's methods as they are now."""
+    found = []
+    for module, owner, name in (path.split(".") for path in METHODS):
+        found.append(vars(getattr(import_module(f"numba.core.{module}"), owner))[name])
+    return found
+
+
+def test_the_oldest_python_has_what_compiled_code_calls() -> None:
+    """Functions of CPython's C API are looked up by name: some are macros in an older release."""
+    oldest = platforms.interpreter("3.10")
+    if not oldest:
+        pytest.skip("no Python 3.10")
+    sources = [
+        *(ROOT / "hpcoll/runtime/engine/compiled").glob("*.py"),
+        ROOT / "hpcoll/kernels/object_code.py",
+    ]
+    names = set(re.findall(r'"(Py[A-Z]\w*_\w+|Py_\w+)"', "".join(path.read_text() for path in sources)))
+    assert {"PyList_Append", "PyErr_Occurred"} <= names
+    program = "import ctypes, sys; print([one for one in sys.argv[1:] if not hasattr(ctypes.pythonapi, one)])"
+    command = [oldest, "-c", program, *names, "PyObject_VectorcallDict"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_numba_cuda_without_a_name_is_refused() -> None:

@@ -175,7 +175,7 @@ class CellExchange:
         """Return the fields for compiled code (`hpcoll.runtime.program.object_fields`), and the objects that only they refer to."""
         given = [0, 0, 0] if DEFAULT is None else [id(default) for default in DEFAULT[:3]]
         views = np.array([*map(id, self.views)], np.int64)
-        keywords = ("buffer_callback",)
+        keywords = ("buffer_callback",) if o.BY_NAMES else {"buffer_callback": self.keep}
         fields = [
             self.engine,
             self.target,

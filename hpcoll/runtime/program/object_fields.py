@@ -1,5 +1,12 @@
 """The fields of what compiled code reads of a call on a Python object, and of a region of the program."""
 
+import sys
+
+# Call of a Python function: function, arguments, how many have no keyword, keywords. CPython 3.10 takes these as a dictionary; later ones
+# take a tuple of their names, whose values follow the arguments.
+BY_NAMES = sys.version_info >= (3, 11)
+VECTORCALL = "PyObject_Vectorcall" if BY_NAMES else "PyObject_VectorcallDict"
+
 # answer besides those of `hpcoll.runtime.engine.compiled.interpreter.run`: nothing has been sent
 LONG_WAY = 9
 
@@ -17,7 +24,7 @@ LONG_WAY = 9
     BUFFERS,  # of the list of buffers out of band
     DUMPS,  # of a function
     LOADS,  # of a function
-    KEYWORDS,  # of the names of the keywords of DUMPS
+    KEYWORDS,  # of the keywords of DUMPS: their names, or a dictionary (`BY_NAMES`)
     MADE,  # of a list to which what was loaded is added, or the pickle that goes the long way
     LENGTH_AT,  # bytes from the start of a ``bytes`` object to its length
     NVIEWS,  # cells that are received

@@ -21,8 +21,7 @@ from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import object_fields as o
 
-# function, arguments, how many have no keyword, keywords
-_vectorcall = capi_function("PyObject_Vectorcall", LONG, LONG, LONG, LONG, LONG)
+_vectorcall = capi_function(o.VECTORCALL, LONG, LONG, LONG, LONG, LONG)
 _append = capi_function("PyList_Append", INT, LONG, LONG)
 _drop = capi_function("Py_DecRef", VOID, LONG)
 

@@ -6,7 +6,7 @@ from hpcoll.runtime.engine.compiled.ffi import LONG, VOID, capi_function, pointe
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import object_fields as o
 
-_vectorcall = capi_function("PyObject_Vectorcall", LONG, LONG, LONG, LONG, LONG)  # as in `object_calls`
+_vectorcall = capi_function(o.VECTORCALL, LONG, LONG, LONG, LONG, LONG)
 _keep = capi_function("Py_IncRef", VOID, LONG)
 
 

@@ -1,0 +1,1 @@
+"""The command ``hpcoll demo``."""
