@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from slowness import slowed
 
+import hpcoll
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import (
     FAIL,
@@ -102,7 +103,7 @@ def rows(document: Any, subject: str) -> list[tuple[str, str]]:
 
 def test_alone(tmp_path: Path) -> None:
     document = report(NUMBA_CACHE_DIR=str(tmp_path))
-    assert (document["nranks"], document["version"]) == (1, "0.2.0")
+    assert (document["nranks"], document["version"]) == (1, hpcoll.__version__)
     assert [subject for subject in SUBJECTS if not rows(document, subject)] == []
     level, library = rows(document, "MPI library")[0]
     file = library.split(", ")[1]
