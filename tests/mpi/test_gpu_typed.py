@@ -148,3 +148,23 @@ def test_layouts(make: str, double: Any) -> None:
     comm.Alltoallw([source, *shape], [gpu, *shape])
     comm.Free()
     ensure_none(unless((read(gpu) == host).all() and (host != 0).any(), (read(gpu), host)))
+
+
+def test_very_many_runs(double: Any) -> None:
+    """Their table is in GPU memory once, however often the call is made."""
+    comm, n = communicator(), 3000
+    places = np.cumsum(np.random.default_rng(5).integers(2, 9, n))
+    datatype = MPI.DOUBLE.Create_indexed_block(1, places.tolist()).Commit()
+    size, wrong = int(places[-1]) + 1, []
+    sent, received = (double.Array(size, np.float64).fill(-1) for _ in range(2))
+    for turn in range(3):
+        values = np.arange(size, dtype=float) + turn
+        sent.fill(values)
+        before = double.calls["cuMemAlloc_v2"]
+        shape = [int(i == RANK) for i in range(P)], [0] * P, [datatype] * P
+        comm.Alltoallw([sent, *shape], [received, *shape])
+        got = read(received)
+        wrong += unless((got[places] == values[places]).all() and (got == -1).sum() == size - n, turn)
+        wrong += unless(not turn or double.calls["cuMemAlloc_v2"] == before, (turn, "a table more"))
+    comm.Free()
+    ensure_none(wrong)

@@ -65,7 +65,7 @@ class Gpu:
             ordinal, DeviceAttribute.MULTIPROCESSORS
         )
         self._functions: dict[str, int] = {}
-        self._tables: dict[bytes, Memory] = {}
+        self._tables: dict[object, tuple[Memory, Any]] = {}
         self._streams: dict[int, list[int]] = {}
         self.enter()
         self.stream = driver.stream()
@@ -148,15 +148,17 @@ class Gpu:
     def table(self, words: np.ndarray[Any, np.dtype[np.int64]]) -> Memory:
         """Return numbers in GPU memory; they are there still where they have been asked for before."""
         words = np.ascontiguousarray(words)
-        key = words.tobytes()
+        key: object = (
+            words.tobytes() if words.nbytes <= _LEAST_NBYTES else id(words)
+        )  # long ones are told by identity
         if key not in self._tables:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             memory = Memory(self, words.nbytes)
             self.driver.copy(memory.address, words.ctypes.data, words.nbytes, self.stream)
             self.finish(self.stream)
-            self._tables[key] = memory
-        return self._tables[key]
+            self._tables[key] = memory, words
+        return self._tables[key][0]
 
     def streams(self, message_context: int, nlanes: int) -> list[int]:
         """Return the streams of a message context, by its number, for so many lanes at once, which take them in turn."""
