@@ -74,7 +74,7 @@ def kept(name: str, make: Callable[[], bytes], text: str = "") -> bytes:
 
 def kept_all(makers: Mapping[str, Callable[[], bytes]]) -> list[bytes]:
     """Return the content of several files, by name, as `kept`; each process leaves for last what others are making."""
-    contents = {name: _found(name) for name in makers}
+    contents = {name: found(name) for name in makers}
     missing = [name for name, content in contents.items() if content is None]
     if missing:
         with _reported(missing) as ready:
@@ -87,7 +87,7 @@ def kept_all(makers: Mapping[str, Callable[[], bytes]]) -> list[bytes]:
 
 def _kept(name: str, make: Callable[[], bytes], text: str = "", *, waits: bool) -> bytes | None:
     """Return a file as `kept`; None where another process is making it and this one does not wait."""
-    content = _found(name)
+    content = found(name)
     if content is not None:
         return content
     with ExitStack() as lock:
@@ -97,19 +97,19 @@ def _kept(name: str, make: Callable[[], bytes], text: str = "", *, waits: bool) 
         if not held:
             with _said(_WAITS, _WAIT_SAID_AFTER_S, among=2):  # at most one of a node's first two is compiling
                 lock.enter_context(_lock(name, _PATIENCE_S))
-        content = _found(name)  # another process may have made it meanwhile
+        content = found(name)  # another process may have made it meanwhile
         if content is not None:
             return content
         if not held:  # the other process could not keep its result: all compile now, without waiting
             lock.close()
         with _said(text) if text else nullcontext():
             content = make()
-        _keep(name, content)
+        keep(name, content)
     return content
 
 
-def _keep(name: str, content: bytes) -> None:
-    """Write a file into the first folder that takes it."""
+def keep(name: str, content: bytes) -> None:
+    """Write a file, of a name that stays the same, into the first folder that takes it."""
     for opened in (own_folder,) if _chosen else (own_folder, lock_folder):
         # it cannot be made, belongs to another user, or its disk is full
         with (
@@ -124,7 +124,7 @@ def _own_folders() -> tuple[Path, ...]:
     return (folder(),) if _chosen else (folder(), node_folder())
 
 
-def _found(name: str) -> bytes | None:
+def found(name: str) -> bytes | None:
     """Return a file of the site's folders or the user's, if it is whole and from a trusted user."""
     site = () if _chosen else (Path(one) for one in os.environ.get(SITE, "").split(os.pathsep) if one)
     for path in (*site, *_own_folders()):
@@ -183,7 +183,7 @@ def _report(names: Sequence[str], ready: set[str], done: threading.Event, begun:
         _spoken.append(_BEGINS)
         _say(_BEGINS.format(os.getpid(), os.uname().nodename))
     while not done.wait(_PROGRESS_S):
-        nready = sum(name in ready or _found(name) is not None for name in names)
+        nready = sum(name in ready or found(name) is not None for name in names)
         _say(
             f"hpcoll: still compiling after {time.monotonic() - begun:.0f} s: {nready} of {len(names)} parts are ready"
         )

@@ -18,7 +18,7 @@ from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.base.disk_cache import kept_all
+from hpcoll.base.disk_cache import found, keep, kept_all
 
 
 class _Definition(ctypes.Structure):
@@ -36,6 +36,7 @@ _MAKER = Path(__file__).with_name("object_code.py")
 _PROCESSOR = Path("/sys/devices/system/cpu/modalias")  # vendor, model, and all that it can do
 RAISED = -1 << 63  # answer of a function for Python that has set an error
 _FASTCALL = 0x80  # METH_FASTCALL
+_COMPILERS = "compilers"  # file of the versions of those that have compiled what is kept
 
 # The ELF format: file header, section header, symbol, relocation.
 _HEADER, _SECTION = struct.Struct("<6s12xH20xQ10xHHH"), struct.Struct("<4xIQ8xQQIIQ8x")
@@ -146,7 +147,17 @@ def _engine() -> Any:
 @lru_cache
 def _setting() -> bytes:
     """Return the settings of machine code besides its source: compilers, interpreter, processor."""
-    return b"".join((_version("numba"), _version("llvmlite"), sys.version.encode(), _processor()))
+    return b"".join((_compilers() or found(_COMPILERS) or b"", sys.version.encode(), _processor()))
+
+
+def note_compilers() -> None:
+    """Keep the versions of the compilers, for processes where they are not installed."""
+    if found(_COMPILERS) != _compilers():
+        keep(_COMPILERS, _compilers())
+
+
+def _compilers() -> bytes:
+    return _version("numba") + _version("llvmlite")
 
 
 def _version(package: str) -> bytes:

@@ -20,7 +20,7 @@ from llvmlite import ir
 
 from hpcoll.base.launchers import local_rank
 from hpcoll.base.text import LINE, printable
-from hpcoll.kernels.machine_code import RAISED, target_machine
+from hpcoll.kernels.machine_code import RAISED, note_compilers, target_machine
 
 _RAISED = b"compiled code of hpcoll raised an exception\0"
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
@@ -63,6 +63,7 @@ def object_file(
         if not value.is_declaration and value.name != name:
             value.linkage = "internal"
     module.verify()
+    note_compilers()
     return bytes(target_machine().emit_object(module))
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -99,6 +100,30 @@ print(*sorted(set(sys.modules) & {"numba", "llvmlite"}))
     assert outputs[1].strip() == ""
 
 
+@pytest.mark.ci
+def test_a_warm_start_needs_no_compiler(tmp_path: Path) -> None:
+    """As where Numba and llvmlite are not installed; a cold start says what is missing."""
+    program = """
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
+import numpy as np
+import hpcoll
+from mpi4py import MPI
+x = np.ones(3)
+hpcoll.Communicator(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x)
+print(x)
+"""
+    kept, empty = (os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / name)} for name in ("kept", "empty"))
+    warmup = [sys.executable, "-m", "hpcoll", "warmup", "--types", "double"]
+    subprocess.run(warmup, env=kept, capture_output=True, check=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[1. 1. 1.]\n"), done.stderr
+    cold = subprocess.run(command, env=empty, capture_output=True, text=True, check=False)
+    assert cold.returncode == 1
+    assert re.search("ModuleNotFoundError: .*(numba|llvmlite)", cold.stderr)
+
+
 HPCOLL = Path(hpcoll.__file__).parent
 
 
@@ -142,7 +167,7 @@ def test_made_again_when_a_source_changes(folder: Path, tmp_path: Path) -> None:
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(21) == 42
     sources[1].write_text("second")
     assert machine_code.load("twice", sources, make) != address
-    assert [path.stem for path in sorted(folder.iterdir())] == sorted(set(made))
+    assert [path.stem for path in sorted(folder.glob("*.code"))] == sorted(set(made))
     assert len(made) == 2
 
 
