@@ -123,10 +123,12 @@ def parameter_server(names: dict[str, Any], out: str) -> None:
 
 
 def ledger(names: dict[str, Any], out: str) -> None:
-    assert [(row.region, row.calls) for row in sorted(names["comm"].ledger.regions())] == [
-        ("step/halo", 2000),
-        ("step/norm", 1000),
-    ]
+    rows = {row.region: row.calls for row in names["comm"].ledger.regions()}
+    # those of other pages' redistributions are there as well
+    assert {region: rows[region] for region in rows if "/" in region} == {
+        "step/halo": 2000,
+        "step/norm": 1000,
+    }
     assert ("step/halo" in out) == (RANK == 0)
 
 

@@ -41,7 +41,8 @@ def compare(calls: CommunicatorCalls, what: str) -> None:
     resources = calls.resources
     if calls.closed or resources.aborted_by is not None or resources.lock[0]:
         return
-    over = resources.log.end(resources.life) if resources.shares_memory else []
+    idle = all(message_context.idle for message_context in resources.message_contexts)
+    over = resources.log.end(resources.life, idle=idle) if resources.shares_memory else []
     for message_context in resources.message_contexts if over else ():
         places = message_context.log.unlike(over, idle=message_context.idle)
         number = _difference(resources, message_context, places, over) if places else 0
@@ -63,6 +64,9 @@ def _difference(
     """Return the number of a call in which ranks differ; 0: they do not. ``places`` on the node and ``over`` are as of `CallLog.unlike`."""
     from hpcoll.comm.diagnosis.peer_state import PeerState
 
+    idle = (
+        message_context.idle
+    )  # before it is read how many have begun: the progress thread may begin the next
     known, (mine, ended) = PeerState(resources, message_context.log), message_context.log.begun_and_ended
     for rank in [rank for rank, place in resources.near.items() if place in places]:
         theirs = known.progress(rank)
@@ -72,9 +76,7 @@ def _difference(
         its = known.past_call(rank, number)
         if ours is not None and its is not None and not ours.alike(its):
             return number
-        if message_context.idle and (
-            theirs.ended > mine or (over[resources.near[rank]] and ended > theirs.begun)
-        ):
+        if idle and (theirs.ended > mine or (over[resources.near[rank]] and ended > theirs.begun)):
             return number + 1
     return 0
 

@@ -139,9 +139,13 @@ class CallLog:
         histories: Any = self.histories
         return [(memoryview(history[0]), memoryview(history).cast("B")) for history in histories]
 
-    def end(self, life: int) -> list[bool]:
-        """Note that this rank makes no more calls in a life of its communicator, and return which local ranks make none."""
-        self._own[f.LAST] = life
+    def end(self, life: int, *, idle: bool) -> list[bool]:
+        """Note that this rank makes no more calls in a life of its communicator, and return which local ranks make none.
+
+        Where calls in flight have yet to begin, it is not ``idle``, and says nothing.
+        """
+        if idle:
+            self._own[f.LAST] = life
         return [first[f.LAST] == life for first, _ in self._histories]
 
     def unlike(self, over: list[bool], *, idle: bool) -> list[int]:
