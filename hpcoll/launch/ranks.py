@@ -131,10 +131,12 @@ class Ranks:
                 pass_fds=[mine.fileno() for mine, _ in pairs],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
+                bufsize=0,
                 start_new_session=True,
                 cwd="/",
             )
-            threading.Thread(target=self._hear, args=(self._server.stdout,), daemon=True).start()
+            assert self._server.stdout
+            os.set_blocking(self._server.stdout.fileno(), False)
             for rank, (_, its) in enumerate(pairs):
                 variables = pmi.environment(its.fileno(), rank, nranks, rank, nranks)
                 process = subprocess.Popen(
@@ -160,20 +162,23 @@ class Ranks:
             reader.start()
             self._readers.append(reader)
 
-    def _hear(self, codes: IO[bytes]) -> None:
-        """Note the code of MPI_Abort."""
-        with codes:
-            for code in codes:
-                self._aborted = self._aborted or Ended(
-                    f"a rank called MPI_Abort({int(code)})", int(code) or 1, -1
-                )
+    def _hear(self) -> None:
+        """Note the first code of MPI_Abort, where the server has told one."""
+        assert self._server
+        assert self._server.stdout
+        for code in (self._server.stdout.read() or b"").split()[:1]:
+            self._aborted = self._aborted or Ended(
+                f"a rank called MPI_Abort({int(code)})", int(code) or 1, -1
+            )
 
     def failed(self) -> Ended | None:
         """Return how the first rank that has not ended well ended; None where none has."""
+        codes = [process.poll() for process in self._processes]
+        if self._server:
+            self._hear()  # after that: a rank that has called MPI_Abort may end with another code
         if self._aborted:
             return self._aborted
-        for rank, process in enumerate(self._processes):
-            code = process.poll()
+        for rank, (process, code) in enumerate(zip(self._processes, codes, strict=True)):
             if code:
                 who = f"rank {rank} (process {process.pid})" if self._each else "a rank"
                 how = (
@@ -216,6 +221,8 @@ class Ranks:
         if self._server:
             with suppress(subprocess.TimeoutExpired):  # a child of a rank lives on
                 self._server.wait(_PATIENCE_S)
+            assert self._server.stdout
+            self._server.stdout.close()
 
 
 def _bound(command: Sequence[str]) -> list[str]:

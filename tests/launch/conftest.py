@@ -19,6 +19,9 @@ from hpcoll.launch.variables import NAMES
 MPICH = library()[0] == "MPICH"  # its ranks can be started without a launcher of its own
 MARK = "LAUNCH_TEST"  # variable of all processes that tests start
 os.environ[MARK] = str(os.getpid())
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # ignored where a shell has started this in the background
 LIMIT_S = slowed(60)
 SOON_S = slowed(10)
 # What each rank does; its token is the sum of all ranks, by hpcoll.

@@ -155,6 +155,19 @@ def test_exit_code_is_that_of_the_rank_that_fails(end: str, code: int, launch: L
     assert time.monotonic() - begun < LIMIT_S / 2
 
 
+@pytest.mark.skipif(not MPICH, reason="for ranks that hpcoll starts one by one")
+def test_exit_code_is_that_of_mpi_abort(launch: Launch) -> None:
+    """Though the library that called it finds its connection closed, and ends with another code."""
+    aborts = """
+import os, socket
+connection = socket.socket(fileno=int(os.environ["PMI_FD"]))
+connection.sendall(b"cmd=abort exitcode=3\\n")
+assert connection.recv(1) == b""
+os._exit(15)
+"""
+    assert launch.rank([*RUN, "-n", "1", launch.program(aborts)], {}).end()[0] == 3
+
+
 WAITS = "import time; print('waits', flush=True); time.sleep(1000)"
 
 
