@@ -11,6 +11,7 @@ from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES, vectors
+from hpcoll.kernels import one_shot_layout as n
 from hpcoll.kernels.numbers import Number, operator, times
 
 address = vectors.address
@@ -24,6 +25,35 @@ def _apart(d0, d1, d2, d3, d4, d5, d6, d7, s0, s1, s2, s3, s4, s5, s6, s7):  # t
     return found & (WIDE_NBYTES - 1)
 
 
+def _combined(one: Number, op: ReduceOp) -> Any:
+    """Return the function ``(s0, ..., s7, nsources, i)``: the canonical expression of element i of 2 to 8 sources, rounded once."""
+    widen = vectors.calls(one.widen, one.work(one.stored))
+    narrow = vectors.calls(one.narrow, one.stored(one.work))
+    meet = vectors.calls(operator(op, one.work), one.work(one.work, one.work))
+
+    def combine(s0, s1, s2, s3, s4, s5, s6, s7, nsources, i):  # type: ignore[no-untyped-def]
+        part = meet(widen(s0[i]), widen(s1[i]))
+        if nsources > 2:
+            beside = widen(s2[i])
+            if nsources > 3:
+                beside = meet(beside, widen(s3[i]))
+            part = meet(part, beside)
+        if nsources > 4:
+            above = widen(s4[i])
+            if nsources > 5:
+                above = meet(above, widen(s5[i]))
+            if nsources > 6:
+                beside = widen(s6[i])
+                if nsources > 7:
+                    beside = meet(beside, widen(s7[i]))
+                above = meet(above, beside)
+            part = meet(part, above)
+        return narrow(part)
+
+    pointers = [types.CPointer(one.stored)] * MAX_SOURCES
+    return vectors.calls(combine, one.stored(*pointers, types.int64, types.int64))
+
+
 def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     """``(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)``: the canonical expression of ``s0[i], s1[i], ...``, in all ``d[i]``.
 
@@ -34,9 +64,10 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
     nlanes = WIDE_NBYTES * 8 // one.stored.bitwidth
     itemsize = WIDE_NBYTES // nlanes
     load, store, split, join = vectors.access(one.stored, nlanes)
-    widen_one, widen = _both(one.widen, one.work(one.stored), nlanes)
-    narrow_one, narrow = _both(one.narrow, one.stored(one.work), nlanes)
-    meet_one, meet = _both(operator(op, one.work), one.work(one.work, one.work), nlanes)
+    widen = vectors.lanewise(one.widen, one.work(one.stored), nlanes)
+    narrow = vectors.lanewise(one.narrow, one.stored(one.work), nlanes)
+    meet = vectors.lanewise(operator(op, one.work), one.work(one.work, one.work), nlanes)
+    combined = _combined(one, op)
     apart = vectors.calls(_apart, types.uint64(*[types.uint64] * (MAX_DESTINATIONS + MAX_SOURCES)))
     ahead = vectors.ahead
 
@@ -117,23 +148,7 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
         j = thread
         while j < count - nvectors * nlanes:
             i = j if j < head else j + nvectors * nlanes
-            part = meet_one(widen_one(s0[i]), widen_one(s1[i]))
-            if nsources > 2:
-                beside = widen_one(s2[i])
-                if nsources > 3:
-                    beside = meet_one(beside, widen_one(s3[i]))
-                part = meet_one(part, beside)
-            if nsources > 4:
-                above = widen_one(s4[i])
-                if nsources > 5:
-                    above = meet_one(above, widen_one(s5[i]))
-                if nsources > 6:
-                    beside = widen_one(s6[i])
-                    if nsources > 7:
-                        beside = meet_one(beside, widen_one(s7[i]))
-                    above = meet_one(above, beside)
-                part = meet_one(part, above)
-            single = narrow_one(part)
+            single = combined(s0, s1, s2, s3, s4, s5, s6, s7, nsources, i)
             d0[i] = single
             if ndestinations > 1:
                 d1[i] = single
@@ -171,9 +186,9 @@ def scale(source: Number, target: Number) -> tuple[Any, Any]:
     def change_one(element, real, imag, divides):  # type: ignore[no-untyped-def]
         return narrow(scaled(widen(element), real, imag, divides))
 
-    change_one, change = _both(
-        change_one, target.stored(source.stored, types.float64, types.float64, types.int64), nlanes
-    )
+    signature = target.stored(source.stored, types.float64, types.float64, types.int64)
+    change = vectors.lanewise(change_one, signature, nlanes)
+    change_one = vectors.calls(change_one, signature)
 
     def kernel(dst, src, count, real, imag, divides):  # type: ignore[no-untyped-def]
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)
@@ -237,6 +252,99 @@ def move(itemsize: int) -> tuple[Any, Any]:
     return kernel, types.void(_BYTES, _BYTES, words, *[types.int64] * 4)
 
 
-def _both(function: Any, signature: Any, nlanes: int) -> tuple[Any, Any]:
-    """A function of scalars, and the same for every lane of vectors."""
-    return vectors.calls(function, signature), vectors.lanewise(function, signature, nlanes)
+def one_shot(itemsize: int, combined: tuple[Number, ReduceOp] | None) -> tuple[Any, Any]:
+    """``(channel, sent, received, count, chunk, npieces, first, nsources, part, check)``: a whole call, by one launch on every rank.
+
+    `hpcoll.kernels.one_shot_layout` has the memory. A rank with `WRITES` sends ``npieces`` pieces of ``count`` items, of which a block has
+    ``chunk`` items each: one for all ranks, or one for each. A rank with `READS` receives its piece of ``nsources`` ranks from ``first``
+    on: their canonical expression, or one behind the other. All ranks of the channel launch the same, with the same check.
+
+    A slot is written anew two calls later. By then this block has seen the flags of the call between, which peers write behind all that
+    they have read in this one.
+    """
+    copy, word, byte = (
+        vectors.copier(itemsize),
+        vectors.pointer_to(types.int64),
+        vectors.pointer_to(types.uint8),
+    )
+    load_acquire, store_release = vectors.load_acquire, vectors.store_release
+    words = types.CPointer(types.int64)
+
+    def meet(channel, block, side, generation, check):  # type: ignore[no-untyped-def]
+        """Tell all ranks that the slot is written, and wait for theirs: a thread for each rank."""
+        peer, row = cuda.threadIdx.x, (side * n.MOST_BLOCKS + block) * MAX_SOURCES
+        if peer < channel[n.NRANKS]:
+            flag = channel[n.AREAS + peer] + n.FLAGS_AT + n.FLAG_NBYTES * (row + channel[n.RANK])
+            word(flag)[1] = check
+            store_release(flag, generation)
+            flag = channel[n.AREAS + channel[n.RANK]] + n.FLAGS_AT + n.FLAG_NBYTES * (row + peer)
+            looks = 0
+            while load_acquire(flag) != generation:
+                looks += 1
+                if looks % n.LOOKS == 0 and load_acquire(channel[n.STOP]) != 0:
+                    break
+            if word(flag)[1] != check:
+                store_release(channel[n.STOP], 1)
+
+    meet = vectors.calls(meet, types.void(words, *[types.int64] * 4))
+    read = _reader(itemsize, combined)
+
+    def kernel(channel, sent, received, count, chunk, npieces, first, nsources, part, check):  # type: ignore[no-untyped-def]
+        thread, block = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.x)
+        area = channel[n.AREAS + channel[n.RANK]]
+        generation = word(area)[block] + 1
+        side = generation & 1
+        slot = n.SLOTS_AT + (side * n.MOST_BLOCKS + block) * n.SLOT_NBYTES
+        low = block * chunk
+        mine = max(min(chunk, count - low), 0)
+        i = thread if part & n.WRITES else npieces * mine
+        while i < npieces * mine:
+            piece = i // mine
+            at = i - piece * mine
+            to, source = piece * chunk + at, piece * count + low + at
+            copy(byte(area + slot), to * itemsize, sent, source * itemsize)
+            i += cuda.blockDim.x
+        cuda.syncthreads()
+        meet(channel, block, side, generation, check)
+        cuda.syncthreads()
+        if thread == 0:
+            word(area)[block] = generation
+        if part & n.READS:
+            slot += channel[n.RANK] * chunk * itemsize if npieces > 1 else 0
+            read(channel, slot, received, count, low, mine, first, nsources)
+
+    return kernel, types.void(words, _BYTES, _BYTES, *[types.int64] * 7)
+
+
+def _reader(itemsize: int, combined: tuple[Number, ReduceOp] | None) -> Any:
+    """Return the function by which a block of a one-shot kernel reads the slots of ``nsources`` ranks, of ``mine`` items each."""
+    copy, element = vectors.copier(itemsize), types.uint8 if combined is None else combined[0].stored
+    pointer, words = vectors.pointer_to(element), types.CPointer(types.int64)
+    combine: Any = combined and _combined(*combined)
+
+    def source(channel, rank, last, slot):  # type: ignore[no-untyped-def]
+        return pointer(channel[n.AREAS + min(rank, last)] + slot)
+
+    source = vectors.calls(source, types.CPointer(element)(words, *[types.int64] * 3))
+
+    def read_all(channel, slot, received, count, low, mine, first, nsources):  # type: ignore[no-untyped-def]
+        i = np.int64(cuda.threadIdx.x)
+        while i < nsources * mine:
+            which = i // mine
+            at = i - which * mine
+            place = source(channel, first + which, first + which, slot)
+            copy(received, (which * count + low + at) * itemsize, place, at * itemsize)
+            i += cuda.blockDim.x
+
+    def read_combined(channel, slot, received, count, low, mine, first, nsources):  # type: ignore[no-untyped-def]
+        i, last, target = np.int64(cuda.threadIdx.x), first + nsources - 1, pointer(address(received))
+        s0, s1 = source(channel, first, last, slot), source(channel, first + 1, last, slot)
+        s2, s3 = source(channel, first + 2, last, slot), source(channel, first + 3, last, slot)
+        s4, s5 = source(channel, first + 4, last, slot), source(channel, first + 5, last, slot)
+        s6, s7 = source(channel, first + 6, last, slot), source(channel, first + 7, last, slot)
+        while i < mine:
+            target[low + i] = combine(s0, s1, s2, s3, s4, s5, s6, s7, nsources, i)
+            i += cuda.blockDim.x
+
+    signature = types.void(words, types.int64, _BYTES, *[types.int64] * 5)
+    return vectors.calls(read_combined if combined else read_all, signature)

@@ -113,6 +113,22 @@ def move(itemsize: int, cc: Capability) -> Kernel:
     return _kernel(name, lambda: bodies.move(itemsize), cc)
 
 
+@lru_cache(maxsize=256)
+def one_shot(itemsize: int, op: ReduceOp | None, dtype: np.dtype, cc: Capability) -> Kernel:
+    """Return the kernel that is a whole call of ranks that map each other's memory; ``op`` is None where nothing is combined.
+
+    Args:
+        itemsize: Bytes of an item, as of `move`; of ``dtype`` where there is an operator.
+        op: A built-in operator, as of `fold`.
+        dtype: Element type of ``op``; of no matter otherwise.
+        cc: Compute capability.
+    """
+    if op is None:
+        return _kernel(f"oneshot_{itemsize}", lambda: bodies.one_shot(itemsize, None), cc)
+    name = f"oneshot_{op.name}_{dtype.name}"
+    return _kernel(name, lambda: bodies.one_shot(itemsize, (number(dtype), op)), cc)
+
+
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:
     known = _known(cc)
     if not keep:

@@ -209,6 +209,44 @@ def ahead(typingctx: Any, pointer: Any, count: Any) -> Any:
     return pointer(pointer, types.int64), emit
 
 
+@intrinsic
+def load_acquire(typingctx: Any, place: Any) -> Any:
+    """The 64-bit word at an address, which any GPU or the host may store; what follows sees all that was stored before it."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        function = ir.FunctionType(ir.IntType(64), [ir.IntType(64)])
+        return builder.asm(function, "ld.acquire.sys.global.u64 $0, [$1];", "=l,l,~{memory}", arguments, True)
+
+    return types.int64(types.int64), emit
+
+
+@intrinsic
+def store_release(typingctx: Any, place: Any, value: Any) -> Any:
+    """Store a 64-bit word at an address, for all GPUs and the host, behind all that this thread has stored or seen before."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        function = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 2)
+        builder.asm(function, "st.release.sys.global.u64 [$0], $1;", "l,l,~{memory}", arguments, True)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+def pointer_to(element: Any) -> Any:
+    """A function that gives the pointer to elements of a type at an address."""
+
+    @intrinsic
+    def pointer(typingctx, place):  # type: ignore[no-untyped-def]
+        kind = types.CPointer(element)
+
+        def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+        return kind(types.int64), emit
+
+    return pointer
+
+
 def copier(itemsize: int) -> Callable[..., Any]:
     """A function ``(dst, dst_offset, src, src_offset)`` that copies one item; pointers to bytes, offsets in bytes.
 
