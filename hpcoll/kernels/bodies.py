@@ -252,22 +252,19 @@ def move(itemsize: int) -> tuple[Any, Any]:
     return kernel, types.void(_BYTES, _BYTES, words, *[types.int64] * 4)
 
 
-def one_shot(itemsize: int, combined: tuple[Number, ReduceOp] | None) -> tuple[Any, Any]:
-    """``(channel, sent, received, count, chunk, npieces, first, nsources, part, check)``: a whole call, by one launch on every rank.
+def one_shot(combined: tuple[Number, ReduceOp] | None) -> tuple[Any, Any]:
+    """``(channel, sent, received, nbytes, chunk, npieces, first, nsources, part, check)``: a whole call, by one launch on every rank.
 
-    `hpcoll.kernels.one_shot_layout` has the memory. A rank with `WRITES` sends ``npieces`` pieces of ``count`` items, of which a block has
-    ``chunk`` items each: one for all ranks, or one for each. A rank with `READS` receives its piece of ``nsources`` ranks from ``first``
-    on: their canonical expression, or one behind the other. All ranks of the channel launch the same, with the same check.
+    `hpcoll.kernels.one_shot_layout` has the memory. A rank with `WRITES` sends ``npieces`` pieces of ``nbytes``, of which a block has up to
+    ``chunk`` bytes each: one for all ranks, or one for each. A rank with `READS` receives its piece of ``nsources`` ranks from ``first``
+    on: their canonical expression, or one behind the other. All ranks of the channel launch the same, with the same check. Chunks are
+    multiples of `WIDE_NBYTES`.
 
     A slot is written anew two calls later. By then this block has seen the flags of the call between, which peers write behind all that
     they have read in this one.
     """
-    copy, word, byte = (
-        vectors.copier(itemsize),
-        vectors.pointer_to(types.int64),
-        vectors.pointer_to(types.uint8),
-    )
-    load_acquire, store_release = vectors.load_acquire, vectors.store_release
+    word, byte = vectors.pointer_to(types.int64), vectors.pointer_to(types.uint8)
+    load_acquire, store_release, ahead = vectors.load_acquire, vectors.store_release, vectors.ahead
     words = types.CPointer(types.int64)
 
     def meet(channel, block, side, generation, check):  # type: ignore[no-untyped-def]
@@ -287,64 +284,76 @@ def one_shot(itemsize: int, combined: tuple[Number, ReduceOp] | None) -> tuple[A
                 store_release(channel[n.STOP], 1)
 
     meet = vectors.calls(meet, types.void(words, *[types.int64] * 4))
-    read = _reader(itemsize, combined)
+    copy = vectors.calls(_copy, types.void(_BYTES, _BYTES, types.int64))
+    read = _reader(combined)
 
-    def kernel(channel, sent, received, count, chunk, npieces, first, nsources, part, check):  # type: ignore[no-untyped-def]
-        thread, block = np.int64(cuda.threadIdx.x), np.int64(cuda.blockIdx.x)
-        area = channel[n.AREAS + channel[n.RANK]]
+    def kernel(channel, sent, received, nbytes, chunk, npieces, first, nsources, part, check):  # type: ignore[no-untyped-def]
+        block, area = np.int64(cuda.blockIdx.x), channel[n.AREAS + channel[n.RANK]]
         generation = word(area)[block] + 1
         side = generation & 1
         slot = n.SLOTS_AT + (side * n.MOST_BLOCKS + block) * n.SLOT_NBYTES
         low = block * chunk
-        mine = max(min(chunk, count - low), 0)
-        i = thread if part & n.WRITES else npieces * mine
-        while i < npieces * mine:
-            piece = i // mine
-            at = i - piece * mine
-            to, source = piece * chunk + at, piece * count + low + at
-            copy(byte(area + slot), to * itemsize, sent, source * itemsize)
-            i += cuda.blockDim.x
+        mine = max(min(chunk, nbytes - low), 0)
+        piece = 0 if part & n.WRITES else npieces
+        while piece < npieces:
+            copy(byte(area + slot + piece * chunk), ahead(sent, piece * nbytes + low), mine)
+            piece += 1
         cuda.syncthreads()
         meet(channel, block, side, generation, check)
         cuda.syncthreads()
-        if thread == 0:
+        if cuda.threadIdx.x == 0:
             word(area)[block] = generation
         if part & n.READS:
-            slot += channel[n.RANK] * chunk * itemsize if npieces > 1 else 0
-            read(channel, slot, received, count, low, mine, first, nsources)
+            slot += channel[n.RANK] * chunk if npieces > 1 else 0
+            read(channel, slot, ahead(received, low), nbytes, mine, first, nsources)
 
     return kernel, types.void(words, _BYTES, _BYTES, *[types.int64] * 7)
 
 
-def _reader(itemsize: int, combined: tuple[Number, ReduceOp] | None) -> Any:
-    """Return the function by which a block of a one-shot kernel reads the slots of ``nsources`` ranks, of ``mine`` items each."""
-    copy, element = vectors.copier(itemsize), types.uint8 if combined is None else combined[0].stored
-    pointer, words = vectors.pointer_to(element), types.CPointer(types.int64)
+def _copy(target, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy bytes by the threads of a block; in words where both sides are aligned to that."""
+    i = np.int64(cuda.threadIdx.x)
+    if (address(target) | address(source) | np.uint64(nbytes)) & np.uint64(3) == 0:
+        while i < nbytes // 4:
+            _copy_word(target, 4 * i, source, 4 * i)
+            i += cuda.blockDim.x
+    else:
+        while i < nbytes:
+            target[i] = source[i]
+            i += cuda.blockDim.x
+
+
+_copy_word = vectors.copier(4)
+
+
+def _reader(combined: tuple[Number, ReduceOp] | None) -> Any:
+    """Return the function by which a block of a one-shot kernel reads ``mine`` bytes in the slots of ``nsources`` ranks."""
+    element = types.uint8 if combined is None else combined[0].stored
+    pointer, words, ahead = vectors.pointer_to(element), types.CPointer(types.int64), vectors.ahead
+    copy = vectors.calls(_copy, types.void(_BYTES, _BYTES, types.int64))
     combine: Any = combined and _combined(*combined)
+    itemsize = element.bitwidth // 8
 
     def source(channel, rank, last, slot):  # type: ignore[no-untyped-def]
         return pointer(channel[n.AREAS + min(rank, last)] + slot)
 
     source = vectors.calls(source, types.CPointer(element)(words, *[types.int64] * 3))
 
-    def read_all(channel, slot, received, count, low, mine, first, nsources):  # type: ignore[no-untyped-def]
-        i = np.int64(cuda.threadIdx.x)
-        while i < nsources * mine:
-            which = i // mine
-            at = i - which * mine
-            place = source(channel, first + which, first + which, slot)
-            copy(received, (which * count + low + at) * itemsize, place, at * itemsize)
-            i += cuda.blockDim.x
+    def read_all(channel, slot, received, nbytes, mine, first, nsources):  # type: ignore[no-untyped-def]
+        which = 0
+        while which < nsources:
+            copy(ahead(received, which * nbytes), source(channel, first + which, first + which, slot), mine)
+            which += 1
 
-    def read_combined(channel, slot, received, count, low, mine, first, nsources):  # type: ignore[no-untyped-def]
+    def read_combined(channel, slot, received, nbytes, mine, first, nsources):  # type: ignore[no-untyped-def]
         i, last, target = np.int64(cuda.threadIdx.x), first + nsources - 1, pointer(address(received))
         s0, s1 = source(channel, first, last, slot), source(channel, first + 1, last, slot)
         s2, s3 = source(channel, first + 2, last, slot), source(channel, first + 3, last, slot)
         s4, s5 = source(channel, first + 4, last, slot), source(channel, first + 5, last, slot)
         s6, s7 = source(channel, first + 6, last, slot), source(channel, first + 7, last, slot)
-        while i < mine:
-            target[low + i] = combine(s0, s1, s2, s3, s4, s5, s6, s7, nsources, i)
+        while i < mine // itemsize:
+            target[i] = combine(s0, s1, s2, s3, s4, s5, s6, s7, nsources, i)
             i += cuda.blockDim.x
 
-    signature = types.void(words, types.int64, _BYTES, *[types.int64] * 5)
+    signature = types.void(words, types.int64, _BYTES, *[types.int64] * 4)
     return vectors.calls(read_combined if combined else read_all, signature)

@@ -6,6 +6,7 @@ A kernel is a name and a text; compiling needs no GPU and no driver. The entry o
     fold_<op>_<dtype>(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)
     scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
     move_<itemsize>(packed, memory, pieces, npieces, nloops, nitems, unpacks)    pieces: `hpcoll.kernels.bodies.move`
+    oneshot[_<op>_<dtype>](channel, sent, received, nbytes, chunk, npieces, first, nsources, part, check)    `bodies.one_shot`
 
 A fold has 2 to 8 sources; a destination may be any one of them.
 
@@ -114,19 +115,17 @@ def move(itemsize: int, cc: Capability) -> Kernel:
 
 
 @lru_cache(maxsize=256)
-def one_shot(itemsize: int, op: ReduceOp | None, dtype: np.dtype, cc: Capability) -> Kernel:
-    """Return the kernel that is a whole call of ranks that map each other's memory; ``op`` is None where nothing is combined.
+def one_shot(op: ReduceOp | None, dtype: np.dtype | None, cc: Capability) -> Kernel:
+    """Return the kernel that is a whole call of ranks that map each other's memory; with None it combines nothing.
 
     Args:
-        itemsize: Bytes of an item, as of `move`; of ``dtype`` where there is an operator.
         op: A built-in operator, as of `fold`.
-        dtype: Element type of ``op``; of no matter otherwise.
+        dtype: Element type of ``op``.
         cc: Compute capability.
     """
-    if op is None:
-        return _kernel(f"oneshot_{itemsize}", lambda: bodies.one_shot(itemsize, None), cc)
-    name = f"oneshot_{op.name}_{dtype.name}"
-    return _kernel(name, lambda: bodies.one_shot(itemsize, (number(dtype), op)), cc)
+    if op is None or dtype is None:
+        return _kernel("oneshot", lambda: bodies.one_shot(None), cc)
+    return _kernel(f"oneshot_{op.name}_{dtype.name}", lambda: bodies.one_shot((number(dtype), op)), cc)
 
 
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:

@@ -22,5 +22,6 @@ AREA_NBYTES = SLOTS_AT + 2 * MOST_BLOCKS * SLOT_NBYTES
     STOP,  # of a word of the host that is not 0 once a peer has called something else, or the call is given up
     AREAS,  # from here on of each rank's area
 ) = range(4)
+NPARAMETERS = 10  # of a kernel: `hpcoll.kernels.bodies.one_shot`
 LOOKS = 1024  # at a flag, from one look at STOP to the next
 WRITES, READS = 1, 2  # of a rank's part in a call: it has something to send, it receives
